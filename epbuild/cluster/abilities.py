@@ -128,4 +128,4 @@ def _conclusions(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Sequenc
     else:
         yield [ability, of_types[probe.device]], probe
         before = [of_types[kind] for kind in entry.devices[: entry.devices.index(probe.device)]]
-        yield before, ProbeResult("cannot", f"{entry.ep} offers no such device here, but a {probe.device}")
+        yield before, ProbeResult("cannot", f"{entry.ep} has no such device here, only a {probe.device}")

@@ -52,7 +52,10 @@ def worker_address(text: str, certificates: str | None, *, where: str) -> Cluste
 
     Users who reach a scheduler without certificates can have its workers execute anything.
     """
-    hint = "Name the folder with this machine's by --tls DIR (EPBUILD_CLUSTER_TLS); `epbuild worker --init-tls DIR` makes such folders."
+    hint = (
+        "Name the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS); "
+        "`epbuild worker --init-tls DIR` creates such folders."
+    )
     return _address(text, certificates, insecure=False, where=where, hint=hint)
 
 
@@ -61,23 +64,23 @@ def cluster_address(text: str, certificates: str | None, *, insecure: bool, wher
 
     Raises PlanError (EPB536) for an invalid address, and off loopback without certificates unless that is allowed.
     """
-    hint = "Name the folder with this machine's by --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
+    hint = "Name the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
     return _address(text, certificates, insecure=insecure, where=where, hint=hint)
 
 
 def _address(text: str, certificates: str | None, *, insecure: bool, where: str, hint: str) -> ClusterAddress:
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match["port"]) < 1 << 16:
-        message = f"not the address of a scheduler: {text}"
+        message = f"invalid scheduler address: {text}"
         raise PlanError(Problem("EPB536", message, Argument(where), "Write it as dask://host:8786."))
     folder = Path(certificates).absolute() if certificates else None
     if folder is not None:
         missing = [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).is_file()]
         if missing:
             message = f"the folder of certificates {folder} has no {missing[0]}"
-            raise PlanError(Problem("EPB536", message, Argument(where), "`epbuild worker --init-tls DIR` makes such folders."))
+            raise PlanError(Problem("EPB536", message, Argument(where), "`epbuild worker --init-tls DIR` creates such folders."))
     if folder is None and (match["scheme"] == "tls" or not (is_loopback(match["host"]) or insecure)):
-        message = f"the connection to the scheduler {text} would have no certificates"
+        message = f"the connection to the scheduler {text} would not use certificates"
         raise PlanError(Problem("EPB536", message, Argument(where), hint))
     scheme = "tls" if folder is not None else "tcp"
     return ClusterAddress(f"{scheme}://{match['host']}:{match['port']}", folder)

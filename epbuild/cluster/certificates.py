@@ -25,10 +25,14 @@ def make_certificates(folder: Path, roles: Iterable[str] = ROLES) -> tuple[Path,
     try:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as error:
-        raise ToolchainError(Problem("EPB533", "certificates need the package cryptography", hint=_INSTALL)) from error
+        raise ToolchainError(
+            Problem("EPB533", "certificates need the package cryptography, which is not installed", hint=_INSTALL)
+        ) from error
     if folder.exists() and any(folder.iterdir()):
         message = "the folder for certificates is not empty"
-        raise PlanError(Problem("EPB536", message, folder, "Name a new one: certificates that are in use must not be replaced."))
+        raise PlanError(
+            Problem("EPB536", message, folder, "Name a new folder: certificates that are in use must not be replaced.")
+        )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority, made = ec.generate_private_key(ec.SECP256R1()), []
     signed = _certificate("epbuild cluster", authority.public_key(), authority, is_authority=True)

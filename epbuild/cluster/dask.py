@@ -36,7 +36,7 @@ def distributed() -> Any:
     try:
         package = importlib.import_module("distributed")
     except ImportError as error:
-        message = "compiles on other machines need the package distributed"
+        message = "compiles on other machines need the package distributed, which is not installed"
         raise ToolchainError(Problem("EPB533", message, hint=_INSTALL)) from error
     guard()
     for name in ("asyncio", "tornado", *logging.root.manager.loggerDict):  # Dask gives some of its loggers a level of their own

@@ -51,7 +51,7 @@ _RESTART_SECONDS = 5
 _KILLED = "KilledWorker"
 """The exception that the scheduler sends for a task whose workers died."""
 _LOGS = "See the logs of the workers."
-_RUN_AGAIN = "Run the build again: what was finished is in the remote cache."
+_RUN_AGAIN = "Run the build again: finished results are in the remote cache."
 
 
 class DaskExecutor:
@@ -156,7 +156,7 @@ class DaskExecutor:
                 raise _gone() from fault
             except Exception as fault:  # noqa: BLE001 - Dask raises almost anything for a reply that it cannot read
                 error = fault
-        message = f"the machine {machines[-1] if machines else 'that was asked'} sent no reply: {type(error).__name__}: {error}"
+        message = f"the machine {machines[-1] if machines else 'of the request'} sent no reply: {type(error).__name__}: {error}"
         raise BuildError(Problem("EPB534", message, None, _LOGS)) from error
 
     def _hear(self, event: tuple[float, Any]) -> None:
@@ -235,9 +235,9 @@ def _offer(worker: Mapping[str, Any]) -> Offer:
 
 
 def _gone() -> SchedulerLostError:
-    return SchedulerLostError(Problem("EPB535", "the cluster's scheduler went away", None, _RUN_AGAIN))
+    return SchedulerLostError(Problem("EPB535", "the connection to the cluster's scheduler was lost", None, _RUN_AGAIN))
 
 
 def _unreachable(address: ClusterAddress, error: Exception) -> SchedulerLostError:
     message = f"the cluster's scheduler {address.text} cannot be reached: {error}"
-    return SchedulerLostError(Problem("EPB535", message, None, "Check its address, and that it runs."))
+    return SchedulerLostError(Problem("EPB535", message, None, "Check its address, and that it is running."))

@@ -55,7 +55,7 @@ class WorkerProbe:
         offered = [label for label in labels if label in self._worker.state.total_resources]
         if not offered:
             return
-        reason = probe.why if probe.outcome == "does" else f"not offered any more: {probe.why}"
+        reason = probe.why if probe.outcome == "does" else f"no longer offered: {probe.why}"
         sys.stderr.write(f"epbuild: {', '.join(offered)}: {reason}\n")
         sys.stderr.flush()
         if probe.outcome == "cannot":

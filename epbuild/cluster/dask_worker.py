@@ -53,7 +53,7 @@ def run_request(text: str) -> str:
     except EpbuildError as error:
         return MachineReply.failure("refused", name, error).text
     except Exception as error:  # noqa: BLE001 - a bug of epbuild must not become a traceback on the client
-        return _refuse_request(name, f"met an internal error: {type(error).__name__}: {error}")
+        return _refuse_request(name, f"failed with an internal error: {type(error).__name__}: {error}")
 
 
 def cancel_request(task: str) -> None:
@@ -81,8 +81,8 @@ def worker_settings(environment: Mapping[str, str]) -> RemoteSettings:
     """Return the remote cache of a worker, which trusts its own results. Raises RecipeError if it could not publish there."""
     signer = signing_key(environment)
     if signer is None:
-        message = "a worker signs what it makes, and there is no key to sign it"
-        raise RecipeError(Problem("EPB277", message, hint=f"Set {SIGNING_KEY}, which `epbuild cache key` makes."))
+        message = "a worker signs its results, but there is no signing key"
+        raise RecipeError(Problem("EPB277", message, hint=f"Set {SIGNING_KEY}, which `epbuild cache key` creates."))
     choice = CacheChoice(Position("", 1, 1), None, (signer.public,))
     settings = remote_settings(choice, Path.cwd(), environment, "write", insecure=INSECURE in environment)
     if settings is None:  # impossible in mode "write"
@@ -95,7 +95,7 @@ def _ignore(problem: Problem) -> None:
 
 
 def _refuse_request(name: str, why: str) -> str:
-    problem = Problem("EPB530", f"it {why}", None, "Use one release of epbuild on all machines.")
+    problem = Problem("EPB530", f"it {why}", None, "Use the same release of epbuild on all machines.")
     return MachineReply.failure("refused", name, EnvironmentFailure(problem)).text
 
 

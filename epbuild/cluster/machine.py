@@ -46,9 +46,9 @@ from epbuild.toolchain.platforms import platform_here
 _LOG = "worker.log"
 _OTHERS = "Start a worker on a machine that can."
 _ELSEWHERE = "Build it on this machine, without --executor."
-_KEPT = "Check the remote cache, and that its worker may write there; then run again: it is kept on that machine."
+_KEPT = "Check the remote cache, and that the worker may write to it; then run again. That machine keeps the result."
 _LOCK_THERE = "Lock the recipe on a machine of that kind, or build there."
-_LOCK = "Lock the recipe with `epbuild lock`, so that every machine makes the same toolchain."
+_LOCK = "Lock the recipe with `epbuild lock`, so that every machine creates the same toolchain."
 
 
 class Machine(Struct, frozen=True):
@@ -92,7 +92,7 @@ class Machine(Struct, frozen=True):
         if self.abilities is not None and (why := self.abilities.why_not(action)) is not None:
             unfit = EnvironmentFailure(Problem("EPB542", f"it cannot be executed: {why}", StepId(action.id), _OTHERS))
             return MachineReply.failure("unable", self.name, unfit, is_unfit=True)
-        listener = WaitLine(action.steps[0], f"{self.name} is at it for another build; waiting", progress)
+        listener = WaitLine(action.steps[0], f"{self.name} executes it for another build; waiting", progress)
         with lease(self.root, request.key, listener=listener, cancelled=cancelled):
             record = self._complete_record(action, records.get(request.key))
             is_known = record is not None
@@ -117,7 +117,7 @@ class Machine(Struct, frozen=True):
                 records.put(request.key, record)
             # Within the lease, so that the next client finds it there.
             if not self.remote.publish(COMPILE, request.key, record, store):
-                message = "it was made, and could not be written to the remote cache"
+                message = "its result could not be written to the remote cache"
                 unpublished = StoreError(Problem("EPB531", message, StepId(action.id), _KEPT))
                 return MachineReply.failure("failed", self.name, unpublished)  # other machines would build it in vain
         return MachineReply("found" if is_known else "made", self.name, log=COMPILE.log(record))
@@ -138,7 +138,8 @@ class Machine(Struct, frozen=True):
         for key, record in _records_here(asked, request.environment, environment).items():
             if not self.remote.publish(TOOLCHAIN, key, record, self.store):
                 message = (
-                    f"the toolchain '{asked.toolchain.name}' was made, and what it is could not be written to the remote cache"
+                    f"the toolchain '{asked.toolchain.name}' was created, but its records could not be written to the remote "
+                    f"cache"
                 )
                 raise StoreError(Problem("EPB531", message, None, _KEPT))
         return MachineReply("made", self.name)
@@ -152,7 +153,7 @@ class Machine(Struct, frozen=True):
     def _environment(self, action: Action, request: ActionRequest, cancelled: threading.Event) -> Environment:
         needs = action.runs_in
         if needs is None:
-            raise ValidationError("it runs in no toolchain")
+            raise ValidationError("it has no toolchain")
         return self.toolchains.prepare(
             needs.toolchain, self.root, needs.entries, request.environment, needs.packages, UvListener(cancelled)
         )
@@ -211,7 +212,7 @@ def _document_here(action: Action, environment: Environment, request: ActionRequ
     digests = {file: file.name for file in action.files}
     document = kind.key_document(action, KeyInputs(digests, kind.identity(action, environment)))
     if action_key(document) != request.key:
-        message = "what it would make is not what is asked for, as its toolchain came out as another"
+        message = "its result would not be the requested one, since its toolchain differs"
         raise EnvironmentFailure(Problem("EPB532", message, StepId(action.id), _LOCK))
     return document
 
@@ -238,6 +239,6 @@ def _records_here(
     documents = record_documents(locked, platform_here() or "", asked.entries, asked.packages)
     found = dict(records_of(environment, documents.values()))
     if not found.keys() >= {*asked.records}:
-        message = f"the toolchain '{asked.toolchain.name}' differs here from the requested one"
+        message = f"the toolchain '{asked.toolchain.name}' differs on this machine from the requested one"
         raise EnvironmentFailure(Problem("EPB532", message, None, _LOCK_THERE))
     return {key: found[key] for key in asked.records}

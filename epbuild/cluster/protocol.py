@@ -33,7 +33,7 @@ from epbuild.engine.events import Event, Progress, StepOutput
 MAX_LOSSES = 2
 """Machines that may go away while they execute one request. The request is then the likely cause."""
 _DENIED = "This build sends it no more actions of that toolchain."
-_LOGS = "See the logs of the workers, and the system's for a lack of memory."
+_LOGS = "See the logs of the workers, and the system logs for a lack of memory."
 
 _ERRORS: Mapping[str, type[EpbuildError]] = {
     kind.__name__: kind for kind in (BuildError, EnvironmentFailure, PlanError, StoreError, ToolchainError, VerifyError)
@@ -141,7 +141,7 @@ def unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: in
     best = max(offers, key=lambda offer: len(labels & offer.labels), default=None)
     lacking = sorted(labels - best.labels) if best is not None else sorted(labels)
     machines = ", ".join(sorted(offer.machine for offer in offers)) or "no machine is connected"
-    what = f"{', '.join(lacking) or 'all that is needed at once'} ({counted(actions, 'action')})"
+    what = f"{', '.join(lacking) or 'all requirements at once'} ({counted(actions, 'action')})"
     message = f"no machine of the cluster offers {what}; connected: {machines}"
     return UnofferedError(Problem("EPB539", message, None, "Start a worker that does: `epbuild worker`."))
 
@@ -149,7 +149,7 @@ def unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: in
 def lost_action_error(machines: Sequence[str]) -> BuildError:
     """Return the error for an action whose machines went away. `machines` has the known names."""
     named = f": {', '.join(machines)}" if machines else ""
-    message = f"lost: the machines that executed it went away, {MAX_LOSSES} of them{named}"
+    message = f"lost: {MAX_LOSSES} machines disconnected while they executed it{named}"
     return BuildError(Problem("EPB534", message, None, _LOGS))
 
 
@@ -195,7 +195,7 @@ class PendingRequest:
         previous = list(self.machines.values())
         self.machines[address] = machine
         if previous:
-            self._progress.report(StepOutput(self._step, f"{previous[-1]} went away; {machine} takes over"))
+            self._progress.report(StepOutput(self._step, f"{previous[-1]} disconnected; {machine} takes over"))
         if len(previous) >= MAX_LOSSES:
             self.fail(lost_action_error(previous))
 

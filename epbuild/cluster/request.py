@@ -77,9 +77,9 @@ def read_request(text: str) -> ActionRequest:
     try:
         request = convert(json.loads(text), ActionRequest)
     except (ValueError, RecursionError) as error:
-        raise ValidationError(f"it is no request: {error}") from error
+        raise ValidationError(f"it is not a request: {error}") from error
     if request.format != FORMAT:
-        raise ValidationError("the request has another format")
+        raise ValidationError("the request has a different format")
     return request
 
 
@@ -203,7 +203,7 @@ def _decode(kind: type[T], document: object, store: BlobStore) -> T:
         try:
             return store.place(value)
         except MissingBlob as error:
-            raise ValidationError(f"no digest of a file: {value[:80]!r}") from error
+            raise ValidationError(f"not the digest of a file: {value[:80]!r}") from error
 
     return convert(document, kind, dec_hook=read)
 
@@ -229,7 +229,7 @@ def _entry_of(name: Any) -> EpEntry:
         case [str(ep), str(digest)]:
             entry = next((entry for entry in entries_for(ep) if entry.digest == digest), None) if ep in known_eps() else None
             if entry is None:
-                raise ValidationError(f"{ep} is another one here")
+                raise ValidationError(f"{ep} differs on this machine")
             return entry
     raise ValidationError("an EP is named by its name and the digest of its entry")
 
@@ -238,16 +238,16 @@ def only_here(action: Action) -> str | None:
     """Return why only this machine can execute an action, as a clause: it depends on something that cannot be sent. Else None."""
     needs = action.runs_in
     if needs is not None and needs.toolchain.interpreter is not None:
-        return "its toolchain is an environment of this machine's"
+        return "its toolchain is an environment of this machine"
     if not isinstance(action, InTarget):
         return None
     for ep in action.target.eps:
         if ep.entry.user_file is not None:
             return f"{ep.entry.ep} is described by the catalog file {ep.entry.user_file}"
         if ep.library is not None:
-            return f"{ep.entry.ep} is a library of this machine's"
+            return f"{ep.entry.ep} is a library of this machine"
     if any(ops.library is not None for ops in action.custom_ops):
-        return "its custom operators are a library of this machine's"
+        return "its custom operators are a library of this machine"
     return None
 
 

@@ -71,7 +71,7 @@ async def _serve(
             async with _new_nanny(package, serving, environment, scratch) as nanny:
                 progress.connected(serving.address.text, serving.offer)
                 await nanny.finished()
-                reason = "it went away"
+                reason = "it disconnected"
         # Dask raises AssertionError if a process starts slowly.
         except (OSError, TimeoutError, RuntimeError, AssertionError) as error:
             reason = str(error) or type(error).__name__

@@ -91,7 +91,7 @@ def test_a_failure_that_shows_nothing_of_the_machine_withdraws_nothing(group: Se
 def test_the_device_that_an_ep_chose_shows_which_ones_it_does_not_offer(group: SessionGroup, environment: Environment) -> None:
     found, heard = judged(Known(qnn=ProbeResult("does", "compiles", "cpu")), group, environment)
     assert heard == {f"ep:{QNN}": "does", f"ep:{QNN}@cpu": "does", f"ep:{QNN}@npu": "cannot"}
-    assert found.why_not(on_device(group, DeviceChoice("npu"))) == f"{QNN} offers no such device here, but a cpu"
+    assert found.why_not(on_device(group, DeviceChoice("npu"))) == f"{QNN} has no such device here, only a cpu"
     assert found.why_not(group) is None
 
 

@@ -18,12 +18,12 @@ def test_who_takes_over_is_reported_and_two_losses_are_the_end() -> None:
     request.begin("a", "tcp://a:1")
     request.begin("a", "tcp://a:1")
     request.begin("b", "tcp://b:1")
-    assert events == [StepOutput("compile:m", "a went away; b takes over")]
+    assert events == [StepOutput("compile:m", "a disconnected; b takes over")]
     assert not request.changed.is_set()
     request.begin("a", "tcp://a:2")  # which was started again
     assert request.changed.is_set()
     assert type(request.error) is BuildError
-    assert "lost: the machines that executed it went away, 2 of them: a, b" in str(request.error)
+    assert "lost: 2 machines disconnected while they executed it: a, b" in str(request.error)
 
 
 def test_a_reply_that_came_is_not_taken_back() -> None:
