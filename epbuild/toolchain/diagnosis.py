@@ -19,7 +19,7 @@ Cause = Literal["timed out", "out of memory", "ended", "crashed", "unfit", "cust
 model or the EP."""
 
 MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
-FREE_SPACE = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
+FREE_SPACE = "Check the free space of .epbuild/tmp, and the limit on file sizes (`ulimit -f`)."
 # Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped. One of its messages was that it could validate no node.
 _NEARLY = 0.75
 # An EP also reports a lack of memory for graphs that it cannot compile. Such a worker had used a twentieth of the memory.
@@ -61,10 +61,10 @@ class Diagnosis(Struct, frozen=True):
         status = self.ending.status
         if self.cause == "ended":
             by = "by the kernel for lack of memory" if self.ending.out_of_memory else "from outside"
-            return f"was ended {by} ({signal_name(-status)})"
+            return f"was killed {by} ({signal_name(-status)})"
         if status < 0:
             return f"crashed ({signal_name(-status)})"
-        return f"crashed ({_WINDOWS_CRASHES[status]})" if status in _WINDOWS_CRASHES else f"ended with status {status}"
+        return f"crashed ({_WINDOWS_CRASHES[status]})" if status in _WINDOWS_CRASHES else f"exited with status {status}"
 
 
 def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | None:

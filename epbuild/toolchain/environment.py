@@ -142,10 +142,10 @@ class Toolchains:
             try:
                 interpreter.stat()
             except OSError as error:
-                why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be looked at ({error.strerror})"
+                why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
                 message = f"toolchain '{toolchain.name}' names an interpreter that {why}: {toolchain.interpreter}"
                 raise ToolchainError(
-                    Problem("EPB304", message, toolchain.where, "Give the path of a python executable.")
+                    Problem("EPB304", message, toolchain.where, "Name the path of a Python executable.")
                 ) from error
             memory = self.home / "interpreters" / f"{digest_of(os.fsencode(interpreter))[:20]}.json"
         else:
@@ -185,8 +185,8 @@ def _unmet_requirements(toolchain: ToolchainSpec, fingerprint: Fingerprint) -> I
         found = fingerprint.distributions.get(requirement.distribution)
         if requirement.is_met_by(found):
             continue
-        holds = f"holds {requirement.distribution} {found}" if found else "does not hold it"
-        message = f"toolchain '{toolchain.name}' asks for {requirement.text}, and the environment of its interpreter {holds}"
+        holds = f"has {requirement.distribution} {found}" if found else "does not have it"
+        message = f"toolchain '{toolchain.name}' requires {requirement.text}, but the environment of its interpreter {holds}"
         yield Problem("EPB306", message, toolchain.where, "Install it there, or change the toolchain's packages.")
 
 
@@ -198,7 +198,7 @@ def _missing_eps(toolchain: ToolchainSpec, fingerprint: Fingerprint, entries: Se
     lacking = [entry for entry in entries if entry.distributions and known.isdisjoint(entry.distributions)]
     additions = find_additions([_packagings(entry) for entry in lacking], known)
     for entry in lacking:
-        message = f"toolchain '{toolchain.name}' has no package {' or '.join(entry.distributions)}, which {entry.ep} comes in"
+        message = f"toolchain '{toolchain.name}' does not have the package {' or '.join(entry.distributions)} of {entry.ep}"
         yield Problem("EPB305", message, toolchain.where, _advise(toolchain, known, entry, additions))
 
 
@@ -206,11 +206,11 @@ def _advise(toolchain: ToolchainSpec, installed: Set[str], entry: EpEntry, addit
     """Return the way to a toolchain with an EP. `additions` are the packages that add all EPs to the `installed` distributions."""
     packagings = _packagings(entry)
     if toolchain.interpreter is None:
-        return f"Add {', '.join(additions)} to its packages." if additions else f"Write {environments(packagings)} in its place."
+        return f"Add {', '.join(additions)} to its packages." if additions else f"Write {environments(packagings)} instead."
     there = [name for packaging in packagings for name in packaging.distributions if name in installed]
     if there:
-        return f"{entry.ep} is in {there[0]} there: add that to the toolchain's packages."
-    other = f"If {entry.ep} comes in another package there, add that one to the toolchain's packages."
+        return f"{entry.ep} is in the installed package {there[0]}: add that to the toolchain's packages."
+    other = f"If another package there contains {entry.ep}, add that one to the toolchain's packages."
     if additions:
         return f"Install {', '.join(additions)} there. {other}"
     return f"Name another environment, such as {environments(packagings)}. {other}"
@@ -225,9 +225,9 @@ def _missing_modules(toolchain: ToolchainSpec, fingerprint: Fingerprint, package
     for module, where in packages.items():
         folder = module.rpartition(".")[2]
         if not of_package(fingerprint.files, folder) and not of_package(fingerprint.libraries, folder):
-            message = f"toolchain '{toolchain.name}' has no Python package '{module}', which is to bring custom operators"
+            message = f"toolchain '{toolchain.name}' has no Python package '{module}', which should provide custom operators"
             place = "Install it there" if toolchain.interpreter is not None else "Add it to the toolchain's packages"
-            yield Problem("EPB254", message, where, f"{place}, or name the library itself by its path.")
+            yield Problem("EPB254", message, where, f"{place}, or use the path of the library itself.")
 
 
 def _requirements(toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Requirements:

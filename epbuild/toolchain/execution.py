@@ -131,10 +131,10 @@ def process_failures(process: str, step: StepId | None = None, shown_log: str | 
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         message = f"the {process} could not be run: {place}{error.strerror or error}"
-        hint = "Check the toolchain's interpreter, and the space for the log."
+        hint = "Check the toolchain's interpreter, and the free space for the log."
         raise EnvironmentFailure(Problem("EPB413", message, step, hint)) from error
     except BadReport as error:
-        message = f"the {process} reported what none does, and was stopped: {error}"
-        hint = f"Something in the toolchain writes where the {process} reports."
+        message = f"the {process} sent an invalid report and was stopped: {error}"
+        hint = f"Something in the toolchain writes to the pipe for the reports of the {process}."
         log = f" The whole log: {shown_log}." if shown_log is not None else ""
         raise BuildError(Problem("EPB311", message, step, hint + log)) from error

@@ -152,9 +152,9 @@ def probe(
     except OSError as error:
         raise failure(f"does not run: {error.strerror or error}") from error
     if done.cause == "timed out":
-        raise failure(f"did not end within {seconds:g} seconds")
+        raise failure(f"did not exit within {seconds:g} seconds")
     if done.cause == "wrote too much":
-        raise failure("writes without end, and did not answer as Python does")
+        raise failure("produces endless output instead of answering as Python does")
     if done.status != 0:
         lines = done.errors.decode("utf-8", "replace").strip().splitlines()
         raise failure(f"could not be probed: {lines[-1][:_MAX_QUOTE] if lines else 'no output'}")
@@ -162,7 +162,7 @@ def probe(
         # Packages may print when Python starts; the answer is the last line.
         return _read_answer(done.output.decode("utf-8", "replace").splitlines()[-1], wanted)
     except (IndexError, ValueError, ValidationError, RecursionError) as error:
-        raise failure("ran and did not answer as Python does") from error
+        raise failure("ran but did not answer as Python does") from error
 
 
 def _read_answer(line: str, modules: list[str]) -> ProbeAnswer:
@@ -193,7 +193,7 @@ def _take_fingerprint(interpreter: Path, modules: list[str], memory: Path, where
         digests = dict(zip(names, digests_of(names.values()), strict=True))
     except OSError as error:
         message = f"{error.filename or interpreter}, which is part of the toolchain, cannot be read: {error.strerror or error}"
-        raise ToolchainError(Problem("EPB310", message, where, "Check its permissions, or install its package again.")) from error
+        raise ToolchainError(Problem("EPB310", message, where, "Check its permissions, or reinstall its package.")) from error
     fingerprint = Fingerprint(
         answer.python,
         answer.platform,

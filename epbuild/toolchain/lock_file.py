@@ -35,7 +35,7 @@ _COMMENT = (
     "# What this recipe's toolchains and remote models are, exactly. Written by `epbuild lock`; keep it in version control."
 )
 _HEAD = ("epbuild-lock",)
-_AGAIN = "Write it anew with `epbuild lock`."
+_AGAIN = "Write a new one with `epbuild lock`."
 _CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
 
 _PREFIX = "sha256:"
@@ -87,7 +87,7 @@ def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         key, value = _fact(line)
         if line.startswith(_CONFLICT):
-            hint = "Run `epbuild lock`: it settles it, and keeps the versions that it can."
+            hint = "Run `epbuild lock`: it resolves the conflict and keeps as many versions as possible."
             wrong(number, "the lock has a merge conflict", hint)
         elif not key and value == {}:  # empty, or a comment
             pass
@@ -95,7 +95,7 @@ def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
             before, other = seen[key]
             wrong(number, f"the lock {'repeats' if value == other else 'contradicts'} line {before}")
         elif seen and not reading.take(key, value):
-            wrong(number, "this line is no fact of a lock")
+            wrong(number, "this line does not belong in a lock")
         else:
             if not seen:
                 _check_head(key, value, Position(file, number, 1))
@@ -124,11 +124,11 @@ def _fact(line: str) -> tuple[_Key, object]:
 
 def _check_head(key: _Key, value: object, where: Position) -> None:
     if key != _HEAD:
-        message = f"this is no lock of epbuild: its first line is not '{toml_line(_HEAD, FORMAT)}'"
+        message = f"this is not an epbuild lock: its first line is not '{toml_line(_HEAD, FORMAT)}'"
         raise PlanError(Problem("EPB242", message, where, "If nothing needs it, remove it."))
     if value != FORMAT:
-        message = "the lock is of a format that this epbuild does not know"
-        raise PlanError(Problem("EPB242", message, where, "Take the epbuild that wrote it, or a newer one."))
+        message = "the lock has a format that this epbuild does not know"
+        raise PlanError(Problem("EPB242", message, where, "Use the epbuild that wrote it, or a newer one."))
 
 
 def _facts(lock: Lock) -> Iterator[tuple[_Key, object]]:
@@ -196,7 +196,7 @@ class _LockReading:
     def gaps(self) -> Iterator[str]:
         """Yield messages about facts that others require and that are missing."""
         for name in sorted(self.data.keys() - self.graphs.keys()):
-            yield f"the lock has the external data of the model '{name}', and not its graph"
+            yield f"the lock has the external data of the model '{name}' but not its graph"
         for name, platform in sorted(self.packages.keys() - self.pythons.keys()):
             yield f"the lock does not name the Python that the toolchain '{name}' has on {platform}"
         for name, platform in sorted(self.pythons.keys() - self.packages.keys()):

@@ -111,7 +111,7 @@ def provision(
         with FileLock(folder.with_suffix(".lock")):
             return provisioned(folder) or _make(requirements, folder, name, where, listener)
     except OSError as error:
-        hint = "Free some space, or set EPBUILD_TOOLCHAIN_DIR to a folder that can be written."
+        hint = "Free some space, or set EPBUILD_TOOLCHAIN_DIR to a writable folder."
         message = f"toolchain '{name}' could not be written to {folder}: {error}"
         raise ToolchainError(Problem("EPB302", message, where, hint)) from error
 
@@ -167,14 +167,16 @@ def _python(requirements: Requirements) -> str:
 def _failure(requirements: Requirements, name: str, where: Position | None, stderr: str, *, lacks_python: bool) -> ToolchainError:
     text, quote = reported(stderr)
     if requirements.locked is not None:
-        message = f"toolchain '{name}' could not be made from the lock; uv reported: {quote}"
-        hint = "Check the network." if is_network(text) else "Where the lock is wrong, write it anew with `epbuild lock`."
+        message = f"toolchain '{name}' could not be created from the lock; uv reported: {quote}"
+        hint = "Check the network." if is_network(text) else "If the lock is wrong, write a new one with `epbuild lock`."
         if lacks_python:
             # A lock keeps its Python, as its packages, until a user upgrades it.
-            hint = f"It is locked for {requirements.locked.python}: install that, or lock it anew with `epbuild lock --upgrade`."
+            hint = (
+                f"It is locked for {requirements.locked.python}: install that, or update the lock with `epbuild lock --upgrade`."
+            )
         return ToolchainError(Problem("EPB307", message, where, hint))
     blamed = [package for package in requirements.packages if _names(package, text)]
-    subject = f"uv could not install {', '.join(blamed)}" if blamed else "uv could not make its environment"
+    subject = f"uv could not install {', '.join(blamed)}" if blamed else "uv could not create its environment"
     hint = "Check the name, the version and the Python of the toolchain" + (", and the network." if is_network(text) else ".")
     message = f"toolchain '{name}' could not be provisioned: {subject}; uv reported: {quote}"
     return ToolchainError(Problem("EPB301", message, where, hint))

@@ -29,7 +29,7 @@ _VERSION = re.compile(r"(?:cpython[-@]?)?([0-9]+\.[0-9]+)(\.[0-9]+)?")
 # Requirements that are not a version of a package in an index: an address, a file, an option of the installer.
 _PLACE = re.compile(r"\s*-|.*://|.*\s@\s|\s*[.~/\\]|[A-Za-z]:[\\/]", re.DOTALL)
 _DIRECT = ("archive", "directory", "vcs")
-_WHEEL_HINT = "Write <name>==<version>; where the package is in no index, name the folder of its wheel in UV_FIND_LINKS."
+_WHEEL_HINT = "Write <name>==<version>; if no index has the package, name the folder of its wheel in UV_FIND_LINKS."
 
 
 class Python(Struct, frozen=True):
@@ -64,7 +64,7 @@ def find_python(toolchain: ToolchainSpec) -> Python:
     done = run_uv(["python", "find", "--no-project", "--no-config", "--", str(request)])
     if done.returncode != 0:
         quote = reported(done.stderr)[1]
-        message = f"toolchain '{toolchain.name}' asks for the Python '{request}', which is not here: uv reported: {quote}"
+        message = f"toolchain '{toolchain.name}' requires the Python '{request}', which is not installed; uv reported: {quote}"
         raise ToolchainError(Problem("EPB309", message, toolchain.where, "Install it, or write a version, such as '3.11'."))
     interpreter = Path(done.stdout.strip())
     return Python(probe(interpreter, [], toolchain.where).python, ("--python", str(interpreter)))
@@ -124,7 +124,7 @@ def deviations(environment: Environment, platform: str, locked: LockedEnvironmen
     rewritten = [] if locked.is_installed else environment.rewritten()
     if rewritten:
         verb = "is" if len(rewritten) == 1 else "are"
-        found.append(f"{counted(len(rewritten), 'file')} in it {verb} not as installed, such as {rewritten[0]}")
+        found.append(f"{counted(len(rewritten), 'file')} in it {verb} changed after the installation, such as {rewritten[0]}")
     return found
 
 
@@ -139,8 +139,8 @@ def _packages(toolchain: ToolchainSpec, document: Mapping[str, Any]) -> tuple[Pa
         files: Sequence[Mapping[str, Any]] = item.get("wheels") or [item[kind] for kind in ("sdist",) if kind in item]
         digests = sorted({str(file["hashes"]["sha256"]) for file in files if "sha256" in file.get("hashes", {})})
         if not digests:
-            message = f"toolchain '{toolchain.name}' cannot be locked: nothing gives the SHA-256 of {name} {item.get('version')}"
-            raise ToolchainError(Problem("EPB309", message, toolchain.where, "Take it from an index that does."))
+            message = f"toolchain '{toolchain.name}' cannot be locked: the index has no SHA-256 for {name} {item.get('version')}"
+            raise ToolchainError(Problem("EPB309", message, toolchain.where, "Use an index that has it."))
         packages.append(Package(plain_name(name), str(item["version"]), tuple(digests)))
     return tuple(sorted(packages))
 
@@ -152,12 +152,12 @@ def _preferences(versions: Mapping[str, str]) -> str:
 
 
 def _not_lockable(toolchain: ToolchainSpec, package: str) -> ToolchainError:
-    message = f"toolchain '{toolchain.name}' cannot be locked: '{package}' names a place and not a version"
+    message = f"toolchain '{toolchain.name}' cannot be locked: '{package}' names a location instead of a version"
     return ToolchainError(Problem("EPB309", message, toolchain.where, _WHEEL_HINT))
 
 
 def _resolution_error(toolchain: ToolchainSpec, platform: str, stderr: str) -> ToolchainError:
     text, quote = reported(stderr)
-    hint = "Check the network." if is_network(text) else "Check the packages, and whether there are any for that platform."
+    hint = "Check the network." if is_network(text) else "Check the packages, and whether they exist for that platform."
     message = f"toolchain '{toolchain.name}' could not be locked for {platform}; uv reported: {quote}"
     return ToolchainError(Problem("EPB309", message, toolchain.where, hint))

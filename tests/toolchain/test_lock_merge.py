@@ -55,7 +55,7 @@ def test_a_conflict_is_told_as_one_and_what_both_sides_have_is_kept(tmp_path: Pa
     found, problem = salvage(text, "epbuild.lock")
     assert problem is not None
     assert problem.message == "the lock has a merge conflict"
-    assert problem.hint == "Run `epbuild lock`: it settles it, and keeps the versions that it can."
+    assert problem.hint == "Run `epbuild lock`: it resolves the conflict and keeps as many versions as possible."
     with pytest.raises(PlanError, match="the lock has a merge conflict"):
         read_lock(text, "epbuild.lock")
     linux = found.toolchains["qnn"].platforms["linux-x86_64"]

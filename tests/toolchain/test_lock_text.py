@@ -117,7 +117,7 @@ def test_a_lock_that_was_written_before_wheels_were_locked_is_read() -> None:
 # -- Bad input ---------------------------------------------------------------------------------------------------------
 
 AB = "ab" * 32
-NO_FACT = "this line is no fact of a lock"
+NO_FACT = "this line does not belong in a lock"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ NO_FACT = "this line is no fact of a lock"
         (f'model.decode.data."decode.bin" = "sha256:{AB}"', "the lock contradicts line 5"),
         (
             f'model.other.data."x.bin" = "sha256:{AB}"',
-            "the lock has the external data of the model 'other', and not its graph",
+            "the lock has the external data of the model 'other' but not its graph",
         ),
         ('toolchain.qnn.linux-x86_64.Python = "cpython-3.12"', "the lock contradicts line 9"),
         (f'toolchain.qnn.linux-x86_64.numpy = ["2.5.5", "sha256:{AB}"]', "the lock contradicts line 10"),
@@ -175,7 +175,7 @@ NO_FACT = "this line is no fact of a lock"
 def test_a_line_that_does_not_belong_there_is_told_with_its_number(line: str, message: str) -> None:
     text = f"{TEXT}{line}\n"
     problem = problem_of(text)
-    assert (problem.message, problem.hint) == (message, "Write it anew with `epbuild lock`.")
+    assert (problem.message, problem.hint) == (message, "Write a new one with `epbuild lock`.")
     assert problem.where == Position("epbuild.lock", len(text.splitlines()), 1)
 
 
@@ -195,7 +195,7 @@ def test_what_is_no_lock_is_told_as_that(text: str, line: int, message: str) -> 
 @pytest.mark.parametrize("text", ['{"nodes": {}}\n', 'version = 1\n\n[[package]]\nname = "a"\n'], ids=["JSON", "TOML"])
 def test_a_file_of_another_program_is_told_and_nothing_is_made_of_it(text: str) -> None:
     problem = problem_of(text)
-    assert problem.message == "this is no lock of epbuild: its first line is not 'epbuild-lock = 2'"
+    assert problem.message == "this is not an epbuild lock: its first line is not 'epbuild-lock = 2'"
     assert problem.where == Position("epbuild.lock", 1, 1)
     with pytest.raises(PlanError):
         salvage(text, "epbuild.lock")
@@ -203,6 +203,6 @@ def test_a_file_of_another_program_is_told_and_nothing_is_made_of_it(text: str) 
 
 def test_a_lock_of_a_newer_epbuild_is_refused_and_nothing_is_made_of_it() -> None:
     text = TEXT.replace("epbuild-lock = 2", "epbuild-lock = 3")
-    assert problem_of(text).message == "the lock is of a format that this epbuild does not know"
+    assert problem_of(text).message == "the lock has a format that this epbuild does not know"
     with pytest.raises(PlanError):
         salvage(text, "epbuild.lock")

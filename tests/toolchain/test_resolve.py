@@ -185,12 +185,15 @@ def test_a_package_is_its_name_its_version_and_the_digests_of_its_wheels_sorted(
 @pytest.mark.parametrize("kind", ["archive", "directory", "vcs"])
 def test_a_package_that_came_from_a_place_is_refused(uv: FakeUv, kind: str) -> None:
     uv.packages = [{"name": "mine", "version": "1.0", kind: {"path": "wheels/mine"}}]
-    assert refusal(toolchain("wheels/mine")).message == "toolchain 'npu' cannot be locked: 'mine' names a place and not a version"
+    assert (
+        refusal(toolchain("wheels/mine")).message
+        == "toolchain 'npu' cannot be locked: 'mine' names a location instead of a version"
+    )
 
 
 def test_a_package_whose_files_nobody_vouches_for_is_refused(uv: FakeUv) -> None:
     uv.packages = [{"name": "a", "version": "1.0", "wheels": [{"url": "https://packages.example/a.whl", "hashes": {}}]}]
-    assert refusal(toolchain("a")).message == "toolchain 'npu' cannot be locked: nothing gives the SHA-256 of a 1.0"
+    assert refusal(toolchain("a")).message == "toolchain 'npu' cannot be locked: the index has no SHA-256 for a 1.0"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +212,7 @@ def test_a_package_whose_files_nobody_vouches_for_is_refused(uv: FakeUv) -> None
 )
 def test_what_names_a_place_or_is_an_option_is_refused_without_asking_uv(uv: FakeUv, package: str) -> None:
     problem = refusal(toolchain("b==1", package))
-    assert problem.message == f"toolchain 'npu' cannot be locked: '{package}' names a place and not a version"
+    assert problem.message == f"toolchain 'npu' cannot be locked: '{package}' names a location instead of a version"
     assert "UV_FIND_LINKS" in str(problem.hint)
     assert uv.arguments == []
 
@@ -219,7 +222,7 @@ def test_what_names_a_place_or_is_an_option_is_refused_without_asking_uv(uv: Fak
     [
         (
             "error: No solution found\n  cause: Because a has no wheels\n",
-            "Check the packages, and whether there are any for that platform.",
+            "Check the packages, and whether they exist for that platform.",
         ),
         ("error: Failed to fetch\n  cause: dns error\n", "Check the network."),
     ],

@@ -88,7 +88,7 @@ def test_an_interpreter_that_nobody_may_look_at_is_told_at_its_toolchain(tmp_pat
     monkeypatch.setattr(Path, "stat", refuse)
     (problem,) = refusals(existing("their/python"), tmp_path)
     assert (problem.code, problem.where) == ("EPB304", WHERE)
-    assert "cannot be looked at (Permission denied)" in problem.message
+    assert "cannot be read (Permission denied)" in problem.message
 
 
 def test_an_interpreter_that_does_not_run_is_told_at_its_toolchain(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_every_ep_package_that_is_missing_is_told_with_what_to_add(tmp_path: Pat
     assert [(problem.code, problem.where) for problem in found] == [("EPB305", WHERE)] * 2
     packages = "onnxruntime==1.31.1, onnxruntime-qnn==2.7.0, onnxruntime-ep-openvino==1.8.1"
     for problem, ep in zip(found, (QNN.ep, OPENVINO.ep), strict=True):
-        other = f"If {ep} comes in another package there, add that one to the toolchain's packages."
+        other = f"If another package there contains {ep}, add that one to the toolchain's packages."
         assert problem.hint == f"Install {packages} there. {other}"
-    assert found[0].message == "toolchain 'npu' has no package onnxruntime-qnn, which QNNExecutionProvider comes in"
+    assert found[0].message == "toolchain 'npu' does not have the package onnxruntime-qnn of QNNExecutionProvider"
 
 
 def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: Path) -> None:
@@ -123,7 +123,11 @@ def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: 
         ("onnxruntime", QNN.ep, "Install onnxruntime-qnn==2.7.0 there. If"),
         ("onnxruntime-openvino", QNN.ep, "Name another environment, such as `packages: [onnxruntime==1.31.1, onnxruntime-qnn"),
         ("onnxruntime", "TensorrtExecutionProvider", "Name another environment, such as `packages: [onnxruntime-gpu==1.31.1]`"),
-        ("onnxruntime-ep-openvino", OPENVINO.ep, "OpenVINOExecutionProvider is in onnxruntime-ep-openvino there: add that"),
+        (
+            "onnxruntime-ep-openvino",
+            OPENVINO.ep,
+            "OpenVINOExecutionProvider is in the installed package onnxruntime-ep-openvino: add that",
+        ),
     ],
 )
 def test_an_environment_is_advised_nothing_that_excludes_its_packages(tmp_path: Path, installed: str, ep: str, hint: str) -> None:
@@ -159,12 +163,12 @@ def test_all_that_an_existing_environment_lacks_is_reported_once_and_not_install
     found = refusals(toolchain, tmp_path, QNN.ep)
     assert {(problem.code, problem.where) for problem in found} == {("EPB306", WHERE)}
     assert [problem.text for problem in found] == [
-        f"toolchain 'npu' asks for {asked}, and the environment of its interpreter {holds}. "
+        f"toolchain 'npu' requires {asked}, but the environment of its interpreter {holds}. "
         "Install it there, or change the toolchain's packages."
         for asked, holds in [
-            ("onnxruntime==1.31.1", "holds onnxruntime 1.24.1"),
-            ("OnnxRuntime_QNN==2.7.0", "does not hold it"),
-            ("numpy", "does not hold it"),
+            ("onnxruntime==1.31.1", "has onnxruntime 1.24.1"),
+            ("OnnxRuntime_QNN==2.7.0", "does not have it"),
+            ("numpy", "does not have it"),
         ]
     ]
     assert sorted((tmp_path / "theirs").rglob("*")) == before
@@ -174,7 +178,7 @@ def test_an_existing_environment_is_checked_against_the_recipe_though_seen_befor
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime", "1.31.1", {})
     Toolchains(tmp_path / "home").prepare(existing(python, "onnxruntime==1.31.1"), tmp_path, [])
-    with pytest.raises(ToolchainError, match=r"holds onnxruntime 1\.31\.1") as caught:
+    with pytest.raises(ToolchainError, match=r"has onnxruntime 1\.31\.1") as caught:
         Toolchains(tmp_path / "home").prepare(existing(python, "onnxruntime==1.32.0"), tmp_path, [])
     assert caught.value.exit_code == 3
 
@@ -185,7 +189,7 @@ def test_an_ep_that_comes_in_one_of_several_packages_is_found_in_any_of_them(tmp
     contoso = replace(QNN, distributions=("contoso-ep", "contoso-ep-cuda13"))
     environment = Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [contoso])
     assert environment.fingerprint.distributions["contoso-ep-cuda13"] == "3.1"
-    with pytest.raises(ToolchainError, match="has no package contoso-ep,"):
+    with pytest.raises(ToolchainError, match="does not have the package contoso-ep of"):
         Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [replace(contoso, distributions=("contoso-ep",))])
 
 
@@ -266,4 +270,4 @@ def test_a_package_of_custom_operators_that_is_not_there_is_told_where_it_was_na
     for problem, (package, where) in zip(caught.value.problems, asked.items(), strict=True):
         assert (problem.code, problem.where) == ("EPB254", where)
         assert f"'npu' has no Python package '{package}'" in problem.message
-        assert problem.hint == "Install it there, or name the library itself by its path."
+        assert problem.hint == "Install it there, or use the path of the library itself."

@@ -417,8 +417,8 @@ def test_a_file_that_is_no_program_is_no_interpreter(tmp_path: Path) -> None:
         ("exit 0", "did not answer as Python does"),
         ("echo I am a shell", "did not answer as Python does"),
         ("kill -9 $$", "could not be probed: no output"),
-        ("yes", "writes without end"),
-        ("yes >&2", "writes without end"),
+        ("yes", "produces endless output"),
+        ("yes >&2", "produces endless output"),
     ],
     ids=["broken python", "silent failure", "silent success", "something else", "killed", "endless", "noisy"],
 )
@@ -449,10 +449,10 @@ def test_a_broken_interpreter_is_told_with_what_it_said_last(tmp_path: Path, scr
 def test_what_no_python_answers_is_refused_by_the_name_of_the_interpreter(tmp_path: Path, answer: str) -> None:
     (tmp_path / "answer").write_text(answer, encoding="utf-8")
     python = write_script(tmp_path / "python", f"cat '{tmp_path}/answer'")
-    assert f"the interpreter {python} ran and did not answer as Python does" in refusal(python, tmp_path / "memory.json")
+    assert f"the interpreter {python} ran but did not answer as Python does" in refusal(python, tmp_path / "memory.json")
 
 
 @pytest.mark.skipif(os.name == "nt", reason=posix_only)
 def test_an_interpreter_that_hangs_does_not_hang_the_build(tmp_path: Path) -> None:
-    with pytest.raises(ToolchainError, match=r"did not end within 0\.1 seconds"):
+    with pytest.raises(ToolchainError, match=r"did not exit within 0\.1 seconds"):
         probe(write_script(tmp_path / "python", "sleep 60"), MODULES, seconds=0.1)

@@ -160,8 +160,8 @@ def test_a_locked_environment_that_cannot_be_made_is_told_as_that(tmp_path: Path
     uv.failing, uv.stderr = "pip", "error: Failed to download\n  cause: Hash mismatch for `onnxruntime==1.31.1`\n"
     code, message, hint = refusal(tmp_path, Requirements(WANTED.packages, None, LOCKED))
     assert code == "EPB307"
-    assert message.startswith("toolchain 'npu' could not be made from the lock; uv reported: error: Failed to download")
-    assert hint == "Where the lock is wrong, write it anew with `epbuild lock`."
+    assert message.startswith("toolchain 'npu' could not be created from the lock; uv reported: error: Failed to download")
+    assert hint == "If the lock is wrong, write a new one with `epbuild lock`."
     assert not list(tmp_path.glob("*/env"))
 
 
@@ -251,7 +251,7 @@ def test_a_python_that_does_not_exist_is_told_as_that_and_no_package_is_blamed(t
     uv.failing, uv.stderr = "venv", NO_PYTHON
     code, message, _ = refusal(tmp_path, Requirements(WANTED.packages, "3.99"))
     assert code == "EPB301"
-    assert "uv could not make its environment; uv reported: error: No interpreter found for Python 3.99" in message
+    assert "uv could not create its environment; uv reported: error: No interpreter found for Python 3.99" in message
     assert len(uv.commands) == 1
 
 
@@ -265,7 +265,7 @@ def test_a_machine_without_a_network_is_told_to_look_at_the_network(tmp_path: Pa
 
 def test_a_uv_that_says_nothing_is_quoted_as_that(tmp_path: Path, uv: FakeUv) -> None:
     uv.failing = "pip"
-    assert refusal(tmp_path)[1].endswith("uv could not make its environment; uv reported: nothing")
+    assert refusal(tmp_path)[1].endswith("uv could not create its environment; uv reported: nothing")
 
 
 @pytest.mark.parametrize("failing", ["venv", "pip"])
