@@ -127,7 +127,7 @@ def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> 
     share, name = group.steps[-1], member.name
     compile_step = group.steps[group.members.index(member)]
     alone = replace(group, members=(replace(member, expect=Expectation()),), share=False, steps=(compile_step,))
-    execution.progress.report(StepOutput(share, f"compiling {name} alone, to measure what sharing saves"))
+    execution.progress.report(StepOutput(share, f"compiling {name} alone to measure the savings by sharing"))
     try:
         files = rebuild(
             alone,
@@ -171,7 +171,7 @@ def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execut
             prefix_nodes(group, member, execution.staging / member.output)
         needed = {member.name: _copy_source_data(group, member, execution.staging) for member in group.members}
     except OSError as failure:
-        message = f"what was compiled could not be written as it is to be: {failure.strerror or failure}"
+        message = f"the compiled files could not be rewritten: {failure.strerror or failure}"
         raise EnvironmentFailure(Problem("EPB405", message, StepId(group.id), FREE_SPACE)) from failure
     models = tuple(
         replace(model, data=tuple(dict.fromkeys((*model.data, *needed[model.member]))))
@@ -242,7 +242,7 @@ def _fix_input_sizes(group: SessionGroup, staging: Path) -> None:
         try:
             fix_sizes(member.graph, graph, member.inputs)
         except MalformedModel as error:
-            message = f"the inputs of the model '{member.name}' cannot be given their sizes: {error}"
+            message = f"the inputs of the model '{member.name}' do not accept their sizes: {error}"
             raise BuildError(Problem("EPB265", message, StepId(group.id), "Export the model again.")) from error
 
 
@@ -309,7 +309,7 @@ class _GroupLog(StepLog):
             self.step = self._steps[report["member"]]
             self.progress.report(StepStarted(self.step, "compiling"))
         elif report["event"] == "member_finished" and self._share:
-            self.progress.report(StepOutput(self.step, "compiled; the rest of its group goes on"))
+            self.progress.report(StepOutput(self.step, "compiled; the rest of its group continues"))
 
     def classify(self, line: str) -> LineHandling:
         return self._node_log.read(line)
@@ -331,8 +331,8 @@ def _copy_source_data(group: SessionGroup, member: Member, staging: Path) -> tup
     for location, path in external.items():
         target = (staging / member.output).parent / location
         if target.exists() and not filecmp.cmp(path, target, shallow=False):
-            message = f"the external data {location} of '{member.name}' has the name of something that the EP wrote"
-            raise BuildError(Problem("EPB417", message, StepId(group.id), "Give the data, or the model, another name."))
+            message = f"the external data {location} of '{member.name}' has the name of a file that the EP wrote"
+            raise BuildError(Problem("EPB417", message, StepId(group.id), "Rename the data or the model."))
         target.parent.mkdir(parents=True, exist_ok=True)
         copy_file(real_path(path), target)
     return tuple(external) if shared else ()

@@ -20,7 +20,7 @@ from epbuild.verify.fallback import Outside
 _NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
 _TWO_LIBRARIES = "Domain already set in registry"
 _NOTHING = "Unable to compile any nodes"
-_BY_SOMEBODY = f"If that was not deliberate, it was likely for lack of memory. {MORE_MEMORY}"
+_BY_SOMEBODY = f"If that was not deliberate, the cause was probably a lack of memory. {MORE_MEMORY}"
 
 
 def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequence[LeftNode] = ()) -> EpbuildError | None:
@@ -38,15 +38,15 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
     hint = f"The whole log: {log}."
     whole = found.raised
     raised, quote = merge_reasons(whole, ending.tail)
-    finished = f"at its exit, after it had compiled every model for {group.target.name}"
+    finished = f"at exit, after it had compiled every model for {group.target.name}"
     moment = finished if last.get("event") == "finished" else f"while {subject}"
     if found.cause == "timed out":
         allowed = f"within {group.timeout:g} s" if group.timeout else "within its limit"
-        message = f"{subject} did not end {allowed} and was stopped.{quote}"
-        return BuildError(Problem("EPB403", message, step, hint, f"it did not end {allowed}.{quote}"))
+        message = f"{subject} did not finish {allowed} and was stopped.{quote}"
+        return BuildError(Problem("EPB403", message, step, hint, f"it did not finish {allowed}.{quote}"))
     if raised is not None and meets_address_limit(last):
         share = f"at {last['mapped'] / 1e6:.0f} of the {last['mappable'] / 1e6:.0f} MB that a process may map here (`ulimit -v`)"
-        cure = f"Raise that limit: an EP that meets it may blame the model. {hint}"
+        cure = f"Raise that limit: an EP that reaches it may blame the model. {hint}"
         why = f"{share}: {raised}.{quote}"
         return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
     known_limits = _limitations(group, group.members[at_fault], ending, refused)
@@ -90,7 +90,7 @@ def _about_custom_ops(raised: str) -> str:
     if unknown is not None:
         return f"If {unknown[1]} is a custom operator, name its library or package in 'custom_ops'. "
     if _TWO_LIBRARIES in raised:
-        return "Two of the 'custom_ops' have operators of one domain: name one of them. "
+        return "Two of the 'custom_ops' have operators of the same domain: name one of them. "
     return ""
 
 
@@ -112,7 +112,7 @@ def _limitations(
 def _why_nothing(refused: Sequence[LeftNode]) -> str:
     """Return why an EP took no node at all, with a leading space. Empty if it logged no reason."""
     outside = Outside("", len(refused), tuple(refused))
-    return f" It took none of {counted(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""
+    return f" It compiled none of {counted(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""
 
 
 def _member_at_fault(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> int:

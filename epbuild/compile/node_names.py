@@ -52,11 +52,15 @@ def _prefixed_names(group: SessionGroup, member: Member, header: ModelHeader, pr
             continue
         rule = ep.entry.node_names
         if rule is None:
-            reason = f"{ep.entry.ep} takes no notice of it, and the catalog has no rule for renaming its nodes"
+            reason = f"{ep.entry.ep} ignores it, and the catalog has no rule for renaming its nodes"
             raise _renaming_error(group, member, reason)
         # An EP that finds a context by its node's name accepts another name only if there is one node.
         if rule.found_by != "partition_name" and (counts[ep.entry.ep] > 1 or len(group.members) > 1):
-            count = f"the model became {counts[ep.entry.ep]} nodes" if counts[ep.entry.ep] > 1 else "the models share a context"
+            count = (
+                f"the model was compiled to {counts[ep.entry.ep]} nodes"
+                if counts[ep.entry.ep] > 1
+                else "the models share a context"
+            )
             raise _renaming_error(group, member, f"{count}, and {rule.why}")
         yield index, prefix + node.name
 
@@ -67,8 +71,8 @@ def _ep_of(group: SessionGroup, source: str | None) -> PlannedEp | None:
 
 def _renaming_error(group: SessionGroup, member: Member, reason: str) -> BuildError:
     prefix = member.compile.node_name_prefix
-    message = f"the EPContext nodes of '{member.name}' cannot be given the node_name_prefix '{prefix}': {reason}"
-    return BuildError(Problem("EPB440", message, StepId(group.id), "Leave compile.node_name_prefix out for this model."))
+    message = f"the EPContext nodes of '{member.name}' cannot have the node_name_prefix '{prefix}': {reason}"
+    return BuildError(Problem("EPB440", message, StepId(group.id), "Remove compile.node_name_prefix for this model."))
 
 
 def _check_renamed(group: SessionGroup, member: Member, before: ModelHeader, after: ModelHeader, prefix: str) -> None:

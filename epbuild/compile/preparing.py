@@ -32,7 +32,7 @@ _MAX_QUOTE = 400
 _SHELL_SIGNALS = range(128 + 1, 128 + 65)  # a shell's status: 128 and the signal that ended its last command
 _MIN_WINDOWS_ERROR = 0xC0000000
 _TRACEBACK = "Traceback (most recent call last)"
-_DATA = "Save the model with its weights, in it or in a file beside it."
+_DATA = "Save the model with its weights, in the same file or in a file beside it."
 
 # For equal results in each run: otherwise hashes are salted, and Python's sets are ordered by hashes.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -114,7 +114,7 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
                 staged.chmod(0o644 | (path.stat().st_mode & 0o111))
         (staging / REQUEST).write_text(json.dumps(_request(preparation, execution), indent=1, sort_keys=True), encoding="utf-8")
     except MalformedModel as error:
-        message = f"the inputs of the model '{preparation.model.name}' cannot be given their sizes: {error}"
+        message = f"the inputs of the model '{preparation.model.name}' do not accept their sizes: {error}"
         raise BuildError(Problem("EPB265", message, StepId(preparation.id), "Export the model again.")) from error
     except OSError as error:
         message = f"the files of the preparation could not be staged: {error.strerror or error}"
@@ -162,7 +162,7 @@ def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError |
     why = shortened(found.raised or "", _MAX_QUOTE)
     match found.cause:
         case "timed out":
-            message = f"{title} did not end within {preparation.timeout:g} s and was stopped{printed}"
+            message = f"{title} did not finish within {preparation.timeout:g} s and was stopped{printed}"
             return BuildError(Problem("EPB453", message, step, f"Give it more time with 'timeout'. {hint}"))
         case "out of memory":
             message = f"{title} ran out of memory" + (f": {why}" if report else printed)
@@ -217,30 +217,30 @@ def _check_prepared(preparation: Preparation, execution: Execution, ending: Endi
 
     if not path.is_file():
         others = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
-        instead = f", but {', '.join(others[:3])}" if others else ""
-        hint = "Write the model to the path that ${out} stands for." if preparation.script is None else ""
-        raise wrong(f"'{preparation.title}' ended well and left no {preparation.output}{instead}", hint)
+        instead = f", but wrote {', '.join(others[:3])}" if others else ""
+        hint = "Write the model to the path of ${out}." if preparation.script is None else ""
+        raise wrong(f"'{preparation.title}' succeeded without writing {preparation.output}{instead}", hint)
     if path.is_symlink() or not is_inside(path, folder):
-        raise wrong(f"'{preparation.title}' left a link in place of {preparation.output}", "Write the model itself.")
+        raise wrong(f"'{preparation.title}' wrote a link instead of the file {preparation.output}", "Write the model itself.")
     try:
         header = read_header(path)
     except MalformedModel as error:
-        raise wrong(f"'{preparation.title}' left what is not a complete ONNX file: {error}", "") from error
+        raise wrong(f"'{preparation.title}' wrote an incomplete or invalid ONNX file: {error}", "") from error
     except OSError as error:
-        raise wrong(f"'{preparation.title}' left a model that cannot be read: {error.strerror}", "") from error
+        raise wrong(f"'{preparation.title}' wrote a model that cannot be read: {error.strerror}", "") from error
     if header.is_compiled:
-        hint = "Leave compiling to the steps that follow."
-        raise wrong(f"'{preparation.title}' left a model that is already compiled: it holds EPContext nodes", hint)
+        hint = "Leave compiling to the later steps."
+        raise wrong(f"'{preparation.title}' wrote a model that is already compiled: it contains EPContext nodes", hint)
     if not header.outputs:
-        raise wrong(f"'{preparation.title}' left a model without outputs", "")
+        raise wrong(f"'{preparation.title}' wrote a model without outputs", "")
     for location in header.external_locations:
         try:
             check_reference(location)
         except BadReference as error:
-            raise wrong(f"'{preparation.title}' left a model with data outside its folder: {error}", _DATA) from error
+            raise wrong(f"'{preparation.title}' wrote a model with data outside its folder: {error}", _DATA) from error
         data = folder / location
         if not data.is_file():
-            raise wrong(f"'{preparation.title}' left a model without its external data {location}", _DATA)
+            raise wrong(f"'{preparation.title}' wrote a model without its external data {location}", _DATA)
         if not is_inside(data, folder):
-            raise wrong(f"'{preparation.title}' left a link in place of the external data {location}", _DATA)
+            raise wrong(f"'{preparation.title}' wrote a link instead of the external data {location}", _DATA)
     return header

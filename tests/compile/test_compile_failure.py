@@ -85,7 +85,10 @@ CASES = {
         (),
         "EPB401",
         BuildError,
-        ("failed: Domain already set in registry.", "Two of the 'custom_ops' have operators of one domain: name one of them."),
+        (
+            "failed: Domain already set in registry.",
+            "Two of the 'custom_ops' have operators of the same domain: name one of them.",
+        ),
     ),
     "a library of custom operators that does not load": Case(
         (
@@ -219,8 +222,8 @@ CASES = {
         "EPB404",
         EnvironmentFailure,
         (
-            "the worker was ended from outside (SIGKILL) while compiling 'decode' for npu.",
-            "If that was not deliberate, it was likely for lack",
+            "the worker was killed from outside (SIGKILL) while compiling 'decode' for npu.",
+            "If that was not deliberate, the cause was probably a lack",
         ),
     ),
     "an allocation that QNN reports": Case(
@@ -304,11 +307,11 @@ CASES = {
         (),
         "EPB403",
         BuildError,
-        ("compiling 'decode' for npu did not end within 90 s and was stopped",),
+        ("compiling 'decode' for npu did not finish within 90 s and was stopped",),
         "timed out",
     ),
     "an exit without a word": Case(
-        AT_DECODE, 0, (), "EPB402", BuildError, ("the worker ended with status 0 while compiling 'decode' for npu",)
+        AT_DECODE, 0, (), "EPB402", BuildError, ("the worker exited with status 0 while compiling 'decode' for npu",)
     ),
     "an interpreter that cannot start": Case(
         (),
@@ -316,7 +319,7 @@ CASES = {
         ("Traceback (most recent call last):", '  File "compile.py", line 3', "ModuleNotFoundError: No module named 'json'"),
         "EPB402",
         BuildError,
-        ("the worker ended with status 1 while compiling 'prefill' for npu", "ModuleNotFoundError: No module named 'json'"),
+        ("the worker exited with status 1 while compiling 'prefill' for npu", "ModuleNotFoundError: No module named 'json'"),
     ),
     "an end after the last model that is no clean one": Case(
         (*AT_DECODE, FINISHED),
@@ -324,7 +327,7 @@ CASES = {
         (),
         "EPB402",
         BuildError,
-        ("the worker ended with status 3 at its exit, after it had compiled every model for npu",),
+        ("the worker exited with status 3 at exit, after it had compiled every model for npu",),
     ),
 }
 
@@ -363,7 +366,7 @@ def test_if_no_node_was_taken_the_reasons_for_single_nodes_are_reported() -> Non
             f"which folds what computes shapes. The whole log: {LOG}."
         ),
     )
-    assert "It took none of 3 nodes, and logged: Cannot get shape (3 nodes)." in problem.message
+    assert "It compiled none of 3 nodes, and logged: Cannot get shape (3 nodes)." in problem.message
 
 
 def test_a_refusal_by_onnxruntime_is_quoted_without_its_source_location() -> None:
@@ -465,7 +468,7 @@ def test_a_worker_that_the_kernel_ended_for_lack_of_memory_is_told_as_that() -> 
     error = compile_error(GROUP, Ending("exited", -9, AT_DECODE, (), out_of_memory=True), LOG)
     assert isinstance(error, EnvironmentFailure)
     assert (
-        "the worker was ended by the kernel for lack of memory (SIGKILL) while compiling 'decode' for npu. Give it more"
+        "the worker was killed by the kernel for lack of memory (SIGKILL) while compiling 'decode' for npu. Give it more"
         in str(error)
     )
 

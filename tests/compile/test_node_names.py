@@ -85,9 +85,14 @@ def test_an_ep_that_did_as_it_was_told_finds_its_model_untouched(tmp_path: Path)
 @pytest.mark.parametrize(
     ("ep", "nodes", "models", "words"),
     [
-        (QNN, ("a", "b"), ("m",), "the model became 2 nodes, and QNN finds each graph of a context by the name of its node"),
+        (
+            QNN,
+            ("a", "b"),
+            ("m",),
+            "the model was compiled to 2 nodes, and QNN finds each graph of a context by the name of its node",
+        ),
         (QNN, ("a",), ("m", "n"), "the models share a context, and QNN finds each graph of a context by the name of its node"),
-        (TENSORRT, ("a",), ("m",), f"{TENSORRT} takes no notice of it, and the catalog has no rule"),
+        (TENSORRT, ("a",), ("m",), f"{TENSORRT} ignores it, and the catalog has no rule"),
     ],
 )
 def test_what_the_ep_would_not_find_again_is_refused(

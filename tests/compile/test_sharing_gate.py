@@ -15,7 +15,7 @@ from tests.support.fake_builds import COMPILES, EMIT_DECODER, SHARE, STEPS, Work
 
 EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
 CURRENT = dict.fromkeys(STEPS, "current")
-MEASURING = [f"compiling {name} alone, to measure what sharing saves" for name in ("prefill", "decode")]
+MEASURING = [f"compiling {name} alone to measure the savings by sharing" for name in ("prefill", "decode")]
 Meddle = Callable[[dict[str, Any], Path], Ending | None]
 
 
