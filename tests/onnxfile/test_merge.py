@@ -96,7 +96,7 @@ def test_one_output_for_two_inputs_of_one_node_is_refused_as_it_would_crash_qnn(
         merged(tmp_path, first, second, connect=[Connection(0, "y", 1, "p"), Connection(0, "y", 1, "q")])
     [problem] = failure.value.problems
     assert problem.code == "EPB626"
-    assert f"two inputs of the EPContext node '{QNN}_z' of {second} would get one value, 'y'" in problem.message or nodes
+    assert f"two inputs of the EPContext node '{QNN}_z' of {second} would be the same value, 'y'" in problem.message or nodes
     assert not (tmp_path / "out").exists() or files(tmp_path / "out") == {}
 
 
@@ -194,7 +194,7 @@ def test_names_in_subgraphs_and_of_weights_are_kept_apart_too(tmp_path: Path) ->
         return write(path, nodes, inputs, [value(gives)], initializer=[weight], value_info=[value("h")])
 
     first, second = model(tmp_path / "a.onnx", "x", "y"), model(tmp_path / "b.onnx", "y", "z")
-    with pytest.raises(ChangeRefused, match="a value named 'w', and they are not connected"):
+    with pytest.raises(ChangeRefused, match="a value named 'w', but they are not connected"):
         merged(tmp_path, first, second)
     made = merged(tmp_path, first, second, prefixes=["", "b_"])
     onnx.checker.check_model(onnx.load(made.model))
@@ -263,7 +263,7 @@ def test_other_metadata_that_differs_is_left_out_and_told(tmp_path: Path) -> Non
     second = compiled(tmp_path / "b.onnx", "y", "z", metadata={"author": "two", "license": "MIT"})
     made = merged(tmp_path, first, second)
     assert read_header(made.model).metadata == {"license": "MIT"}
-    assert made.notes == ("the models have different values for the metadata 'author', which was left out",)
+    assert made.notes == ("the metadata 'author' was left out, since the models have different values for it",)
 
 
 def test_operator_versions_that_only_epcontext_nodes_have_do_not_matter(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ OV = {"source": OPENVINO}
 REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
     "two OpenVINO binaries": (
         "EPB626",
-        "OpenVINOExecutionProvider loads 1 context from one model, and there are 2",
+        "OpenVINOExecutionProvider loads 1 context from one model, but there are 2",
         lambda f: Asked(pair(f, OV, OV)),
     ),
     "two OpenVINO embedded": (
@@ -365,12 +365,12 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
     "OpenVINO, one of each": ("EPB626", "there are 2", lambda f: Asked(pair(f, {**OV, "payload": b"1"}, OV))),
     "OpenVINO with a prefix": (
         "EPB626",
-        "does not load a context whose inputs or outputs are renamed: 'z' of .*b.onnx would be called 'b_z'",
+        "does not load a context whose inputs or outputs are renamed: 'z' of .*b.onnx would be renamed to 'b_z'",
         lambda f: Asked(pair(f, None, OV), ["", "b_"]),
     ),
     "OpenVINO's input renamed by a connection between two": (
         "EPB626",
-        "'in' of .*b.onnx would be called 'y'",
+        "'in' of .*b.onnx would be renamed to 'y'",
         lambda f: Asked(pair(f, {"source": "OtherExecutionProvider"}, {**OV, "takes": "in"}), [], [Connection(0, "y", 1, "in")]),
     ),
     "an EP that was not measured renamed": (
@@ -380,12 +380,12 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
     ),
     "a name that QNN takes for another input": (
         "EPB627",
-        "'a' of .*s.onnx would be called 'b', which is another value there",
+        "'a' of .*s.onnx would be renamed to 'b', which is another value there",
         lambda f: Asked(two_inputs(f), [], [Connection(0, "b", 1, "a")]),
     ),
     "a name that QNN's context has for another input": (
         "EPB626",
-        "'a' of .*s.onnx would be called 'b', which QNNExecutionProvider takes for another",
+        "'a' of .*s.onnx would be renamed to 'b', which QNNExecutionProvider treats as another",
         lambda f: Asked(two_inputs(f), ["", "s_"], [Connection(0, "b", 1, "a")]),
     ),
     "a name that QNN cannot be told": (
@@ -406,12 +406,12 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
     ),
     "two nodes that QNN must find by name": (
         "EPB627",
-        "EPContext node 'same_0', and QNNExecutionProvider needs that name",
+        "EPContext node 'same_0'; QNNExecutionProvider needs that name",
         lambda f: Asked(
             (two_partitions(f / "a.onnx", "x", "y", "same"), two_partitions(f / "b.onnx", "y", "z", "same")), ["a_", "b_"]
         ),
     ),
-    "a node in a shared context": ("EPB627", "needs that name as it is", lambda f: Asked(sharing_twins(f), ["a_", "b_"])),
+    "a node in a shared context": ("EPB627", "needs that name unchanged", lambda f: Asked(sharing_twins(f), ["a_", "b_"])),
     "no such output": ("EPB627", "a.onnx has no output 'w'", lambda f: Asked(pair(f), [], [Connection(0, "w", 1, "y")])),
     "no such input": ("EPB627", "b.onnx has no input 'x'", lambda f: Asked(pair(f), [], [Connection(0, "y", 1, "x")])),
     "backwards": ("EPB627", "which does not come after it", lambda f: Asked(pair(f), [], [Connection(1, "z", 0, "x")])),
@@ -433,12 +433,12 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
     ),
     "a shared input of two shapes": (
         "EPB628",
-        r"the input 'x' is float\[1, 4\] in .*a.onnx, and float\[2, 4\] in",
+        r"the input 'x' is float\[1, 4\] in .*a.onnx but float\[2, 4\] in",
         lambda f: Asked((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("x", [2, 4]), value("z")))),
     ),
     "two operator versions": (
         "EPB628",
-        "uses version 17 of the operators 'ai.onnx', and .*b.onnx version 21",
+        "uses version 17 of the operators 'ai.onnx' but .*b.onnx uses version 21",
         lambda f: Asked((with_relu(f / "a.onnx", "x", "y", 17, "h"), with_relu(f / "b.onnx", "y", "z", 21, "k"))),
     ),
     "two targets": (
@@ -446,8 +446,8 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
         "compiled by QNNExecutionProvider for different targets: .*a.onnx for soc 1; .*b.onnx for soc 2",
         lambda f: Asked(pair(f, *({"metadata": {f"ep_compatibility_info.{QNN}": f"soc {soc}"}} for soc in (1, 2)))),
     ),
-    "not compiled": ("EPB620", "holds no EPContext node", lambda f: Asked((compiled(f / "a.onnx"), source(f)))),
-    "external data in the way": ("EPB624", "named w.bin is in the way", lambda f: Asked(data_in_the_way(f))),
+    "not compiled": ("EPB620", "contains no EPContext node", lambda f: Asked((compiled(f / "a.onnx"), source(f)))),
+    "external data in the way": ("EPB624", "cannot be written to w.bin", lambda f: Asked(data_in_the_way(f))),
     "a missing binary": (
         "EPB605",
         "does not exist",
@@ -489,7 +489,7 @@ def test_a_result_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     models = chain(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out/m.onnx").write_bytes(b"mine")
-    with pytest.raises(ChangeRefused, match="exists, and is not overwritten"):
+    with pytest.raises(ChangeRefused, match="already exists and is not overwritten"):
         merged(tmp_path, *models)
     assert files(tmp_path / "out") == {"m.onnx": b"mine"}
 
@@ -528,6 +528,6 @@ def test_a_connection_that_names_nothing_is_told_with_what_there_is(tmp_path: Pa
 def test_a_connection_with_two_meanings_is_not_guessed(tmp_path: Path) -> None:
     model = compiled(tmp_path / "a.onnx", "y", "y_", node="n")
     twin = write(tmp_path / "twin/a.onnx", [context(["y"], ["y_"])], [value("y")], [value("y_")])
-    with pytest.raises(ChangeRefused, match="several meanings"):
+    with pytest.raises(ChangeRefused, match="is ambiguous"):
         read_connections(["a.y_=a.y"], members_of([model, twin]))
     assert read_connections(["1.y_=2.y"], members_of([model, twin])) == [Connection(0, "y_", 1, "y")]

@@ -141,10 +141,10 @@ def taken(folder: Path, name: str) -> Path:
 
 
 REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
-    "not compiled": ("EPB620", "holds no EPContext node", lambda f: asked([a_source(f)], "embed")),
+    "not compiled": ("EPB620", "contains no EPContext node", lambda f: asked([a_source(f)], "embed")),
     "embedded already": ("EPB620", "its context is embedded", lambda f: asked([compiled(f / "m.onnx", payload=b"c")], "embed")),
     "no file to rename": ("EPB620", "is embedded", lambda f: asked([compiled(f / "m.onnx", payload=b"c")], "rename", "n.bin")),
-    "nothing embedded": ("EPB620", "nothing to extract", lambda f: asked([compiled(f / "m.onnx")], "extract")),
+    "nothing embedded": ("EPB620", "no embedded context to extract", lambda f: asked([compiled(f / "m.onnx")], "extract")),
     "two binaries": ("EPB621", r"has 2 contexts \(y.bin, z.bin\)", lambda f: asked([two_contexts(f)], "rename", "n.bin")),
     "two binaries to embed": ("EPB621", "has 2 contexts", lambda f: asked([two_contexts(f)], "embed")),
     "two nodes of one binary": ("EPB621", "2 nodes of .* refer to m.bin", lambda f: asked([two_nodes(f)], "embed")),
@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
     "half of a shared one embedded": ("EPB622", "is shared by", lambda f: asked([shared_pair(f)[1]], "embed")),
     "one name for two": (
         "EPB622",
-        "different contexts, and n.bin",
+        "only one can have the name n.bin",
         lambda f: asked([compiled(f / "a.onnx"), compiled(f / "b.onnx")], "rename", "n.bin"),
     ),
     "one name for two extracted": (
@@ -175,12 +175,16 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
     "an absolute name": ("EPB624", "absolute", lambda f: asked([compiled(f / "m.onnx")], "rename", "/n.bin")),
     "a folder as a name": ("EPB624", "names a folder", lambda f: asked([compiled(f / "m.onnx")], "rename", "sub/")),
     "a dot as a name": ("EPB624", "names a folder", lambda f: asked([compiled(f / "m.onnx")], "rename", "sub/.")),
-    "a name that is taken": ("EPB624", "n.bin exists", lambda f: asked([taken(f, "n.bin")], "rename", "n.bin")),
-    "a result that is there": ("EPB624", "m.onnx exists", lambda f: asked([taken(f, "o/m.onnx")], "embed", None, f / "o")),
+    "a name that is taken": ("EPB624", "n.bin already exists", lambda f: asked([taken(f, "n.bin")], "rename", "n.bin")),
+    "a result that is there": (
+        "EPB624",
+        "m.onnx already exists",
+        lambda f: asked([taken(f, "o/m.onnx")], "embed", None, f / "o"),
+    ),
     "the source as the result": ("EPB624", "exists", lambda f: asked([compiled(f / "m.onnx")], "embed", None, f / "m.onnx")),
     "the model's own name": (
         "EPB624",
-        "name of the model",
+        "name of both the model",
         lambda f: asked([compiled(f / "m.onnx")], "rename", "n.onnx", f / "o/n.onnx"),
     ),
     "the name of external data": ("EPB624", "is external data", lambda f: asked([with_data(f)], "rename", "w.bin", f / "o")),

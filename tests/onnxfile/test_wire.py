@@ -59,11 +59,11 @@ def test_a_field_past_its_parents_end_is_refused_though_the_file_goes_on() -> No
 def test_a_field_of_another_wire_type_is_refused_instead_of_read_as_something_else() -> None:
     wire = reader(b"\x08\x01\x12\x01a")
     number, text = wire.fields(0, wire.size)
-    with pytest.raises(MalformedModel, match="wire type 0 where 2 belongs, at byte 0"):
+    with pytest.raises(MalformedModel, match="wire type 0 instead of 2, at byte 0"):
         wire.text(number)
-    with pytest.raises(MalformedModel, match="wire type 0 where 2 belongs, at byte 0"):
+    with pytest.raises(MalformedModel, match="wire type 0 instead of 2, at byte 0"):
         wire.message(number)
-    with pytest.raises(MalformedModel, match="wire type 2 where 0 belongs, at byte 2"):
+    with pytest.raises(MalformedModel, match="wire type 2 instead of 0, at byte 2"):
         integer(text)
 
 
@@ -107,7 +107,7 @@ def test_a_huge_field_where_a_name_belongs_is_refused_and_not_loaded() -> None:
     length = 17 * 1024 * 1024
     wire = reader(b"\x0a" + encode_varint(length) + bytes(length))
     (field,) = wire.fields(0, wire.size)
-    with pytest.raises(MalformedModel, match="where a short value belongs"):
+    with pytest.raises(MalformedModel, match="instead of a short value"):
         wire.text(field)
 
 
@@ -115,5 +115,5 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error_and_not_a_hang() -> No
     file = io.BytesIO(b"\x0a\x01a" * 100)
     wire = WireReader(file)
     file.truncate(10)
-    with pytest.raises(MalformedModel, match="became shorter while it was read, at byte 10"):
+    with pytest.raises(MalformedModel, match="was truncated while it was read, at byte 10"):
         list(wire.fields(0, wire.size))

@@ -26,7 +26,7 @@ def read_compiled(path: Path) -> ModelHeader:
     except MalformedModel as error:
         raise VerifyError(Problem("EPB602", f"{path} is not a complete ONNX file: {error}")) from error
     if not header.is_compiled:
-        raise ChangeRefused(Problem("EPB620", f"{path} holds no EPContext node: it is not a compiled model"))
+        raise ChangeRefused(Problem("EPB620", f"{path} contains no EPContext node: it is not a compiled model"))
     return header
 
 

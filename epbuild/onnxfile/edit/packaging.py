@@ -121,17 +121,18 @@ def _open(path: Path, packaging: Packaging) -> _Model:
     embedded = [node for node in header.ep_context_nodes if node.payload is not None]
     referring = [node for node in header.ep_context_nodes if node.reference is not None]
     if packaging == "extract" and not embedded:
-        raise ChangeRefused(Problem("EPB620", f"{path} embeds no context: there is nothing to extract"))
+        raise ChangeRefused(Problem("EPB620", f"{path} has no embedded context to extract"))
     if packaging != "extract" and not referring:
         raise ChangeRefused(Problem("EPB620", f"{path} refers to no context binary: its context is embedded"))
     contexts = [*dict.fromkeys(node.reference for node in referring), *embedded]
     if len(contexts) > 1:
         kinds = [*(str(node.reference) for node in referring), *("an embedded one" for _ in embedded)]
-        message = f"{path} has {len(contexts)} contexts ({', '.join(dict.fromkeys(kinds))}), and only one can be changed"
+        message = f"{path} has {len(contexts)} contexts ({', '.join(dict.fromkeys(kinds))}); only one can be changed"
         raise ChangeRefused(Problem("EPB621", message))
     if packaging == "embed" and len(referring) > 1:
         message = (
-            f"{len(referring)} nodes of {path} refer to {referring[0].reference}, and EPs load one embedded context for a model"
+            f"{len(referring)} nodes of {path} refer to {referring[0].reference}, but EPs load only one embedded context per "
+            f"model"
         )
         raise ChangeRefused(Problem("EPB621", message))
     node = (referring or embedded)[0]
@@ -139,7 +140,7 @@ def _open(path: Path, packaging: Packaging) -> _Model:
     if packaging == "embed" and binary is not None:
         size = path.stat().st_size + binary.stat().st_size
         if size > PROTOBUF_LIMIT - _LENGTHS:
-            message = f"{path} with its context embedded would have {size:,} bytes, and no reader takes a model over 2 GiB"
+            message = f"{path} with its context embedded would have {size:,} bytes, but readers do not support models over 2 GiB"
             raise ChangeRefused(Problem("EPB623", message))
     return _Model(path, header, node, binary)
 
@@ -149,7 +150,7 @@ def _folder_of(models: Sequence[_Model]) -> Path:
     if len(folders) > 1:
         named = ", ".join(str(folder) for folder in folders)
         raise ChangeRefused(
-            Problem("EPB622", f"the models are in different folders ({named}), where one name means different files")
+            Problem("EPB622", f"the models are in different folders ({named}), so one name would mean different files")
         )
     return models[0].path.parent
 
@@ -178,15 +179,15 @@ def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str |
         if packaging == "embed" and len(named) + len(others) > 1:
             listed = ", ".join(path.name for path in (*named, *others))
             raise ChangeRefused(
-                Problem("EPB622", f"{name} is shared by {listed}, and EPs do not load a shared context that is embedded")
+                Problem("EPB622", f"{name} is shared by {listed}, but EPs do not load a shared context that is embedded")
             )
         if others:
             listed = ", ".join(path.name for path in others)
-            message = f"{name} is shared with {listed}, which would be parted from {named[0].name}"
+            message = f"{name} is shared with {listed}, which would no longer share it with {named[0].name}"
             raise ChangeRefused(Problem("EPB622", message, None, "Name all models that share it, or their folder."))
     if binary is not None and (len(users) > 1 or (packaging == "extract" and len(models) > 1)):
-        message = f"the {len(models)} models have different contexts, and {binary} can be the name of one only"
-        raise ChangeRefused(Problem("EPB622", message, None, "Name the models one by one."))
+        message = f"the {len(models)} models have different contexts, but only one can have the name {binary}"
+        raise ChangeRefused(Problem("EPB622", message, None, "Run the command for each model separately."))
     return tuple(unreadable)
 
 
@@ -197,12 +198,14 @@ def _check_names(new: Sequence[_Draft], target: Path, *, in_place: bool) -> None
             if name is not None and os.path.lexists(target / name):
                 raise exists_error(target / name)
             if name is not None and name == draft.name and name == draft.reference:
-                raise ChangeRefused(Problem("EPB624", f"{name} cannot be the name of the model and of its context binary"))
+                raise ChangeRefused(Problem("EPB624", f"{name} cannot be the name of both the model and its context binary"))
         if draft.reference in draft.old.header.external_data:
-            raise ChangeRefused(Problem("EPB624", f"{draft.reference} is external data of {draft.old.path}, not to be replaced"))
+            raise ChangeRefused(
+                Problem("EPB624", f"{draft.reference} is external data of {draft.old.path} and must not be replaced")
+            )
         if in_place and draft.old.path.is_symlink():
             raise ChangeRefused(
-                Problem("EPB624", f"{draft.old.path} is a link, which a change in place would cut", None, "Name the file.")
+                Problem("EPB624", f"{draft.old.path} is a link, which a change in place would replace", None, "Name the file.")
             )
 
 
@@ -230,11 +233,9 @@ def _check_draft(draft: _Draft, folder: Path) -> None:
     linked = new.binary is not None and old.binary is not None and new.binary.samefile(old.binary)
     references = {node.reference for node in header.ep_context_nodes if node.payload is not None or node.reference is not None}
     if references != {draft.reference} or _without_context(header) != _without_context(old.header):
-        raise VerifyError(
-            Problem("EPB629", f"the result of {old.path} differs from it in more than its context; nothing was changed")
-        )
+        raise VerifyError(Problem("EPB629", f"the result for {old.path} differs in more than its context; nothing was changed"))
     if not linked and new.digest() != old.digest():
-        raise VerifyError(Problem("EPB629", f"the result of {old.path} has another context; nothing was changed"))
+        raise VerifyError(Problem("EPB629", f"the result for {old.path} has a different context; nothing was changed"))
 
 
 def _without_context(header: ModelHeader) -> ModelHeader:

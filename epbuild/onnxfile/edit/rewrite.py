@@ -68,7 +68,7 @@ def embed(source: Path, destination: Path, binary: Path) -> None:
         nodes = parse_header(model).ep_context_nodes
         referring = [node for node in nodes if node.reference is not None]
         if len(referring) != 1:
-            raise ValueError(f"{len(referring)} nodes refer to a context binary where one belongs")
+            raise ValueError(f"{len(referring)} nodes refer to a context binary instead of one")
         return [_replace_field(referring[0].reference_path, binary), *_modes(WireReader(model), nodes, 1)]
 
     splice(source, destination, find_changes)
@@ -84,7 +84,7 @@ def extract(source: Path, destination: Path, binary: Path, reference: str) -> No
         nodes = parse_header(model).ep_context_nodes
         embedding = [node for node in nodes if node.payload is not None]
         if len(embedding) != 1:
-            raise ValueError(f"{len(embedding)} nodes embed a context where one belongs")
+            raise ValueError(f"{len(embedding)} nodes embed a context instead of one")
         path = embedding[0].payload_path
         with binary.open("xb") as file:
             written.append(binary)

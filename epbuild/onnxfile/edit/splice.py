@@ -49,7 +49,7 @@ def copy_bytes(model: BinaryIO, copy: BinaryIO, start: int, end: int) -> None:
     while start < end:
         chunk = model.read(min(_CHUNK, end - start))
         if not chunk:
-            raise MalformedModel("the file became shorter while it was read", start)
+            raise MalformedModel("the file was truncated while it was read", start)
         copy.write(chunk)
         start += len(chunk)
 

@@ -72,7 +72,7 @@ def overwrite(draft_folder: Path, folder: Path, name: str) -> None:
 def exists_error(target: Path) -> ChangeRefused:
     """Return the error for a new file whose name is taken."""
     hint = "Remove it, or choose another name."
-    return ChangeRefused(Problem("EPB624", f"{target} exists, and is not overwritten", None, hint))
+    return ChangeRefused(Problem("EPB624", f"{target} already exists and is not overwritten", None, hint))
 
 
 def _claim(target: Path) -> None:

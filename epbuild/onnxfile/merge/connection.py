@@ -70,8 +70,8 @@ def _read_connection(text: str, members: Sequence[ConnectedModel], named: Mappin
     if len(found) == 1:
         return found[0]
     if found:
-        message = f"the connection '{text}' has several meanings"
-        raise ChangeRefused(Problem("EPB627", message, None, "Give the models' numbers: 1.OUTPUT=2.INPUT."))
+        message = f"the connection '{text}' is ambiguous"
+        raise ChangeRefused(Problem("EPB627", message, None, "Use the models' numbers: 1.OUTPUT=2.INPUT."))
     if readings:
         _check_ends(members, readings[0])
     stems = ", ".join(f"{number}: {member.path.stem}" for number, member in enumerate(members, 1))

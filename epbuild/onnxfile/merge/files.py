@@ -34,8 +34,8 @@ def stage_files(
             _set_reference(proto_node, references)
         for location in member.header.external_data:
             if names.place(location, find_data(member.path, location)) != str(PurePosixPath(location)):
-                message = f"another file named {location} is in the way of the external data of {member.label}"
-                raise ChangeRefused(Problem("EPB624", message, None, "Merge into another folder, or give the data another name."))
+                message = f"the external data of {member.label} cannot be written to {location}: another file has this name"
+                raise ChangeRefused(Problem("EPB624", message, None, "Merge into another folder, or rename the data."))
     new = []
     for name, source in names.placed.values():
         exists = (destination.parent / name).exists()

@@ -105,7 +105,7 @@ def _is_shared(item: ConnectedModel, references: References) -> bool:
 def _check_size(opened: Sequence[ConnectedModel]) -> None:
     size = sum(item.path.stat().st_size for item in opened)
     if size > PROTOBUF_LIMIT - _NAMES:
-        message = f"the merged model would have {size:,} bytes, and no reader takes a model over 2 GiB"
+        message = f"the merged model would have {size:,} bytes, but readers do not support models over 2 GiB"
         raise ChangeRefused(Problem("EPB623", message, None, "Extract the embedded contexts first: epbuild relink --extract."))
 
 
@@ -124,8 +124,8 @@ def _check_contexts(opened: Sequence[ConnectedModel], tolerances: Tolerances) ->
     for source, found in contexts.items():
         most = tolerances[source].contexts if source in tolerances else None
         if most is not None and len(found) > most:
-            message = f"{source} loads {most} context from one model, and there are {len(found)}: {', '.join(found.values())}"
-            raise ChangeRefused(Problem("EPB626", message, None, "Keep them in models of their own."))
+            message = f"{source} loads {most} context from one model, but there are {len(found)}: {', '.join(found.values())}"
+            raise ChangeRefused(Problem("EPB626", message, None, "Keep them in separate models."))
 
 
 def _check_shared_inputs(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel]) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ def _check_shared_inputs(parts: Sequence[GraphPart], opened: Sequence[ConnectedM
                 continue
             shared[name] = None
             if not have_same_type(known, value):
-                message = f"the input '{name}' is {type_text(known)} in {other.label}, and {type_text(value)} in {item.label}"
+                message = f"the input '{name}' is {type_text(known)} in {other.label} but {type_text(value)} in {item.label}"
                 raise ChangeRefused(Problem("EPB628", message, None, "Keep them apart with --prefix."))
     return tuple(shared)
 
@@ -195,10 +195,10 @@ def _check_equal_inputs(parts: Sequence[GraphPart], merged: Any) -> None:
         owner, node = owned[number]
         values = f"'{first}'" if first == second else f"'{first}', which is '{second}'"
         message = (
-            f"two inputs of the EPContext node '{node.name}' of {owner} would get one value, {values}; "
-            f"{text_of(node, 'source')} takes each value once"
+            f"two inputs of the EPContext node '{node.name}' of {owner} would be the same value, {values}; "
+            f"{text_of(node, 'source')} accepts each value once"
         )
-        hint = "Connect one of them only, or let the source model take it once, and compile it again."
+        hint = "Connect only one of them, or change the source model to take it once, and recompile it."
         raise ChangeRefused(Problem("EPB626", message, None, hint))
 
 
@@ -215,10 +215,11 @@ def _opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
             if domain in used:
                 known, label = needed.setdefault(domain, (version, part.label))
                 if known != version:
-                    message = f"{label} uses version {known} of the operators '{domain or 'ai.onnx'}', and {part.label} version {version}"
-                    raise ChangeRefused(
-                        Problem("EPB628", message, None, "Convert one of the source models, and compile it again.")
+                    message = (
+                        f"{label} uses version {known} of the operators '{domain or 'ai.onnx'}' but "
+                        f"{part.label} uses version {version}"
                     )
+                    raise ChangeRefused(Problem("EPB628", message, None, "Convert one of the source models, and recompile it."))
     return {**merged, **{domain: version for domain, (version, _) in needed.items()}}
 
 
@@ -236,7 +237,7 @@ def _metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, s
             targets = "; ".join(f"{label} for {value}" for value, label in reversed(values.items()))
             raise ChangeRefused(Problem("EPB628", f"the models were compiled by {ep} for different targets: {targets}"))
         else:
-            notes.append(f"the models have different values for the metadata '{key}', which was left out")
+            notes.append(f"the metadata '{key}' was left out, since the models have different values for it")
     return merged
 
 
@@ -251,7 +252,7 @@ def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel]) -> 
             if node.reference is not None:
                 resolve(path, node)
     except BadReference as error:
-        raise VerifyError(Problem("EPB629", f"the merged model is not right: {error}")) from error
+        raise VerifyError(Problem("EPB629", f"the merged model is invalid: {error}")) from error
     written = ([value.name for value in header.inputs], [value.name for value in header.outputs])
     initialized = {tensor.name for tensor in merged.graph.initializer} | {
         tensor.values.name for tensor in merged.graph.sparse_initializer

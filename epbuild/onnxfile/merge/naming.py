@@ -69,7 +69,7 @@ class GraphPart:
         taken = next((name for name, other in self.names.items() if other == new and name != old), None)
         if taken is not None:
             return Problem(
-                "EPB627", f"'{old}' of {self.label} would be called '{new}', which is another value there", None, _HINT
+                "EPB627", f"'{old}' of {self.label} would be renamed to '{new}', which is another value there", None, _HINT
             )
         return next((problem for node in self.contexts if (problem := self.context_objection(node, old, new))), None)
 
@@ -83,17 +83,17 @@ class GraphPart:
         if new == old or old not in chain(node.input, node.output):
             return None
         source, attribute = text_of(node, "source"), self.names_attribute(node)
-        renamed = f"'{old}' of {self.label} would be called '{new}'"
+        renamed = f"'{old}' of {self.label} would be renamed to '{new}'"
         if attribute is None:
             message = f"{source} does not load a context whose inputs or outputs are renamed: {renamed}"
-            hint = "Leave the model's prefix out, or rename on the other side of the connection."
+            hint = "Remove the model's prefix, or rename on the other side of the connection."
             return Problem("EPB626", message, None, hint)
         own_names = _own_names(node, attribute)
         if set("=;") & set(new + own_names[old]):
-            message = f"{renamed}, and {source} cannot be given that name: '=' and ';' end a name there"
-            return Problem("EPB626", message, None, "Leave the model's prefix out, or rename the values of the source model.")
+            message = f"{renamed}, but {source} does not support that name: '=' and ';' end a name there"
+            return Problem("EPB626", message, None, "Remove the model's prefix, or rename the values of the source model.")
         if any(new in (value, name) for value, name in own_names.items() if value != old):
-            return Problem("EPB626", f"{renamed}, which {source} takes for another input or output of that context", None, _HINT)
+            return Problem("EPB626", f"{renamed}, which {source} treats as another input or output of that context", None, _HINT)
         return None
 
 
@@ -209,8 +209,10 @@ def _name_context(part: GraphPart, node: Any, taken: dict[str, str]) -> None:
     alone = part.lone and sum(text_of(other, "source") == source for other in part.contexts) == 1
     tolerance = part.tolerances.get(source or "")
     if not (alone and tolerance is not None and tolerance.lone_node_name):
-        message = f"both {taken[node.name]} and {part.label} have an EPContext node '{node.name}', and {source} needs that name as it is"
-        raise ChangeRefused(Problem("EPB627", message, None, "Compile one of the models from another path."))
+        message = (
+            f"both {taken[node.name]} and {part.label} have an EPContext node '{node.name}'; {source} needs that name unchanged"
+        )
+        raise ChangeRefused(Problem("EPB627", message, None, "Compile one of the models from a different path."))
     if part.prefix:
         node.name = part.prefix + node.name
         _set_text(node, "partition_name", node.name)
@@ -225,7 +227,7 @@ def _refuse_duplicate_names(parts: Sequence[GraphPart]) -> None:
             new, is_input = part.names[old], old in inputs
             first, was_input = defined.setdefault(new, (part, is_input))
             if first is not part and not (was_input and is_input):
-                message = f"both {first.label} and {part.label} have a value named '{new}', and they are not connected"
+                message = f"both {first.label} and {part.label} have a value named '{new}', but they are not connected"
                 raise ChangeRefused(Problem("EPB627", message, None, _HINT))
 
 

@@ -61,7 +61,7 @@ _MAX_COUNT = 500_000
 _SMALL_BYTES = 1 << 14
 _LFS_POINTER = b"version https://git-lfs"
 _MIN_LINE_FEEDS = 4
-_CONVERTED_BY_GIT = "Git gave it Windows line endings: write `*.onnx binary` into .gitattributes and check it out again"
+_CONVERTED_BY_GIT = "Git converted its line endings for Windows: write `*.onnx binary` into .gitattributes and check it out again"
 _EP_CONTEXT: Final = (DOMAIN, OP_TYPE)
 
 
@@ -286,7 +286,7 @@ class _MainGraph(_Nodes):
 
 def _limit_count(found: Sized, last: Field) -> None:
     if len(found) > _MAX_COUNT:
-        raise MalformedModel(f"the model has more than {_MAX_COUNT:,} things of one kind", last.tag_at)
+        raise MalformedModel(f"the model has more than {_MAX_COUNT:,} items of one kind", last.tag_at)
 
 
 def _reject_other_files(file: BinaryIO, size: int) -> None:

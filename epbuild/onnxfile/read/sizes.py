@@ -77,7 +77,7 @@ def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedS
             shared = symbol(declared)
             other, by = symbols.setdefault(shared, (size, name)) if shared is not None else (size, name)
             if isinstance(known, int) and known > 0 and known != size:
-                misfits.append(SizeConflict(name, "contradiction", f"the model has {known} there, and not {size}", index))
+                misfits.append(SizeConflict(name, "contradiction", f"the model has {known} there instead of {size}", index))
             elif other != size:
                 what = f"is both {other} and {size}" if by == name else f"is {size} here and {other} in '{by}'"
                 misfits.append(SizeConflict(name, "contradiction", f"'{declared}' {what}", index))
@@ -152,10 +152,10 @@ def suggest_sizes(inputs: Sequence[ValueInfo]) -> dict[str, tuple[int, ...]]:
 
 def _rank_conflict(value: ValueInfo, wanted: Sequence[int]) -> str | None:
     if not value.elem_type:
-        return "it is not a tensor, and has no sizes"
+        return "it is not a tensor and has no sizes"
     if value.shape is not None and len(value.shape) != len(wanted):
         dimensions = "1 dimension" if len(value.shape) == 1 else f"{len(value.shape)} dimensions"
-        return f"it has {dimensions}, {shape_text(value.shape)}, and {len(wanted)} sizes are given"
+        return f"it has {dimensions}, {shape_text(value.shape)}, but {len(wanted)} sizes are given"
     return None
 
 

@@ -128,7 +128,7 @@ def digest(file: BinaryIO, start: int, size: int) -> str:
     """Return the SHA-256 of a part of a file, read in pieces. Raises MalformedModel if the file is too short."""
     found = part_digest(file, start, size)
     if found.size < size:
-        raise MalformedModel("the file became shorter while it was read", start)
+        raise MalformedModel("the file was truncated while it was read", start)
     return found.digest
 
 
@@ -137,7 +137,7 @@ def _read_sample(file: BinaryIO, weight: Weight) -> bytes:
     wanted = min(weight.size, _SAMPLE)
     sample = file.read(wanted)
     if len(sample) < wanted:
-        raise MalformedModel("the file became shorter while it was read", weight.start)
+        raise MalformedModel("the file was truncated while it was read", weight.start)
     return sample
 
 

@@ -140,7 +140,7 @@ class WireReader:
         _, wire_type, _, _, start, end, _ = field
         self._text += end - start
         if self._text > _MAX_ALL_TEXTS:
-            raise MalformedModel("the texts up to here are longer than those of any header", field.tag_at)
+            raise MalformedModel("the strings up to here are too long for a header", field.tag_at)
         at = start - self._base
         if wire_type == LENGTH_DELIMITED and at >= 0 and end - self._base <= len(self._window):  # true for almost all
             return self._window[at : end - self._base].decode("utf-8", "backslashreplace")
@@ -178,7 +178,7 @@ class WireReader:
         if field.wire_type != LENGTH_DELIMITED:
             raise _mismatch(field, LENGTH_DELIMITED)
         if field.size > most:
-            raise MalformedModel(f"field {field.number} is {field.size} bytes long where a short value belongs", field.tag_at)
+            raise MalformedModel(f"field {field.number} is {field.size} bytes long instead of a short value", field.tag_at)
         at = field.start - self._base
         # At the end of the file the window's last bytes are padding, but a field never extends past the end of the file.
         if at >= 0 and at + field.size <= len(self._window):
@@ -198,7 +198,7 @@ class WireReader:
     def _read(self, position: int, count: int) -> bytes:
         data = self._file.read(count)
         if len(data) < count:
-            raise MalformedModel("the file became shorter while it was read", position + len(data))
+            raise MalformedModel("the file was truncated while it was read", position + len(data))
         return data
 
     def _overrun(self, what: str, position: int, end: int) -> MalformedModel:
@@ -251,5 +251,5 @@ def _decode_varint(data: bytes, at: int, base: int) -> tuple[int, int]:
 
 
 def _mismatch(field: Field, wire_type: int) -> MalformedModel:
-    what = f"field {field.number} has wire type {field.wire_type} where {wire_type} belongs"
+    what = f"field {field.number} has wire type {field.wire_type} instead of {wire_type}"
     return MalformedModel(what, field.tag_at)
