@@ -61,12 +61,12 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
             misfits.append(f"{variant.target} {reason}")
     if not fits:
         what = variants[0].group if len(variants) > 1 else variants[0].manifest
-        raise OpenError("EPB634", f"nothing of {what} fits this machine", *misfits)
+        raise OpenError("EPB634", f"no variant of {what} fits this machine", *misfits)
     best = min(fits, key=lambda fit: fit.rank)  # the first of equal ones, in the order of their paths
     equal = [fit.variant.target for fit in fits if fit.rank == best.rank]
     if best.verdict == _UNKNOWN and len(equal) > 1:
         text = f"ONNX Runtime does not know which variant fits this machine: {', '.join(equal)}"
-        raise OpenError("EPB633", f"{text}; name one (target=), or open its folder")
+        raise OpenError("EPB633", f"{text}; name one with target=, or open its folder")
     return best
 
 
@@ -100,8 +100,11 @@ def _best_device(
         ):
             return _UNKNOWN, len(_DEVICE_TYPES), None
         if ep.module is None:
-            raise _Unfit(f"needs {ep.name}, which onnxruntime {onnxruntime.__version__} does not have here")
-        raise _Unfit(f"needs a device for {ep.name}, which offers none" + (" of those given" if devices is not None else " here"))
+            raise _Unfit(f"needs {ep.name}, which onnxruntime {onnxruntime.__version__} does not offer here")
+        raise _Unfit(
+            f"needs a device for {ep.name}, but none is available"
+            + (" among the given devices" if devices is not None else " here")
+        )
     suitable = [device for device in offered if _matches(device, ep.device)]
     if not suitable:
         available = ", ".join(map(_describe, offered))

@@ -55,7 +55,8 @@ class Group(Mapping[str, "InferenceSession"]):
         with process_wide:
             for model in _close(self._sessions):
                 message = (
-                    f"the session of the model {model} is still held, and so stays open after its group {self.variant.group}"
+                    f"the session of the model {model} is still referenced, so it stays open after its group "
+                    f"{self.variant.group} is closed"
                 )
                 warnings.warn(message, ResourceWarning, stacklevel=2)
 
@@ -98,7 +99,7 @@ def open_group(
 def _check_arguments(path: object, group: object, target: object, devices: object, configure: object) -> None:
     """Raise OpenError (EPB654) for an argument of a wrong type."""
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
-        raise OpenError("EPB654", f"path must be a text or a path, not {path!r}")
+        raise OpenError("EPB654", f"path must be a string or a path, not {path!r}")
     for name, value in (("group", group), ("target", target)):
         if not isinstance(value, (str, type(None))):
             raise OpenError("EPB654", f"{name} must be a name, not {value!r}")
@@ -109,7 +110,7 @@ def _check_arguments(path: object, group: object, target: object, devices: objec
     given = devices if isinstance(devices, Sequence) and not isinstance(devices, (str, bytes)) else [devices]
     for device in given:
         if not (hasattr(device, "ep_name") and hasattr(device, "device")):
-            raise OpenError("EPB654", f"devices must be some of onnxruntime.get_ep_devices(), in a list, not {device!r}")
+            raise OpenError("EPB654", f"devices must be a list of devices from onnxruntime.get_ep_devices(), not {device!r}")
     if given is not devices:
         raise OpenError("EPB654", f"devices must be a list, not {devices!r}")
 
@@ -132,7 +133,7 @@ def _import_onnxruntime() -> ModuleType:
     except Exception as error:  # a broken installation raises more than ImportError
         raise OpenError("EPB635", f"onnxruntime cannot be imported: {error}") from error
     if not hasattr(onnxruntime, "register_execution_provider_library"):
-        raise OpenError("EPB635", f"onnxruntime {onnxruntime.__version__} is too old: it knows no plugin EPs")
+        raise OpenError("EPB635", f"onnxruntime {onnxruntime.__version__} is too old: it does not support plugin EPs")
     return onnxruntime
 
 

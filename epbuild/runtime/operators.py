@@ -42,7 +42,7 @@ def _find_library(ops: CustomOps, places: Places) -> str:
     if ops.name in places:
         path = os.fspath(places[ops.name])
         if not is_file(path):
-            raise NoLibrary(f"needs the custom operators of {ops.name}, and custom_ops= leads to no file: {path}")
+            raise NoLibrary(f"needs the custom operators of {ops.name}, but the file in custom_ops= does not exist: {path}")
         return os.path.abspath(path)  # noqa: PTH100 - the loader would search the system's folders for a bare name
     if ops.module is None:
         example = f"custom_ops={{{json.dumps(ops.name)}: <path>}}"

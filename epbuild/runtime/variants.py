@@ -87,9 +87,9 @@ def find_variants(path: Path) -> list[Variant]:
         documents = ((manifest, _read_manifest(manifest, or_none=True)) for manifest in _find_manifests(path))
         variants = [_read_variant(manifest, document) for manifest, document in documents if document]
     except (OSError, ValueError) as error:  # a folder without permission, or an invalid name
-        raise OpenError("EPB632", f"{str(path)!r} cannot be looked into: {error}") from error
+        raise OpenError("EPB632", f"{str(path)!r} cannot be read: {error}") from error
     if not variants:
-        raise OpenError("EPB632", f"there is no manifest of epbuild in {path}")
+        raise OpenError("EPB632", f"there is no epbuild manifest in {path}")
     return variants
 
 
@@ -114,9 +114,9 @@ def _read_manifest(path: Path, *, or_none: bool = False) -> dict[str, Any] | Non
     if not (isinstance(document, dict) and {"format", "group", "target", "models"} <= set(document)):
         if or_none:
             return None
-        raise OpenError("EPB632", f"{path} is not a manifest of epbuild")
+        raise OpenError("EPB632", f"{path} is not an epbuild manifest")
     if document["format"] != FORMAT:
-        text = f"the manifest {path} has the format {document['format']}, and this reader knows {FORMAT}: use the epbuild that wrote it"
+        text = f"the manifest {path} has the format {document['format']}; this reader supports {FORMAT}: use the epbuild that wrote it"
         raise OpenError("EPB632", text)
     return document
 
@@ -149,9 +149,9 @@ def _read_variant(path: Path, document: Any) -> Variant:
             ),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise OpenError("EPB632", f"the manifest {path} is not whole: {type(error).__name__}: {error}") from error
+        raise OpenError("EPB632", f"the manifest {path} is invalid: {type(error).__name__}: {error}") from error
     if not eps or not files or len(files) < len(models):
-        raise OpenError("EPB632", f"the manifest {path} is not whole: it names no EP, no model, or two models of one name")
+        raise OpenError("EPB632", f"the manifest {path} is invalid: it names no EP, no model, or two models with the same name")
     return variant
 
 
@@ -211,7 +211,7 @@ def _relative_path(file: Any) -> str:
     """Return a path if it cannot lead out of its folder. Raises TypeError and ValueError."""
     windows = PureWindowsPath(_typed(file, str, "file"))  # Windows' rules recognize absolute POSIX paths too
     if windows.drive or windows.root or ".." in windows.parts or not windows.parts or "\0" in file:
-        raise ValueError(f"{file!r} is not a path below its folder")
+        raise ValueError(f"{file!r} is not a path inside its folder")
     return str(file)
 
 
@@ -227,11 +227,13 @@ def select(variants: list[Variant], path: Path, group: str | None, target: str |
     """Return the variants of one group, or only the variant for `target`."""
     groups = sorted({variant.group for variant in variants})
     if group is None and len(groups) > 1:
-        raise OpenError("EPB633", f"{path} holds several groups: {', '.join(groups)}; name one (group=), or open its folder")
+        raise OpenError(
+            "EPB633", f"{path} contains several groups: {', '.join(groups)}; name one with group=, or open its folder"
+        )
     if group is not None and group not in groups:
-        raise OpenError("EPB633", f"{path} holds no group {group}; it holds: {', '.join(groups)}")
+        raise OpenError("EPB633", f"{path} has no group {group}; it has: {', '.join(groups)}")
     candidates = [variant for variant in variants if variant.group == (group or groups[0])]
     targets = sorted({variant.target for variant in candidates})
     if target is not None and target not in targets:
-        raise OpenError("EPB633", f"{path} holds nothing for the target {target}; it holds: {', '.join(targets)}")
+        raise OpenError("EPB633", f"{path} has nothing for the target {target}; it has: {', '.join(targets)}")
     return [variant for variant in candidates if target in (None, variant.target)]

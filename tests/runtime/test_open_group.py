@@ -149,7 +149,10 @@ def test_custom_operators_that_are_not_here_are_named_with_what_to_do(snapdragon
     text = refused(folder, code="EPB634")
     assert 'phone needs the custom operators of libmine.so: name its path on this machine, with custom_ops={"libm' in text
     text = refused(folder, code="EPB634", custom_ops={"libmine.so": tmp_path / "nosuch.so"})
-    assert f"phone needs the custom operators of libmine.so, and custom_ops= leads to no file: {tmp_path / 'nosuch.so'}" in text
+    assert (
+        f"phone needs the custom operators of libmine.so, but the file in custom_ops= does not exist: {tmp_path / 'nosuch.so'}"
+        in text
+    )
     distributions = {"onnxruntime": "1.31.1", "no-such-ops": "1.0"}
     folder = emit(tmp_path / "package", custom_ops=[{"module": "no_such_ops"}], toolchain={"distributions": distributions})
     text = refused(folder, code="EPB634")
@@ -167,7 +170,7 @@ def test_an_argument_that_is_no_place_of_custom_operators_is_told(snapdragon: Ma
 
 @pytest.mark.parametrize("listed", [{}, {"library": 5}, {"module": None}, "libmine.so"])
 def test_a_manifest_whose_custom_operators_are_none_is_told(snapdragon: Machine, tmp_path: Path, listed: Any) -> None:
-    assert "is not whole" in refused(emit(tmp_path / "out", custom_ops=[listed]), code="EPB632")
+    assert "is invalid" in refused(emit(tmp_path / "out", custom_ops=[listed]), code="EPB632")
 
 
 def test_the_variant_that_onnxruntime_finds_best_is_opened(snapdragon: Machine, tmp_path: Path) -> None:
@@ -214,12 +217,12 @@ def test_where_nobody_can_tell_which_variant_fits_none_is_guessed(machine: Machi
     for soc in ("SC8380XP", "SM8750"):
         emit(tmp_path / soc, soc, compatibility=f"v2:{soc}")
     text = refused(tmp_path, code="EPB633")
-    assert text.startswith("ONNX Runtime does not know which variant fits this machine: SC8380XP, SM8750; name one (target=)")
+    assert text.startswith("ONNX Runtime does not know which variant fits this machine: SC8380XP, SM8750; name one with target=")
     with runtime.open(tmp_path, target="SM8750") as group:
         assert group.variant.manifest == tmp_path / "SM8750/manifest.json"
     with runtime.open(tmp_path / "SC8380XP") as group:
         assert group.variant.target == "SC8380XP"
-    assert "it holds: SC8380XP, SM8750" in refused(tmp_path, target="SM8650", code="EPB633")
+    assert "it has: SC8380XP, SM8750" in refused(tmp_path, target="SM8650", code="EPB633")
 
 
 def test_an_npu_is_preferred_where_nothing_else_decides(machine: Machine, tmp_path: Path) -> None:
@@ -264,7 +267,7 @@ def test_devices_that_were_given_are_the_only_ones(snapdragon: Machine, tmp_path
     folder = emit(tmp_path / "out")
     runtime.open(folder, devices=[EMULATOR]).close()
     assert snapdragon.options[-1].providers[0][0] == [(QNN, "CPU")]
-    assert "offers none of those given" in refused(folder, devices=[], code="EPB634")
+    assert "none is available among the given devices" in refused(folder, devices=[], code="EPB634")
     assert snapdragon.registered == []
 
 
@@ -289,11 +292,11 @@ def test_what_each_variant_lacks_is_told(machine: Machine, tmp_path: Path) -> No
     (tmp_path / "4/relu_ctx.onnx").unlink()
     machine.install("onnxruntime_ep_openvino")
     head, *rows = refused(tmp_path, code="EPB634").splitlines()
-    assert head == "nothing of main fits this machine [EPB634]"
+    assert head == "no variant of main fits this machine [EPB634]"
     assert rows[0].startswith(f"  phone needs {QNN} from the package onnxruntime-qnn==2.7.0, which cannot be imported: ")
     assert rows[1:] == [
-        f"  laptop needs a device for {OPENVINO}, which offers none here",
-        "  pc needs TensorrtExecutionProvider, which onnxruntime 1.99.0 does not have here",
+        f"  laptop needs a device for {OPENVINO}, but none is available here",
+        "  pc needs TensorrtExecutionProvider, which onnxruntime 1.99.0 does not offer here",
         f"  half lacks its file {tmp_path / '4/relu_ctx.onnx'}",
     ]
 
@@ -313,7 +316,7 @@ def test_a_model_that_does_not_open_closes_those_before_it(snapdragon: Machine, 
 def test_a_session_that_is_held_longer_than_its_group_is_told(snapdragon: Machine, tmp_path: Path) -> None:
     group = runtime.open(emit(tmp_path / "out", "phone", "a", "b"))
     held = group["b"]
-    with pytest.warns(ResourceWarning, match="the session of the model b is still held"):
+    with pytest.warns(ResourceWarning, match="the session of the model b is still referenced"):
         group.close()
     assert snapdragon.log[-1] == "close a_ctx"
     del held
@@ -349,12 +352,12 @@ def test_groups_are_told_apart_and_what_is_not_ours_is_passed_over(snapdragon: M
     emit(tmp_path / "two/.phone.epbuild-1f2e3d4c", group="being written")
     (tmp_path / "package").mkdir()
     (tmp_path / "package/manifest.json").write_text('{"schema_version": "1.0"}', encoding="utf-8")
-    assert "holds several groups: one, two; name one (group=)" in refused(tmp_path, code="EPB633")
-    assert "holds no group three; it holds: one, two" in refused(tmp_path, group="three", code="EPB633")
+    assert "contains several groups: one, two; name one with group=" in refused(tmp_path, code="EPB633")
+    assert "has no group three; it has: one, two" in refused(tmp_path, group="three", code="EPB633")
     with runtime.open(tmp_path, group="two") as group:
         assert group.variant.group == "two"
-    assert "there is no manifest of epbuild in" in refused(tmp_path / "package", code="EPB632")
-    assert "is not a manifest of epbuild" in refused(tmp_path / "package/manifest.json", code="EPB632")
+    assert "there is no epbuild manifest in" in refused(tmp_path / "package", code="EPB632")
+    assert "is not an epbuild manifest" in refused(tmp_path / "package/manifest.json", code="EPB632")
 
 
 @pytest.mark.parametrize(
@@ -362,9 +365,9 @@ def test_groups_are_told_apart_and_what_is_not_ours_is_passed_over(snapdragon: M
     [
         (None, "there is no manifest at"),
         ("{", "cannot be read: "),
-        ('{"format": 2, "group": "", "target": {}, "models": []}', "has the format 2, and this reader knows 1"),
-        ('{"format": 1, "group": "", "target": {}, "models": []}', "is not whole: KeyError: 'name'"),
-        ('{"format": 1, "group": "", "target": [], "models": []}', "is not whole: TypeError"),
+        ('{"format": 2, "group": "", "target": {}, "models": []}', "has the format 2; this reader supports 1"),
+        ('{"format": 1, "group": "", "target": {}, "models": []}', "is invalid: KeyError: 'name'"),
+        ('{"format": 1, "group": "", "target": [], "models": []}', "is invalid: TypeError"),
     ],
 )
 def test_a_manifest_that_cannot_be_used_is_told(machine: Machine, tmp_path: Path, content: str | None, told: str) -> None:
@@ -454,7 +457,7 @@ def test_every_value_of_another_type_is_told_as_what_is_wrong_with_the_manifest(
         ("share_weights",): "no",
     }.items():
         (tmp_path / "manifest.json").write_text(json.dumps(with_other(VALID, at, value)), encoding="utf-8")
-        assert "is not whole: " in refused(tmp_path, code="EPB632"), at
+        assert "is invalid: " in refused(tmp_path, code="EPB632"), at
     (tmp_path / "manifest.json").write_text("[" * 100_000, encoding="utf-8")
     assert "cannot be read" in refused(tmp_path, code="EPB632")
 
@@ -491,7 +494,7 @@ def test_a_path_that_nothing_can_have_is_told(snapdragon: Machine, path: str) ->
 def test_no_manifest_leads_out_of_its_folder(snapdragon: Machine, tmp_path: Path, file: str) -> None:
     folder = emit(tmp_path / "out", models=[{"name": "relu", "file": file, "compatibility": {}}])
     (tmp_path / "relu_ctx.onnx").touch()
-    assert "is not a path below its folder" in refused(folder, code="EPB632")
+    assert "is not a path inside its folder" in refused(folder, code="EPB632")
 
 
 def test_an_onnxruntime_without_plugin_eps_or_none_at_all_is_told(
