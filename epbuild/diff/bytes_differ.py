@@ -284,7 +284,7 @@ def _read_part(payload: Payload, file: BinaryIO, start: int, end: int) -> bytes:
     file.seek(payload.start + start)
     data = file.read(end - start)
     if len(data) < end - start:
-        raise OSError(f"{payload.path} became shorter while it was read")
+        raise OSError(f"{payload.path} was truncated while it was read")
     return data
 
 

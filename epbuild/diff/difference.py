@@ -101,17 +101,17 @@ class Comparison(Struct, frozen=True):
     @property
     def verdict(self) -> str:
         if not self.differences:
-            return f"No difference: {self.models} model{'' if self.models == 1 else 's'}, the same to the byte."
+            return f"No difference: {self.models} model{'' if self.models == 1 else 's'}, identical byte for byte."
         if self.senses == ("names",):
             return "They differ in names only."
         if self.accepted:
-            return "They are the same but for bytes of contexts, which their recipe accepts."
+            return "They are the same except for bytes of contexts, which their recipe accepts."
         if self.explained:
             *most, last = self.senses
             return f"They differ in {' and '.join(filter(None, (', '.join(most), last)))}."
         if self.without_manifest:
-            return "Their contexts differ: other weights, or options that only manifests have."
-        return "Their contexts differ, though they were made from the same with the same."
+            return "Their contexts differ: in weights, or in options that only manifests have."
+        return "Their contexts differ although their inputs and settings are the same."
 
 
 def compare(old: Path, new: Path) -> Comparison:
@@ -256,7 +256,7 @@ def _subject(place: Place) -> str:
         case ("models", label, "operators outside the EP", operator):
             return f"{label}: nodes of {operator}"
         case ("models", label, "initializers kept", name):
-            return f"{label}: where initializer {name} is"
+            return f"{label}: location of initializer {name}"
         case ("models", label, ("inputs" | "outputs" | "initializers" | "opsets") as kind, name):
             return f"{label}: {kind[:-1]} {name}"
         case ("models", label, *rest):

@@ -123,7 +123,7 @@ def deviations(environment: Environment, platform: str, locked: LockedEnvironmen
             found.append(f"its {name} is {held[name]} instead of {wanted[name]}")
     rewritten = [] if locked.is_installed else environment.rewritten()
     if rewritten:
-        verb = "is" if len(rewritten) == 1 else "are"
+        verb = "was" if len(rewritten) == 1 else "were"
         found.append(f"{counted(len(rewritten), 'file')} in it {verb} changed after the installation, such as {rewritten[0]}")
     return found
 

@@ -58,7 +58,7 @@ def test_the_verdict_comes_first_and_the_rest_is_a_table_of_80_columns(capsys: p
 
 def test_what_was_not_compared_is_told_also_where_nothing_differs(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, Comparison((), 1, ("B",))) == (
-        "No difference: 1 model, the same to the byte.\n"
+        "No difference: 1 model, identical byte for byte.\n"
         "\n"
         "Not compared, as B has no manifest: the options, the toolchain and the source\n"
         "models.\n"
@@ -102,7 +102,7 @@ def test_the_exit_code_is_that_of_diff(tmp_path: Path) -> None:
     write_model(tmp_path / "c/relu.onnx", "Abs")
     same = epbuild(tmp_path, "diff", "a", "b/relu.onnx")
     assert (same.returncode, same.stderr) == (0, "")
-    assert same.stdout.startswith("No difference: 1 model, the same to the byte.\n")
+    assert same.stdout.startswith("No difference: 1 model, identical byte for byte.\n")
     other = epbuild(tmp_path, "diff", "a", "c", "--json")
     assert (other.returncode, other.stderr) == (1, "")
     assert json.loads(other.stdout)["verdict"] == "They differ in graph."

@@ -196,7 +196,7 @@ def test_a_lock_with_a_merge_conflict_is_settled_with_the_versions_that_it_has(c
 
 def test_a_lock_of_a_newer_epbuild_is_not_replaced(checkout: Checkout) -> None:
     checkout.place.write_text("epbuild-lock = 99\n", encoding="utf-8")
-    assert "the lock is of a format that this epbuild does not know" in checkout.refusal(2)
+    assert "the lock has a format that this epbuild does not know" in checkout.refusal(2)
 
 
 def test_another_recipe_in_the_same_folder_has_a_lock_of_its_own(checkout: Checkout) -> None:
@@ -225,7 +225,7 @@ def test_a_package_that_does_not_exist_is_told_with_what_uv_says(checkout: Check
 def test_a_package_that_is_named_by_its_place_cannot_be_locked(checkout: Checkout) -> None:
     wheel = "numpy @ https://wheels.example/numpy-2.4.6-py3-none-any.whl"
     checkout.write_recipe((PACKAGES, f"['{wheel}']"))
-    assert f"toolchain 'qnn' cannot be locked: '{wheel}' names a place and not a version." in checkout.refusal(3)
+    assert f"toolchain 'qnn' cannot be locked: '{wheel}' names a location instead of a version." in checkout.refusal(3)
 
 
 def test_an_ep_that_nobody_knows_is_told_where_it_is_named(checkout: Checkout) -> None:

@@ -23,7 +23,7 @@ def test_what_feeds_what_is_told(tmp_path: Path) -> None:
         "file     out/a_qnn.bin",
         "file     out/b_qnn.bin",
         "feeds    y of a.onnx -> y of b.onnx",
-        "note     the models have different values for the metadata 'author', which was left out",
+        "note     the metadata 'author' was left out, since the models have different values for it",
     ]
     assert sorted(files(tmp_path / "out")) == ["a_qnn.bin", "ab.onnx", "b_qnn.bin"]
 
@@ -51,7 +51,7 @@ def test_models_that_nothing_connects_are_told_so(tmp_path: Path) -> None:
         (["a.onnx", "b.onnx"], "Missing option '--output'"),
         (["a.onnx", "b.onnx", "-o", "m.onnx", "-p", "a_"], "give --prefix once for each of the 2 models"),
         (["a.onnx", "b.onnx", "-o", "m.onnx", "-c", "a.y"], "is not of the form MODEL.OUTPUT=MODEL.INPUT"),
-        (["a.onnx", "b.onnx", "-o", "b.onnx"], "b.onnx exists, and is not overwritten"),
+        (["a.onnx", "b.onnx", "-o", "b.onnx"], "b.onnx already exists and is not overwritten"),
         (["c.onnx", "d.onnx", "-o", "m.onnx"], "OpenVINOExecutionProvider loads 1 context from one model"),
         (
             ["a.onnx", "d.onnx", "-o", "m.onnx", "-p", "", "-p", "d_"],

@@ -265,7 +265,7 @@ def test_an_attribute_that_is_no_setting_of_the_schema_and_changes_is_a_setting(
 def test_what_is_equal_is_equal_whatever_wrote_it(tmp_path: Path) -> None:
     found = compared(tmp_path)
     assert found.differences == ()
-    assert found.verdict == "No difference: 2 models, the same to the byte."
+    assert found.verdict == "No difference: 2 models, identical byte for byte."
     assert found.same == ("graph", "weights", "target", "settings", "toolchain", "context", "names")
 
 
@@ -283,7 +283,7 @@ def test_a_source_that_differs_leaves_open_whether_graph_or_weights_do(tmp_path:
 def test_contexts_that_nothing_explains_are_not_explained(tmp_path: Path) -> None:
     found = compared(tmp_path, binary(BINARY + b"!"))
     assert found.senses == ("context",)
-    assert found.verdict == "Their contexts differ, though they were made from the same with the same."
+    assert found.verdict == "Their contexts differ although their inputs and settings are the same."
 
 
 def test_a_setting_that_no_manifest_lists_is_told_by_the_action_key(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_models_that_somebody_else_made_are_compared_by_what_they_are(tmp_path: 
     assert found.without_manifest == ("A", "B")
     assert not {"settings", "toolchain", "weights"} & set(found.same)
     found = compared(tmp_path / "2", binary(BINARY + b"!"), bare=True)
-    assert found.verdict == "Their contexts differ: other weights, or options that only manifests have."
+    assert found.verdict == "Their contexts differ: in weights, or in options that only manifests have."
     found = compared(tmp_path / "3", binary(BINARY.replace(b"SC8380XP", b"SM8750")), bare=True)
     assert found.verdict == "They differ in target and context."
 
@@ -442,7 +442,7 @@ def test_weights_that_moved_within_their_file_are_a_matter_of_settings(tmp_path:
         (tmp_path / side / "m.bin").write_bytes(BINARY)
         (tmp_path / side / "w.bin").write_bytes(bytes(20))
     (found,) = compare(tmp_path / "old", tmp_path / "new").differences
-    assert (found.sense, found.what) == ("settings", "m.onnx: where initializer w is")
+    assert (found.sense, found.what) == ("settings", "m.onnx: location of initializer w")
     assert (found.old, found.new) == ("in a file: 16 bytes from 0 on", "in a file: 16 bytes from 4 on")
 
 
@@ -453,7 +453,7 @@ def test_other_bytes_of_contexts_are_no_difference_if_both_recipes_accept_them(t
     other_context(new)
     found = compare(old, new)
     assert (found.senses, found.accepted) == (("context",), True)
-    assert found.verdict == "They are the same but for bytes of contexts, which their recipe accepts."
+    assert found.verdict == "They are the same except for bytes of contexts, which their recipe accepts."
     manifest("target", "session_options", value={"x": "1"})(new)
     assert not compare(old, new).accepted
 

@@ -136,7 +136,7 @@ def test_a_pull_request_is_told_what_changed_between_two_real_trees(project: Pro
     before = project.folder / "before"
     shutil.copytree(project.folder / DIST, before)
     same = project.epbuild("diff", "--markdown", "before", DIST)
-    assert (same.returncode, same.stdout) == (0, "**No difference: 3 models, the same to the byte.**\n")
+    assert (same.returncode, same.stdout) == (0, "**No difference: 3 models, identical byte for byte.**\n")
 
     project.edit(SOC, SLOWER)
     project.edit("dist/${recipe.name}/${group}/${target}", "dist/${recipe.name}/${target}-${group}")

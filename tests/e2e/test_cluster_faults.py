@@ -92,7 +92,7 @@ def test_what_ends_the_machines_that_execute_it_fails_alone_as_lost(tmp_path: Pa
         (project.folder / "scripts" / "kill.py").write_text(KILLS, encoding="utf-8")
         code, events, text = run(project, cluster, "--keep-going")
         assert (code, failures(events)) == (1, {"prepare:left/1-run": ["EPB534"]}), text
-        assert "lost: the machines that executed it went away" in text
+        assert "machines disconnected while they executed it" in text
         assert outcomes(events)[RIGHT][0] == "built"
         # The machines are there for others, and what was lost is tried again by the next build.
         (project.folder / "scripts" / "kill.py").write_text(COPIES, encoding="utf-8")

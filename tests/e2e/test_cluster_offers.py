@@ -34,7 +34,7 @@ def on(cluster: Cluster) -> tuple[str, str]:
 def test_a_worker_tries_what_it_can_do_and_an_emulator_is_no_real_device(cluster: Cluster, tmp_path: Path) -> None:
     [worker] = cluster.workers
     worker.wait_for("ep:QNNExecutionProvider, ep:QNNExecutionProvider@cpu: compiles with onnxruntime-qnn")
-    worker.wait_for("real:QNNExecutionProvider, real:QNNExecutionProvider@npu: not offered any more: only cpu from")
+    worker.wait_for("real:QNNExecutionProvider, real:QNNExecutionProvider@npu: no longer offered: only cpu from")
     project = project_for(tmp_path, cluster)
     project.edit("right: {models: [right], targets: [npu]}", "right: {models: [right], targets: [npu], verify: {device: real}}")
     done = project.epbuild("run", "--keep-going", *on(cluster))

@@ -60,4 +60,4 @@ def test_two_socs_differ_in_their_target_and_two_weights_in_their_weights(quicks
     for folder in (before, quickstart.folder / DIST):
         (folder / "decoder/snapdragon-SM8750/manifest.json").unlink()
     found = compared(quickstart, before / "decoder/snapdragon-SM8750", f"{DIST}/decoder/snapdragon-SM8750")
-    assert found["verdict"] == "Their contexts differ: other weights, or options that only manifests have."
+    assert found["verdict"] == "Their contexts differ: in weights, or in options that only manifests have."

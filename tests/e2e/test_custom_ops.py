@@ -187,7 +187,7 @@ def test_a_library_that_changed_compiles_again_and_one_that_was_touched_does_not
     ("ops", "code", "words"),
     [
         ("ops/nosuch.so", 2, "the library of custom operators does not exist: ops/nosuch.so"),
-        ("no_such_ops", 3, "toolchain 'qnn' has no Python package 'no_such_ops', which is to bring custom operators"),
+        ("no_such_ops", 3, "toolchain 'qnn' has no Python package 'no_such_ops', which should provide custom operators"),
         ("two words", 2, "EPB106"),
     ],
 )

@@ -188,7 +188,7 @@ def test_a_worker_that_hangs_is_stopped_at_its_timeout(two_groups: Project) -> N
     two_groups.edit("good: {models: [good], targets: [npu]}", "good: {models: [good], targets: [npu], timeout: 0.05}")
     done = two_groups.epbuild("run", "epbuild.yaml", "emit:good/*")
     assert done.returncode == 1
-    assert "did not end within 0.05 s" in done.stderr
+    assert "did not finish within 0.05 s" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")

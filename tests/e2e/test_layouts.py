@@ -458,7 +458,7 @@ def test_all_forms_of_one_artifact_are_the_same_to_diff(quick: Project) -> None:
     forms = ["dist/folder/left", "dist/left.zip", "dist/oci/left"]
     for old, new in zip(forms, [*forms[1:], forms[0]], strict=True):
         done = quick.epbuild("diff", old, new)
-        assert (done.returncode, done.stdout) == (0, "No difference: 1 model, the same to the byte.\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, "No difference: 1 model, identical byte for byte.\n"), done.stderr
     assert quick.epbuild("diff", "dist/all.ortpackage", "dist/all.tar.zst").returncode == 0
     done = quick.epbuild("diff", "dist/left.zip", "dist/right.zip", "--markdown")
     assert done.returncode == 1

@@ -77,7 +77,7 @@ def test_a_model_split_into_several_parts_of_one_context_is_refused(named: Proje
     done = named.epbuild("run")
     assert done.returncode == 1
     text = " ".join((done.stdout + done.stderr).split())
-    assert "cannot be given the node_name_prefix 'first_': the model became 2 nodes, and QNN finds each graph" in text
+    assert "cannot have the node_name_prefix 'first_': the model was compiled to 2 nodes, and QNN finds each graph" in text
     assert "[EPB440]" in text
     assert not (named.folder / "dist").exists()
 

@@ -161,7 +161,7 @@ def test_files_that_may_not_grow_are_told_and_cost_only_what_did_not_fit(
 def test_an_ep_that_cannot_write_its_binary_is_told_as_a_matter_of_this_machine(starved: Starved) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_FSIZE", 100 * 1024))
     assert "compiling 'right' for npu failed: Failed to write context cache file." in told
-    assert "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)." in told
+    assert "Check the free space of .epbuild/tmp, and the limit on file sizes (`ulimit -f`)." in told
     assert "[EPB405]" in told
 
 

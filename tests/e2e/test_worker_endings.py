@@ -108,18 +108,18 @@ def test_a_crash_is_told_with_its_signal_and_the_eps_last_words(misbehave: Calla
 
 def test_a_worker_that_just_leaves_is_told_with_its_status(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave("os._exit(7)"), 1, "EPB402")
-    assert "the worker ended with status 7 while compiling 'left' for bad. The EP logged: last words of the EP." in told
+    assert "the worker exited with status 7 while compiling 'left' for bad. The EP logged: last words of the EP." in told
 
 
 def test_a_hang_ends_at_its_timeout_with_all_that_the_worker_started(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave(f"{STUBBORN}{SPAWN}{HANG}", ", timeout: 2"), 1, "EPB403")
-    assert "compiling 'left' for bad did not end within 2 s and was stopped. The EP logged: last words of the EP." in told
+    assert "compiling 'left' for bad did not finish within 2 s and was stopped. The EP logged: last words of the EP." in told
 
 
 def test_a_worker_that_is_killed_from_outside_is_told_as_that(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave("import signal; os.kill(os.getpid(), signal.SIGKILL)"), 3, "EPB404")
-    assert "the worker was ended from outside (SIGKILL) while compiling 'left' for bad." in told
-    assert "If that was not deliberate, it was likely for lack of memory." in told
+    assert "the worker was killed from outside (SIGKILL) while compiling 'left' for bad." in told
+    assert "If that was not deliberate, the cause was probably a lack of memory." in told
 
 
 def test_python_that_runs_out_of_memory_is_told_as_that(misbehave: Callable[..., Project]) -> None:
@@ -163,7 +163,7 @@ def test_a_worker_that_the_kernel_ends_for_lack_of_memory_is_told_as_that(
         inside, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 3, done.stderr
-    assert "the worker was ended by the kernel for lack of memory (SIGKILL) while compiling 'left' for bad." in done.stderr
+    assert "the worker was killed by the kernel for lack of memory (SIGKILL) while compiling 'left' for bad." in done.stderr
     assert "Traceback" not in done.stderr
 
 

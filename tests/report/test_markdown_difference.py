@@ -195,7 +195,7 @@ def test_github_shows_it_as_headings_tables_and_folds() -> None:
 
 
 def test_no_difference_is_one_line_also_where_something_could_not_be_compared() -> None:
-    assert markdown("old", "new", Comparison((), 4)) == "**No difference: 4 models, the same to the byte.**\n"
+    assert markdown("old", "new", Comparison((), 4)) == "**No difference: 4 models, identical byte for byte.**\n"
     text = markdown("old", "new", Comparison((), 4, ("A", "B")))
     assert text.count("\n") == 1
     assert text.endswith(

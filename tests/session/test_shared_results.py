@@ -305,7 +305,7 @@ def test_what_is_finished_later_is_published_again(place: Place, machines: Machi
     finisher = machine("finisher")
     finisher.remote = RemoteChoice("write")
     assert finisher.build(SHARE).exit_code == 0
-    assert finisher.compiled == ["prefill", "decode"]  # each alone, to measure what sharing saves
+    assert finisher.compiled == ["prefill", "decode"]  # each alone to measure the savings by sharing
     reader = machine("reader")
     assert reader.build(SHARE).exit_code == 0
     assert reader.compiled == []

@@ -214,7 +214,7 @@ def _failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFail
         return LoadFailure(model, known, "EPB640", cannot_load=True)
     match found.cause:
         case "timed out":
-            return LoadFailure(model, f"{act} did not end within {session.timeout:g} s and was stopped.{quote}", "EPB643")
+            return LoadFailure(model, f"{act} did not finish within {session.timeout:g} s and was stopped.{quote}", "EPB643")
         case "out of memory":
             return LoadFailure(
                 model, f"the process ran out of memory {moment}{f': {reason}' if reason else ''}.{quote}", "EPB644"

@@ -92,7 +92,7 @@ def test_a_load_that_hangs_is_stopped_and_told_as_that(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill", open="hang")], session(scratch, timeout=2), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB643"
-    assert words(tried).startswith("opening it did not end within 2 s and was stopped.")
+    assert words(tried).startswith("opening it did not finish within 2 s and was stopped.")
 
 
 def test_a_load_killed_from_outside_is_no_crash_and_is_not_retried(scratch: Path) -> None:
