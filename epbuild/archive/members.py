@@ -57,7 +57,7 @@ def cannot_unpack_error(title: str, why: str) -> CannotUnpack:
 
 
 def nothing_to_verify_error(title: str, why: str) -> NothingToVerify:
-    """Return the error of a path that is no artifact: a mistake on the command line."""
+    """Return the error of a path that is not an artifact: a mistake on the command line."""
     return NothingToVerify(Problem("EPB600", f"{title} {why}"))
 
 

@@ -99,7 +99,7 @@ def _edit_errors(edit: Callable[[str], str]) -> Iterator[None]:
 
 
 def _find_unpacker(path: Path) -> _Unpack | None:
-    """Return the function that unpacks a path; None if it is no archive. Raises NothingToVerify for a file that only looks like one."""
+    """Return the function that unpacks a path; None if it is not an archive. Raises NothingToVerify for a file that only looks like one."""
     try:
         if path.is_dir():
             # A folder with only one of the two files is not an image layout.

@@ -70,7 +70,7 @@ class _Reader(pickle.Unpickler):
 
 
 def read(data: bytes, /, *, buffers: Iterable[object] = ()) -> object:
-    """Return the content of a pickle, or a RefusedPickle if it names what is not allowed or is no pickle.
+    """Return the content of a pickle, or a RefusedPickle if it names what is not allowed or is not a pickle.
 
     It is returned, not raised: Dask closes a connection whose messages cannot be read, and one bad message must not end other requests.
     """

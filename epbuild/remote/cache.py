@@ -262,7 +262,7 @@ class RemoteCache:
         return "written"
 
     def provide(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]]) -> bool:
-        """Upload a blob that is no result, for another machine to read. `pieces` yields its bytes from the start.
+        """Upload a blob that is not a result, for another machine to read. `pieces` yields its bytes from the start.
 
         Returns whether the remote cache has it then. Raises what reading the pieces raises, and Cancelled.
         """

@@ -206,7 +206,7 @@ def ask_program(command: Sequence[str], folder: Path, *, timeout: float, max_byt
 class _Reader:
     """Thread that reads a pipe until the process ends, and closes it. Exceptions are appended to `failures`.
 
-    It is no `threading.Thread`, whose `start` would wait forever for a thread that lacks the memory to begin.
+    It is not a `threading.Thread`, whose `start` would wait forever for a thread that lacks the memory to begin.
     """
 
     def __init__(self, pipe: IO[bytes] | None, read: Callable[[IO[bytes]], None], failures: list[BaseException]) -> None:
@@ -261,7 +261,7 @@ def _whole_lines(pipe: IO[bytes], max_bytes: int) -> Iterator[bytes]:
 
 
 def plain(line: str) -> str:
-    """Return a line without the color codes that ONNX Runtime writes even if the output is no terminal."""
+    """Return a line without the color codes that ONNX Runtime writes even if the output is not a terminal."""
     return _ESCAPE_SEQUENCE.sub("", line).strip()
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 Outcome = Literal["passed", "failed", "skipped"]
-"""`skipped`: the check was not possible, for the reason in the message, which is no failure."""
+"""`skipped`: the check was not possible, for the reason in the message; this is not a failure."""
 EMIT_AGAIN = "Emit or copy it again."
 
 

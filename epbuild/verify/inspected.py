@@ -113,7 +113,7 @@ class InspectedModel(TypedDict):
 
 
 class BrokenModel(TypedDict):
-    """File that is no complete model."""
+    """File that is not a complete model."""
 
     file: str
     """Path of the file."""
@@ -140,6 +140,6 @@ class Inspection(TypedDict):
     format: int
     """Number of the document's format."""
     models: list[InspectedModel | BrokenModel]
-    """Inspected models, and files that are no complete model."""
+    """Inspected models, and files that are not complete models."""
     shared: list[SharedFile]
     """Files that several models refer to."""

@@ -76,7 +76,7 @@ class OutputComparison(Struct, frozen=True):
     def samples(
         self, name: str, inputs: Sequence[ValueInfo], source: RunnableSource, checked: CheckedMember | None
     ) -> list[Sample]:
-        """Return the inputs of a model: those given for it, else those of the recipe, else made ones. Raises BadInputs, NoInputs."""
+        """Return the inputs of a model: those given for it, else those of the recipe, else generated ones. Raises BadInputs, NoInputs."""
         place = self.inputs.get(name) or self.inputs.get("")
         if place:
             return read_samples(place, inputs)

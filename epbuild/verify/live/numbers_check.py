@@ -86,11 +86,11 @@ class MemberResult(Struct, frozen=True):
     compile_error: EpbuildError | None = None
     """Error of the compile without sharing."""
     failure: LoadFailure | None = None
-    """Failure of the process that ran the model. A model that ran before the failure is measured all the same."""
+    """Failure of the process that ran the model. A model that ran before the failure is measured anyway."""
     different: str = ""
     """Difference of an output from that of the source in type or shape, as a sentence."""
     unshared: LoadFailure | None = None
-    """Failure to load the models that share, because of which the model was compiled un-shared."""
+    """Failure to load the models that share, because of which the model was compiled without sharing."""
 
 
 class _Reference(Struct, frozen=True):
@@ -112,7 +112,7 @@ class NumbersCheck:
     session: Session
     scratch: Path
     compile_unshared: Callable[[Subject, Path], Path] | None = None
-    """Compiles a model un-shared into a directory, with a log beside it, and returns its file; None: the models share nothing."""
+    """Compiles a model without sharing into a directory, with a log beside it, and returns its file; None: the models share nothing."""
     lines: ProgressLines = NO_LINES
     target: str = ""
     """Name of the place where the models run, for the progress lines."""
