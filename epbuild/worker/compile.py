@@ -141,7 +141,8 @@ def operators_of(ops: dict[str, Any]) -> str:
     folders = [os.path.join(os.path.abspath(folder), "") for folder in getattr(package, "__path__", ())]  # noqa: PTH100, PTH118
     if not any(os.path.normcase(library).startswith(os.path.normcase(folder)) for folder in folders):
         raise NotRegistered(
-            f"the package '{ops['module']}' has its library of custom operators elsewhere: name it itself, {library}"
+            f"the package '{ops['module']}' has its library of custom operators outside its folder: name the library instead, "
+            f"{library}"
         )
     return library
 
@@ -194,7 +195,7 @@ def choose_device(onnxruntime: Any, ep: dict[str, Any]) -> Any:
     fitting.sort(key=lambda pair: order.get(pair[0], len(order)))
     if not fitting:
         seen = ", ".join(f"{fact['type']} from {fact['vendor']}" for fact in map(describe, offered)) or "none"
-        raise NoDevice(f"{ep['name']} offers no device that fits; it offers: {seen}")
+        raise NoDevice(f"{ep['name']} has no suitable device; available: {seen}")
     return fitting[0][1]
 
 
@@ -203,7 +204,7 @@ def register_ep(onnxruntime: Any, ep: dict[str, Any]) -> None:
     if ep["kind"] == "plugin":
         if not hasattr(onnxruntime, "register_execution_provider_library"):
             raise Unfit(
-                f"this onnxruntime, {onnxruntime.__version__}, loads no plugin EPs such as {ep['name']}; 1.23 and later do"
+                f"this onnxruntime, {onnxruntime.__version__}, cannot load plugin EPs such as {ep['name']}; use 1.23 or later"
             )
         # The registration name becomes the EP's name and is written into its output.
         onnxruntime.register_execution_provider_library(ep["registration"], library_of(ep))
@@ -333,10 +334,10 @@ def check_release(onnxruntime: Any, request: dict[str, Any]) -> None:
     here = f"this onnxruntime, {onnxruntime.__version__},"
     for member in request["members"]:
         if member["compile"]["initializers"] == "source":
-            raise Unfit(f"{here} cannot leave the initializers of '{member['name']}' in its source; 1.23 and later can")
+            raise Unfit(f"{here} cannot leave the initializers of '{member['name']}' in its source; use 1.23 or later")
         if member["compile"]["initializers"] == "external" and member["compile"]["external_threshold"] > 0:
             what = "writes initializers of any size into the external file"
-            raise Unfit(f"{here} {what}: give '{member['name']}' the threshold 0, or use 1.23 or later")
+            raise Unfit(f"{here} {what}: set the threshold of '{member['name']}' to 0, or use 1.23 or later")
 
 
 def compile_group(request: dict[str, Any], channel: Channel) -> None:

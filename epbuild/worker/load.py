@@ -30,9 +30,9 @@ def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], ch
     if written is None:
         return
     if device is None:
-        answer, reason = None, "ONNX Runtime asks plugin EPs only"
+        answer, reason = None, "ONNX Runtime queries only plugin EPs"
     elif not hasattr(runtime, "get_model_compatibility_for_ep_devices"):
-        answer, reason = None, "this onnxruntime has no way to ask"
+        answer, reason = None, "this onnxruntime does not support the query"
     else:
         try:
             answer, reason = runtime.get_model_compatibility_for_ep_devices([device], written).name, ""

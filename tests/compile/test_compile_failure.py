@@ -172,12 +172,12 @@ CASES = {
         ("failed: open file out/x.onnx fail, errcode = 21 - Is a directory.",),
     ),
     "no such device": Case(
-        (STARTED, failed("QNNExecutionProvider offers no device that fits; it offers: cpu from GenuineIntel", "unfit", "Unfit")),
+        (STARTED, failed("QNNExecutionProvider has no suitable device; available: cpu from GenuineIntel", "unfit", "Unfit")),
         1,
         (),
         "EPB411",
         EnvironmentFailure,
-        ("offers no device that fits; it offers: cpu from GenuineIntel.",),
+        ("has no suitable device; available: cpu from GenuineIntel.",),
     ),
     "Python's own out of memory, which has no words": Case(
         (*AT_DECODE, failed("", "unfit", "MemoryError")),

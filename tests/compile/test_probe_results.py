@@ -64,7 +64,7 @@ def test_a_real_device_is_one_that_the_ep_chooses(
 @pytest.mark.parametrize(
     ("ability", "report", "outcome"),
     [
-        (Ability(QNN), failed("unfit", "NoDevice", "QNN offers no device that fits; it offers: none"), "cannot"),
+        (Ability(QNN), failed("unfit", "NoDevice", "QNN has no suitable device; available: none"), "cannot"),
         (Ability(QNN), failed("unfit", "Unfit", "this onnxruntime, 1.20, loads no plugin EPs"), "unclear"),
         (Ability(QNN), failed("error", "RuntimeError", "Unable to compile any nodes"), "unclear"),
         (Ability(QNN), failed("error", "MemoryError", "bad_alloc"), "unclear"),

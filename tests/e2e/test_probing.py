@@ -43,7 +43,7 @@ def environment(entry: EpEntry, home: Path) -> Environment:
     ("ability", "outcome", "words"),
     [
         (Ability(QNN), "does", "compiles with onnxruntime-qnn"),
-        (Ability(QNN, "npu"), "cannot", "offers no device that fits; it offers: cpu from"),
+        (Ability(QNN, "npu"), "cannot", "has no suitable device; available: cpu from"),
         (Ability(QNN, runs=True), "cannot", "which emulates it"),
         (Ability(OPENVINO), "does", "compiles with onnxruntime-openvino"),
         (Ability(OPENVINO, "npu"), "cannot", "OpenVINO's Linux wheels hold no NPU compiler"),

@@ -230,7 +230,7 @@ def test_a_model_that_somebody_else_made_is_loaded_with_what_the_user_says(built
 def test_a_device_that_this_machine_lacks_is_no_fault_of_the_model(built: Project) -> None:
     found = findings(built, CLASSIFIER, "--load", "--device", "npu", status=0)
     assert found["load", "classifier_ctx.onnx"]["outcome"] == "skipped"
-    assert "offers no device that fits; it offers: cpu from" in found["load", "classifier_ctx.onnx"]["message"]
+    assert "has no suitable device; available: cpu from" in found["load", "classifier_ctx.onnx"]["message"]
 
 
 def test_another_source_is_not_compared_with(built: Project) -> None:

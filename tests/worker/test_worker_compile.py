@@ -72,14 +72,12 @@ def test_the_device_that_is_asked_for_is_the_one_that_is_used(wishes: dict[str, 
     ],
 )
 def test_a_missing_device_is_refused_with_the_present_ones_and_never_replaced(wishes: dict[str, Any]) -> None:
-    with pytest.raises(
-        worker.Unfit, match=f"{QNN} offers no device that fits; it offers: cpu from GenuineIntel, npu from Qualcomm"
-    ):
+    with pytest.raises(worker.Unfit, match=f"{QNN} has no suitable device; available: cpu from GenuineIntel, npu from Qualcomm"):
         chosen(OTHER_EP, CPU, NPU, **wishes)
 
 
 def test_an_ep_without_any_device_says_so() -> None:
-    with pytest.raises(worker.Unfit, match="it offers: none"):
+    with pytest.raises(worker.Unfit, match="available: none"):
         chosen(OTHER_EP)
 
 
@@ -178,7 +176,9 @@ def test_a_package_whose_library_is_elsewhere_is_refused(operators: Path) -> Non
     elsewhere = operators.with_name("acme_ops_elsewhere.so")  # whose path begins as that of the package does
     elsewhere.touch()
     (operators / "__init__.py").write_text(f"def get_library_path():\n    return {str(elsewhere)!r}\n", encoding="utf-8")
-    with pytest.raises(worker.NotRegistered, match="has its library of custom operators elsewhere: name it itself"):
+    with pytest.raises(
+        worker.NotRegistered, match="has its library of custom operators outside its folder: name the library instead"
+    ):
         worker.operators_of(custom_ops("acme_ops"))
 
 
@@ -454,7 +454,7 @@ def test_a_crash_leaves_no_finished_report_behind(group: Group) -> None:
     ("eps", "words"),
     [
         ([plugin(module="not_installed")], "no Python package 'not_installed'"),
-        ([plugin(registration="Other")], "it offers: none"),
+        ([plugin(registration="Other")], "available: none"),
         ([built_in(name=QNN)], f"this onnxruntime has no {QNN}; it has: {OPENVINO}, CPUExecutionProvider"),
         ([plugin(), built_in(name="VitisAIExecutionProvider")], "this onnxruntime has no VitisAIExecutionProvider"),
     ],
@@ -524,7 +524,7 @@ def test_without_a_model_compiler_nothing_compiled_is_a_failure_too(old: Group) 
         ({"initializers": "source"}, "this onnxruntime, 1.21.0, cannot leave the initializers of 'prefill' in its source"),
         (
             {"initializers": "external", "external_file": "w"},
-            "of any size into the external file: give 'prefill' the threshold 0",
+            "of any size into the external file: set the threshold of 'prefill' to 0",
         ),
     ],
 )
@@ -540,7 +540,7 @@ def test_what_only_a_model_compiler_can_do_is_refused_before_any_model_is_looked
 def test_a_release_without_plugin_eps_says_from_which_on_there_are_some(old: Group) -> None:
     failed = old.compile(request(eps=[plugin()])).reports[-1]
     assert failed["kind"] == "unfit"
-    assert failed["message"] == f"this onnxruntime, 1.21.0, loads no plugin EPs such as {QNN}; 1.23 and later do"
+    assert failed["message"] == f"this onnxruntime, 1.21.0, cannot load plugin EPs such as {QNN}; use 1.23 or later"
 
 
 def test_a_worker_ends_when_epbuild_is_gone() -> None:

@@ -23,15 +23,15 @@ def cut(request: dict[str, Any]) -> None:
     needed, missing = reach(model, inputs, outputs)
     if missing:
         hint = f"Add them to 'inputs': {', '.join(missing)}."
-        raise step.Refused(f"the outputs need more of the model's inputs than 'inputs' has: {', '.join(missing)}", hint)
+        raise step.Refused(f"the outputs need inputs of the model that are missing from 'inputs': {', '.join(missing)}", hint)
     if "inputs" in options:
         for name in inputs:
             if name not in needed:
-                raise step.Refused(f"no output needs the input '{name}'", "Leave it out of 'inputs', or name other outputs.")
+                raise step.Refused(f"no output needs the input '{name}'", "Remove it from 'inputs', or name other outputs.")
     else:
         inputs = [name for name in inputs if name in needed]
     if not inputs:
-        raise step.Refused("the outputs need no input of the model: they are constants", "Name other outputs.")
+        raise step.Refused("the outputs depend on no input of the model: they are constants", "Name other outputs.")
     result = onnx.utils.Extractor(model).extract_model(inputs, outputs)
     step.check(step.fill(result, request))
     step.log(f"{step.node_count(model)} became {step.node_count(result)}")
@@ -46,9 +46,10 @@ def check_names(model: Any, inputs: list[str], outputs: list[str]) -> None:
     for option, names, known in (("inputs", inputs, made | given), ("outputs", outputs, made)):
         for name in names:
             if name not in known:
-                raise step.Refused(f"'{option}' has '{name}', which is no such value of the model", step.nearest(name, known))
+                what = "which no node computes" if option == "outputs" else "which is not a value of the model"
+                raise step.Refused(f"'{option}' has '{name}', {what}", step.nearest(name, known))
             if name not in typed:
-                hint = "Put 'infer_shapes: {symbolic: true}' before it, or cut elsewhere."
+                hint = "Add 'infer_shapes: {symbolic: true}' before this step, or cut elsewhere."
                 raise step.Refused(f"the type of the value '{name}' is unknown", hint)
 
 

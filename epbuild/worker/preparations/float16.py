@@ -29,10 +29,10 @@ def float16(request: dict[str, Any]) -> None:
     before = count_floats(model)
     result = convert_float_to_float16(model, disable_shape_infer=True, **options)
     after = count_floats(result)
-    step.log(f"{before[FLOAT]} weights in float32 became {after[FLOAT]}, {before[FLOAT16]} in float16 became {after[FLOAT16]}")
+    step.log(f"weights in float32: {before[FLOAT]} -> {after[FLOAT]}, in float16: {before[FLOAT16]} -> {after[FLOAT16]}")
     values = (*result.graph.input, *result.graph.output, *result.graph.value_info)
     if after == before and not any(value.type.tensor_type.elem_type == FLOAT16 for value in values):
-        raise step.Refused("nothing of the model became float16", "Check 'op_block_list' and 'node_block_list'.")
+        raise step.Refused("nothing in the model was converted to float16", "Check 'op_block_list' and 'node_block_list'.")
     step.save(result, request)
 
 
@@ -41,12 +41,12 @@ def check_names(model: Any, options: dict[str, Any]) -> None:
     nodes = {node.name for node in model.graph.node}
     for name in options.get("node_block_list", ()):
         if name not in nodes:
-            raise step.Refused(f"'node_block_list' has '{name}', which is no node of the model", step.nearest(name, nodes))
+            raise step.Refused(f"'node_block_list' has '{name}', which is not a node of the model", step.nearest(name, nodes))
     kept = options.get("keep_io_types")
     ends = {value.name for value in (*model.graph.input, *model.graph.output)}
     for name in kept if isinstance(kept, list) else ():
         if name not in ends:
-            message = f"'keep_io_types' has '{name}', which is no input or output of the model"
+            message = f"'keep_io_types' has '{name}', which is neither an input nor an output of the model"
             raise step.Refused(message, step.nearest(name, ends))
 
 

@@ -28,7 +28,7 @@ def infer_shapes(request: dict[str, Any]) -> None:
         model = infer_symbolically(model, of_symbolic)
     model = onnx.shape_inference.infer_shapes(model, **options)
     of = sum(len(node.output) for node in model.graph.node)
-    step.log(f"of {of} values, {before} had all sizes known, and {count_known(model)} have now")
+    step.log(f"{count_known(model)} of {of} values now have all sizes known, {before} had before")
     step.save(step.fill(model, request), request)
 
 
@@ -39,8 +39,8 @@ def infer_symbolically(model: Any, options: dict[str, Any]) -> Any:
     try:
         return SymbolicShapeInference.infer_shapes(model, **options)
     except Exception as error:
-        hint = "Fix sizes by 'input_shapes' of the model, try 'auto_merge: true', or leave 'symbolic' out."
-        raise step.Refused(f"onnxruntime's symbolic shape inference fails for the model: {error}", hint) from error
+        hint = "Fix sizes with 'input_shapes' of the model, try 'auto_merge: true', or remove 'symbolic'."
+        raise step.Refused(f"onnxruntime's symbolic shape inference failed for the model: {error}", hint) from error
 
 
 def count_known(model: Any) -> int:

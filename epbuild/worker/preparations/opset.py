@@ -17,12 +17,12 @@ def convert(request: dict[str, Any]) -> None:
     target = request["options"]["target_version"]
     newest = onnx.defs.onnx_opset_version()
     if target > newest:
-        hint = f"Ask for {newest} at most, or for a newer onnx in the toolchain."
-        raise step.Refused(f"onnx {onnx.__version__} knows operator sets up to {newest}, and not {target}", hint)
+        hint = f"Use {newest} at most, or a newer onnx in the toolchain."
+        raise step.Refused(f"onnx {onnx.__version__} supports operator sets up to {newest}, not {target}", hint)
     source = step.load_model(request)
     if step.weight_bytes(source) > step.LARGEST_INLINE:
-        hint = "Export it again with the operator set that it should have."
-        raise step.Refused("ONNX's converter takes a model as one message, which this one is too large for", hint)
+        hint = "Export it again with the wanted operator set."
+        raise step.Refused("the model is too large for ONNX's converter, which takes a model as one message", hint)
     before = version(source)
     result = source if before == target else convert_model(source, target)
     step.log(f"operator set {before} became {version(result)}")
@@ -38,8 +38,8 @@ def convert_model(source: Any, target: int) -> Any:
         step.check(result)
     except Exception as error:
         reason = str(error).rpartition(" failed: ")[2]  # without the place in the library's source
-        message = f"ONNX's converter cannot bring the model from operator set {version(source)} to {target}: {reason}"
-        raise step.Refused(message, "Try a version that is nearer, or export the model again.") from error
+        message = f"ONNX's converter cannot convert the model from operator set {version(source)} to {target}: {reason}"
+        raise step.Refused(message, "Try a closer version, or export the model again.") from error
     return result
 
 

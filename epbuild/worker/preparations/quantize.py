@@ -19,7 +19,7 @@ OF_PREPROCESSING = ("skip_optimization", "skip_onnx_shape", "skip_symbolic_shape
 TYPES = {
     "uint8": "QUInt8", "int8": "QInt8", "uint16": "QUInt16", "int16": "QInt16", "uint4": "QUInt4", "int4": "QInt4",
 }  # fmt: skip
-UNFIT = "Calibrate with inputs that the model is made for."
+UNFIT = "Calibrate with inputs that are typical for the model."
 PREPROCESSED = step.SCRATCH + "/preprocessed.onnx"
 
 
@@ -92,11 +92,11 @@ class Files(Samples):
             with numpy.load(path, allow_pickle=False) as file:
                 arrays = {key: file[key] for key in file.files}
         except Exception as error:
-            hint = "Write it by numpy.savez, with an array for each input of the model."
-            raise step.Refused(f"the calibration file {name} is no .npz file that can be read: {error}", hint) from error
+            hint = "Write it with numpy.savez, with an array for each input of the model."
+            raise step.Refused(f"the calibration file {name} is not a readable .npz file: {error}", hint) from error
         hint = f"Its arrays must be the model's inputs: {', '.join(self._inputs)}."
         for key in arrays.keys() - self._inputs.keys():
-            raise step.Refused(f"the calibration file {name} has an array '{key}', and the model no such input", hint)
+            raise step.Refused(f"the calibration file {name} has an array '{key}', which is not an input of the model", hint)
         for key in self._inputs.keys() - arrays.keys():
             raise step.Refused(f"the calibration file {name} lacks the model's input '{key}'", hint)
         for key, array in arrays.items():
@@ -124,7 +124,7 @@ def check_array(file: str, array: Any, wanted: Any) -> None:
         shown = ", ".join(map(str, sizes or ()))
         raise step.Refused(f"{where} has the sizes {list(array.shape)}; the model takes [{shown}]")
     if array.dtype.kind == "f" and not numpy.isfinite(array).all():
-        raise step.Refused(f"{where} holds numbers that are not finite", "Remove or correct this sample.")
+        raise step.Refused(f"{where} contains values that are not finite", "Remove or correct this sample.")
 
 
 class Generated(Samples):
@@ -139,10 +139,12 @@ class Generated(Samples):
         for option, given in (("ranges", self._ranges), ("sizes", self._sizes)):
             for name in given:
                 if name not in names:
-                    raise step.Refused(f"'{option}' names '{name}', which is no input of the model", step.nearest(name, names))
+                    raise step.Refused(
+                        f"'{option}' names '{name}', which is not an input of the model", step.nearest(name, names)
+                    )
         for value in self._inputs:
             if value.name not in self._ranges:
-                hint = f"Add '{value.name}: [LOW, HIGH]' to 'ranges', as the model's real inputs are."
+                hint = f"Add '{value.name}: [LOW, HIGH]' to 'ranges', with the range of the model's real inputs."
                 raise step.Refused(f"there is no range for the input '{value.name}'", hint)
             self._sizes_of(value)
         step.log(f"calibrating with {len(self)} generated samples, seed {self._seed}")
@@ -166,14 +168,16 @@ class Generated(Samples):
         if dtype.kind == "b":
             return draw.integers(0, 2, sizes).astype(dtype)
         if dtype.kind not in "iu":
-            raise step.Refused(f"no samples can be generated for the input '{value.name}', which is {dtype}", "Give .npz files.")
+            raise step.Refused(
+                f"no samples can be generated for the input '{value.name}', which is {dtype}", "Provide .npz files."
+            )
         return draw.integers(int(low), int(high), sizes, endpoint=True).astype(dtype)
 
     def _sizes_of(self, value: Any) -> list[int]:
         own, given = step.sizes_of(value), self._sizes.get(value.name)
         if given is None and (own is None or not all(isinstance(size, int) for size in own)):
-            hint = "Fix them by 'input_shapes' of the model, or give those of the samples in 'sizes'."
-            shown = "unknown sizes" if own is None else f"the open sizes [{', '.join(map(str, own))}]"
+            hint = "Fix them with 'input_shapes' of the model, or set those of the samples in 'sizes'."
+            shown = "unknown sizes" if own is None else f"the dynamic sizes [{', '.join(map(str, own))}]"
             raise step.Refused(f"the input '{value.name}' has {shown}", hint)
         if given is None:
             return own  # type: ignore[no-any-return]
@@ -223,14 +227,14 @@ def preprocess(request: dict[str, Any], options: dict[str, Any]) -> None:
         opened = step.open_inputs(step.load_header(request))
         inputs = ", ".join(f"{name} [{', '.join(map(str, sizes or ['?']))}]" for name, sizes in opened.items())
         advice = "set 'skip_symbolic_shape: true'"
-        hint = f"Fix the sizes of {inputs} by 'input_shapes' of the model, or {advice}." if opened else f"Else {advice}."
-        raise step.Refused(f"onnxruntime's symbolic shape inference fails for the model: {error}", hint) from error
+        hint = f"Fix the sizes of {inputs} with 'input_shapes' of the model, or {advice}." if opened else f"Else {advice}."
+        raise step.Refused(f"onnxruntime's symbolic shape inference failed for the model: {error}", hint) from error
     finally:
         logger.removeHandler(errors)
     if errors.messages:
         reason = errors.messages[-1].strip().splitlines()[-1]
         hint = "Set 'skip_optimization: true' to quantize it as it is."
-        raise step.Refused(f"onnxruntime cannot optimize the model before it is quantized: {reason}", hint)
+        raise step.Refused(f"onnxruntime cannot optimize the model before quantization: {reason}", hint)
 
 
 def check_names(source: Any, options: dict[str, Any]) -> None:
@@ -244,17 +248,15 @@ def check_names(source: Any, options: dict[str, Any]) -> None:
     for name in options.get("nodes_to_exclude", ()):
         if name in before and name not in nodes:
             hint = "Set 'skip_optimization: true' to keep all nodes as they are."
-            raise step.Refused(
-                f"the node '{name}' is removed when the model is optimized, so that it cannot be kept in float", hint
-            )
+            raise step.Refused(f"the node '{name}' is removed when the model is optimized, so it cannot stay in float", hint)
         if name not in nodes:
-            raise step.Refused(f"'nodes_to_exclude' has '{name}', which is no node of the model", step.nearest(name, nodes))
+            raise step.Refused(f"'nodes_to_exclude' has '{name}', which is not a node of the model", step.nearest(name, nodes))
     there = {node.op_type for node in model.graph.node}
     known = {*there, *IntegerOpsRegistry, *QLinearOpsRegistry, *QDQRegistry}
     for name in options.get("op_types_to_quantize", ()):
         if name not in known:
             raise step.Refused(
-                f"'op_types_to_quantize' has '{name}', which is no operator of the model", step.nearest(name, there)
+                f"'op_types_to_quantize' has '{name}', which is not an operator of the model", step.nearest(name, there)
             )
 
 
@@ -289,10 +291,8 @@ def write(request: dict[str, Any], options: dict[str, Any], samples: Samples) ->
     try:
         quantize_model(PREPROCESSED, result, config)
     except AssertionError as error:
-        message = f"onnxruntime.quantization fails with the ranges that it measured: {error or 'an assertion fails'}"
-        raise step.Refused(
-            message, f"{UNFIT} Values that are not finite, or as large as float32 holds, have no scale."
-        ) from error
+        message = f"onnxruntime.quantization failed with the ranges that it measured: {error or 'an assertion fails'}"
+        raise step.Refused(message, f"{UNFIT} Values that are not finite, or at the limit of float32, have no scale.") from error
     check_scales({**request, "source": result}, request)
 
 
@@ -304,7 +304,7 @@ def check_scales(quantized: dict[str, Any], request: dict[str, Any]) -> None:
     model = step.load_model(quantized)
     quantizing = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
     if not quantizing:
-        raise step.Refused("nothing of the model was quantized", "Check 'op_types_to_quantize' and 'nodes_to_exclude'.")
+        raise step.Refused("nothing in the model was quantized", "Check 'op_types_to_quantize' and 'nodes_to_exclude'.")
     values = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in quantizing:
         if node.input[1] in values and not numpy.isfinite(onnx.numpy_helper.to_array(values[node.input[1]])).all():

@@ -19,8 +19,8 @@ def simplify(request: dict[str, Any]) -> None:
     result = onnxslim.slim(source, **request["options"])
     if result is None:
         raise step.Refused(
-            "with generated inputs, the simplified model gives other outputs than its source",
-            "Name what to leave out in 'skip_optimizations' or 'skip_fusion_patterns'.",
+            "with generated inputs, the outputs of the simplified model differ from those of its source",
+            "Name the optimizations to skip in 'skip_optimizations' or 'skip_fusion_patterns'.",
         )
     step.log(f"{before} became {step.node_count(result)}")
     step.save(result, request)

@@ -54,7 +54,7 @@ def nearest(name: str, known: Any) -> str:
     if close:
         return f"Did you mean '{close[0]}'?"
     shown = ", ".join(names[:10]) + (f" and {len(names) - 10} others" if len(names) > 10 else "")
-    return f"There is: {shown or 'none'}."
+    return f"Available: {shown or 'none'}."
 
 
 def log(text: str) -> None:
@@ -131,7 +131,7 @@ def put_in_order(graph: Any) -> None:
             if not missing[reader]:
                 heapq.heappush(ready, reader)
     if len(order) < len(needs):
-        raise Refused("the nodes of the result read each other in a circle")
+        raise Refused("the nodes of the result form a cycle")
     nodes = [graph.node[index] for index in order]
     del graph.node[:]
     graph.node.extend(nodes)

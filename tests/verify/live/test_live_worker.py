@@ -115,7 +115,7 @@ def test_a_machine_without_the_device_cannot_load_and_that_is_no_fault_of_the_mo
     tried = run_models([model(scratch, "prefill")], session(scratch, planned(device=DeviceChoice(type="npu"))), scratch)
     assert tried.failure is not None
     assert (tried.failure.model, tried.failure.cannot_load) == (None, True)
-    assert words(tried).startswith(f"{QNN} offers no device that fits; it offers: cpu from Acme.")
+    assert words(tried).startswith(f"{QNN} has no suitable device; available: cpu from Acme.")
 
 
 def test_all_devices_are_listed_whichever_would_fit(scratch: Path) -> None:
