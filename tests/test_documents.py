@@ -12,7 +12,6 @@ from epbuild.catalog.catalog import known_eps
 from epbuild.report.ci.sarif import error_codes
 from tests.support.commands import epbuild
 from tests.support.console_blocks import missing
-from tools.reference.errors import errors_page
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,8 +42,11 @@ def test_every_error_code_is_explained_and_no_other() -> None:
     assert error_codes().keys() == raised
 
 
-def test_the_page_of_error_codes_is_generated() -> None:
-    assert errors_page(_text("docs/errors.md")) == _text("docs/errors.md"), "run `python -m tools.reference --write`"
+def test_every_error_code_has_an_example_of_its_message() -> None:
+    for code, found in error_codes().items():
+        assert found.example.endswith(f" [{code}]")
+        assert found.meaning.endswith(".")
+        assert found.action.endswith(".")
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:

@@ -21,7 +21,7 @@ _NEEDED = ("context-binary", "external-data")
 
 
 class OpenError(Exception):
-    """Failure to open a group, with a line for each detail. epbuild's docs/errors.md explains the `code`."""
+    """Failure to open a group, with a line for each detail. epbuild's docs/reference/errors.md explains the `code`."""
 
     def __init__(self, code: str, text: str, *details: str) -> None:
         super().__init__("\n  ".join((f"{text} [{code}]", *details)))

@@ -6,14 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from tools.reference.errors import errors_page
 from tools.reference.pages import reference_pages
 from tools.reference.report_schema import report_schema
 
 _ROOT = Path(__file__).parents[2]
 _FOLDER = _ROOT / "docs" / "reference"
 _REPORT_SCHEMA = _ROOT / "schemas" / "report.schema.json"
-_ERRORS = _ROOT / "docs" / "errors.md"
 
 
 def main() -> int:
@@ -28,7 +26,6 @@ def main() -> int:
         write(arguments.folder)
         if arguments.folder == _FOLDER:
             _REPORT_SCHEMA.write_text(report_schema(), encoding="utf-8", newline="\n")
-            _ERRORS.write_text(errors_page(_ERRORS.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
     stale = differences(arguments.folder)
     for name in stale:
         sys.stderr.write(f"{arguments.folder / name} is not what its sources say; run `python -m tools.reference --write`\n")

@@ -14,7 +14,7 @@ from tools.reference.markdown import anchor, code, paragraph, table
 _INTRODUCTION = """\
 Every command has the option `-h`, `--help`, which prints what this page says about it.
 
-Errors are printed to standard error. Each ends with a code, which [Error codes](../errors.md) explains.
+Errors are printed to standard error. Each ends with a code, which [Error codes](errors.md) explains.
 With `--json`, standard output holds only JSON, which [JSON documents and events](json.md) describes.
 
 The tables list the exit codes of each command. In addition, each command exits with 1 after an internal error,

@@ -1,14 +1,107 @@
-"""Table of error codes in docs/errors.md."""
+"""Reference page of error codes."""
 
 from __future__ import annotations
 
-from epbuild.report.ci.sarif import error_codes
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
 
-_HEADINGS = "| code | what it means | what to do |\n|---|---|---|\n"
+from epbuild.report.ci.sarif import ErrorCode, error_codes
+from tools.reference.markdown import paragraph, table
+
+_INTRODUCTION = """\
+Every error, warning and note of epbuild ends with a code. The first digit is the part of epbuild that reports it, and decides the exit
+code of most commands. Each code has an entry here: what it means, an example, and how to fix it.
+
+With `--json`, an error is an object with these [keys](json.md#problem). In SARIF, each code is a rule.
+"""
+_GROUPS = {
+    "EPB1": ("the recipe's text", "2"),
+    "EPB2": ("the plan: models, targets, groups and outputs", "2; 1 for EPB265"),
+    "EPB3": ("toolchains and packages", "3; 1 for EPB311"),
+    "EPB4": ("failed steps", "1; 3 if this machine is the reason, such as a full disk"),
+    "EPB5": (
+        "the store, the workspace, remote caches and clusters",
+        "3; 1 for EPB534; 2 for EPB536, EPB538, and a model in EPB525",
+    ),
+    "EPB6": ("artifacts", "1; 2 for EPB620 to EPB628, EPB630, and a path in EPB600; 3 for EPB638 and EPB667"),
+}
+_TOPICS = {
+    "Recipe": "100-110",
+    "Models": "201-208 249 259",
+    "EPs, options and devices": "210-219",
+    "Outputs": "220-229 239",
+    "Groups": "230-235 238 250",
+    "Steps": "240 278-279",
+    "Lock": "241-248 297",
+    "Targets, toolchains and custom operators": "251-258",
+    "Input sizes": "260-265",
+    "Preparations in a recipe": "270-273 280-281",
+    "Remote cache settings": "275-277",
+    "Inputs of verification": "290-291",
+    "Import": "292",
+    "Files in wheels": "295-296",
+    "Provisioning": "301-312",
+    "Packages of models": "320-322",
+    "Compiling": "401-418 440-441 444",
+    "Emitting": "419-429 435-436 460",
+    "Logs and rebuilds": "430-432",
+    "Reports and graphs": "442-443 445-446",
+    "Running preparations": "450-459",
+    "Store and workspace": "501-509 513-516",
+    "Fetching": "510-512 525",
+    "Writing the lock": "518",
+    "Remote cache": "520-524",
+    "Cluster": "530-542",
+    "Results and artifacts": "600-619 655",
+    "Relinking and merging": "620-629",
+    "Comparing and unpacking": "630-631 637-638",
+    "Loading with `epbuild.runtime`": "632-636 654",
+    "Loading and running models": "640-645",
+    "Numbers": "646-649 665-667",
+    "Comparing with `--rebuild-and-compare`": "650-653",
+}
+"""Numbers of the codes of each topic."""
+_LINK = re.compile(r"\]\((?!https?:)")
 
 
-def errors_page(page: str) -> str:
-    """Return the page with the table of `epbuild/error_codes.toml` in the place of its own."""
-    introduction = page.partition(_HEADINGS)[0]
-    rows = (f"| {code} | {found.meaning} | {found.action} |\n" for code, found in error_codes().items())
-    return f"{introduction}{_HEADINGS}{''.join(rows)}"
+def errors_page() -> Iterator[str]:
+    """Yield the parts of the page, after its title."""
+    yield from map(paragraph, _INTRODUCTION.split("\n\n"))
+    codes = error_codes()
+    groups = {prefix: [code for code in codes if code.startswith(prefix)] for prefix in _GROUPS}
+    yield table(
+        ("codes", "about", "exit code"),
+        [(f"[{prefix}xx](#{prefix.lower()}xx)", about, exits) for prefix, (about, exits) in _GROUPS.items()],
+    )
+    yield "\n".join(_contents(codes))
+    for prefix, members in groups.items():
+        yield f"## {prefix}xx"
+        yield f"Codes about {_GROUPS[prefix][0]}."
+        for code in members:
+            yield from _entry(code, codes[code])
+
+
+def _contents(codes: Iterable[str]) -> Iterator[str]:
+    """Yield a list item with links for each topic. Raises ValueError if a code has no topic."""
+    left = list(codes)
+    for topic, numbers in _TOPICS.items():
+        bounds = [(part.partition("-")[0], part.rpartition("-")[2]) for part in numbers.split()]
+        members = [code for code in left if any(first <= code[3:] <= last for first, last in bounds)]
+        left = [code for code in left if code not in members]
+        links = ", ".join(f"[{code}](#{code.lower()})" for code in members)
+        yield textwrap.fill(f"- {topic}: {links}", 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    if left:
+        raise ValueError(f"without a topic: {left}")
+
+
+def _entry(code: str, found: ErrorCode) -> Iterator[str]:
+    yield f"### {code}"
+    yield paragraph(_relative(found.meaning))
+    yield f"```text\n{found.example.strip()}\n```"
+    yield paragraph(f"**Fix**: {_relative(found.action)}").replace("\\*\\*", "**")
+
+
+def _relative(text: str) -> str:
+    """Return a text whose links lead from docs/reference/ instead of docs/."""
+    return _LINK.sub("](../", text).replace("](../reference/", "](")

@@ -16,6 +16,7 @@ from epbuild.commands.schema import editor_schema, plain_default
 from epbuild.core.schemas import schema
 from tools.reference.commands import commands_page
 from tools.reference.environment import environment_page
+from tools.reference.errors import errors_page
 from tools.reference.json_documents import json_page
 from tools.reference.markdown import anchor, cell, code, inline, json_value, table
 
@@ -42,6 +43,7 @@ def reference_pages() -> dict[str, str]:
     pages |= {f"{ep}.md": _ep_page(ep, entries_for(ep)) for ep in known_eps()}
     pages["commands.md"] = _page("Commands", *commands_page())
     pages["environment.md"] = _page("Environment variables", *environment_page())
+    pages["errors.md"] = _page("Error codes", *errors_page())
     pages["json.md"] = _page("JSON documents and events", *json_page())
     editors = json.dumps(editor_schema("recipe"), indent=1) + "\n"
     return {"README.md": _index(), "recipe.schema.json": editors, **pages}
@@ -54,6 +56,7 @@ def _index() -> str:
         "- [Commands](commands.md): every command with its options and exit codes.\n"
         "- [Environment variables](environment.md): every variable that epbuild reads.\n"
         "- [JSON documents and events](json.md): the output of every command with `--json`.\n"
+        "- [Error codes](errors.md): every code with an example and the fix.\n"
         "- [The recipe](recipe.md): every key of the recipe language.\n"
         "- [Session options](session-options.md): every session configuration key of ONNX Runtime that a recipe may set.\n"
         "- [Preparations](preparations.md): what can be done to a model before it is compiled, and every option of it.\n"

@@ -22,7 +22,7 @@ _FILE = Path(__file__).parents[2] / "error_codes.toml"
 Level = Literal["error", "warning", "note"]
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _HOME = "https://github.com/epbuild/epbuild"
-_HELP = f"{_HOME}/blob/main/docs/errors.md"
+_HELP = f"{_HOME}/blob/main/docs/reference/errors.md"
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
@@ -31,6 +31,8 @@ class ErrorCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     meaning: str
     action: str
+    example: str
+    """Message as epbuild prints it."""
 
 
 @cache
@@ -120,7 +122,7 @@ class SarifDocument:
 
 
 def _rule(code: str) -> dict[str, Any]:
-    rule: dict[str, Any] = {"id": code, "helpUri": _HELP}
+    rule: dict[str, Any] = {"id": code, "helpUri": f"{_HELP}#{code.lower()}"}
     if (found := error_codes().get(code)) is not None:
         meaning, action = (_LINK.sub(r"\1", text) for text in (found.meaning, found.action))
         rule["shortDescription"] = {"text": meaning}

@@ -51,7 +51,8 @@ def test_a_mistake_has_its_place_its_rule_and_what_to_do(tmp_path: Path, monkeyp
         }
     ]
     [rule] = run["tool"]["driver"]["rules"]
-    assert rule["help"]["text"] == "The nearest one, or all that are possible, are named."
+    assert rule["help"]["text"] == "Use the key that the message suggests. The recipe lists all keys."
+    assert rule["helpUri"].endswith("docs/reference/errors.md#epb103")
     assert run["tool"]["driver"]["version"] == __version__
     assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 2}]
 
