@@ -132,11 +132,11 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
             "--inputs",
             metavar="[MODEL=]PATH",
             help="Inputs to run on: a .npz file, or a folder of ONNX test sets.",
-            default="random inputs",
+            default="generated inputs",
         ),
     ]
-    seed: Annotated[int | None, option("--seed", min=0, metavar="N", help="Seed of random inputs.", default="0")] = None
-    samples: Annotated[int | None, option("--samples", min=1, metavar="N", help="Number of random input sets.", default="1")] = (
+    seed: Annotated[int | None, option("--seed", min=0, metavar="N", help="Seed of generated inputs.", default="0")] = None
+    samples: Annotated[int | None, option("--samples", min=1, metavar="N", help="Number of generated input sets.", default="1")] = (
         None
     )
     ranges: Annotated[
@@ -145,7 +145,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
             "--range",
             parser=_range,
             metavar="INPUT=LOW..HIGH",
-            help="Range of random numbers for an input, bounds included.",
+            help="Range of generated numbers for an input, bounds included.",
         ),
     ]
     metrics: Annotated[
