@@ -136,9 +136,9 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
         ),
     ]
     seed: Annotated[int | None, option("--seed", min=0, metavar="N", help="Seed of generated inputs.", default="0")] = None
-    samples: Annotated[int | None, option("--samples", min=1, metavar="N", help="Number of generated input sets.", default="1")] = (
-        None
-    )
+    samples: Annotated[
+        int | None, option("--samples", min=1, metavar="N", help="Number of generated input sets.", default="1")
+    ] = None
     ranges: Annotated[
         list[Any],
         options(
