@@ -67,7 +67,7 @@ def test_bundles_that_cost_nothing_are_spread_too() -> None:
 @pytest.mark.parametrize(("steps", "most"), [(200, 8), (1_000, 20), (10_000, 20)])
 @pytest.mark.parametrize("missing", [1.0, 0.3, 0.05])
 def test_jobs_of_what_is_missing_end_together_and_parts_of_everything_do_not(steps: int, most: int, missing: float) -> None:
-    """Check the figures of docs/internals/facts.md, for steps of which some take fifty times as long as others."""
+    """Check the figures of docs/internals/performance.md, for steps of which some take fifty times as long as others."""
     chance = random.Random(1)
     every = [Bundle((f"s{number}",), chance.lognormvariate(3, 1)) for number in range(steps)]
     left = {bundle for bundle in every if chance.random() < missing}
