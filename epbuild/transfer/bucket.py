@@ -105,20 +105,20 @@ class BucketStore:
 
         text, hint = str(error), f"Check {self._access}."
         if _NO_BUCKET.search(text):
-            return TransferError("there is no such bucket", "Check the address.", "denied")
+            return TransferError("the bucket does not exist", "Check the address.", "denied")
         if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
-            return MissingObjectError("there is no such object")
+            return MissingObjectError("the object does not exist")
         if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError):
             return TransferError("the server refuses access", hint, "denied")
         if isinstance(error, exceptions.PreconditionError):
             return TransferError("the object was replaced", hint, "object")
         if _NO_RANGES.search(text):
-            return TransferError("the server sends no part of an object", hint, "object")
+            return TransferError("the server does not support reading a part of an object", hint, "object")
         if status := _STATUS.search(text):
             kind: FailureKind = "transient" if is_transient(int(status[1][:3])) else "object"
             return TransferError(f"the server answered {status[1].strip()}", hint, kind)
         if _TIMED_OUT.search(text):
-            return TransferError("it sent nothing for too long", kind="timeout")
+            return TransferError("it sent no data for too long", kind="timeout")
         if isinstance(error, exceptions.GenericError):
             return TransferError(_summary(error), f"Check the network, and {self._access}.")
         return TransferError(_summary(error), hint, "object")

@@ -16,7 +16,7 @@ from epbuild.transfer.objects import Content, Download, FailureKind, MissingObje
 
 _ABANDONED_SECONDS = 24 * 3600
 _OBJECT_ERRORS = frozenset({errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG})  # a folder in the place of a file, and the like
-_CHECK = "Check that the directory exists (a share: that it is mounted), and that this user may use it."
+_CHECK = "Check that the directory exists (for a share: that it is mounted), and that this user may access it."
 
 
 class FolderStore:
@@ -38,7 +38,7 @@ class FolderStore:
             except FileNotFoundError as error:
                 if not self._writes and not self._root.is_dir():
                     raise
-                raise MissingObjectError("there is no such file") from error
+                raise MissingObjectError("the file does not exist") from error
 
     def has(self, path: str, size: int) -> bool:
         with _translate_errors():

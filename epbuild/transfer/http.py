@@ -33,7 +33,7 @@ _SIZE = re.compile(r"[0-9]{1,18}")
 
 _TRANSIENT = frozenset({408, 425, 429})
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
-_TRUST = "If a server or a proxy has a certificate of its own, name its authority in SSL_CERT_FILE."
+_TRUST = "If a server or a proxy uses a private certificate authority, set SSL_CERT_FILE to its certificate."
 _CHECK_SERVER = "Find out which program answers at this address."
 
 Connect = Callable[[str, str, int], urllib3.HTTPConnectionPool]
@@ -123,7 +123,7 @@ class HttpClient:
             url = self.resolve(url, location)
             if body is not None and body.is_secret and origin(url) != first_origin:
                 raise TransferError("it redirects a request that carries credentials to another host", _CHECK_SERVER, "denied")
-        raise TransferError("it redirects in a circle", self._address_hint, "denied")
+        raise TransferError("it redirects in a loop", self._address_hint, "denied")
 
     def resolve(self, url: str, location: str) -> str:
         """Return the address to which `url` redirects. Raises TransferError if `location` is invalid, or less safe than `url`."""
@@ -194,21 +194,21 @@ class HttpClient:
                 | BrokenPipeError()
                 | http.client.RemoteDisconnected()
             ):
-                return TransferError("the connection was cut")
+                return TransferError("the connection was closed unexpectedly")
             case ssl.SSLError():
                 name = (error.reason or "TLS failed").replace("_", " ").lower()
-                hint = "The server must use TLS: only localhost, 127.0.0.1 and [::1] are used without it."
+                hint = "The server must use TLS. Only localhost, 127.0.0.1 and [::1] may be used without it."
                 return TransferError(f"the TLS handshake failed ({name})", hint, "denied")
             case socket.gaierror():
-                reason = f"the name of its host cannot be resolved ({error.strerror})"
+                reason = f"its host name cannot be resolved ({error.strerror})"
                 kind: FailureKind = "transient" if error.errno == socket.EAI_AGAIN else "denied"
                 return TransferError(reason, self._address_hint, kind)
             case AnswerTimeoutError():
-                return TransferError("it takes too long to answer", kind="timeout")
+                return TransferError("it took too long to answer", kind="timeout")
             case TimeoutError():
-                return TransferError("it sent nothing for too long", kind="timeout")
+                return TransferError("it sent no data for too long", kind="timeout")
             case ConnectionRefusedError():
-                return TransferError("nothing listens there", f"{self._address_hint[:-1]}, and that the server runs.")
+                return TransferError("no server is listening there", f"{self._address_hint[:-1]}, and that the server runs.")
             case OSError():
                 return TransferError(error.strerror or str(error), kind="timeout" if error.errno in _NO_ROUTE else "transient")
             case _:
@@ -217,7 +217,7 @@ class HttpClient:
     def malformed(self, what: str) -> TransferError:
         """Return the error for an answer that breaks the protocol in `what`."""
         hint = f"{self._address_hint[:-1]}: another program may answer there."
-        return TransferError(f"its answer cannot be understood ({what})", hint)
+        return TransferError(f"its response is invalid ({what})", hint)
 
 
 class Response:

@@ -57,7 +57,7 @@ class MissingPackageError(Exception):
 
     def problem(self, user: str) -> Problem:
         """Return the problem of a `user` that needs the package."""
-        message = f"{user} needs the package {self.package}, which is not installed beside epbuild"
+        message = f"{user} requires the package {self.package}, which is not installed in epbuild's environment"
         return Problem("EPB512", message, hint=f"Install it: pip install 'epbuild[{self.extra}]'.")
 
 
@@ -177,5 +177,5 @@ class TimedDownload(io.RawIOBase):
             count = self._download.readinto(buffer)
         self._count(count)
         if count and not self._meter.is_fast_enough(count):
-            raise TransferError("it sends too slowly", kind="timeout")
+            raise TransferError("it sends data too slowly", kind="timeout")
         return count

@@ -45,9 +45,7 @@ class WebFile(Struct, frozen=True):
         response.close()
         if resumes:
             return self.open()
-        raise TransferError(
-            "the server answered with a part of the file, which was not requested", "Check the address.", "object"
-        )
+        raise TransferError("the server sent only a part of the file, which was not requested", "Check the address.", "object")
 
     def has(self, size: int) -> bool:
         """Return whether the server has the file. If the server sends a size, it must be `size`."""

@@ -359,9 +359,9 @@ LASTING = {
     "429 for an hour": (Fault("status", status=429, headers={"Retry-After": "3600"}), "429"),
     "401": (Fault("status", status=401), "401 Unauthorized"),
     "403": (Fault("status", status=403), "403 Forbidden"),
-    "reset": (Fault("reset"), "the connection was cut"),
+    "reset": (Fault("reset"), "the connection was closed unexpectedly"),
     "nonsense": (Fault("nonsense"), "cannot be understood"),
-    "hang": (Fault("hang"), "it takes too long to answer"),
+    "hang": (Fault("hang"), "it took too long to answer"),
 }
 
 
@@ -435,7 +435,7 @@ def test_nothing_listens_there(user: Maker, server: CacheServer) -> None:
     remote = user.remote(gone, trust=TRUST)
     assert set(remote.look_up_all(COMPILE, [f"{number:064x}" for number in range(50)]).values()) == {Miss(answered=False)}
     [problem] = user.warnings
-    assert "nothing listens there" in problem.message
+    assert "no server is listening there" in problem.message
 
 
 @pytest.mark.parametrize("status", [401, 403, 405, 507, 503, 413])

@@ -51,9 +51,9 @@ ANSWERS = {
     "400": (_status("400 Bad Request"), "object", "400"),
     "401": (_status("401 Unauthorized"), "denied", "refuses access"),
     "403": (_status("403 Forbidden"), "denied", "refuses access"),
-    "no bucket": (_status("404 Not Found", NO_BUCKET), "denied", "no such bucket"),
+    "no bucket": (_status("404 Not Found", NO_BUCKET), "denied", "bucket does not exist"),
     "reset": (b"", "transient", ""),
-    "hang": (None, "timeout", "sent nothing"),
+    "hang": (None, "timeout", "sent no data"),
 }
 
 

@@ -184,7 +184,7 @@ def test_a_remote_cache_with_a_huge_size_is_told(server: RawServer, call: str) -
     server.answer = lambda: NUMBERS["a huge Content-Length"](server)
     error = in_time(lambda: REMOTE_CALLS[call](store_on(server)))
     assert isinstance(error, TransferError)
-    assert error.reason == "its answer cannot be understood (Content-Length)"
+    assert error.reason == "its response is invalid (Content-Length)"
 
 
 def test_a_connection_serves_again_after_each_way_to_read(server: RawServer) -> None:
