@@ -97,7 +97,7 @@ class Attempts(Struct, frozen=True):
         try:
             return self.retry.call(attempt, self._wait, has_progressed)
         except TransferError as failure:
-            kept = f" The {partial.size} bytes that have arrived are kept." if failure.may_pass and partial.size else ""
+            kept = f" The {partial.size} bytes received so far are kept." if failure.may_pass and partial.size else ""
             message = f"cannot fetch {self.address}: {failure}"
             raise FetchError(Problem("EPB510", message, hint=failure.hint + kept)) from failure
         except MissingPackageError as missing:
@@ -162,8 +162,10 @@ def _find_stored(pin: str | None, name: str, store: BlobStore, records: ActionRe
 
 
 def _wrong_content_error(address: Address, expected: str, actual: str) -> FetchError:
-    message = f"{address} is not the file that the recipe means: its sha256 is {actual}, not {expected}"
-    hint = "Find out why it has changed; if that is right, put the new sha256 into the recipe. Nothing of it was kept."
+    message = f"{address} does not match the recipe: its sha256 is {actual}, not {expected}"
+    hint = (
+        "Check why it has changed. If the change is intended, write the new sha256 into the recipe. The download was discarded."
+    )
     return FetchError(Problem("EPB511", message, hint=hint))
 
 

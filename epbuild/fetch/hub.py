@@ -47,14 +47,14 @@ class HubFile:
         except errors.HfHubHTTPError as error:
             raise _answer_error(error) from error
         except errors.OfflineModeIsEnabled as error:
-            raise TransferError("the hub's client is set to stay offline", "Unset HF_HUB_OFFLINE.", "denied") from error
+            raise TransferError("the hub's client is set to offline mode", "Unset HF_HUB_OFFLINE.", "denied") from error
         except ValueError as error:
             raise TransferError(str(error), "Check the address.", "object") from error
         except Exception as error:  # its HTTP library, and so the errors, differ between versions
             raise TransferError(str(error) or type(error).__name__) from error
         if not url.startswith("https://"):
-            message = f"the address of the hub is not https: {url}"
-            raise TransferError(message, "Set HF_ENDPOINT to an address with https.", "denied")
+            message = f"the address of the hub does not use https: {url}"
+            raise TransferError(message, "Set HF_ENDPOINT to an https address.", "denied")
         # The ETag of a large file is its SHA-256, that of a small one git's SHA-1.
         sha256 = found.etag if found.etag and _SHA256.fullmatch(found.etag) else None
         # The token goes to the hub alone, other headers to servers that it redirects to as well.

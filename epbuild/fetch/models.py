@@ -104,16 +104,16 @@ class _Fetching(Struct, frozen=True):
             return ()
         for location in locations:
             if not _is_reference(location) or str(PurePosixPath(location)).casefold() == graph.name.casefold():
-                message = f"the model {self.address} keeps external data outside its own folder, or in its own place: {location}"
-                hint = "Save the model again with its data beside it, named by a relative path."
+                message = f"the model {self.address} has external data outside its folder, or at its own path: {location}"
+                hint = "Save the model again with its data beside it, and a relative path to the data."
                 raise PlanError(Problem("EPB204", message, hint=hint))
             if location not in self.pins and not is_immutable(self.address):
                 message = f"{beside(self.address, location)} is not pinned, and its content can change"
                 raise PlanError(Problem("EPB208", message, hint=f"Add its sha256 to the model's data_sha256, as '{location}'."))
         for location in self.pins:
             if location not in locations:
-                message = f"a sha256 is given for {location}, but the model {self.address} refers to no such file"
-                hint = "Take it out of the recipe, or name the file as the model does."
+                message = f"a sha256 is given for {location}, but the model {self.address} does not refer to this file"
+                hint = "Remove it from the recipe, or use the location in the model."
                 raise PlanError(Problem("EPB208", message, hint=hint))
         return locations
 

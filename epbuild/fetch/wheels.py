@@ -87,8 +87,8 @@ def _read_digests(address: PackageAddress, text: str) -> tuple[str, ...]:
     wheels = [wheel for package in tomllib.loads(text)["packages"] for wheel in package.get("wheels", ())]
     digests = {wheel.get("hashes", {}).get("sha256") for wheel in wheels}
     if not digests or None in digests:
-        message = f"the wheels of {address.requirement} cannot be locked: the package index gives no sha256 of them"
-        raise FetchError(Problem("EPB322", message, hint="Take the package from an index that does."))
+        message = f"the wheels of {address.requirement} cannot be locked: the package index does not provide their sha256"
+        raise FetchError(Problem("EPB322", message, hint="Use a package index that does."))
     return tuple(sorted(digests))
 
 
@@ -123,8 +123,8 @@ def _install(address: PackageAddress, digests: Sequence[str], folder: Path) -> N
                 return
             other_digest = _OTHER_BYTES.search(process.stderr)
             if other_digest is not None:
-                message = f"the wheel of {address.requirement} is not one that the lock has, and was not unpacked"
-                hint = "Find out why the package index has another one; if that is right, "
+                message = f"the wheel of {address.requirement} is not in the lock and was not unpacked"
+                hint = "Check why the package index has another one. If the change is intended, "
                 hint += f"run `epbuild lock --upgrade-package {address.distribution}`."
                 raise FetchError(Problem("EPB321", f"{message}: its sha256 is {other_digest[1]}", hint=hint))
             first_error = first_error or process.stderr
@@ -142,9 +142,7 @@ def _explain(address: PackageAddress, stderr: str) -> tuple[str, str]:
     """Return why uv could not fetch a wheel, and a hint."""
     text, quote = reported(stderr)
     name = address.distribution
-    check_names = (
-        "Check its name and its version, and the settings of uv for the index that is asked (UV_DEFAULT_INDEX, UV_FIND_LINKS)."
-    )
+    check_names = "Check its name and version, and uv's settings for the package index (UV_DEFAULT_INDEX, UV_FIND_LINKS)."
     if is_network(text) or "network was disabled" in text:
         return f"the package index cannot be reached; uv reported: {quote.rstrip('.')}", "Check the network, then run again."
     if f"{name} was not found" in text:
@@ -152,11 +150,11 @@ def _explain(address: PackageAddress, stderr: str) -> tuple[str, str]:
     if f"no version of {name}" in text:
         return f"there is no version {address.version} of {name}", check_names
     if "no usable wheels" in text:
-        hint = "Save the model to a file, and name that: building the package would run its code."
+        hint = "Save the model to a file and use its path: building the package would run its code."
         return "it has no wheel, only sources", hint
     platforms = re.search(r"on the following platforms?: (.*)", text)
     if platforms:
-        hint = "Save the model to a file, and name that, or take a version that has a wheel for this platform."
+        hint = "Save the model to a file and use its path, or use a version that has a wheel for this platform."
         return f"it has no wheel for this platform, only for {platforms[1].replace('`', '')}", hint
     return f"uv reported: {quote.rstrip('.')}", check_names
 
@@ -169,12 +167,12 @@ def _find_file(address: PackageAddress, files: Collection[str]) -> str:
     inner = [file for file in content if file.partition("/")[2] == address.file]
     if len(inner) > 1:
         message = f"the wheel of {address.requirement} has more than one file {address.file}: {', '.join(inner)}"
-        raise PlanError(Problem("EPB296", message, hint="Write the whole path from the root of the wheel."))
+        raise PlanError(Problem("EPB296", message, hint="Write the full path from the root of the wheel."))
     if inner:
         return inner[0]
     models = [file for file in content if file.endswith(Path(address.file).suffix or ".onnx")]
     near = difflib.get_close_matches(address.file, models, n=_NEAREST, cutoff=0) if len(models) > _NEAREST else models
     hint = f"It has {', '.join(near)}{', ...' if len(models) > len(near) else ''}."
     if not models:
-        hint = "It has no file of that kind at all: check the name of the package."
+        hint = "It has no files of this type. Check the name of the package."
     raise PlanError(Problem("EPB295", f"the wheel of {address.requirement} has no file {address.file}", hint=hint))

@@ -107,7 +107,7 @@ def test_a_later_run_goes_on_where_this_one_gave_up(server: FileServer, store: B
     file = File(BODY, cut_after=[KIB, 0, 0, 0, 0])
     address = server.serve("/m.onnx", file)
     message = refused("EPB510", FetchError, lambda: fetched(address, store))
-    assert "The 1024 bytes that have arrived are kept" in message
+    assert "The 1024 bytes received so far are kept" in message
     file.cut_after.clear()
     arrivals = Arrivals()
     fetched(address, store, progress=arrivals)

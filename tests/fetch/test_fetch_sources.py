@@ -139,7 +139,7 @@ class TestBuckets:
         assert io.BufferedReader(download).read() == BODY[download.start :]
 
     def test_an_object_that_does_not_exist_is_told_at_once(self, bucket: FileServer, store: BlobStore) -> None:
-        assert "there is no such object" in refusal("s3://models/gone.onnx", store)
+        assert "the object does not exist" in refusal("s3://models/gone.onnx", store)
         assert len(bucket.requests) == 1
 
     def test_a_refused_object_names_the_variables_that_open_it(self, bucket: FileServer, store: BlobStore) -> None:
