@@ -37,7 +37,7 @@ class Damage(Exception):
     """The file has content that epbuild did not write."""
 
     def __str__(self) -> str:
-        return "it does not hold what was written to it"
+        return "its content is not what was written to it"
 
 
 class _Foreign(Damage):
@@ -169,8 +169,8 @@ class Database:
             if found > self._version:
                 problem = Problem(
                     "EPB506",
-                    f"{self.path} was written by a newer epbuild (its version is {found}; this one knows {self._version})",
-                    hint="Use the newer epbuild, or remove the file: what it remembers is found again.",
+                    f"{self.path} was written by a newer epbuild (version {found}; this epbuild supports {self._version})",
+                    hint="Use the newer epbuild, or remove the file: its content is determined again.",
                 )
                 raise StoreError(problem)
             if found == self._version:
@@ -233,7 +233,7 @@ class Database:
         problem = Problem(
             "EPB507",
             f"cannot use {self.path or 'the state in memory'}: {error}",
-            hint="Check that its directory can be written to and has free space.",
+            hint="Check that its directory is writable and has free space.",
         )
         return StoreError(problem)
 

@@ -232,8 +232,8 @@ class Digests:
             before = after
         problem = Problem(
             "EPB505",
-            f"{path} changes while it is read",
-            hint="Wait for the program that writes it, then run the build again.",
+            f"{path} changed while it was read",
+            hint="Wait until the program that writes it has finished, then run the build again.",
         )
         raise StoreError(problem)
 

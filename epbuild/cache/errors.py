@@ -20,8 +20,8 @@ class MissingBlob(StoreError):
 
     def __init__(self, digest: str, root: Path) -> None:
         self.digest = digest
-        hint = "It was removed or never added: run the build again to make it anew."
-        super().__init__(Problem("EPB501", f"the store {root} does not hold {digest}", hint=hint))
+        hint = "It was removed or never added. Run the build again to recreate it."
+        super().__init__(Problem("EPB501", f"the store {root} does not contain {digest}", hint=hint))
 
 
 class DamagedBlob(StoreError):
@@ -29,8 +29,8 @@ class DamagedBlob(StoreError):
 
     def __init__(self, digest: str, root: Path) -> None:
         self.digest = digest
-        message = f"the blob {digest} in the store {root} was changed after it was stored, and is not used"
-        hint = "Run the build again to make it anew; if this comes back, check the disk."
+        message = f"the blob {digest} in the store {root} was changed after it was stored and is not used"
+        hint = "Run the build again to recreate it. If this happens again, check the disk."
         super().__init__(Problem("EPB502", message, hint=hint))
 
 
@@ -38,8 +38,8 @@ class NewerRecord(StoreError):
     """A record was written by a newer epbuild (EPB506)."""
 
     def __init__(self, place: Path, version: int) -> None:
-        message = f"{place} was written by a newer epbuild (its format is {version})"
-        super().__init__(Problem("EPB506", message, hint="Use the newer epbuild to look after this store."))
+        message = f"{place} was written by a newer epbuild (format {version})"
+        super().__init__(Problem("EPB506", message, hint="Use the newer epbuild to manage this store."))
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def _cure(error: OSError) -> str:
     if error.errno in _FULL:
         return "Free some space there"
     if error.errno in _FORBIDDEN:
-        return "Give this user permission for it"
+        return "Give this user permission to access it"
     if error.errno == errno.ENAMETOOLONG:
         return "Shorten the path"
     if isinstance(error, FileNotFoundError):

@@ -34,8 +34,8 @@ def cache_directory() -> Path:
     if root is None:
         problem = Problem(
             "EPB503",
-            "there is no home directory to keep the store in",
-            hint="Set EPBUILD_CACHE_DIR to a directory that this user may write to.",
+            "there is no home directory for the store",
+            hint="Set EPBUILD_CACHE_DIR to a writable directory.",
         )
         raise StoreError(problem)
     return Path(root)

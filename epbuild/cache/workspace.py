@@ -62,8 +62,8 @@ class Workspace:
         directory = directory.absolute()
         size = len(os.fsencode(directory / _STATE))
         if size > _MAX_STATE_BYTES and not on_windows():
-            message = f"the path of epbuild's memory in this folder, {_STATE}, has {size} bytes"
-            hint = f"Move the recipe up: SQLite takes {_MAX_STATE_BYTES} bytes."
+            message = f"the path of epbuild's state in this folder, {_STATE}, is too long: {size} bytes"
+            hint = f"Move the recipe to a shorter path: SQLite supports {_MAX_STATE_BYTES} bytes."
             raise StoreError(Problem("EPB516", message, directory.parent, hint))
         _refuse_links(directory)
         if create:
@@ -176,11 +176,11 @@ class Workspace:
         """Yield warnings about a state on disk that is not used."""
         state = shown_path(self.state)
         if self.is_unreadable:
-            message = f"what was built here is not known: this user may not read {state}"
-            yield Problem("EPB513", message, None, "Do this as the user whose workspace it is, or get permission to read it.")
+            message = f"cannot tell what was built here: this user may not read {state}"
+            yield Problem("EPB513", message, None, "Run this as the owner of the workspace, or get permission to read the file.")
         if self._database.is_foreign:
             aside = f", and was moved to {self.state.name}.damaged" if self.is_on_disk else ""
-            message = f"{state} is not used: this user's epbuild did not write it{aside}"
+            message = f"{state} is ignored: it was not written by this user's epbuild{aside}"
             hint = "Nothing is lost: everything is checked again, and results come from the store."
             yield Problem("EPB515", message, None, hint)
 

@@ -192,7 +192,7 @@ def test_a_file_that_never_stops_changing_is_an_error_that_names_it(
             file.write(b"x")
 
     readings.meanwhile = grow
-    with pytest.raises(StoreError, match="weights changes while it is read") as failure:
+    with pytest.raises(StoreError, match="weights changed while it was read") as failure:
         readings.digests(memory).of(path)
     assert failure.value.problems[0].code == "EPB505"
     assert readings.count == 3

@@ -53,7 +53,9 @@ def test_a_folder_too_deep_for_a_workspace_is_refused_with_what_to_do(tmp_path: 
     with Workspace.open(deepest / ".epbuild", create=create) as workspace:
         assert workspace.outputs() == []
     too_deep = deepest / ("d" * 20)
-    with pytest.raises(StoreError, match=rf"^{too_deep}: .* Move the recipe up: SQLite takes 504 bytes\. \[EPB516\]"):
+    with pytest.raises(
+        StoreError, match=rf"^{too_deep}: .* Move the recipe to a shorter path: SQLite supports 504 bytes\. \[EPB516\]"
+    ):
         Workspace.open(too_deep / ".epbuild", create=create)
 
 
