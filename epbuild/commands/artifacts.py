@@ -70,7 +70,7 @@ def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
         raise Incomparable(*error.problems) from error
     for received in (old, new):
         for place in received.skipped():
-            lines.report(f"{place.as_posix()}: not looked into; name it to compare it")
+            lines.report(f"{place.as_posix()}: skipped; name it on the command line to compare it")
     return found
 
 
@@ -80,7 +80,7 @@ def models_in(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         models = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
         if not models:
-            raise ChangeRefused(Problem("EPB620", f"there is no .onnx file in the folder {path}"))
+            raise ChangeRefused(Problem("EPB620", f"no .onnx file in the folder {path}"))
         found += models
     return found
 
@@ -95,8 +95,8 @@ def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, out
         place = real_path(model)
         for folder in place.parents:
             if place.relative_to(folder).as_posix() in listed(folder):
-                message = f"{model} is listed in {folder / MANIFEST}: the next build would undo a change in place"
-                raise ChangeRefused(Problem("EPB625", message, None, "Write the result elsewhere with -o."))
+                message = f"{model} is listed in {folder / MANIFEST}: the next build would undo an in-place change"
+                raise ChangeRefused(Problem("EPB625", message, None, "Write the result to another place with -o."))
     return repackage(models, packaging, binary=binary, destination=output)
 
 

@@ -94,7 +94,7 @@ def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
         except OSError as error:
             message = f"cannot remove {directory}: {error.strerror or error}"
             raise StoreError(
-                Problem("EPB507", message, hint="Check the permissions there, and that nothing has it open.")
+                Problem("EPB507", message, hint="Check its permissions, and that no program has it open.")
             ) from error
         Roots(cache_directory()).forget(directory)
     return Forgotten(directory, size)
@@ -105,5 +105,5 @@ def check_idle(recipe: Path) -> None:
     directory = workspace_of(recipe)
     with Workspace.open(directory, create=False) as workspace:
         if workspace.is_busy():
-            message = f"a build is at work in {directory}"
-            raise StoreError(Problem("EPB509", message, hint="Wait until it has ended, or stop it."))
+            message = f"a build is running in {directory}"
+            raise StoreError(Problem("EPB509", message, hint="Wait until it has finished, or stop it."))

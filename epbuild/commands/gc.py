@@ -125,8 +125,8 @@ def readable_workspace(directory: Path) -> Iterator[Workspace]:
     """Open a workspace whose memory is complete. Raises StoreError if it cannot be read."""
     with Workspace.open(directory, create=False) as workspace:
         if workspace.is_unreadable:
-            message = f"what {directory} needs is not known: this user may not read its state.sqlite"
-            hint = "Do this as the user whose workspace it is, or get permission to read it."
+            message = f"cannot tell which results {directory} needs: this user may not read its state.sqlite"
+            hint = "Run this as the owner of the workspace, or get permission to read the file."
             raise StoreError(Problem("EPB508", message, hint=hint))
         yield workspace
 

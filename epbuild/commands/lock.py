@@ -131,7 +131,7 @@ def _write(path: Path, text: str) -> None:
         write_file(path, text)
     except OSError as error:
         message = f"the lock {path} cannot be written: {error.strerror or error}"
-        hint = "Check the permissions and the space of its folder."
+        hint = "Check the permissions and the free space of its folder."
         raise EnvironmentFailure(Problem("EPB518", message, hint=hint)) from error
 
 
@@ -143,7 +143,7 @@ def _read_lock(path: Path, progress: Progress) -> tuple[str | None, Lock | None]
     text = text.replace("\r\n", "\n")  # Git may convert line endings on Windows
     lock, problem = salvage(text, str(path))
     if problem is not None:
-        progress.report(Warned(replace(problem, hint="It is written anew, with the versions that could be read.")))
+        progress.report(Warned(replace(problem, hint="It will be rewritten with the versions that could be read.")))
     return text, lock
 
 
@@ -159,7 +159,7 @@ def _check_upgraded(upgrade: Upgrade, old: Lock, new: Lock) -> None:
     names |= {release.name for lock in (old, new) for release in lock.wheels}
     for name in upgrade.packages:
         if plain_name(name) not in names:
-            message = f"neither a toolchain nor a model of the recipe needs a package '{name}' that could be upgraded"
+            message = f"no toolchain or model of the recipe uses a package '{name}' to upgrade"
             raise PlanError(Problem("EPB248", message, None, nearest(name, names)))
 
 
@@ -212,8 +212,8 @@ class _LockBuilder:
         platforms = toolchain.platforms or tuple(sorted({*old, *filter(None, [self.here])}))
         if not platforms:
             message = f"toolchain '{toolchain.name}' cannot be locked for this platform, {sysconfig.get_platform()}"
-            raise ToolchainError(Problem("EPB309", message, toolchain.where, "Name others in its 'platforms'."))
-        self.progress.report(ToolchainStarted(toolchain.name, "looking for its Python"))
+            raise ToolchainError(Problem("EPB309", message, toolchain.where, "List supported platforms in its 'platforms'."))
+        self.progress.report(ToolchainStarted(toolchain.name, "searching for its Python"))
         python = self.resolver.find_python(self._with_locked_python(toolchain, old))
         resolved: dict[str, LockedEnvironment] = {}
         for platform in platforms:
@@ -245,11 +245,13 @@ class _LockBuilder:
         kept = old.platforms if old.requires == requirements_of(toolchain) else {}
         platforms = {platform: environment for platform, environment in kept.items() if environment.is_installed}
         if self.here is None or not self.toolchains.ready(toolchain, self.recipe.directory):
-            message = f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter is not here"
-            self.progress.report(Warned(Problem("EPB304", message, toolchain.where, "Run `epbuild lock` where it is, too.")))
+            message = f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter does not exist here"
+            self.progress.report(
+                Warned(Problem("EPB304", message, toolchain.where, "Also run `epbuild lock` on a machine that has it."))
+            )
             platforms.pop(str(self.here), None)
             return platforms
-        self.progress.report(ToolchainStarted(toolchain.name, "looking at its environment"))
+        self.progress.report(ToolchainStarted(toolchain.name, "reading its environment"))
         environment = self.toolchains.prepare(toolchain, self.recipe.directory, entries_in(self.recipe, toolchain))
         return {**platforms, self.here: read_installed(environment)}
 

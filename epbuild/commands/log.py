@@ -37,7 +37,7 @@ def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings
         return _read_lines(path)
     record = _record(workspace, recipe, action)
     if record is None or "log" not in record.result:
-        raise BuildError(Problem("EPB430", f"there is no log of {step}", None, "`epbuild log` lists the steps that have one."))
+        raise BuildError(Problem("EPB430", f"no log of {step}", None, "List the steps that have a log with `epbuild log`."))
     store, log = BlobStore(cache_directory()), Blob(record.result["log"]["digest"], record.result["log"]["size"])
     if settings is not None and not store.has(log.digest, log.size):
         _fetch(step, log, store, settings)
@@ -53,8 +53,10 @@ def _fetch(step: str, log: Blob, store: BlobStore, settings: RemoteSettings) -> 
         try:
             cache.fetch(log, store)
         except NotFetched as error:
-            message = f"the log of {step} cannot be had from the remote cache {cache.name}: {error}"
-            raise BuildError(Problem("EPB430", message, None, "The machine that compiled it has it.")) from error
+            message = f"the log of {step} cannot be read from the remote cache {cache.name}: {error}"
+            raise BuildError(
+                Problem("EPB430", message, None, "The log is also on the machine that compiled the step.")
+            ) from error
 
 
 def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:

@@ -72,7 +72,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
             except NothingToVerify as error:
                 if not skipped:
                     raise
-                message = f"{path} holds archives or images alone: name one of them, such as {skipped[0].as_posix()}"
+                message = f"{path} contains only archives or images: name one of them, such as {skipped[0].as_posix()}"
                 raise NothingToVerify(Problem("EPB600", message)) from error
             check = _live_check(artifacts, live) if live is not None else None
             sound = True
@@ -85,7 +85,9 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
                 for finding in _findings(artifact, check, _Renamed(received, lines), sound=sound):
                     yield replace(finding, message=received.shown(finding.message))
             for place in skipped:
-                yield Finding("archive", place.as_posix(), "skipped", "It was not looked into: name it to verify it.")
+                yield Finding(
+                    "archive", place.as_posix(), "skipped", "It was not checked. Name it on the command line to verify it."
+                )
     except UnsoundArchive as error:
         for problem in error.problems:
             yield Finding("archive", path.as_posix(), "failed", sentence(problem.message), problem.code, problem.hint)
@@ -111,7 +113,7 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck | None, lines: Progress
         return
     from epbuild.verify.live.check import check_live, model_names
 
-    faulty = faulty_models(artifact, found) if sound else dict.fromkeys(model_names(artifact), "its bytes are not in order")
+    faulty = faulty_models(artifact, found) if sound else dict.fromkeys(model_names(artifact), "its files failed their checks")
     yield from check_live(artifact, check, lines, faulty)
 
 
@@ -153,8 +155,8 @@ def _model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) 
     for artifact in artifacts:
         found = model_names(artifact).values()
         if found and interpreter is None and not artifact.has_manifest:
-            message = "without a manifest, it is not known what to load a model with"
-            raise Misuse(f"{message}: verify its folder, or name an environment with --interpreter")
+            message = "without a manifest, the environment to load the models with is unknown"
+            raise Misuse(f"{message}: verify the folder with the manifest, or pass an environment with --interpreter")
         names += (name for name in found if name not in names)
     return names
 
@@ -165,7 +167,7 @@ def _check_ranges(ranges: Mapping[str, object], artifacts: Sequence[ArtifactFold
     known = {value.name for header in headers if not isinstance(header, str) for value in header.inputs}
     for name in ranges:
         if name not in known:
-            raise Misuse(f"no model has an input '{name}'; there are: {', '.join(sorted(known))}", "--range")
+            raise Misuse(f"no model has an input '{name}'; available: {', '.join(sorted(known))}", "--range")
 
 
 def _by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
@@ -176,8 +178,8 @@ def _by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[s
         if not equals or (name not in names and Path(text).exists()):
             name, place = "", text
         elif name not in names:
-            raise Misuse(f"unknown model '{name}'; there are: {', '.join(names)}", option)
+            raise Misuse(f"unknown model '{name}'; available: {', '.join(names)}", option)
         if name in found:
-            raise Misuse(f"two are given for {name or 'every model'}", option)
+            raise Misuse(f"given twice for {name or 'every model'}", option)
         found[name] = Path(place)
     return found

@@ -30,8 +30,8 @@ def work(
     """
     for ep in only:
         if (ep not in known_eps() or ep == CPU_EP) and ep != PREPARES:
-            hint = nearest(ep, known_eps()) or f"Known are {', '.join(known_eps())}."
-            raise PlanError(Problem("EPB536", f"no EP that compiles is known as '{ep}'", Argument(f"--only {ep}"), hint))
+            hint = nearest(ep, known_eps()) or f"Known EPs: {', '.join(known_eps())}."
+            raise PlanError(Problem("EPB536", f"unknown EP '{ep}', or one that does not compile", Argument(f"--only {ep}"), hint))
     offer = Offer(
         platform.node(), labels_here(possible_abilities(), only), slots or os.cpu_count() or 1, memory or memory_here() or 0
     )

@@ -56,7 +56,7 @@ def test_a_step_that_was_never_compiled_has_no_log_and_says_so(tmp_path: Path, m
         assert logged_steps(plan, workspace, MAIN) == []
         with pytest.raises(BuildError, match="EPB430") as refused:
             read_log(plan, SHARE, workspace, MAIN)
-    assert refused.value.problems[0].hint == "`epbuild log` lists the steps that have one."
+    assert refused.value.problems[0].hint == "List the steps that have a log with `epbuild log`."
 
 
 @pytest.mark.parametrize("before", [0, *range((1 << 16) - 12, 1 << 16)])

@@ -67,9 +67,9 @@ def test_a_sound_machine_has_no_fault() -> None:
         (replace(SOUND, run_uv=raising(NO_UV)), "uv", "error", "uv is missing"),
         (replace(SOUND, run_uv=raising(PermissionError(13, "Permission denied"))), "uv", "error", "Permission denied"),
         (replace(SOUND, run_uv=uv(127, "", "uv: bad magic\n")), "uv", "error", "it does not run: uv: bad magic"),
-        (replace(SOUND, run_uv=uv(-4, "", "")), "uv", "error", "it ended with status -4"),
+        (replace(SOUND, run_uv=uv(-4, "", "")), "uv", "error", "it exited with status -4"),
         (replace(SOUND, memory=lambda: 1 << 30), "memory", "warning", "1.1 GB"),
-        (replace(SOUND, memory=lambda: None), "memory", "ok", "not known"),
+        (replace(SOUND, memory=lambda: None), "memory", "ok", "unknown size"),
         (replace(SOUND, now=lambda: 0.0), "clock", "error", "1970-01-01 00:00:00 UTC is before epbuild was installed"),
         (replace(SOUND, encodings=lambda: {"file names": "ascii", "texts": "cp1252"}), "locale", "warning", "texts in cp1252"),
     ],
@@ -99,7 +99,7 @@ def test_a_folder_has_its_file_system_its_space_and_how_files_are_shared(tmp_pat
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     (check,) = place_checks(place(tmp_path / "not" / "yet"), ROOM)
-    assert (check.state, check.text.rpartition("; ")[2]) == ("ok", "it is made when it is needed")
+    assert (check.state, check.text.rpartition("; ")[2]) == ("ok", "it is created when needed")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -257,7 +257,7 @@ def test_a_toolchain_that_is_damaged_is_a_line_with_what_to_remove(tmp_path: Pat
     checks = {check.text.partition(":")[0]: check for check in ep_checks(found, needed=False)}
     assert more == 0
     assert len(found) == 3
-    assert "its interpreter does not run any more" in checks["onnxruntime-ep-openvino==1.0"].text
+    assert "its interpreter no longer runs" in checks["onnxruntime-ep-openvino==1.0"].text
     assert "ONNX Runtime does not load: " in checks["onnxruntime-qnn==2.7.0"].text
     assert "crashed (SIGABRT)" in checks["onnxruntime-openvino==1.24.1"].text
     for check in checks.values():
@@ -273,14 +273,14 @@ HEALTHY = HealthCheck("toolchain", "ok", "ONNX Runtime 1.31.1", name="qnn")
 @pytest.mark.parametrize(
     ("ep", "needed", "states", "words"),
     [
-        (replace(EP, attempt=DONE), True, "ok ok", "npu from Qualcomm; compiles for SM8750 (0.5 s), and opens that"),
-        (replace(EP, attempt=DONE, emulated=True), True, "ok ok", "which emulates its device"),
-        (replace(EP, attempt=replace(DONE, opened=False, why="it crashes")), True, "ok note", "nothing opens that here"),
+        (replace(EP, attempt=DONE), True, "ok ok", "npu from Qualcomm; compiles for SM8750 (0.5 s) and loads the result"),
+        (replace(EP, attempt=DONE, emulated=True), True, "ok ok", "emulating its device"),
+        (replace(EP, attempt=replace(DONE, opened=False, why="it crashes")), True, "ok note", "cannot load the result here"),
         (
             replace(EP, attempt=CompileAttempt("SM8750", why="no licence")),
             True,
             "ok error",
-            "compiles nothing for SM8750: no licence",
+            "cannot compile for SM8750: no licence",
         ),
         (replace(EP, attempt=CompileAttempt("SM8750", why="no licence")), False, "ok warning", "no licence"),
         (replace(EP, attempt=CompileAttempt("SM8750", why="no device", unfit=True)), True, "ok warning", "no device"),
@@ -288,12 +288,12 @@ HEALTHY = HealthCheck("toolchain", "ok", "ONNX Runtime 1.31.1", name="qnn")
             replace(EP, attempt=replace(DONE, opened=False, why=f"{EP.ep} cannot load models here: it crashes")),
             True,
             "ok note",
-            "compiles for SM8750 (0.5 s), and cannot load models here: it crashes",
+            "compiles for SM8750 (0.5 s), but cannot load models here: it crashes",
         ),
         (replace(EP, limit="cannot compile here: no driver"), True, "ok warning", "cannot compile here"),
         (replace(EP, limit="cannot compile here: no driver"), False, "ok note", "cannot compile here"),
         (replace(EP, missing="it offers no device"), True, "ok error", "it offers no device"),
-        (EP, True, "ok note", "nothing was tried"),
+        (EP, True, "ok note", "not tested"),
     ],
 )
 def test_what_an_ep_can_do_is_a_line(ep: EpHealth, needed: bool, states: str, words: str) -> None:
@@ -327,7 +327,7 @@ def test_a_recipe_that_was_never_built_is_healthy_with_what_is_made_later(folder
     assert found.is_healthy
     topics = by_topic(found.checks)
     assert topics["recipe"].text.endswith("2 steps for 1 target")
-    assert topics["toolchain"].text.endswith("it is made when a step needs it")
+    assert topics["toolchain"].text.endswith("it is provisioned when a step needs it")
     assert sorted(path.name for path in folder.iterdir()) == ["epbuild.yaml", "relu.onnx"]
 
 

@@ -244,7 +244,7 @@ def test_damage_that_no_workspace_knows_is_told_by_what_the_record_says(built: W
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"{", "it is not a whole record"), (None, "it is not a whole record"), (b"", "it is not a whole record")],
+    [(b"{", "it is not a complete record"), (None, "it is not a complete record"), (b"", "it is not a complete record")],
 )
 def test_a_damaged_record_is_told_and_set_aside(built: Workshop, content: bytes | None, why: str) -> None:
     record = built.record(CLASSIFIER)
@@ -264,7 +264,7 @@ def test_a_record_without_one_of_its_blobs_is_told(built: Workshop) -> None:
     lost = blob_of(built, CLASSIFIER, "classifier_ctx_qnn.bin")
     lost.unlink()
     [damage] = check_cache(built.cache, Read()).damaged
-    assert (damage.kind, damage.why) == ("record", f"it names a blob that is not there: {lost.name}")
+    assert (damage.kind, damage.why) == ("record", f"it refers to a missing blob: {lost.name}")
     assert len(record_files(built.cache)) == 1
 
 

@@ -103,8 +103,10 @@ def test_the_example_of_the_tool_s_help(folder: Path) -> None:
     }
     (folder / "long.yaml").write_text(LONG.replace("NAME", done.path.absolute().parent.name), encoding="utf-8")
     assert key_documents(done.path.absolute()) == key_documents(folder / "long.yaml")
-    assert whats(done.left) == ["graph optimization level", "the place of the outputs", "ep.context_node_name_prefix=_part1"]
-    assert "# - the place of the outputs: the tool writes beside its models." in Path("epbuild.yaml").read_text(encoding="utf-8")
+    assert whats(done.left) == ["graph optimization level", "the location of the outputs", "ep.context_node_name_prefix=_part1"]
+    assert "# - the location of the outputs: the tool writes outputs beside its models." in Path("epbuild.yaml").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_what_the_tool_takes_and_a_recipe_does_not_is_named(folder: Path) -> None:
@@ -131,7 +133,7 @@ def test_what_the_tool_takes_and_a_recipe_does_not_is_named(folder: Path) -> Non
         "-C no.key=2",
         "model2.onnx",
         "graph optimization level",
-        "the place of the outputs",
+        "the location of the outputs",
         "the option htp_arch=75",
     ]
     assert all(item.why for item in done.left)
@@ -158,16 +160,16 @@ def test_a_plugin_s_file_names_the_ep_by_name_or_by_its_library(folder: Path) ->
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["-i", "soc_model|60"], "names no models"),
-        (["-e", "openvino", "model1.onnx"], "which its help promises, and it then refuses"),
-        (["-e", "npu", "model1.onnx"], "which it does not know"),
+        (["-i", "soc_model|60"], "does not name any models"),
+        (["-e", "openvino", "model1.onnx"], "although its help lists it"),
+        (["-e", "npu", "model1.onnx"], "which is unknown to it"),
         (["-z", "model1.onnx"], "option -z not recognized"),
-        (["-h"], "names no models"),
+        (["-h"], "does not name any models"),
         (["-o", "x", "model1.onnx"], "shows its help"),
-        (["-i", "soc_model", "model1.onnx"], "'soc_model' is not KEY|VALUE"),
-        (["model1.onnx"], "Name it with --target: the SoC"),
-        (["-i", "soc_model|0", "model1.onnx"], "Name it with --target: the SoC"),
-        (["-p", str(REAL / "weight_sharing/example_plugin_ep_config.json"), "model1.onnx"], "example_plugin_ep compiles nothing"),
+        (["-i", "soc_model", "model1.onnx"], "invalid option 'soc_model': expected KEY|VALUE"),
+        (["model1.onnx"], "Set the target with --target: the SoC"),
+        (["-i", "soc_model|0", "model1.onnx"], "Set the target with --target: the SoC"),
+        (["-p", str(REAL / "weight_sharing/example_plugin_ep_config.json"), "model1.onnx"], "example_plugin_ep does not compile"),
         (["-p", "nowhere.json", "model1.onnx"], "cannot be read"),
     ],
 )
@@ -301,13 +303,16 @@ def test_the_section_of_winml_as_the_program_writes_it(folder: Path) -> None:
         ("3", "not an object"),
         ("{}", "neither a configuration of Olive nor one of winml"),
         ('{"passes": {"q": {"type": "OnnxQuantization"}}}', "it has no pass EPContextBinaryGenerator"),
-        ('{"passes": {"q": {"type": "EPContextBinaryGenerator"}}}', "names no ONNX model"),
-        ('{"compile": {"execution_provider": "dml"}}', "DmlExecutionProvider compiles nothing ahead of time"),
-        ('{"compile": {}}', "it leaves the EP to the machine"),
+        ('{"passes": {"q": {"type": "EPContextBinaryGenerator"}}}', "does not name an ONNX model"),
+        ('{"compile": {"execution_provider": "dml"}}', "DmlExecutionProvider does not compile ahead of time"),
+        ('{"compile": {}}', "the machine chooses the EP"),
         ('{"compile": {"execution_provider": "qnn", "enable_ep_context": false}}', "enable_ep_context is false"),
-        ('{"compile": {"execution_provider": "qnn"}}', "names no ONNX model"),
-        ('{"passes": {"a": {"type": "EPContextBinaryGenerator"}}, "systems": {"x": {"accelerators": 5}}}', "names no ONNX model"),
-        ('{"compile": {"execution_provider": "qnn"}, "export": {"input_tensors": 5}}', "names no ONNX model"),
+        ('{"compile": {"execution_provider": "qnn"}}', "does not name an ONNX model"),
+        (
+            '{"passes": {"a": {"type": "EPContextBinaryGenerator"}}, "systems": {"x": {"accelerators": 5}}}',
+            "does not name an ONNX model",
+        ),
+        ('{"compile": {"execution_provider": "qnn"}, "export": {"input_tensors": 5}}', "does not name an ONNX model"),
     ],
 )
 def test_what_nothing_can_be_made_of_is_refused(folder: Path, text: str, why: str) -> None:
@@ -325,7 +330,7 @@ def test_a_mistake_in_json_has_its_place(folder: Path) -> None:
 def test_a_file_that_is_there_is_left_alone(folder: Path) -> None:
     words = [TOOL, "-i", "soc_model|60", "model1.onnx"]
     Path("epbuild.yaml").write_text("mine", encoding="utf-8")
-    with pytest.raises(PlanError, match="exists already"):
+    with pytest.raises(PlanError, match="already exists"):
         imported(*words)
     assert Path("epbuild.yaml").read_text(encoding="utf-8") == "mine"
     assert imported(*words, force=True)[0]["epbuild"] == 1
@@ -337,7 +342,7 @@ def test_what_is_shown_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert shown.out == "Wrote epbuild.yaml: 1 model for 1 target. Next: epbuild run\n"
     assert shown.err.splitlines()[:2] == [
         "Not imported:",
-        "  -v: what the EP logs is kept in any case. Print it with `epbuild log STEP`.",
+        "  -v: the EP's log is always kept. Print it with `epbuild log STEP`.",
     ]
 
 

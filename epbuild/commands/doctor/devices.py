@@ -34,8 +34,8 @@ _SECONDS = 60.0
 _THREADS = 3
 _MAX_TOOLCHAINS = 6
 """Limit of toolchains that are checked without a recipe, newest first."""
-_ELSEWHERE = "Compile on a machine where it can: a worker (`epbuild worker`), or a job of CI."
-_SEE = "A build of a model of yours has the EP's whole log: `epbuild log`."
+_ELSEWHERE = "Compile on a machine that supports it: a worker (`epbuild worker`) or a CI job."
+_SEE = "Build one of your own models for the EP's full log: `epbuild log`."
 
 
 class EpDevice(Struct, frozen=True):
@@ -124,7 +124,7 @@ class EpSurvey(Struct, frozen=True):
         shown = ", ".join(spec.packages) or str(spec.interpreter)
         try:
             if spec.interpreter is None and not self.toolchains.ready(spec, recipe.directory, locked):
-                unmade = HealthCheck("toolchain", "note", f"{shown}: it is made when a step needs it", name=name)
+                unmade = HealthCheck("toolchain", "note", f"{shown}: it is provisioned when a step needs it", name=name)
                 return ToolchainHealth(name, shown, unmade, eps=tuple(_unmade(one) for one in asked))
             environment = self.toolchains.prepare(spec, recipe.directory, needs.entries, locked, needs.packages)
             other = lock.other_toolchains([spec], {name: environment})
@@ -133,15 +133,13 @@ class EpSurvey(Struct, frozen=True):
         check: HealthCheck | None = None
         if other:
             check = HealthCheck("toolchain", "warning", other[0].message, other[0].hint, other[0].code, name)
-        mend = "Install ONNX Runtime there again." if spec.interpreter else _remove(environment.memory.parent)
+        mend = "Reinstall ONNX Runtime there." if spec.interpreter else _remove(environment.memory.parent)
         return self._examine(ToolchainHealth(name, shown, check or _sound(name)), environment, asked, recipe, mend)
 
     def _of_made(self, packages: str, made: ProvisionedToolchain, entries: Sequence[EpEntry]) -> ToolchainHealth:
         environment = made.environment(entries)
         if environment is None:
-            check = HealthCheck(
-                "toolchain", "warning", f"{packages}: its interpreter does not run any more", _remove(made.folder)
-            )
+            check = HealthCheck("toolchain", "warning", f"{packages}: its interpreter no longer runs", _remove(made.folder))
             return ToolchainHealth("", packages, check)
         asked = [_Asked(entry) for entry in entries]
         return self._examine(ToolchainHealth("", packages, _sound("")), environment, asked, None, _remove(made.folder))
@@ -207,7 +205,7 @@ def _sound(name: str) -> HealthCheck:
 
 
 def _remove(folder: Path) -> str:
-    return f"Remove {folder}: it is made again when a step needs it."
+    return f"Remove {folder}. It is provisioned again when a step needs it."
 
 
 def _device(report: Any) -> EpDevice:
@@ -238,7 +236,7 @@ def ep_checks(found: Iterable[ToolchainHealth], *, needed: bool) -> Iterator[Hea
 
 def _ep_check(ep: EpHealth, toolchain: str, *, needed: bool) -> HealthCheck:
     offered = ", ".join(dict.fromkeys(f"{device.type} from {device.vendor}" for device in ep.devices))
-    devices = f"{offered}{', which emulates its device' if ep.emulated else ''}; " if offered else ""
+    devices = f"{offered}{', emulating its device' if ep.emulated else ''}; " if offered else ""
     attempt = ep.attempt
 
     def check(state: Any, text: str, hint: str | None = None) -> HealthCheck:
@@ -249,13 +247,13 @@ def _ep_check(ep: EpHealth, toolchain: str, *, needed: bool) -> HealthCheck:
     if ep.missing:
         return check("error" if needed else "warning", ep.missing, ep.mend)
     if attempt is None:
-        return check("note", f"{devices}nothing was tried")
+        return check("note", f"{devices}not tested")
     if attempt.seconds is None:
-        text = f"{devices}compiles nothing for {attempt.target}: {attempt.why}"
+        text = f"{devices}cannot compile for {attempt.target}: {attempt.why}"
         return check("error" if needed and not attempt.unfit else "warning", text, _ELSEWHERE if attempt.unfit else _SEE)
     compiled = f"{devices}compiles for {attempt.target} ({attempt.seconds:.1f} s)"
     if attempt.opened:
-        return check("ok", f"{compiled}, and opens that{' in emulation' if ep.emulated else ''}")
+        return check("ok", f"{compiled} and loads the result{' in emulation' if ep.emulated else ''}")
     of_ep = attempt.why.removeprefix(f"{ep.ep} ")
-    why = of_ep if of_ep != attempt.why else f"nothing opens that here: {attempt.why}"
-    return check("note", f"{compiled}, and {why}", "Builds work; check numbers on the device.")
+    why = of_ep if of_ep != attempt.why else f"cannot load the result here: {attempt.why}"
+    return check("note", f"{compiled}, but {why}", "Builds work. Verify numbers on the device.")

@@ -25,9 +25,9 @@ from epbuild.session.planning import read_plan, workspace_of
 from epbuild.session.request import Request
 from epbuild.toolchain.environment import Toolchains
 
-_MOVE_CACHE = "Get the right to write there, or set EPBUILD_CACHE_DIR to a folder that this user may write to."
-_MOVE_TOOLCHAINS = "Get the right to write there, or set EPBUILD_TOOLCHAIN_DIR to a folder that this user may write to."
-_MOVE_WORKSPACE = "Get the right to write beside the recipe, or build in a copy of its folder."
+_MOVE_CACHE = "Get write permission, or set EPBUILD_CACHE_DIR to a writable folder."
+_MOVE_TOOLCHAINS = "Get write permission, or set EPBUILD_TOOLCHAIN_DIR to a writable folder."
+_MOVE_WORKSPACE = "Get write permission for the recipe's folder, or build in a copy of it."
 
 
 class DoctorRequest(Struct, frozen=True):
@@ -128,7 +128,7 @@ def _check_recipe(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, l
     targets = len({group.target.name for group in plan.session_groups.values()})
     text = f"{request.recipe}: {counted(len(plan.steps), 'step')} for {counted(targets, 'target')}"
     if plan.warnings:
-        hint = "`epbuild validate` shows them."
+        hint = "Show them with `epbuild validate`."
         return recipe, plan, [HealthCheck("recipe", "note", f"{text}; {counted(len(plan.warnings), 'warning')}", hint)]
     return recipe, plan, [HealthCheck("recipe", "ok", text)]
 
@@ -170,9 +170,11 @@ def _toolchains(
         return [], [HealthCheck("toolchain", "error", f"{error.filename or 'toolchains'}: {error.strerror or error}")]
     if more:
         return found, [
-            HealthCheck("toolchain", "note", f"{counted(more, 'other one')} here, older", "Name a recipe to look at its own.")
+            HealthCheck(
+                "toolchain", "note", f"{counted(more, 'older toolchain')} not checked", "Name a recipe to check its toolchains."
+            )
         ]
     if not found and request.recipe is None:
-        hint = "`epbuild init` writes a recipe, and `epbuild run` makes its toolchain."
-        return [], [HealthCheck("toolchain", "note", "none is here yet", hint)]
+        hint = "`epbuild init` writes a recipe, and `epbuild run` provisions its toolchain."
+        return [], [HealthCheck("toolchain", "note", "none exists yet", hint)]
     return found, []

@@ -129,19 +129,17 @@ def _uv(here: ThisMachine) -> HealthCheck:
         return _broken_uv(error.strerror or str(error))
     words = (done.stdout.strip() or done.stderr.strip()).splitlines()
     if done.returncode != 0:
-        return _broken_uv(words[-1] if words else f"it ended with status {done.returncode}")
+        return _broken_uv(words[-1] if words else f"it exited with status {done.returncode}")
     return HealthCheck("uv", "ok", words[0].removeprefix("uv ") if words else "it runs")
 
 
 def _broken_uv(why: str) -> HealthCheck:
-    return HealthCheck(
-        "uv", "error", f"it does not run: {why}", "Install it again: `pip install --force-reinstall uv`.", "EPB301"
-    )
+    return HealthCheck("uv", "error", f"it does not run: {why}", "Reinstall it: `pip install --force-reinstall uv`.", "EPB301")
 
 
 def _memory(here: ThisMachine) -> HealthCheck:
     cpus, size = os.cpu_count() or 1, here.memory()
-    shown = f"{size / 1e9:.1f} GB for {cpus} CPUs" if size else f"how much is not known, for {cpus} CPUs"
+    shown = f"{size / 1e9:.1f} GB for {cpus} CPUs" if size else f"unknown size, for {cpus} CPUs"
     if size is not None and size < _MIN_BYTES:
         return HealthCheck("memory", "warning", shown, "Compiling a large model takes several GB: run one step at a time (-j 1).")
     return HealthCheck("memory", "ok", shown)
@@ -152,7 +150,7 @@ def _clock(here: ThisMachine) -> HealthCheck:
     now = here.now()
     shown = datetime.fromtimestamp(now, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
     if now < Path(__file__).stat().st_mtime - _DAY_SECONDS:
-        hint = "Set the clock: servers with TLS cannot be trusted until it is right."
+        hint = "Set the clock: TLS connections fail until it is correct."
         return HealthCheck("clock", "error", f"{shown} UTC is before epbuild was installed", hint)
     return HealthCheck("clock", "ok", f"{shown} UTC")
 
@@ -162,5 +160,5 @@ def _locale(here: ThisMachine) -> HealthCheck:
     if not wrong:
         return HealthCheck("locale", "ok", "UTF-8")
     text = ", ".join(f"{what} in {name}" for what, name in wrong.items())
-    hint = "Set PYTHONUTF8=1, or a locale with UTF-8: names with other letters may not be found."
+    hint = "Set PYTHONUTF8=1 or a UTF-8 locale. Otherwise files with non-ASCII names may not be found."
     return HealthCheck("locale", "warning", text, hint)

@@ -45,10 +45,10 @@ def place_checks(place: Place, disks: Disks) -> Iterator[HealthCheck]:
     shown = f"{place.path}: {disks.kind(there)}, {_gigabytes(free)} free of {_gigabytes(total)}"
     why = _why_not_writable(place.path, there)
     if why is not None:
-        yield HealthCheck(place.topic, "error", f"{place.path} cannot be written to: {why}", place.move)
+        yield HealthCheck(place.topic, "error", f"{place.path} is not writable: {why}", place.move)
         return
     if place.path != there:
-        yield HealthCheck(place.topic, "ok", f"{shown}; it is made when it is needed")
+        yield HealthCheck(place.topic, "ok", f"{shown}; it is created when needed")
     else:
         yield HealthCheck(place.topic, "ok", f"{shown}; {_links(place.path)}")
     if free < _FULL_BYTES:
@@ -58,10 +58,10 @@ def place_checks(place: Place, disks: Disks) -> Iterator[HealthCheck]:
         hint = "Toolchains take about 0.5 GB each. `epbuild gc` removes what no build uses."
         yield HealthCheck(place.topic, "warning", f"{place.path} has little space: {_gigabytes(free)} left", hint)
     if disks.kind(there) in _FAR:
-        hint = f"Machines that build here at once do not see each other's locks. {place.move}"
+        hint = f"Machines that build here at the same time do not see each other's locks. {place.move}"
         yield HealthCheck(place.topic, "warning", f"{place.path} is on another machine ({disks.kind(there)})", hint)
     if place.path == there and (skew := _skew(place.path)) > _SKEW_SECONDS:
-        hint = "Set the clock of the machine that has these files: what changed is known by their times."
+        hint = "Set the clock of the machine that has these files. Changes are detected by file times."
         yield HealthCheck(place.topic, "warning", f"the clock of its file system is off by {skew:.0f} s", hint)
 
 
@@ -70,13 +70,13 @@ def length_check(places: Iterator[Place] | list[Place], disks: Disks) -> HealthC
     if disks.system != "win32":
         return None
     if disks.long_paths():
-        return HealthCheck("paths", "ok", "Windows allows long ones")
+        return HealthCheck("paths", "ok", "Windows allows long paths")
     for place in places:
         longest = len(str(place.path)) + 1 + _MAX_NAMES.get(place.topic, 120)
         if longest > _MAX_PATH:
-            text = f"names below {place.path} get about {longest} characters long, and Windows takes {_MAX_PATH}"
-            return HealthCheck("paths", "warning", text, f"Allow long paths (LongPathsEnabled), or: {place.move}")
-    return HealthCheck("paths", "ok", f"short enough for Windows, which takes {_MAX_PATH} characters")
+            text = f"paths below {place.path} get about {longest} characters long, but Windows allows {_MAX_PATH}"
+            return HealthCheck("paths", "warning", text, f"Allow long paths (LongPathsEnabled). Or: {place.move}")
+    return HealthCheck("paths", "ok", f"short enough for Windows, which allows {_MAX_PATH} characters")
 
 
 def far_check(cache: Path, workspace: Path) -> HealthCheck | None:
@@ -85,7 +85,7 @@ def far_check(cache: Path, workspace: Path) -> HealthCheck | None:
         if _nearest(cache).stat().st_dev != _nearest(workspace).stat().st_dev:
             text = "it is on another file system than the store, so that outputs and models are copied"
             return HealthCheck(
-                "workspace", "note", text, "Set EPBUILD_CACHE_DIR to a folder on the same one, to save time and space."
+                "workspace", "note", text, "Set EPBUILD_CACHE_DIR to a folder on the same file system to save time and space."
             )
     return None
 
@@ -137,7 +137,7 @@ def _why_not_writable(path: Path, there: Path) -> str | None:
     if not there.is_dir():
         return f"expected a folder, found a file: {there}"
     if there != path:  # checking must not create a folder
-        return None if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written to by this user"
+        return None if os.access(there, os.W_OK | os.X_OK) else f"this user may not write to {there}"
     try:
         with tempfile.TemporaryFile(dir=path, prefix=".epbuild-doctor-") as file:
             file.write(b"epbuild")

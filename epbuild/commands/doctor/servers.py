@@ -26,7 +26,7 @@ from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, remote_settings
 ANSWER_SECONDS = 6.0
 """Seconds to wait for a server."""
 _CONNECT_SECONDS = 3.0
-_NETWORK = "Check the address and the network; builds work without it."
+_NETWORK = "Check the address and the network. Builds work without it."
 
 
 class Servers(Struct, frozen=True):
@@ -55,10 +55,10 @@ def _remote(servers: Servers) -> HealthCheck:
     except EpbuildError as error:
         return of_error("remote cache", error)
     if settings is None:
-        return HealthCheck("remote cache", "note", "none is named: results are shared with nobody")
+        return HealthCheck("remote cache", "note", "none is configured, so results are not shared")
     if settings.address.is_directory and not Path(settings.address.text).is_dir():
         text = f"the folder does not exist: {settings.address}"
-        return HealthCheck("remote cache", "warning", text, "Make it, or mount it; builds work without it.")
+        return HealthCheck("remote cache", "warning", text, "Create or mount it. Builds work without it.")
     try:
         return within(ANSWER_SECONDS, lambda: _look_up(settings))
     except TooSlow:
@@ -83,7 +83,7 @@ def _look_up(settings: RemoteSettings) -> HealthCheck:
     took = f"{(time.monotonic() - begin) * 1000:.0f} ms"
     if warnings:
         return HealthCheck("remote cache", "warning", warnings[0].message, warnings[0].hint, warnings[0].code)
-    trust = "anybody's results are used" if settings.trust is None else f"{counted(len(settings.trust), 'key')} trusted"
+    trust = "results of all writers are used" if settings.trust is None else f"{counted(len(settings.trust), 'key')} trusted"
     return HealthCheck("remote cache", "ok", f"{settings.address} answers in {took}; {trust}")
 
 
@@ -96,9 +96,9 @@ def _signing_key(servers: Servers) -> HealthCheck | None:
         return None
     trust = servers.choice.trust if servers.choice is not None else ()
     if trust and key.public not in trust:
-        hint = "List it under `cache.trust` in the recipe, or nobody uses what it signs."
-        return HealthCheck("signing key", "warning", f"its public key {key.public} is not trusted by the recipe", hint, "EPB277")
-    return HealthCheck("signing key", "ok", f"{SIGNING_KEY} signs as {key.public}")
+        hint = "List it under `cache.trust` in the recipe. Otherwise results that it signs are not used."
+        return HealthCheck("signing key", "warning", f"the recipe does not trust its public key {key.public}", hint, "EPB277")
+    return HealthCheck("signing key", "ok", f"{SIGNING_KEY} has the public key {key.public}")
 
 
 def _cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
@@ -116,10 +116,14 @@ def _cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error) or "it did not answer"
         text = f"the cluster's scheduler {address.text} cannot be reached: {why}"
         return HealthCheck(
-            "cluster", "error", text, "Check its address, and that it runs; or build here: --executor local.", "EPB535"
+            "cluster",
+            "error",
+            text,
+            "Check its address, and that it runs. Or build on this machine with --executor local.",
+            "EPB535",
         )
     if not offers:
-        text = f"{address.text} answers, and no machine is connected"
+        text = f"{address.text} answers, but no machine is connected"
         return HealthCheck("cluster", "error", text, "Start workers: `epbuild worker`.", "EPB539")
     slots = sum(offer.slots for offer in offers)
     return HealthCheck("cluster", "ok", f"{address.text}: {counted(len(offers), 'machine')}, {slots} actions at once")

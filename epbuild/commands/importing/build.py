@@ -69,14 +69,16 @@ class ImportedBuild:
             if backend is not None:
                 self.provider_options["backend_type"] = backend[1].lower()
                 if re.search(r"[\\/]", _option_text(value)):
-                    self.leave(what, "epbuild takes the backend out of the EP's own package", "The recipe has `backend_type`.")
+                    self.leave(
+                        what, "epbuild uses the backend in the EP's own package", "The recipe sets `backend_type` instead."
+                    )
                 continue
             entry = self.kind.entry
             try:
                 option = find_option(entry, name)
                 normalize(option, _option_text(value), booleans=entry.booleans, names=entry.canonical_names(option.name))
             except (UnknownName, BadValue) as error:
-                hint = error.hint or "Where it is right, write it among `provider_options`, with `allow_unknown_options: true`."
+                hint = error.hint or "If it is correct, add it to `provider_options` and set `allow_unknown_options: true`."
                 self.leave(what, error.message, hint)
             else:
                 self.provider_options[option.name] = _option_text(value)
@@ -94,7 +96,7 @@ class ImportedBuild:
                 normalize(find_session_key(name), text, booleans=("0", "1"), names={})
             except (UnknownName, BadValue) as error:
                 reserved = isinstance(error, UnknownName) and error.reserved
-                hint = "Write it among `session_options`, with `allow_unknown_session_keys: true`, where it is right."
+                hint = "If it is correct, add it to `session_options` and set `allow_unknown_session_keys: true`."
                 self.leave(what, error.message, error.hint or ("" if reserved else hint))
             else:
                 self.session_options[name] = text
@@ -104,7 +106,7 @@ class ImportedBuild:
         rule = self.kind.entry.node_names
         if rule is not None and rule.found_by == "name" and "node_name_prefix" in self.compile:
             what = f"{_PREFIX}={self.compile.pop('node_name_prefix')}"
-            self.leave(what, rule.why, "In a context that is shared, the nodes have different names already.")
+            self.leave(what, rule.why, "Nodes in a shared context already have different names.")
 
     def drop_refused(self, target: str) -> None:
         """Leave out options until the EP accepts the combination for a `target`."""
@@ -124,7 +126,7 @@ class ImportedBuild:
                 return
             name, reason = dropped
             self.leave(
-                f"the option {name}={self.provider_options.pop(name)}", reason, "Change it in the recipe where it is meant."
+                f"the option {name}={self.provider_options.pop(name)}", reason, "Change it in the recipe if it is intended."
             )
 
 
@@ -134,7 +136,7 @@ def kind_of_ep(ep: str, device: str | None, where: Location | str | None) -> Sta
     if not kinds:
         known = ", ".join(dict.fromkeys(kind.entry.ep for kind in KINDS.values()))
         raise refuse(
-            f"{ep} compiles nothing ahead of time, or its recipe has to be written by hand", where, f"EPs to import for: {known}."
+            f"{ep} does not compile ahead of time, or its recipe must be written by hand", where, f"Supported EPs: {known}."
         )
     on_device = [kind for kind in kinds if kind.start.device.get("type") == device]
     return (on_device or kinds)[0]

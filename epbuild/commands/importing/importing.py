@@ -49,14 +49,14 @@ def import_recipe(request: ImportRequest) -> ImportedRecipe:
     build = _build_of(request)
     models = [*request.models] or [model for model in build.models if model]
     if not models:
-        raise refuse("it names no ONNX model", request.words[0], "Name the models with --model.")
+        raise refuse("it does not name an ONNX model", request.words[0], "Name the models with --model.")
     targets = _targets(build, request)
     build.drop_refused(next(iter(targets.values())))
     share = build.share_weights and len(models) > 1
     if share:
         build.drop_prefix()
     if build.share_weights and not share:
-        build.leave("weight_sharing", "there is one model, which shares with none", "Name the others with --model as well.")
+        build.leave("weight_sharing", "there is only one model", "Name the other models with --model as well.")
     sizes = _sizes(build, models)
     carried = CarriedOver(
         head=tuple(_head(build)),
@@ -69,8 +69,8 @@ def import_recipe(request: ImportRequest) -> ImportedRecipe:
     try:
         warnings = write_recipe(request.output, choices, overwrite=request.force)
     except FileExistsError:
-        hint = "Take --force to replace it, or --output for another file."
-        raise refuse(f"{request.output} exists already", request.output, hint) from None
+        hint = "Use --force to replace it, or --output to write another file."
+        raise refuse(f"{request.output} already exists", request.output, hint) from None
     return ImportedRecipe(request.output, build.tool, choices, tuple(build.left), warnings)
 
 
@@ -89,7 +89,11 @@ def _build_of(request: ImportRequest) -> ImportedBuild:
         return olive.read_configuration(document, path)
     if winml.is_configuration(document):
         return winml.read_configuration(document, path, request.ep)
-    raise refuse("it is neither a configuration of Olive nor one of winml", path, "They have `passes`, and `compile`.")
+    raise refuse(
+        "it is neither a configuration of Olive nor one of winml",
+        path,
+        "Olive's have a section `passes`, winml's a section `compile`.",
+    )
 
 
 def _configuration_in(path: Path) -> Mapping[str, Any]:
@@ -97,7 +101,7 @@ def _configuration_in(path: Path) -> Mapping[str, Any]:
         with open_regular(path) as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
-            raise refuse(f"it has more than {_MAX_BYTES >> 20} MiB", path)
+            raise refuse(f"it is larger than {_MAX_BYTES >> 20} MiB", path)
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise refuse(f"it cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
@@ -137,12 +141,8 @@ def _targets(build: ImportedBuild, request: ImportRequest) -> Mapping[str, str]:
     if value and value != "0":
         return {_target_name(kind, value): value}
     if kind.start.metadata is not None or (asked == "soc_model" and "htp_arch" not in build.provider_options and _is_htp(build)):
-        why = (
-            "what to compile for is not in it, and the EP would take a generic chip"
-            if asked
-            else "what to compile for is not in it"
-        )
-        raise refuse(why, request.words[0], f"Name it with --target: {kind.start.words}.")
+        why = "it does not name a target, and the EP would compile for a generic chip" if asked else "it does not name a target"
+        raise refuse(why, request.words[0], f"Set the target with --target: {kind.start.words}.")
     return {kind.start.name: "" if kind.start.option != "device_id" else "0"}
 
 
@@ -173,13 +173,13 @@ def _sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, S
         try:
             sizes[path] = Sizing(dict(build.sizes)).sizes_of(name, header, static=build.kind.static)
         except BadSizes as error:
-            build.leave("sizes of inputs", str(error).rstrip("."), "Give them in the recipe, with the model's `input_shapes`.")
+            build.leave("sizes of inputs", str(error).rstrip("."), "Set them in the recipe with the model's `input_shapes`.")
             sizes[path] = Sizing().sizes_of(name, header, static=build.kind.static)
     return sizes
 
 
 def _head(build: ImportedBuild) -> list[str]:
-    lines = [f"Imported by `epbuild import` from what {build.tool} is asked to build."]
+    lines = [f"Imported by `epbuild import` from a build for {build.tool}."]
     if build.left:
-        lines += ["Not in it:", *(f"- {printable(str(item))}" for item in build.left)]
+        lines += ["Not imported:", *(f"- {printable(str(item))}" for item in build.left)]
     return lines

@@ -20,29 +20,29 @@ _COMPILER = "epcontextbinarygenerator"
 _LEVELS = {0: "disable_all", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
 """onnxruntime.GraphOptimizationLevel."""
 _PASSES = {
-    "staticllm": ("fixed shapes", "Where the model has open dimensions, give them sizes with `input_shapes`."),
-    "composeonnxmodels": ("glued parts", "A group's `merge` glues compiled models into one."),
+    "staticllm": ("fixed shapes", "If the model has open dimensions, set their sizes with `input_shapes`."),
+    "composeonnxmodels": ("merging of parts", "A group's `merge` merges compiled models into one."),
     "onnxstaticquantization": (
         "quantization with a calibration script",
-        "See `prepare: quantize`, or name what Olive has quantized.",
+        "See `prepare: quantize`, or use the model that Olive quantized.",
     ),
-    "onnxfloattofloat16": ("half precision", "See `prepare: float16`, or name what Olive has converted."),
-    "addolivemetadata": ("metadata of Olive", "The manifest has where an artifact came from."),
+    "onnxfloattofloat16": ("half precision", "See `prepare: float16`, or use the model that Olive converted."),
+    "addolivemetadata": ("Olive's metadata", "The manifest records where an artifact comes from."),
 }
 """Purpose of a pass, and the hint for it."""
-_BEFORE = "Run Olive up to there, and name its result with --model."
+_BEFORE = "Run Olive up to this pass, and name its result with --model."
 _REST = {
-    "data_configs": ("data for Olive's own passes and evaluators", "Samples for comparing numbers are a group's `verify`."),
+    "data_configs": ("data for Olive's own passes and evaluators", "Set samples for comparing numbers in a group's `verify`."),
     "evaluators": (
-        "metrics of a task, which need Olive's scripts",
-        "Numbers are compared with the source's by a group's `verify`.",
+        "task metrics that need Olive's scripts",
+        "A group's `verify` compares numbers with the source model's.",
     ),
-    "evaluator": ("metrics of a task, which need Olive's scripts", ""),
-    "builds": ("workflows of their own, of which this is the one without a name", "Import the configuration of each."),
-    "output_dir": ("the recipe has a place of its own for outputs", "Change the output's `path`, which is below the recipe."),
+    "evaluator": ("task metrics that need Olive's scripts", ""),
+    "builds": ("separate workflows, of which only the unnamed one is imported", "Import the configuration of each workflow."),
+    "output_dir": ("the recipe has its own place for outputs", "Change the output's `path`, which is below the recipe's folder."),
     "packaging_config": ("Olive's own packages", "See the layouts of `outputs`."),
-    "search_strategy": ("epbuild builds what is named, and searches for nothing", ""),
-    "auto_optimizer_config": ("epbuild builds what is named, and searches for nothing", ""),
+    "search_strategy": ("epbuild builds the given configuration and does not search for another", ""),
+    "auto_optimizer_config": ("epbuild builds the given configuration and does not search for another", ""),
 }
 _SILENT = {
     *("input_model", "systems", "passes", "target", "host", "cache_dir", "clean_cache", "evaluate_input_model", "no_artifacts"),
@@ -69,14 +69,14 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
     found = [name for name, (kind, _) in passes.items() if kind.lower() == _COMPILER]
     if not found:
         named = ", ".join(kind for kind, _ in passes.values()) or "none"
-        raise refuse(f"it has no pass EPContextBinaryGenerator, which alone compiles for an EP; its passes: {named}", path)
+        raise refuse(f"it has no pass EPContextBinaryGenerator, the only pass that compiles for an EP; its passes: {named}", path)
     ep, device = _accelerator(document)
     known = any(kind.entry.ep == ep for kind in KINDS.values())
     build = ImportedBuild(TOOL, kind_of_ep(ep if known else _OWN_EP, device, path))
     if not known:
         device = "npu"
         build.leave(
-            f"the target's {ep}", f"the pass compiles with {_OWN_EP} alone", "Where it is for another, change the recipe's `ep`."
+            f"the target's {ep}", f"the pass only compiles with {_OWN_EP}", "If another EP is intended, change the recipe's `ep`."
         )
     build.device = "gpu" if device == "gpu" else None
     _read_pass(build, passes[found[0]][1])
@@ -87,10 +87,10 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
             before = False
             continue
         why, hint = _PASSES.get(kind.lower(), ("a pass over the source model" if before else "a pass over the result", ""))
-        build.leave(f"pass {name} ({kind})", f"it is {why}, which Olive does", hint or (_BEFORE if before else ""))
+        build.leave(f"pass {name} ({kind})", f"{why}, which Olive does itself", hint or (_BEFORE if before else ""))
     _read_systems(build, document)
     for key in document.keys() - _SILENT:
-        why, hint = _REST.get(key, ("a recipe has nothing like it", ""))
+        why, hint = _REST.get(key, ("recipes have no equivalent", ""))
         build.leave(key, why, hint)
     build.left.sort(key=lambda item: list(document).index(item.what) if item.what in document else -1)
     return build
@@ -129,7 +129,7 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
         build.provider_options["backend_type"] = "gpu"
     build.share_weights = bool(settings.get("weight_sharing"))
     if settings.get("embed_context") and build.share_weights:
-        build.leave("embed_context", "weights cannot be shared by what is embedded, and Olive does not embed it either")
+        build.leave("embed_context", "an embedded context cannot share weights, and Olive does not embed it either")
     elif settings.get("embed_context"):
         build.compile["embed"] = "true"
     build.fallback_nodes = "0" if settings.get("disable_cpu_fallback") else "any"
@@ -141,12 +141,14 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
         build.compile["graph_optimization_level"] = _LEVELS[level]
     elif level is not None:
         build.leave(
-            f"graph_optimization_level {level}", "ONNX Runtime has no such level", "See `compile.graph_optimization_level`."
+            f"graph_optimization_level {level}",
+            "ONNX Runtime does not have this level",
+            "See `compile.graph_optimization_level`.",
         )
     for name, value in session.items():
-        build.leave(f"session_options {name}={value}", "it is about the session that compiles, and not about what comes out")
+        build.leave(f"session_options {name}={value}", "it affects only the compiling session, not the result")
     if settings.get("update_genai_config"):
-        build.leave("update_genai_config", "a recipe names the models of a pipeline", "See a group's `genai`.")
+        build.leave("update_genai_config", "a recipe lists the models of a pipeline itself", "See a group's `genai`.")
     known = {
         "weight_sharing",
         "embed_context",
@@ -156,7 +158,7 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
         "update_genai_config",
     }
     for name in settings.keys() - known:
-        build.leave(f"EPContextBinaryGenerator {name}={settings[name]}", "the pass has no such option that is known here")
+        build.leave(f"EPContextBinaryGenerator {name}={settings[name]}", "it is not a known option of the pass")
 
 
 def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[str, Any]) -> None:
@@ -170,18 +172,20 @@ def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[s
         build.models = [str(path)]
     else:
         what = f"input_model {kind} {settings.get('model_path') or ''}".strip()
-        build.leave(what, "epbuild starts from ONNX models, and does not export", "Name what Olive has exported with --model.")
+        build.leave(
+            what, "epbuild starts from ONNX models and does not export them", "Name the model that Olive exported with --model."
+        )
 
 
 def _read_systems(build: ImportedBuild, document: Mapping[str, Any]) -> None:
     for name, system in mapping(document.get("systems")).items():
         config = {**mapping(system), **mapping(mapping(system).get("config"))}
         if place := config.get("python_environment_path"):
-            why = "epbuild makes an environment of its own, with the packages that the recipe names"
-            build.leave(f"system {name}: {place}", why, "For one that is there, set the toolchain's `interpreter`.")
+            why = "epbuild creates its own environment with the recipe's packages"
+            build.leave(f"system {name}: {place}", why, "To use an existing environment, set the toolchain's `interpreter`.")
         elif str(config.get("type") or "LocalSystem") not in ("LocalSystem", "PythonEnvironment"):
             build.leave(
                 f"system {name} ({config['type']})",
-                "epbuild builds on this machine, or on workers",
+                "epbuild builds on this machine or on workers",
                 "See docs/guides/cluster.md.",
             )

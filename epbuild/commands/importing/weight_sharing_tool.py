@@ -44,12 +44,12 @@ def read_command(words: Sequence[str]) -> ImportedBuild:
     try:
         options, rest = getopt.getopt(list(words[1:]), "e:p:o:u:i:C:vh")
     except getopt.GetoptError as error:
-        raise refuse(f"{TOOL} does not take this: {error}", TOOL) from error
+        raise refuse(f"{TOOL} does not accept this command line: {error}", TOOL) from error
     if not rest or not rest[0]:
-        raise refuse("the command line names no models", TOOL, "They come last, with commas between them.")
+        raise refuse("the command line does not name any models", TOOL, "Add them at the end, separated by commas.")
     unknown = next((flag for flag, _ in options if flag in ("-o", "-u", "-h")), None)
     if unknown is not None:
-        raise refuse(f"{TOOL} shows its help for '{unknown}', and builds nothing", TOOL)
+        raise refuse(f"with '{unknown}', {TOOL} shows its help and builds nothing", TOOL)
     build = _build(dict(options))
     build.models = rest[0].split(",")
     build.share_weights = len(build.models) > 1
@@ -58,23 +58,23 @@ def read_command(words: Sequence[str]) -> ImportedBuild:
             build.add_options(dict(_pairs(flag, value)), "-i")
         elif flag == "-i":
             build.leave(
-                f"-i {value}", "the tool gives a plugin EP the options of its own file alone", "Write them in the recipe."
+                f"-i {value}", "the tool passes only the options of the -p file to a plugin EP", "Add them to the recipe."
             )
         elif flag == "-C":
             build.add_session_keys(dict(_pairs(flag, value)), "-C")
         elif flag == "-v":
-            build.leave("-v", "what the EP logs is kept in any case", "Print it with `epbuild log STEP`.")
+            build.leave("-v", "the EP's log is always kept", "Print it with `epbuild log STEP`.")
     for word in rest[1:]:
-        build.leave(word, "the tool reads the first list of models alone", "Add it to the recipe's models.")
+        build.leave(word, "the tool reads only the first list of models", "Add it to the recipe's models.")
     build.leave(
         _LEVEL,
-        "the tool's is ONNX Runtime's default, `all`; epbuild takes what is known to suit the EP",
-        "For the tool's, set the group's `compile: {graph_optimization_level: all}`.",
+        "the tool uses ONNX Runtime's default, `all`; epbuild uses the level that suits the EP",
+        "For the tool's level, set the group's `compile: {graph_optimization_level: all}`.",
     )
     build.leave(
-        "the place of the outputs",
-        "the tool writes beside its models",
-        "Their names are the same; the place is the output's `path`.",
+        "the location of the outputs",
+        "the tool writes outputs beside its models",
+        "Their names are the same. Set the location with the output's `path`.",
     )
     return build
 
@@ -84,7 +84,7 @@ def _build(options: Mapping[str, str]) -> ImportedBuild:
         return _plugin(Path(options["-p"]))
     name = options.get("-e", "qnn")
     if name != "qnn":
-        known = "which its help promises, and it then refuses" if name in _EPS else "which it does not know"
+        known = "although its help lists it" if name in _EPS else "which is unknown to it"
         raise refuse(f"{TOOL} cannot compile for '{name}', {known}", f"-e {name}", "Start with `epbuild init --ep`.")
     return ImportedBuild(TOOL, kind_of_ep(_EPS[name], "npu", f"-e {name}"))
 
@@ -96,29 +96,27 @@ def _plugin(path: Path) -> ImportedBuild:
     except json.JSONDecodeError as error:
         raise refuse(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise refuse(f"the file of -p cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
+        raise refuse(f"the file given with -p cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
     config = mapping(document)
     library = str(config.get("ep_library_path") or "")
     named, numbers = config.get("selected_ep_name"), config.get("selected_ep_device_indices")
     if not library or not config.get("ep_library_registration_name") or bool(named) == bool(numbers):
-        message = (
-            "it needs ep_library_registration_name, ep_library_path, and one of selected_ep_name and selected_ep_device_indices"
-        )
+        message = "it must have ep_library_registration_name, ep_library_path, and either selected_ep_name or selected_ep_device_indices"
         raise refuse(message, path)
     file = re.split(r"[\\/]", library)[-1]
     stem = f"{file} {config['ep_library_registration_name']}".lower()
     ep = str(named) if named else next((ep for pattern, ep in _LIBRARIES.items() if re.search(pattern, stem)), "")
     if not ep:
-        raise refuse("which EP it is for is not in it: devices are numbered, and its library is not known", path)
+        raise refuse("it does not name an EP: it numbers the devices, and its library is unknown", path)
     build = ImportedBuild(TOOL, kind_of_ep(ep, "npu", path))
     if numbers:
         build.leave(
             f"selected_ep_device_indices {numbers}",
-            "the numbers of devices are those of one machine",
+            "device numbers are valid on one machine only",
             "See the target's `device`.",
         )
-    what = "epbuild takes the library out of the EP's package in the toolchain"
-    build.leave(f"ep_library_path {library}", what, "For a library of your own, set the target's `library`.")
+    what = "epbuild uses the library in the EP's package of the toolchain"
+    build.leave(f"ep_library_path {library}", what, "To use your own library, set the target's `library`.")
     build.add_options(mapping(config.get("default_ep_options")), "default_ep_options")
     return build
 
@@ -127,5 +125,5 @@ def _pairs(flag: str, text: str) -> Iterator[tuple[str, str]]:
     for word in text.split():
         key, sign, value = word.partition("|")
         if not sign or not key:
-            raise refuse(f"'{word}' is not KEY|VALUE", flag)
+            raise refuse(f"invalid option '{word}': expected KEY|VALUE", flag)
         yield key, value

@@ -26,16 +26,19 @@ _EPS = {
     "migraphx": "MIGraphXExecutionProvider",
 }
 _SECTIONS = {
-    "loader": ("epbuild starts from ONNX models, and does not export", "Name what `winml export` has written with --model."),
+    "loader": (
+        "epbuild starts from ONNX models and does not export them",
+        "Name the model that `winml export` wrote with --model.",
+    ),
     "optim": (
         "these are winml's own rewrites of the graph",
-        "Name what `winml optimize` has written with --model, or see `prepare`.",
+        "Name the model that `winml optimize` wrote with --model, or see `prepare`.",
     ),
     "quant": (
         "it calibrates with winml's own data",
-        "Name what `winml quantize` has written with --model, or see `prepare: quantize`.",
+        "Name the model that `winml quantize` wrote with --model, or see `prepare: quantize`.",
     ),
-    "eval": ("it is about the metrics of a task", "Numbers are compared with the source's by a group's `verify`."),
+    "eval": ("task metrics", "A group's `verify` compares numbers with the source model's."),
 }
 _COMPILE = {
     *("execution_provider", "provider", "provider_options", "provider_option_file_keys", "enable_ep_context", "embed_context"),
@@ -56,10 +59,10 @@ def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) 
         settings.get("execution_provider") or settings.get("provider") or mapping(settings.get("ep_device")).get("ep") or ""
     )
     if not named:
-        why = "its section `compile` is null" if section is None else "it leaves the EP to the machine"
-        raise refuse(f"which EP it compiles for is not in it: {why}", path, "Name the EP with --ep.")
+        why = "its section `compile` is null" if section is None else "the machine chooses the EP"
+        raise refuse(f"it does not name the EP to compile for: {why}", path, "Name the EP with --ep.")
     if settings.get("enable_ep_context") is False and ep is None:
-        raise refuse("it compiles nothing ahead of time: enable_ep_context is false", path, "Name the EP with --ep.")
+        raise refuse("it does not compile ahead of time: enable_ep_context is false", path, "Name the EP with --ep.")
     device = str(settings.get("device") or mapping(settings.get("ep_device")).get("device") or "auto").lower()
     build = ImportedBuild(TOOL, kind_of_ep(_EPS.get(named.lower(), named), device, path))
     _read_compile(build, settings, device)
@@ -68,7 +71,7 @@ def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) 
         if document.get(name):
             build.leave(name, why, hint)
     for name in document.keys() - {*_SECTIONS, "compile", "export", "auto"}:
-        build.leave(name, "a recipe has nothing like it")
+        build.leave(name, "recipes have no equivalent")
     return build
 
 
@@ -84,19 +87,19 @@ def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str
     if settings.get("embed_context"):
         build.compile["embed"] = "true"
     if settings.get("validate", True):
-        build.leave("validate", "a recipe compares numbers instead, where it is asked to", "Set the group's `verify: true`.")
+        build.leave("validate", "a recipe compares numbers instead, if requested", "Set the group's `verify: true`.")
     if str(settings.get("compiler") or "ort") != "ort":
         build.leave(
             f"compiler {settings['compiler']}",
             "epbuild compiles with ONNX Runtime",
-            "What other tools compiled cannot be a source.",
+            "A model that another tool compiled cannot be a source.",
         )
     if settings.get("qnn_sdk_root"):
         build.leave(
             f"qnn_sdk_root {settings['qnn_sdk_root']}", "the EP's own package has the compiler", "Pin its release in `packages`."
         )
     for name in settings.keys() - _COMPILE:
-        build.leave(f"compile {name}={settings[name]}", "winml has no such key that is known here")
+        build.leave(f"compile {name}={settings[name]}", "it is not a known key of winml")
 
 
 def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
@@ -109,5 +112,7 @@ def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
     build.sizes = sizes
     if export:
         build.leave(
-            "export", "epbuild starts from ONNX models, and does not export", "Name what `winml export` has written with --model."
+            "export",
+            "epbuild starts from ONNX models and does not export them",
+            "Name the model that `winml export` wrote with --model.",
         )

@@ -92,7 +92,9 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     left += unsized
     unused = sizes.keys() - sizing.used
     if unused:
-        raise BadAnswer(f"no model has an input '{min(unused)}'; write INPUT=SIZES, or MODEL:INPUT=SIZES with a model's name")
+        raise BadAnswer(
+            f"no model has an input '{min(unused)}'; write INPUT=SIZES, or MODEL:INPUT=SIZES with the name of a model"
+        )
     share = given.share_weights
     if share is None:
         share = questions is not None and asked and len(chosen) > 1 and questions.share_weights()
@@ -115,13 +117,13 @@ def _is_incomplete(given: Given, found: Sequence[FoundModel], questions: Questio
     missing += [] if kind else ["--ep"]
     missing += [] if given.targets or not ((kind and kind.asks) or (kind is None and questions is None)) else ["--target"]
     if missing and questions is None:
-        raise BadAnswer(f"'epbuild init' asks on a terminal only; here it needs {', '.join(missing)}")
+        raise BadAnswer(f"'epbuild init' needs a terminal to ask questions; without one, pass {', '.join(missing)}")
     return bool(missing)
 
 
 def _asked(questions: Questions | None) -> Questions:
     if questions is None:
-        raise AssertionError("what is missing was refused")
+        raise AssertionError("a missing answer was not refused")
     return questions
 
 
@@ -205,14 +207,14 @@ def named_targets(targets: Sequence[str]) -> dict[str, str]:
         if equals and not (name and value):
             raise BadAnswer(f"invalid target: {target}; write VALUE or NAME=VALUE")
         if name in named:
-            raise BadAnswer(f"two targets are called '{name}'; write NAME=VALUE to keep them apart")
+            raise BadAnswer(f"two targets have the name '{name}'; write NAME=VALUE to give them different names")
         named[name] = value if equals else name
     return named
 
 
 def _no_model(left: Sequence[LeftOut]) -> BadAnswer:
-    return BadAnswer(f"no model to start with: {'; '.join(f'{item.path}: {item.why}' for item in left)}")
+    return BadAnswer(f"no usable model: {'; '.join(f'{item.path}: {item.why}' for item in left)}")
 
 
 def _exists(path: Path) -> BadAnswer:
-    return BadAnswer(f"{path} exists already; take --force to replace it, or --output for another file")
+    return BadAnswer(f"{path} already exists; use --force to replace it, or --output to write another file")

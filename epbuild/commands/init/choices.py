@@ -75,7 +75,7 @@ def without_recipe() -> dict[str, list[str]]:
         entries = entries_for(ep)
         if not any(entry.start for entry in entries):
             rows = [row for entry in entries for row in entry.cannot if row.stops and not row.platforms]
-            why = f"cannot {rows[0].what}" if rows else "its recipe has to be written by hand"
+            why = f"cannot {rows[0].what}" if rows else "its recipe must be written by hand"
             found.setdefault(why, []).append(ep)
     return found
 
@@ -116,7 +116,7 @@ def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[Foun
             continue
         files = list(_named_files(place))
         if not files:
-            left.setdefault(place, LeftOut(place, f"No file there ends in {_ENDING}."))
+            left.setdefault(place, LeftOut(place, f"No file in it ends in {_ENDING}."))
         for file in files:
             same = Path(file).resolve()
             if same not in found and same not in left:

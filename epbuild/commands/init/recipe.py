@@ -119,7 +119,7 @@ def _toolchains(kind: StarterKind) -> Iterator[str]:
     """Yield the toolchain, unless it is the default one of the EP and can be installed."""
     start = kind.start
     if start.interpreter is not None:
-        yield f"# The Python that has the EP. Default: {start.interpreter}"
+        yield f"# Python environment with the EP. Default: {start.interpreter}"
         yield f"# toolchains: {{{start.name}: {{interpreter: PATH}}}}"
     elif entries_for(kind.entry.ep)[0].start != start:
         yield "toolchains:"
@@ -149,14 +149,12 @@ def _model(name: str, path: str, sizes: Mapping[str, Sized]) -> Iterator[str]:
     yield "    input_shapes:"
     for value, sized in sizes.items():
         by_names = " from another model with these dimensions" if sized.by_names else ""
-        guess = "" if sized.chosen else f", and this is a guess{by_names}: look at it"
+        guess = "" if sized.chosen else f"; guessed{by_names}, please check"
         yield f"      {scalar(value)}: [{', '.join(map(str, sized.sizes))}]    # the model has {printable(sized.declared)}{guess}"
 
 
 def _targets(choices: RecipeChoices) -> Iterator[str]:
-    comment = (
-        f"# A line for each target. `{_asked_key(choices.kind)}`: {choices.kind.start.words}." if choices.kind.asks else None
-    )
+    comment = f"# One line per target. `{_asked_key(choices.kind)}`: {choices.kind.start.words}." if choices.kind.asks else None
     yield "targets:"
     if comment is not None:
         yield f"  {comment}"
@@ -209,18 +207,18 @@ def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
         [model] = models
         group = _entry(_GROUP, {"models": [model], **settings}) if model == DEFAULT_GROUPS else _entry(model, settings)
     else:
-        yield "# `verify: true` compares numbers with the source model's, where compiled models can be loaded."
+        yield "# `verify: true` compares numbers with the source model, if compiled models can be loaded."
         yield f"# groups: {{{shared or f'{next(iter(models))}: {{verify: true}}'}}}"
         if DEFAULT_GROUPS in models:  # which cannot have a group of its name
             yield f"groups: {{{_GROUP}: {_flow({'models': [DEFAULT_GROUPS]})}}}"
         return
     yield "groups:"
     if "verify" in settings:
-        yield "  # Compares numbers with the source model's on generated inputs. Your inputs are a gate: `verify: {data: samples/*.npz}`."
+        yield "  # Compares numbers with the source model on generated inputs. Your own make it a gate: `verify: {data: samples/*.npz}`."
     else:
-        yield "  # `verify: true` compares numbers with the source model's, where compiled models can be loaded."
+        yield "  # `verify: true` compares numbers with the source model, if compiled models can be loaded."
     if "expect" in settings:
-        yield "  # The CPU may run what the EP does not take. Without `expect`, the EP has to take every node."
+        yield "  # Nodes that the EP does not take may run on the CPU. Without `expect`, the EP must take every node."
     if shared and not choices.share_weights:
         yield f"  # Models that share weights: `{shared}`."
     yield from group

@@ -70,7 +70,7 @@ class Sizing:
         while static and (values := _open(header, found)):
             value = values[0]
             if value.shape is None and self.questions is None:
-                raise BadSizes(f"The file does not hold how many dimensions the input {value.name} has: give --size.")
+                raise BadSizes(f"The model does not declare the number of dimensions of the input {value.name}: pass --size.")
             known = [each._replace(shape=self._known(each.shape)) for each in values]
             suggested = suggest_sizes(known).get(value.name)
             answered = suggested is None and known[0].shape is not None
@@ -127,7 +127,7 @@ def read_sizes(text: str) -> Sizes:
     found = _SIZES.fullmatch(text)
     sizes = tuple(int(number) for number in _SEPARATOR.split(found[1].strip())) if found else ()
     if not sizes or 0 in sizes:
-        raise BadSizes(f"'{text}' is no shape: write whole numbers from 1 on, such as 1,3,224,224.")
+        raise BadSizes(f"'{text}' is not a shape: write whole numbers of at least 1, such as 1,3,224,224.")
     return sizes
 
 

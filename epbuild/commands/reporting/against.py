@@ -115,7 +115,7 @@ def read_report(path: Path) -> Report | None:
     if not isinstance(document, dict) or "steps" not in document:
         return None  # a manifest, or another program's
     if document.get("format") != FORMAT:
-        raise _unreadable(path, f"is a report of format {document.get('format')}, and this epbuild reads {FORMAT}")
+        raise _unreadable(path, f"is a report of format {document.get('format')}, but this epbuild reads {FORMAT}")
     try:
         return convert(document, Report)
     except msgspec.ValidationError as error:
@@ -172,7 +172,7 @@ def _side_of_outputs(path: Path, report: _Side) -> _Side:
         with open_artifact(path) as found:
             artifacts = [item for item in find_artifacts(found.place) if item.document is not None and item.listed]
             if not artifacts:
-                raise _unreadable(path, "holds no manifest of epbuild's")
+                raise _unreadable(path, "contains no manifest written by epbuild")
             return _side_of_artifacts(artifacts, report)
     except UnsoundArchive as error:
         raise Incomparable(*error.problems) from error

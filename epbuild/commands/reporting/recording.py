@@ -105,7 +105,7 @@ class Recording:
     def record(self) -> BuildRecord:
         """Return the record of the build. Raises ValueError if it ended before it knew what to do."""
         if self.found is None:
-            raise ValueError("it is not known what there was to do")
+            raise ValueError("the build ended before its plan was known")
         making = _RecordMaking(self.found)
         for at, event in self.events:
             making.add(at, event)
