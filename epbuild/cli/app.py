@@ -142,7 +142,7 @@ def execute(arguments: Sequence[str]) -> int:
         _print(f"error: {sentence(error)} See `epbuild --help`.")
         return USAGE
     except (KeyboardInterrupt, typer.Abort):
-        _print("interrupted; what was finished is kept")
+        _print("interrupted; finished work is kept")
         return INTERRUPTED
     except BrokenPipeError:
         return abandon_output()
@@ -152,22 +152,22 @@ def execute(arguments: Sequence[str]) -> int:
 
             where = Path(shortened(os.fsdecode(error.filename)))
             print_problems(
-                [Problem("EPB516", "the path is longer than this system takes", where, "Shorten it, or move the folder.")]
+                [Problem("EPB516", "the path is longer than this system allows", where, "Shorten it, or move the folder.")]
             )
             return _end_failed(_ENVIRONMENT, arguments)
         place = f"{error.filename}: " if error.filename else ""
         text = f"error: {place}{error.strerror or error}"
         if isinstance(error, FileNotFoundError) and _folder_is_gone():
-            text = "error: the folder that epbuild was started in is no longer there. Change to one that is."
+            text = "error: the current folder no longer exists. Change to another folder."
         return _end_failed(_ENVIRONMENT, arguments, text)
     except MemoryError:
-        text = "error: there is not enough memory to go on. Give this process more, or check its limits (`ulimit -a`)."
+        text = "error: out of memory. Give this process more memory, or check its limits (`ulimit -a`)."
         return _end_failed(_ENVIRONMENT, arguments, text)
     except Exception as error:  # noqa: BLE001 - users see a traceback of epbuild only with --debug
         if any(sign in str(error) for sign in _NO_MEMORY):
-            text = f"error: there is not enough memory to go on: {error}. Check the limits of this process (`ulimit -a`)."
+            text = f"error: out of memory: {error}. Check the limits of this process (`ulimit -a`)."
             return _end_failed(_ENVIRONMENT, arguments, text)
-        text = f"internal error: {type(error).__name__}: {error}. Please report it, with what `epbuild --debug` shows."
+        text = f"internal error: {type(error).__name__}: {error}. Please report it with the output of `epbuild --debug`."
         return _end_failed(1, arguments, text)
     return outcome if isinstance(outcome, int) else 0
 

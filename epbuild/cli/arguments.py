@@ -180,7 +180,7 @@ class Remote(RemoteReading, frozen=True, kw_only=True):
 
 
 OFFLINE_WRITES_NOTHING = Excludes(
-    ("--remote-cache write",), ("--offline",), "--remote-cache write speaks to another machine; --offline to none"
+    ("--remote-cache write",), ("--offline",), "--remote-cache write needs the network, and --offline forbids it"
 )
 
 EXECUTOR = "EPBUILD_EXECUTOR"

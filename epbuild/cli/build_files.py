@@ -33,7 +33,7 @@ Against = Annotated[
         default="the last report in the file to write",
     ),
 ]
-AGAINST_NEEDS_REPORT = Needs(("--against",), ("--report",), "--against is about a report: name its file (--report)")
+AGAINST_NEEDS_REPORT = Needs(("--against",), ("--report",), "--against requires a report: pass its file with --report")
 
 
 class BuildFiles(OptionGroup, frozen=True, kw_only=True):
@@ -125,14 +125,14 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
 def check_suffix(file: Path) -> None:
     """Raise UsageError unless the suffix of a report's file names a form of reports."""
     if file.suffix.lower() not in (".html", ".htm", ".json"):
-        raise UsageError(f"a report is a page or JSON: '{file}' ends with neither .html nor .json")
+        raise UsageError(f"invalid report file '{file}': the name must end in .html or .json")
 
 
 def refuse_recipe(recipe: Path, *files: Path | None) -> None:
     """Raise UsageError if one of the files to write is the recipe."""
     for file in files:
         if file is not None and file.resolve() == recipe.resolve():
-            raise UsageError(f"'{file}' is the recipe: name another file to write")
+            raise UsageError(f"'{file}' is the recipe: choose another file to write")
 
 
 def write_report(found: Report, file: Path) -> None:

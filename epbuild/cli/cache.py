@@ -41,7 +41,7 @@ _VERIFY_RULES = (
     Needs(
         ("names", "--recipe", "--set", "--insecure"),
         ("--remote",),
-        "a recipe, --set and --insecure are for --remote; without it, the whole store is checked",
+        "a recipe, --set and --insecure require --remote; without it, the whole store is checked",
     ),
 )
 

@@ -31,7 +31,7 @@ def clean(
     """
     recipe, steps, places = target.selection()
     if everything and steps:
-        raise UsageError("--all goes with a whole recipe, not with STEPS")
+        raise UsageError("--all applies to a whole recipe and cannot be combined with steps")
     if everything:
         check_idle(recipe)
     found = []

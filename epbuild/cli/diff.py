@@ -19,7 +19,7 @@ app = application()
 
 
 _RULES = (
-    Excludes(("--markdown",), ("--json",), "--markdown and --json exclude each other: there is one standard output"),
+    Excludes(("--markdown",), ("--json",), "--markdown and --json exclude each other: both write to standard output"),
 )  # fmt: skip
 
 

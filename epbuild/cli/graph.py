@@ -50,7 +50,7 @@ def graph(
     ending = output.suffix.lower() if output is not None else ".svg"
     chosen = form or _ENDINGS.get(ending)
     if chosen is None:
-        raise UsageError(f"'{output}' ends with none of {', '.join(_ENDINGS)}: name its format with --format")
+        raise UsageError(f"'{output}' does not end in any of {', '.join(_ENDINGS)}: choose its format with --format")
     recipe, steps, places = target.selection()
     request = Request(recipe, steps, settings=tuple(settings), locked=locked, remote=remote.choice, places=places)
     with WaitingRow() as waiting:

@@ -82,5 +82,5 @@ def _equal_job(environment: Mapping[str, str]) -> str:
             return "1/1"
         if number and environment.get(total):
             return f"{int(number) - first + 1 if number.isdecimal() else number}/{environment[total]}"
-    hint = f"One of {', '.join(_EQUAL_JOBS)} has to be set; elsewhere, write which one it is, such as 2/5"
-    raise UsageError(f"--shard auto finds no variables of a CI system that starts equal jobs. {hint}")
+    hint = f"One of {', '.join(_EQUAL_JOBS)} must be set. Otherwise write the shard, such as 2/5"
+    raise UsageError(f"--shard auto found no variables of a CI system with parallel jobs. {hint}")

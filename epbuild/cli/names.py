@@ -12,7 +12,7 @@ from epbuild.core.errors import Argument, PlanError, Position, Problem
 _SEPARATORS = "/\\"
 _GLOB = frozenset("*?[")
 _COMMENT = re.compile(r"(^|\s)#.*")
-_FORM = "Write one id or glob a line, in UTF-8; what follows a # is a comment."
+_FORM = "Write one id or glob per line, in UTF-8. A # starts a comment."
 
 
 def recipe_and_steps(names: Sequence[str], recipe: str | None = None) -> tuple[str, tuple[str, ...]]:
@@ -67,4 +67,4 @@ def _read_steps(name: str) -> Iterator[tuple[str, Position]]:
             found = True
             yield step, Position(path, number, text.index(step) + 1)
     if not found:
-        raise PlanError(Problem("EPB278", "the file of steps names none", Position(path, 1, 1), _FORM))
+        raise PlanError(Problem("EPB278", "the file of steps contains no steps", Position(path, 1, 1), _FORM))

@@ -17,7 +17,7 @@ app = application()
 
 
 _RULES = (
-    Excludes(("--embed",), ("--extract", "--binary"), "--embed leaves no file: it goes with neither --extract nor --binary"),
+    Excludes(("--embed",), ("--extract", "--binary"), "--embed leaves no file and cannot be combined with --extract or --binary"),
 )
 
 
@@ -59,9 +59,9 @@ def relink(
     --in-place, the old binary is removed once no model in the folder refers to it.
     """
     if not (embed or extract or binary):
-        raise UsageError("name what to change: --embed, --extract or --binary NAME.bin")
+        raise UsageError("choose what to change: --embed, --extract or --binary NAME.bin")
     if in_place == (output is not None):
-        raise UsageError("name where the result goes: either -o OUT or --in-place")
+        raise UsageError("choose where to write the result: either -o OUT or --in-place")
     packaging: Packaging = "embed" if embed else "extract" if extract else "rename"
     named = models_in(models)
     if output is not None and output.suffix == ".onnx" and len(named) > 1:

@@ -83,18 +83,18 @@ class BuildChoice(OptionGroup, frozen=True, kw_only=True):
 
 _LOOKS = ("--dry-run", "--check")
 _RULES = (
-    Excludes(("--push-only",), ("--no-emit",), "--push-only pushes outputs; --no-emit makes none"),
-    Excludes(("--rebuild-and-compare",), ("--no-compile",), "--rebuild-and-compare compiles; --no-compile does not"),
-    Excludes(("--rebuild-and-compare",), _LOOKS, "--rebuild-and-compare builds; --dry-run and --check build nothing"),
+    Excludes(("--push-only",), ("--no-emit",), "--push-only pushes outputs, but --no-emit writes none"),
+    Excludes(("--rebuild-and-compare",), ("--no-compile",), "--rebuild-and-compare compiles, but --no-compile does not"),
+    Excludes(("--rebuild-and-compare",), _LOOKS, "--rebuild-and-compare builds, but --dry-run and --check build nothing"),
     Excludes(
         ("--junit", "--sarif", "--report", "--trace"),
         _LOOKS,
-        "--report, --trace, --junit and --sarif are about a build; --dry-run and --check build nothing",
+        "--report, --trace, --junit and --sarif describe a build, but --dry-run and --check build nothing",
     ),
     Excludes(
         ("--watch",),
         (*_LOOKS, "--rebuild-and-compare", "--push-only", "--shard"),
-        "--watch builds again and again; --dry-run, --check, --rebuild-and-compare, --push-only and --shard do not",
+        "--watch cannot be combined with --dry-run, --check, --rebuild-and-compare, --push-only or --shard",
     ),
     arguments.OFFLINE_WRITES_NOTHING,
     AGAINST_NEEDS_REPORT,

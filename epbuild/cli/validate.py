@@ -51,7 +51,7 @@ def validate(
             sys.stdout.write(explain_recipe(recipe, settings=settings))
         return code
     if json or explain or sarif is not None:
-        raise UsageError("--json, --explain and --sarif are for one recipe")
+        raise UsageError("--json, --explain and --sarif accept only one recipe")
     errors: list[EpbuildError] = []
     for recipe in recipes:
         try:

@@ -29,7 +29,7 @@ app = application()
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise typer.BadParameter(f"'{text}' is not NAME=VALUE")
+        raise typer.BadParameter(f"invalid value '{text}': expected NAME=VALUE")
     return name, value
 
 
@@ -39,17 +39,17 @@ def _range(text: str) -> tuple[str, tuple[float, float]]:
     try:
         return name, (float(low), float(high))
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is not INPUT=LOW..HIGH, such as ids=0..31999") from None
+        raise typer.BadParameter(f"invalid range '{text}': expected INPUT=LOW..HIGH, such as ids=0..31999") from None
 
 
 def _metric(text: str) -> tuple[str, float]:
     name, _, number = text.partition("=")
     if name not in METRICS:
-        raise typer.BadParameter(f"there is no metric '{name}'; there are: {', '.join(METRICS)}")
+        raise typer.BadParameter(f"unknown metric '{name}'; available: {', '.join(METRICS)}")
     try:
         return name, float(number)
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is not NAME=NUMBER, such as cosine=0.99") from None
+        raise typer.BadParameter(f"invalid metric '{text}': expected NAME=NUMBER, such as cosine=0.99") from None
 
 
 def _custom_ops(text: str) -> str:
@@ -57,7 +57,7 @@ def _custom_ops(text: str) -> str:
     if Path(text).is_file():
         return str(Path(text).absolute())
     if names_library(text):
-        raise typer.BadParameter(f"there is no library at {text}")
+        raise typer.BadParameter(f"the library does not exist: {text}")
     return text
 
 
@@ -176,19 +176,19 @@ _RULES = (
     Needs(
         ("--recipe", "--source", "--inputs", "--seed", "--samples", "--range", "--metric", "--atol", "--rtol"),
         ("--numbers",),
-        "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol are about comparing: add --numbers",
+        "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol require --numbers",
     ),
     Excludes(
         ("--metric",),
         ("--atol", "--rtol"),
-        "--metric judges outputs, --atol and --rtol judge each of their elements: choose one",
+        "--metric applies to outputs, --atol and --rtol to each of their elements: choose one",
     ),
     Needs(
         ("--strict", "--interpreter", "--device", "--option", "--custom-ops", "--timeout"),
         ("--load", "--numbers"),
-        "--strict, --interpreter, --device, --option, --custom-ops and --timeout are about loading: add --load",
+        "--strict, --interpreter, --device, --option, --custom-ops and --timeout require --load or --numbers",
     ),
-    Needs(("--set",), ("--recipe",), "--set is for the recipe that the artifacts came from: name it with --recipe"),
+    Needs(("--set",), ("--recipe",), "--set applies to the recipe of the artifacts: pass it with --recipe"),
 )
 
 

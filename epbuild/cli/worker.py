@@ -37,7 +37,7 @@ class WorkerReport:
         sys.stderr.flush()
 
 
-_RULES = (Excludes(("--init-tls",), ("address",), "--init-tls makes certificates, and serves no scheduler"),)
+_RULES = (Excludes(("--init-tls",), ("address",), "--init-tls only writes certificates and does not accept an address"),)
 
 
 @app.command(
@@ -89,7 +89,7 @@ def worker(
             typer.echo(f"Wrote {folder}")
         return 0
     if address is None:
-        raise UsageError("name the scheduler, such as tcp://host:8786")
+        raise UsageError("pass the address of the scheduler, such as tcp://host:8786")
     from epbuild.cluster.address import worker_address
     from epbuild.commands.worker import work
 

@@ -86,17 +86,17 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["log", "compile:a", "compile:b"], "name one step, not 2: compile:a, compile:b."),
         (
             ["verify", "dist", "--seed", "0"],
-            "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol are about comparing: add ",
+            "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol require ",
         ),
         (
             ["verify", "dist", "--load", "--seed", "3"],
-            "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol are about ",
+            "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol require ",
         ),
         (
             ["verify", "dist", "--timeout", "10m"],
-            "--strict, --interpreter, --device, --option, --custom-ops and --timeout are about loading: ",
+            "--strict, --interpreter, --device, --option, --custom-ops and --timeout require ",
         ),
-        (["verify", "dist", "--numbers", "--set", "vars.a=b"], "--set is for the recipe that the artifacts came from: "),
+        (["verify", "dist", "--numbers", "--set", "vars.a=b"], "--set applies to the recipe of the artifacts: "),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_2(
@@ -154,7 +154,7 @@ def test_an_interrupted_command_says_so_and_exits_with_130(
     with raising(KeyboardInterrupt()):
         code, out, error = run(capsys, "validate")
     assert (code, out) == (130, "")
-    assert [line for line in error if line] == ["epbuild: interrupted; what was finished is kept"]
+    assert [line for line in error if line] == ["epbuild: interrupted; finished work is kept"]
 
 
 def test_an_error_of_the_operating_system_names_the_file(
@@ -167,7 +167,7 @@ def test_an_error_of_the_operating_system_names_the_file(
 def test_a_path_that_is_too_long_has_a_code_a_place_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     with raising(OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000)):
         code, out, error = run(capsys, "validate")
-    words = "error: the path is longer than this system takes. Shorten it, or move the folder. [EPB516]"
+    words = "error: the path is longer than this system allows. Shorten it, or move the folder. [EPB516]"
     assert (code, out, error) == (3, "", [f"{'x' * 256}…: {words}"])
 
 

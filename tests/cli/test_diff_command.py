@@ -171,4 +171,4 @@ def test_an_archive_in_a_folder_is_told_as_not_compared(tmp_path: Path) -> None:
     write_model(tmp_path / "b/relu.onnx")
     pack(tmp_path / "a", tmp_path / "b" / "more.zip")
     done = epbuild(tmp_path, "diff", "a", "b")
-    assert (done.returncode, done.stderr) == (0, "b/more.zip: not looked into; name it to compare it\n")
+    assert (done.returncode, done.stderr) == (0, "b/more.zip: skipped; name it on the command line to compare it\n")

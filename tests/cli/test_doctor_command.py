@@ -29,7 +29,7 @@ def test_a_machine_where_nothing_was_made_yet_can_build(folder: Path) -> None:
     assert max(map(len, lines)) <= 80
     assert lines[-1].startswith("Builds can run.")
     assert any(line.startswith("ok       recipe        epbuild.yaml: 2 steps for 1 target") for line in lines)
-    assert "it is made when a step needs it" in " ".join(done.stdout.split())
+    assert "it is provisioned when a step needs it" in " ".join(done.stdout.split())
     assert sorted(path.name for path in folder.iterdir()) == ["epbuild.yaml", "relu.onnx"]
 
 
@@ -66,4 +66,4 @@ def test_several_faults_at_once_are_lines_and_no_traceback(folder: Path) -> None
 def test_devices_needs_no_recipe(tmp_path: Path) -> None:
     done = epbuild(tmp_path, "devices", EPBUILD_TOOLCHAIN_DIR=str(tmp_path / "toolchains"))
     assert done.returncode == 0, done.stderr
-    assert "none is here yet" in done.stdout
+    assert "none exists yet" in done.stdout

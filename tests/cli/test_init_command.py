@@ -79,10 +79,10 @@ def test_the_recipe_explains_itself_and_says_what_to_do_next(folder: Path) -> No
 epbuild: 1
 models: [relu.onnx]
 targets:
-  # A line for each target. `soc`: the SoC, by chip name or number.
+  # One line per target. `soc`: the SoC, by chip name or number.
   SM8750: {ep: qnn, soc: SM8750}
 groups:
-  # Compares numbers with the source model's on generated inputs. Your inputs are a gate: `verify: {data: samples/*.npz}`.
+  # Compares numbers with the source model on generated inputs. Your own make it a gate: `verify: {data: samples/*.npz}`.
   relu: {verify: true}
 # Each group and target gets a folder below dist/. For one package instead:
 # outputs: [{layout: ort-model-package, path: "dist/${recipe.name}.ortpackage"}]
@@ -124,7 +124,7 @@ def test_a_file_that_is_there_is_kept_unless_force_is_asked_for(folder: Path) ->
     (folder / "epbuild.yaml").write_text("mine", encoding="utf-8")
     refused = epbuild(folder, "init", *FLAGS)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "epbuild.yaml exists already; take --force" in refused.stderr
+    assert "epbuild.yaml already exists; use --force" in refused.stderr
     assert (folder / "epbuild.yaml").read_text(encoding="utf-8") == "mine"
     assert written(folder, *FLAGS, "--force").models.keys() == {"relu"}
 
@@ -144,7 +144,7 @@ def test_without_a_terminal_and_flags_init_says_what_it_needs_and_does_not_wait(
         (["--model", "relu.onnx"], "it needs --ep, --target"),
         (["--model", "relu.onnx", "--ep", "qnn"], "it needs --target"),
         ([*FLAGS, "--ep", "qmn"], "'qmn' is not one of 'qnn', 'openvino', 'openvino-npu', 'tensorrt'"),
-        ([*FLAGS, "--soc", "SM8750"], "two targets are called 'SM8750'"),
+        ([*FLAGS, "--soc", "SM8750"], "two targets have the name 'SM8750'"),
         ([*FLAGS, "--target", "phone="], "invalid target: phone="),
         ([*FLAGS, "--target", "=SM8750"], "invalid target: =SM8750"),
         ([*FLAGS, "--soc", "SM9999"], "SM9999"),
@@ -256,7 +256,7 @@ def test_sizes_from_dimensions_of_another_model_are_marked_as_guesses(folder: Pa
     lines = (folder / "epbuild.yaml").read_text(encoding="utf-8").splitlines()
     assert [line.strip() for line in lines if "[2, 300]" in line] == [
         "x: [2, 300]    # the model has [batch, length]",
-        "tokens: [2, 300]    # the model has [batch, length], and this is a guess from another model with these dimensions: look at it",
+        "tokens: [2, 300]    # the model has [batch, length]; guessed from another model with these dimensions, please check",
     ]
 
 
@@ -340,7 +340,7 @@ def test_on_a_terminal_it_asks_for_sizes_and_for_those_of_a_name_once(folder: Pa
     recipe = load(folder / "epbuild.yaml")
     assert [sizes(recipe, name)["x"] for name in "abc"] == [(2, 5, 8), (2, 5, 8), (1, 224, 224, 3)]
     text = (folder / "epbuild.yaml").read_text(encoding="utf-8")
-    assert text.count("guess") == text.count("the model has [batch, channels, 8], and this is a guess from another model") == 1
+    assert text.count("guess") == text.count("the model has [batch, channels, 8]; guessed from another model") == 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals in the standard library")

@@ -188,7 +188,7 @@ def test_a_lock_with_a_merge_conflict_is_settled_with_the_versions_that_it_has(c
     done = checkout.epbuild("lock")
     assert done.returncode == 0
     assert (
-        "warning: the lock has a merge conflict. It is written anew, with the versions that could be read. [EPB242]"
+        "warning: the lock has a merge conflict. It will be rewritten with the versions that could be read. [EPB242]"
         in done.stderr
     )
     assert checkout.text == good
@@ -278,7 +278,7 @@ def test_a_missing_environment_is_reported_and_what_was_locked_elsewhere_is_kept
     checkout.place.write_text(f'epbuild-lock = 2\nrecipe = "tiny"\n{elsewhere}', encoding="utf-8")
     done = checkout.epbuild("lock")
     assert done.returncode == 0
-    assert "warning: toolchain 'qnn' is not locked for this platform: its interpreter is not here." in done.stderr
+    assert "warning: toolchain 'qnn' is not locked for this platform: its interpreter does not exist here." in done.stderr
     assert elsewhere in checkout.text
 
 
@@ -395,7 +395,7 @@ def test_the_wheel_of_a_model_is_locked_and_another_wheel_is_refused(checkout: C
         done = anew(*arguments)
         assert done.returncode == 3
         assert "epbuild.yaml:" in done.stderr
-        assert f"is not one that the lock has, and was not unpacked: its sha256 is {other}." in done.stderr
+        assert f"is not in the lock and was not unpacked: its sha256 is {other}." in done.stderr
         assert "[EPB321]" in done.stderr
     assert "EPB321" not in checkout.epbuild("lock", "-P", "my-models").stderr
     assert f'wheel.my-models."1.0" = ["sha256:{other}"]' in checkout.text.splitlines()

@@ -235,7 +235,7 @@ def test_a_wheel_of_other_bytes_is_refused_before_it_is_unpacked(index: Index, t
     locked = {RELEASE: [digest(index.has(tag=tag))]}
     found = digest(index.has(files={**FILES, "my_models/onnx/det.onnx": b"other"}, tag=tag))
     text = index.refusal(ADDRESS.text, FetchError, "EPB321", locked)
-    assert f"is not one that the lock has, and was not unpacked: its sha256 is {found}." in text
+    assert f"is not in the lock and was not unpacked: its sha256 is {found}." in text
     assert "`epbuild lock --upgrade-package my-models`" in text
     assert list((index.store.root / "remote").iterdir()) == []
 

@@ -36,15 +36,15 @@ def test_a_context_is_embedded_and_extracted_into_other_places(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["m.onnx"], "name what to change: --embed, --extract or --binary"),
-        (["m.onnx", "--embed"], "name where the result goes: either -o OUT or --in-place"),
+        (["m.onnx"], "choose what to change: --embed, --extract or --binary"),
+        (["m.onnx", "--embed"], "choose where to write the result: either -o OUT or --in-place"),
         (["m.onnx", "--embed", "--in-place", "-o", "out"], "either -o OUT or --in-place"),
         (["m.onnx", "--embed", "--extract", "-o", "out"], "--embed leaves no file"),
         (["m.onnx", "--embed", "--binary", "n.bin", "-o", "out"], "--embed leaves no file"),
         (["m.onnx", "n.onnx", "--embed", "-o", "one.onnx"], "-o must be a folder for 2 models"),
         (["--embed"], "Missing argument 'MODEL...'"),
         (["m.onnx", "--extract", "--in-place"], "[EPB620]"),
-        (["empty", "--embed", "--in-place"], "there is no .onnx file in the folder empty. [EPB620]"),
+        (["empty", "--embed", "--in-place"], "no .onnx file in the folder empty. [EPB620]"),
         (["m.onnx", "--binary", "../x.bin", "--in-place"], "[EPB624]"),
         (["shared", "--embed", "--in-place"], "[EPB622]"),
     ],
@@ -69,7 +69,7 @@ def test_what_a_build_emitted_is_not_changed_in_place(tmp_path: Path) -> None:
     (tmp_path / "dist/manifest.json").write_text(json.dumps({"format": 1, "files": listed}), encoding="utf-8")
     done = epbuild(tmp_path, "relink", str(model), "--embed", "--in-place")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "the next build would undo a change in place. Write the result elsewhere with -o. [EPB625]" in done.stderr
+    assert "the next build would undo an in-place change. Write the result to another place with -o. [EPB625]" in done.stderr
     assert epbuild(tmp_path, "relink", str(model), "--embed", "-o", "elsewhere").returncode == 0
 
 

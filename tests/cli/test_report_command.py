@@ -54,13 +54,13 @@ def test_a_report_in_the_place_of_another_has_what_changed_since_that(folder: Pa
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["report", "-o", "report.pdf"], 2, "a report is a page or JSON: 'report.pdf' ends with neither .html nor .json"),
+        (["report", "-o", "report.pdf"], 2, "invalid report file 'report.pdf': the name must end in .html or .json"),
         (["report", "-o", "report.html", "--json"], 2, "--output and --json exclude each other"),
         (["report", "--against", "nowhere"], 2, "nowhere"),
         (["report", "--against", "epbuild.yaml/x.json"], 2, "epbuild.yaml/x.json"),
         (["report", "-o", "epbuild.yaml/x.json"], 3, "epbuild.yaml/x.json"),
         (["report", "nowhere.yaml"], 2, "nowhere.yaml"),
-        (["run", "--against", "x.json"], 2, "--against is about a report: name its file (--report)"),
+        (["run", "--against", "x.json"], 2, "--against requires a report: pass its file with --report"),
         (["run", "--report", "x.pdf"], 2, "a report is a page or JSON"),
         (["run", "--check", "--trace", "x.json"], 2, "--report, --trace, --junit and --sarif are about a build"),
     ],

@@ -45,8 +45,8 @@ def test_a_step_knows_its_line_and_column() -> None:
 @pytest.mark.parametrize(
     ("content", "line", "column", "message"),
     [
-        (b"", 1, 1, "names none"),
-        (b"# nothing\n\n", 1, 1, "names none"),
+        (b"", 1, 1, "contains no steps"),
+        (b"# nothing\n\n", 1, 1, "contains no steps"),
         (b"emit:a\nemit:\xe9\n", 2, 6, "is not UTF-8"),
         ("emit:a\n".encode("utf-16"), 1, 1, "is not UTF-8"),
     ],

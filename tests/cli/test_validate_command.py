@@ -154,7 +154,7 @@ def test_several_recipes_are_all_checked_and_all_their_mistakes_shown(wrong: Pat
     assert epbuild(wrong, "validate", "good.yaml", "good.yaml").returncode == 0
     refused = epbuild(wrong, "validate", "good.yaml", "other.yaml", "--json")
     assert refused.returncode == 2
-    assert "--json, --explain and --sarif are for one recipe" in refused.stderr
+    assert "--json, --explain and --sarif accept only one recipe" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -311,7 +311,7 @@ def test_ctrl_c_leaves_nothing_of_what_was_unpacked(tmp_path: Path, temporary: P
         time.sleep(0.001)
     os.kill(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=60)
-    assert (process.returncode, told.strip()) == (130, b"epbuild: interrupted; what was finished is kept")
+    assert (process.returncode, told.strip()) == (130, b"epbuild: interrupted; finished work is kept")
     assert list(temporary.iterdir()) == []
 
 
@@ -328,4 +328,4 @@ def test_archives_and_images_in_a_folder_are_named_as_what_was_not_looked_into(t
     shutil.rmtree(tmp_path / "dist" / "folder")
     done = epbuild(tmp_path, "verify", "dist")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "dist holds archives or images alone: name one of them, such as dist/a.zip" in " ".join(done.stderr.split())
+    assert "dist contains only archives or images: name one of them, such as dist/a.zip" in " ".join(done.stderr.split())

@@ -14,7 +14,7 @@ def test_what_is_imported_from_a_command_line_of_the_tool_builds(quickstart: Pro
         "import", "--output", "imported.yaml", "--name", "tiny", "--", "./ep_weight_sharing_ctx_gen", *options, models
     )
     assert done.returncode == 0, done.stderr
-    assert "-v: what the EP logs is kept in any case." in done.stderr
+    assert "-v: the EP's log is always kept." in done.stderr
     assert quickstart.epbuild("validate", "imported.yaml").returncode == 0
     quickstart.build("imported.yaml")
     folder = quickstart.folder / "dist/tiny/main/SC8380XP"

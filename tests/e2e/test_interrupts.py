@@ -15,7 +15,7 @@ from tests.support.projects import Project
 from tests.support.quick_builds import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends signals as a terminal does")
-INTERRUPTED = "epbuild: interrupted; what was finished is kept"
+INTERRUPTED = "epbuild: interrupted; finished work is kept"
 SEED = 20_260_401
 MOMENTS, SAMPLE = 50, 4
 

@@ -66,4 +66,4 @@ def test_a_folder_that_is_gone_is_told_as_that(project: Project) -> None:
         check=False,
     )
     assert done.returncode == 3, done.stderr
-    assert done.stderr == "epbuild: error: the folder that epbuild was started in is no longer there. Change to one that is.\n"
+    assert done.stderr == "epbuild: error: the current folder no longer exists. Change to another folder.\n"

@@ -219,7 +219,7 @@ def test_an_output_folder_that_may_not_be_written_is_told_and_kept(bound: Starve
 def test_a_recipe_folder_without_write_permission_is_reported_before_any_compile(bound: Starved) -> None:
     with read_only(bound.project.folder):
         told = bound.fails(ENVIRONMENT)
-    assert f"cannot make {bound.project.folder / '.epbuild'}: Permission denied. Give this user permission for it." in told
+    assert f"cannot make {bound.project.folder / '.epbuild'}: Permission denied. Give this user permission to access it." in told
     bound.is_right_with_enough()
 
 
@@ -234,7 +234,7 @@ def test_a_store_that_may_not_be_written_still_serves_what_it_has(bound: Starved
     with read_only(project.cache):
         told = bound.fails(ENVIRONMENT)
         assert outputs(project).keys() == {"left"}
-    assert "Permission denied. Give this user permission for it, or set EPBUILD_CACHE_DIR" in told
+    assert "Permission denied. Give this user permission to access it, or set EPBUILD_CACHE_DIR" in told
     assert compiled(project.build()) == {"compile:right/npu/right"}
     bound.is_right_with_enough()
 

@@ -150,7 +150,7 @@ def test_an_interrupt_while_results_are_written_leaves_nothing_half(
         process.kill()
         raise
     assert (process.returncode, "Traceback" in errors) == (130, False), errors
-    assert errors.strip().endswith("epbuild: interrupted; what was finished is kept")
+    assert errors.strip().endswith("epbuild: interrupted; finished work is kept")
     assert place.names("ac") == []
     server.faults.clear()
     assert project.epbuild(*command).returncode == 0

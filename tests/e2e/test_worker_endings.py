@@ -22,7 +22,7 @@ from tests.support.quick_builds import PATIENCE, no_worker_stays, nothing_is_lef
 
 pytestmark = [pytest.mark.gate, pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")]
 
-INTERRUPTED = "epbuild: interrupted; what was finished is kept"
+INTERRUPTED = "epbuild: interrupted; finished work is kept"
 STOPS_WITHIN = 2
 """Seconds from Ctrl-C to the end of epbuild and of all its processes."""
 
