@@ -54,7 +54,7 @@ class BlobStore:
     def put(self, path: Path, *, move: bool = False) -> Blob:
         """Store the content of the file at `path`, which is read once. Raises StoreError.
 
-        With `move`, a file on the file system of the store is moved and not copied. No process may write to it any more, and it may be gone
+        With `move`, a file on the file system of the store is moved and not copied. No process may write to it anymore, and it may be gone
         from `path` afterwards, also after a failure.
         """
         task = f"store {path} in {self.root}"
@@ -213,7 +213,7 @@ class BlobStore:
         return Path(self._name(digest))
 
     def _name(self, digest: str) -> str:
-        # Digests come from documents on disk: one that is no digest must not name a path outside the store.
+        # Digests come from documents on disk: an invalid one must not name a path outside the store.
         if not _DIGEST.fullmatch(digest):
             raise MissingBlob(digest, self.root)
         return f"{self._objects}{os.sep}{digest[:2]}{os.sep}{digest}"

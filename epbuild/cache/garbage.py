@@ -63,7 +63,7 @@ class Garbage:
             yield from self._remote()
 
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove a listed entry that is no remote model, unless another process holds it or has used it. Return whether it is gone.
+        """Remove a listed entry that is not a remote model, unless another process holds it or has used it. Return whether it is gone.
 
         Raises StoreError.
         """

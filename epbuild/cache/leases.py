@@ -41,7 +41,7 @@ def lease(
     """Hold the lease `key` of the store at `root` during the block. It ends with its process, even if killed.
 
     `listener` is notified if the lease is not free. Raises Cancelled if `cancelled` is set during the wait, StoreError if the lock file
-    cannot be created, and ValueError for a key that is no file name.
+    cannot be created, and ValueError for a key that is not a file name.
     """
     place = _place(root, key)
     lock = _try(place)

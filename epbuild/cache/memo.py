@@ -27,7 +27,7 @@ MAX_MEMO_BYTES = 1 << 26
 _DAMAGED = (ValueError, RecursionError)
 """Errors of content that was not written by a memo."""
 _UNENCODABLE = (UnicodeError, OverflowError)
-"""Errors of file names that are no Unicode, and of integers of more than 64 bits."""
+"""Errors of file names that are not valid Unicode, and of integers of more than 64 bits."""
 
 _T = TypeVar("_T")
 _Content = tuple[str, dict[str, Raw]]

@@ -212,7 +212,7 @@ def verify(
 ) -> int:
     """Check the artifacts at PATH. No recipe is needed.
 
-    Checks that cannot run on this machine are listed as skipped. They are no failures, except with --strict.
+    Checks that cannot run on this machine are listed as skipped. They are not failures, except with --strict.
     """
     runs_models = loading.load or loading.numbers
     with WaitingRow() as waiting:

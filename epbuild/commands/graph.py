@@ -49,7 +49,7 @@ class GraphNode(Struct, frozen=True):
 
 
 class StepGraph(Struct, frozen=True):
-    """Nodes, and the edges from what is needed to what needs it, by numbers of nodes."""
+    """Nodes, and edges from each dependency to its dependent, by node numbers."""
 
     recipe: str
     nodes: tuple[GraphNode, ...]

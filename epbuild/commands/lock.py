@@ -284,7 +284,7 @@ class _LockBuilder:
 
 
 def _keep_files(locked: Package | None, package: Package) -> Package:
-    """Return the locked package if its version and files still exist: a file that was published later is no change."""
+    """Return the locked package if its version and files still exist: a file that was published later does not count as a change."""
     if locked is None or not locked.files or locked.version != package.version:
         return package
     return locked if set(locked.files) <= set(package.files) else package

@@ -45,8 +45,8 @@ def changed_ns(path: str | os.PathLike[str], status: os.stat_result) -> int:
     """Return when the file at `path`, whose `stat` or `lstat` is `status`, was last changed: in nanoseconds since the epoch, or 0.
 
     On Linux and macOS that is its `ctime`. On Windows, Python's `ctime` is the time of creation, which does not show that a file was
-    rewritten with its old size and modification time. There the file system is asked for the time of change. The result is 0 if it has none
-    (FAT, exFAT); then callers compare size, modification time and identity only.
+    rewritten with its old size and modification time. There, the file system's own time of change is used. The result is 0 if it has
+    none (FAT, exFAT); then callers compare size, modification time and identity only.
     """
     if not on_windows():
         return status.st_ctime_ns

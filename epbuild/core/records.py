@@ -20,7 +20,7 @@ def ready(kind: _Kind) -> _Kind:
     """Return a type of records once msgspec knows all of it. Every type that values are converted to passes through here.
 
     msgspec 0.22 collects the fields of a type when a value is first converted to it. A second thread that meets the type meanwhile, also
-    inside of another type, reads what is not there yet, and the process ends with a segmentation fault.
+    inside of another type, reads fields that are not collected yet, and the process ends with a segmentation fault.
     """
     if kind not in _known:
         with _lock:

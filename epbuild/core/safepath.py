@@ -155,7 +155,7 @@ def links_on_the_way(paths: Iterable[str]) -> dict[str, str]:
         path = pending.pop()
         while path and path not in looked:
             looked.add(path)
-            folder = os.path.dirname(path)  # noqa: PTH120 - pathlib takes longer, and 30,000 files may be asked for
+            folder = os.path.dirname(path)  # noqa: PTH120 - pathlib takes longer, and there may be 30,000 files
             try:
                 links[path] = os.readlink(path)  # noqa: PTH115
             except (OSError, ValueError):

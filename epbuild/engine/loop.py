@@ -50,7 +50,7 @@ class Idle:
             self._ended.put(None)
 
     def discard(self, action: str) -> None:
-        """Record that the action goes on, or ended. An action that took over its place keeps the place."""
+        """Record that the action continues, or ended. An action that took its slot keeps the slot."""
         self._actions.discard(action)
 
 

@@ -61,7 +61,7 @@ def fetch_model(
 ) -> RemoteModel:
     """Return the model at the address `text`, in a folder of the store. Fetch missing files only.
 
-    The planner refuses graphs that are no models. Raises PlanError for data that is not pinned or not beside the graph, and what `fetch`
+    The planner refuses graphs that are not models. Raises PlanError for data that is not pinned or not beside the graph, and what `fetch`
     and `model_in_wheel` raise.
     """
     address = parse_address(text)

@@ -11,7 +11,7 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec
 
-# The scalars and shapes that models of all kinds have are no weights that anybody shares.
+# Most models have some equal scalars and shapes, which are not weights worth sharing.
 _NEXT_TO_NOTHING = 0.01
 
 

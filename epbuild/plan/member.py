@@ -79,7 +79,7 @@ class Member(Struct, frozen=True):
 
     @property
     def source(self) -> str:
-        """Path of the graph in the staging directory. External data lies below its folder."""
+        """Path of the graph in the staging directory. External data is below its folder."""
         return f"in/{self.name}/{self.name}.onnx"
 
     @property
@@ -93,7 +93,7 @@ class Member(Struct, frozen=True):
 
     @property
     def data_folder(self) -> str | None:
-        """Folder of the external data as the recipe names it; None if the data lies beside the graph, or if there is none."""
+        """Folder of the external data as the recipe names it; None if the data is beside the graph, or if there is none."""
         named = self.model.external_data
         return named.name if named is not None and self.compiled_from is not None and self.external else None
 

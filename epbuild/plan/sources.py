@@ -188,7 +188,7 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
         message = f"the model '{model.name}' refers to the external data file {location}, which does not exist {place}"
         hint = f"Put it into {folder}" + (", or set 'external_data' to the folder that contains it." if named is None else ".")
         return Problem("EPB203", message, where, hint)
-    # ONNX Runtime resolves links and refuses what then lies outside: check what it checks, before a process is started.
+    # ONNX Runtime resolves links and refuses targets outside the folder. Make the same check before a process is started.
     inside = is_inside(data, folder) or (named is None and _beside_link(graph, location))
     if outside or not inside:
         own = "its own folder" if named is None else f"the folder {named.name}"

@@ -1,7 +1,7 @@
 """Tree of a recipe of several files: `extends` and `include`.
 
-A file stands on its base (`extends`, one recipe) and on fragments (`include`, any parts of a recipe, in order): mappings merge key by
-key, the later over the earlier and the file itself over all of them; lists and scalars are replaced.
+A file is merged with its base (`extends`, one recipe) and with fragments (`include`, any parts of a recipe, in order). Mappings merge
+key by key: later files override earlier ones, and the file itself overrides all of them. Lists and scalars are replaced.
 """
 
 from __future__ import annotations
@@ -142,7 +142,10 @@ class _Composer:
 
 
 def _check_ours(content: bytes, name: str, where: Position) -> None:
-    """Refuse a file outside the recipe's folder that is no part of a recipe, and quote nothing of it: it may hold secrets of a user."""
+    """Refuse a file outside the recipe's folder that is not a part of a recipe.
+
+    The message quotes nothing from the file, as it may contain secrets of a user.
+    """
     hint = "A file that a recipe extends or includes must contain only sections of a recipe."
     try:
         keys = read(content, name).root.entries

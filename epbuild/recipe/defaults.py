@@ -4,7 +4,8 @@
     targets: {phone: {ep: qnn, soc: SM8750}}
 
 has the same plan as a recipe that names each model and the toolchain, has the EP and its options as ONNX Runtime knows them, and has
-groups and outputs. The rest of epbuild sees that longer recipe. A value that nobody wrote has the position of what implies it.
+groups and outputs. The rest of epbuild sees that longer recipe. A value that the recipe does not write has the position of the value
+that implies it.
 """
 
 from __future__ import annotations
@@ -296,7 +297,7 @@ def _known_value(node: Node, packaging: EpEntry, option: str | None) -> Node:
 
 
 def _unknown_product(key: str, node: Node, packaging: EpEntry, option: str | None) -> Problem | None:
-    """Return the problem of a value with spaces that is no product of the catalog."""
+    """Return the problem of a value with spaces that is not a product in the catalog."""
     text = _string(node).strip()
     if " " not in text or "," in text or "${" in text:
         return None

@@ -156,7 +156,7 @@ def _has_template(error: SchemaError) -> bool:
 
 
 def _is_left_to_planner(error: SchemaError) -> bool:
-    """Return whether an error is about a text whose template the planner substitutes. It stays a text, and is no word of a list."""
+    """Return whether an error is about a text whose template the planner substitutes. It must be a text, and no word of an enum."""
     return _has_template(error) and error.validator not in ("type", "enum")
 
 

@@ -55,7 +55,7 @@ def _scalar(text: str) -> Scalar | None:
 def read_variables(
     section: Mapping[str, KeyedNode], overrides: Mapping[str, Override], environment: Mapping[str, str], problems: list[Problem]
 ) -> dict[str, Scalar]:
-    """Read the variables, by their names in templates. An invalid one is included, so that references to it are no further problems."""
+    """Read the variables, by their names in templates. An invalid one is included, so that references to it cause no further problems."""
     found: dict[str, Scalar] = {}
     for name, entry in section.items():
         node = entry.node

@@ -231,7 +231,7 @@ class Actions:
         self._progress.report(StepStarted(action.steps[0], kind.doing))
         work = self.executions.workplace(subject)
         with self.leases.hold(action.id, action.steps[0], self._store.root, key):
-            begin = time.monotonic()  # waiting for another build is no work
+            begin = time.monotonic()  # waiting for another build does not count as work
             outcome, result = self._known(subject, again=again)
             machine, is_finished = None, False
             if result is None:

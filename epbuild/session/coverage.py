@@ -17,7 +17,7 @@ from epbuild.verify.fallback import Outside
 from epbuild.verify.live.judging import number_problems
 
 _FIGURES = {"cosine": 6, "snr_db": 1}
-"""The figures of numbers that the table has, all of which are better when they are larger, with the decimals that mean anything."""
+"""Metrics in the table, with their significant decimals. Larger values are better."""
 _NOT_TRIED = "a step that it needs failed"
 
 

@@ -26,7 +26,7 @@ Coverage = Literal["whole", "partial", "failed verify", "failed", "not built"]
 `failed verify`: the model was compiled, and its `verify` failed. `not built`: it was never compiled.
 """
 Comparison = Literal["same", "known", "different"]
-"""What was made again is the same to the byte; or differs in nothing but what its target is known for; or differs otherwise."""
+"""Outcome of a comparison: equal bytes, only differences that are known of the target, or other differences."""
 
 
 class Noted(Event, frozen=True):

@@ -38,7 +38,7 @@ class HeldLock(Struct, frozen=True):
     exists: bool = False
     strict: bool = False
     lock: Lock | None = None
-    """None where there is no lock of this recipe."""
+    """None if there is no lock of this recipe."""
     platform: str | None = None
     environments: Mapping[str, LockedEnvironment] = field(default_factory=dict)
     """Toolchains of the plan that the lock fits, as locked for this platform."""

@@ -111,7 +111,10 @@ class RemoteMachines:
         return Problem("EPB540", message, None, "Install the same release on all machines.")
 
     def runs(self, action: Action) -> bool:
-        """Return whether other machines run an action: one offers what it needs, or this machine cannot run it. Decided once."""
+        """Return whether other machines run an action: one offers what it needs, or this machine cannot run it.
+
+        The decision is made once.
+        """
         with self._decision_lock:
             if action.id not in self._decisions:
                 self._decisions[action.id] = self._is_for_others(action)

@@ -3,7 +3,7 @@
 A snapshot answers only one question: has anything changed? If not, there is nothing to do, and `answer` says so before anything else is
 imported. If anything has changed, the caller reads the recipe, plans all of it and surveys all of it.
 
-A snapshot lies in the user's cache, one for each recipe, its settings and the selected steps. It is trusted like the program itself. Files
+Snapshots are in the user's cache, one for each recipe, its settings and the selected steps. It is trusted like the program itself. Files
 are compared by `lstat`, so a link or a pipe in the place of a file is a change. If only the times of a file differ, or if it was too young
 for its times to show a change, its digest decides. A snapshot of another epbuild, Python, CPU, workspace or environment does not count,
 and neither does a damaged one.
@@ -58,7 +58,7 @@ _UNREADABLE = (OSError, ValueError, EOFError, TypeError, LookupError, AttributeE
 
 
 class Snapshot:
-    """Content of a snapshot. It is no dataclass, as importing those takes longer than an answer."""
+    """Content of a snapshot. Not a dataclass: importing `dataclasses` takes longer than an answer."""
 
     identity: tuple[Any, ...]
     """Values that identify the program, the machine and the workspace, as `identity_of` returns them."""

@@ -46,7 +46,7 @@ class AnswerTimeoutError(TimeoutError):
 
 
 class BodyError(Exception):
-    """Failure to read a body that is to be sent. It is no OSError: that would count as one of the connection."""
+    """Failure to read a body that is to be sent. Not an OSError, which would count as an error of the connection."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -54,7 +54,7 @@ class BodyError(Exception):
 
 
 class _SendError(Exception):
-    """Failure of the connection while a body is sent. It is no OSError: that would count as one of the disk."""
+    """Failure of the connection while a body is sent. Not an OSError, which would count as an error of the disk."""
 
     def __init__(self, error: OSError) -> None:
         self.error = error

@@ -179,7 +179,7 @@ class TestWhatIsTold:
         monkeypatch.setattr(socket, "getaddrinfo", unknown)
         code, text = pusher.fails(registry, host="registry.example")
         assert code == "EPB426"
-        assert "the name of its host cannot be resolved" in text
+        assert "its host name cannot be resolved" in text
 
     def test_a_repository_that_has_to_be_made_first(self, registry: Registry, pusher: Pusher) -> None:
         unknown: Answer = (404, {}, said("NAME_UNKNOWN", "The repository with name 'team/models' does not exist"))
@@ -241,7 +241,7 @@ class TestWhatIsTold:
         registry.troubles = [Trouble("HEAD", "/blobs/", (307, {"Location": f"/v2/team/models/blobs/{LARGE}"}, b""), times=99)]
         code, text = pusher.fails(registry)
         assert code == "EPB426"
-        assert "redirects in a circle" in text
+        assert "redirects in a loop" in text
 
 
 class TestWhatEndsAPush:

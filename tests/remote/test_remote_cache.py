@@ -360,7 +360,7 @@ LASTING = {
     "401": (Fault("status", status=401), "401 Unauthorized"),
     "403": (Fault("status", status=403), "403 Forbidden"),
     "reset": (Fault("reset"), "the connection was closed unexpectedly"),
-    "nonsense": (Fault("nonsense"), "cannot be understood"),
+    "nonsense": (Fault("nonsense"), "its response is invalid"),
     "hang": (Fault("hang"), "it took too long to answer"),
 }
 

@@ -1,1 +1,1 @@
-"""Reports: what the builds of a recipe came to, and what changed since others."""
+"""Reports: results of the builds of a recipe, and changes since other builds."""

@@ -99,7 +99,7 @@ def with_comparison(report: Report, path: Path) -> Report:
 
 
 def read_report(path: Path) -> Report | None:
-    """Return the report in a page or JSON file, or None if the file is no report. Raises Incomparable for an unreadable report."""
+    """Return the report in a page or JSON file, or None if the file is not a report. Raises Incomparable for an unreadable report."""
     if not path.is_file() or path.suffix.lower() not in (*PAGES, ".json"):
         return None
     try:
