@@ -383,7 +383,7 @@ def test_a_refusal_by_onnxruntime_is_quoted_without_its_source_location() -> Non
 
 
 LIMITATION = Limitation(
-    what="compile for a GPU that is not there",
+    what="compile for a GPU that the machine does not have",
     why="the compiler asks the GPU itself",
     platforms=(),
     device=None,
@@ -419,7 +419,9 @@ def test_a_known_limitation_is_reported_in_one_sentence(shown: str, ep: int) -> 
     [problem] = error.problems
     name = ("FirstEP", "SecondEP")[ep]
     assert problem.code == "EPB416"
-    assert f"{name} cannot compile for a GPU that is not there here: the compiler asks the GPU itself." in problem.text
+    assert (
+        f"{name} cannot compile for a GPU that the machine does not have here: the compiler asks the GPU itself." in problem.text
+    )
     assert problem.text.endswith(f"The whole log: {LOG}.")
 
 

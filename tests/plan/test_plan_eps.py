@@ -295,14 +295,20 @@ def test_a_session_takes_an_ep_once(workshop: Path) -> None:
 @pytest.mark.parametrize(
     ("ep", "why"),
     [
-        ("CPUExecutionProvider", "it runs kernels and compiles nothing; name the EP that compiles before it"),
+        ("CPUExecutionProvider", "it runs kernels and does not compile; list the EP that compiles before it"),
         (
             "WebGpuExecutionProvider",
-            "its library knows no EPContext; its shaders are compiled when the model runs; name an EP that compiles ahead of time",
+            (
+                "its library does not support EPContext, and its shaders are compiled when the model runs; "
+                "name an EP that compiles ahead of time"
+            ),
         ),
         (
             "MIGraphXExecutionProvider",
-            "its library knows no EPContext; it keeps what it compiles in migraphx_model_cache_dir; name an EP that compiles ahead of time",
+            (
+                "its library does not support EPContext and keeps compiled models in migraphx_model_cache_dir; "
+                "name an EP that compiles ahead of time"
+            ),
         ),
         (
             "CoreMLExecutionProvider",
@@ -872,6 +878,6 @@ def test_a_target_says_why_it_differs_when_compiled_again_and_others_claim_nothi
     socs, alone = ("soc_model: SM8750", "soc_model: 'SM8750,SC8380XP'"), ("share_weights: true", "share_weights: false")
     groups = plan_of(workshop, edited(RECIPE, socs, alone)).session_groups.values()
     assert {group.target.name: group.target.known_to_differ(allow_nondeterminism=False) for group in groups} == {
-        "phone": "a context for several SoCs is an archive with the time of day in it",
+        "phone": "a context for several SoCs is an archive that contains the current time",
         "cpu": None,
     }
