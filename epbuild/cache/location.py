@@ -18,8 +18,8 @@ from epbuild.core.safepath import read_regular
 # Backup programs search for the first line: https://bford.info/cachedir/.
 _TAG = """\
 Signature: 8a477f597d28d172789f06886806bc55
-# This folder is epbuild's cache: it can be removed at any time, and need not be backed up.
-# What cache directory tags are: https://bford.info/cachedir/
+# This folder is epbuild's cache. It can be removed at any time, and needs no backup.
+# About cache directory tags: https://bford.info/cachedir/
 """
 
 

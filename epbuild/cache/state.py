@@ -4,7 +4,7 @@ A configuration is a recipe file with its settings and variables. Each has its o
 with two `--set`s, have different steps with the same id. The result of an action is known by its key alone, in all configurations.
 
 An output is known by its path. It belongs to the configuration that wrote it last, and to every other one that has since found there what
-it would have written itself. It may be removed only when none of them asks for it any more.
+it would have written itself. It may be removed only when none of them asks for it anymore.
 """
 
 from __future__ import annotations

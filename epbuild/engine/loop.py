@@ -90,7 +90,7 @@ class _Workers:
 
     def __init__(self, scheduler: Scheduler, executor: Executor, jobs: int, idle: Idle) -> None:
         self.ended: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
-        """Failed actions for the loop, and None if a place became free or no action runs any more."""
+        """Failed actions for the loop, and None if a place became free or no action runs anymore."""
         self._scheduler = scheduler
         self._executor = executor
         self._jobs = jobs

@@ -28,14 +28,14 @@ class Made(Struct, frozen=True):
     def group(self) -> SessionGroup:
         """Action as a session group. Raises TypeError if it is of another type."""
         if not isinstance(self.action, SessionGroup):
-            raise TypeError(f"{self.action.id} is no session group")
+            raise TypeError(f"{self.action.id} is not a session group")
         return self.action
 
     @property
     def compiled(self) -> CompileResult:
         """Result of a session group. Raises TypeError if the action is of another type."""
         if not isinstance(self.result, CompileResult):
-            raise TypeError(f"{self.action.id} is no session group")
+            raise TypeError(f"{self.action.id} is not a session group")
         return self.result
 
     def prepared(self, member: str) -> tuple[Made, ...]:
@@ -60,7 +60,7 @@ def prepared_files(made: Made, store: BlobStore) -> ModelFiles:
     """Return the store paths of the files of a prepared model. They may have been removed from the store."""
     result = made.result
     if not isinstance(result, PreparationResult):
-        raise TypeError(f"{made.action.id} is no preparation")
+        raise TypeError(f"{made.action.id} is not a preparation")
     model = result.model
     places = {name: store.place(result.artifacts[name].digest) for name in result.names}
     external = {location: places[location] for location in model.external}

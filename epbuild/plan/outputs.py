@@ -288,7 +288,7 @@ def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
         outer = next((owners[parent] for parent in _parents(folder, os.sep) if parent in owners), None)
         if outer is not None:
             message = f"the output {emission.id} is inside the output {outer.id}"
-            problems.append(Problem("EPB222", message, emission.where, "Give each output a folder of its own."))
+            problems.append(Problem("EPB222", message, emission.where, "Give each output its own folder."))
     return problems
 
 

@@ -16,7 +16,7 @@ from epbuild.core.digest import fingerprint_of
 from epbuild.core.errors import Position
 from epbuild.recipe.model import DeviceChoice, GraphOptimization, ToolchainSpec
 
-_ACCEPTED = "the recipe accepts that the same compile gives other bytes"
+_ACCEPTED = "the recipe accepts that repeated compiles produce different bytes"
 
 
 class OptionFile(Struct, frozen=True):

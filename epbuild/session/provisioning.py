@@ -80,7 +80,7 @@ class Provisioning:
 
     def __exit__(self, *_: object) -> None:
         if not all(future.done() for future in self._futures.values()):
-            self._cancelled.set()  # no action needs them any more
+            self._cancelled.set()  # no action needs them anymore
             wait(self._futures.values(), _STOP_SECONDS)
 
     def record(self) -> None:

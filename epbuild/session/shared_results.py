@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # the client of remote caches is loaded only if one is used
 _UPLOADS = 4
 """How many results are written at once."""
 _NOTHING_FOUND = (
-    "Nobody has shared results of this epbuild for these files and toolchains, or of EPs whose output depends on the machine, on one like "
-    "this: `docs/guides/remote-cache.md` lists what has to agree."
+    "No machine has shared results of this epbuild for these files and toolchains. For EPs whose output depends on the machine, only a "
+    "machine like this one can share them. `docs/guides/remote-cache.md` lists what must match."
 )
 
 

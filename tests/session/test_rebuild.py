@@ -306,7 +306,7 @@ def test_only_what_a_target_is_known_for_is_excused(differences: Any, by: Any, v
     assert verdict_on(differences, known) == verdict
 
 
-ACCEPTED = "the recipe accepts that the same compile gives other bytes"
+ACCEPTED = "the recipe accepts that repeated compiles produce different bytes"
 
 
 def accepts(fickle: Fickle, *, group: bool) -> None:
