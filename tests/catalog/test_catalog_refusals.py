@@ -87,7 +87,7 @@ HTP = {"backend_type": "htp", "soc_model": "SC8380XP"}
     ("ep", "packages", "options", "reason"),
     [
         (QNN, [], {**HTP, "backend_path": "libQnnHtp.so"}, "exclude each other"),
-        (QNN, [], {**HTP, "htp_arch": "75"}, "SC8380XP has htp_arch 73; the EP ignores another htp_arch in silence"),
+        (QNN, [], {**HTP, "htp_arch": "75"}, "SC8380XP has htp_arch 73; the EP silently ignores another htp_arch"),
         (QNN, [], {"soc_model": "105", "htp_arch": "81"}, "CQ8750S has htp_arch 79"),
         (QNN, [], {**HTP, "htp_bf16_enable": "1"}, "bf16 needs SoC 88"),
         (QNN, [], {"htp_bf16_enable": "1"}, "htp_bf16_enable needs soc_model"),

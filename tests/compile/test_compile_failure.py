@@ -272,7 +272,7 @@ CASES = {
         BuildError,
         (
             "compiling 'decode' for npu failed: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",
-            "QNNExecutionProvider cannot compile this graph for SM8350: it needs more memory than that SoC",
+            "QNNExecutionProvider cannot compile this graph for SM8350: it needs more memory than this SoC",
         ),
         options={"soc_model": "SM8350"},
     ),
@@ -362,8 +362,8 @@ def test_if_no_node_was_taken_the_reasons_for_single_nodes_are_reported() -> Non
     assert (problem.code, problem.hint) == (
         "EPB401",
         (
-            "Give every open dimension a size, with `input_shapes` on the model, and leave graph_optimization_level at `basic`, "
-            f"which folds what computes shapes. The whole log: {LOG}."
+            "Set a size for every open dimension with the model's `input_shapes`, and leave graph_optimization_level at `basic`, "
+            f"which folds shape computations. The whole log: {LOG}."
         ),
     )
     assert "It compiled none of 3 nodes, and logged: Cannot get shape (3 nodes)." in problem.message
@@ -379,7 +379,7 @@ def test_a_refusal_by_onnxruntime_is_quoted_without_its_source_location() -> Non
     assert problem.code == "EPB401"
     assert problem.message == f"compiling 'decode' for npu failed: {why}"
     assert problem.hint is not None
-    assert "Give every open dimension a size" in problem.hint
+    assert "Set a size for every open dimension" in problem.hint
 
 
 LIMITATION = Limitation(

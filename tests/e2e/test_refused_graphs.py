@@ -102,7 +102,7 @@ def test_data_dependent_sizes_are_reported_with_the_node_where_they_begin(projec
     assert "of the model 'voice': " in told
     assert "depends on the data, and no size in the recipe fixes it" in told
     assert "The first is Range '/Range'." in told
-    assert "Give every open dimension a size" not in told
+    assert "Set a size for every open dimension" not in told
 
 
 def test_an_if_whose_branches_want_different_sizes_is_told_as_that(project: Project) -> None:

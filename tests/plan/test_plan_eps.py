@@ -113,7 +113,7 @@ def check(folder: Path, text: str, *expected: tuple[str, str]) -> None:
             "soc_model: SM8750\n",
             f"soc_model: {MARK}SM8750\n      htp_arch: 73\n",
             (
-                "QNNExecutionProvider: SM8750 has htp_arch 79; the EP ignores another htp_arch in silence, and writes it into the "
+                "QNNExecutionProvider: SM8750 has htp_arch 79; the EP silently ignores another htp_arch, but writes it into the "
                 "model's compatibility string."
             ),
         ),
