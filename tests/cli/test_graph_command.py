@@ -64,7 +64,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(folder: Path) -> None:
 def test_a_file_that_is_no_picture_is_left_alone(folder: Path) -> None:
     done = epbuild(folder, "graph", "-o", "epbuild.yaml")
     assert done.returncode == 2
-    assert "ends with none of .svg" in done.stderr
+    assert "does not end in any of .svg" in done.stderr
     assert (folder / "epbuild.yaml").read_text(encoding="utf-8") == RECIPE
 
 

@@ -153,10 +153,7 @@ def test_a_file_that_an_index_gets_later_is_no_reason_to_change_a_lock(checkout:
 def test_a_package_that_nobody_has_cannot_be_upgraded(checkout: Checkout) -> None:
     checkout.lock()
     told = checkout.refusal(2, "--upgrade-package", "nunpy")
-    assert (
-        "neither a toolchain nor a model of the recipe needs a package 'nunpy' that could be upgraded. Did you mean 'numpy'? [EPB248]"
-        in told
-    )
+    assert "no toolchain or model of the recipe uses a package 'nunpy' to upgrade. Did you mean 'numpy'? [EPB248]" in told
 
 
 def test_a_toolchain_is_locked_for_every_platform_that_it_names(checkout: Checkout) -> None:
