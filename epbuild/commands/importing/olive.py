@@ -30,7 +30,7 @@ _PASSES = {
     "addolivemetadata": ("Olive's metadata", "The manifest records where an artifact comes from."),
 }
 """Purpose of a pass, and the hint for it."""
-_BEFORE = "Run Olive up to this pass, and name its result with --model."
+_BEFORE = "Run Olive up to this pass, and set --model to its result."
 _REST = {
     "data_configs": ("data for Olive's own passes and evaluators", "Set samples for comparing numbers in a group's `verify`."),
     "evaluators": (
@@ -173,7 +173,7 @@ def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[s
     else:
         what = f"input_model {kind} {settings.get('model_path') or ''}".strip()
         build.leave(
-            what, "epbuild starts from ONNX models and does not export them", "Name the model that Olive exported with --model."
+            what, "epbuild starts from ONNX models and does not export them", "Set --model to the model that Olive exported."
         )
 
 

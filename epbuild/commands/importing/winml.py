@@ -28,15 +28,15 @@ _EPS = {
 _SECTIONS = {
     "loader": (
         "epbuild starts from ONNX models and does not export them",
-        "Name the model that `winml export` wrote with --model.",
+        "Set --model to the model that `winml export` wrote.",
     ),
     "optim": (
         "these are winml's own rewrites of the graph",
-        "Name the model that `winml optimize` wrote with --model, or see `prepare`.",
+        "Set --model to the model that `winml optimize` wrote, or see `prepare`.",
     ),
     "quant": (
         "it calibrates with winml's own data",
-        "Name the model that `winml quantize` wrote with --model, or see `prepare: quantize`.",
+        "Set --model to the model that `winml quantize` wrote, or see `prepare: quantize`.",
     ),
     "eval": ("task metrics", "A group's `verify` compares numbers with the source model's."),
 }
@@ -114,5 +114,5 @@ def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
         build.leave(
             "export",
             "epbuild starts from ONNX models and does not export them",
-            "Name the model that `winml export` wrote with --model.",
+            "Set --model to the model that `winml export` wrote.",
         )
