@@ -1,1 +1,1 @@
-"""Reference pages under `docs/reference/`, out of the schema and the catalog."""
+"""Generator of the reference pages under `docs/reference/`."""

@@ -15,11 +15,11 @@ _REPORT_SCHEMA = _ROOT / "schemas" / "report.schema.json"
 
 
 def main() -> int:
-    """Exit code 1: the pages differ from what their sources say."""
+    """Compare or write the pages. Return exit code 1 if they differ from their sources."""
     parser = argparse.ArgumentParser(prog="python -m tools.reference", description=main.__doc__)
-    parser.add_argument("--write", action="store_true", help="write the pages, and remove those that are no more")
+    parser.add_argument("--write", action="store_true", help="write the pages, and remove obsolete ones")
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=_FOLDER, help="where they are; default: docs/reference of this checkout"
+        "folder", nargs="?", type=Path, default=_FOLDER, help="folder of the pages; default: docs/reference of this checkout"
     )
     arguments = parser.parse_args()
     if arguments.write:
@@ -28,19 +28,19 @@ def main() -> int:
             _REPORT_SCHEMA.write_text(report_schema(), encoding="utf-8", newline="\n")
     stale = differences(arguments.folder)
     for name in stale:
-        sys.stderr.write(f"{arguments.folder / name} is not what its sources say; run `python -m tools.reference --write`\n")
+        sys.stderr.write(f"{arguments.folder / name} is out of date; run `python -m tools.reference --write`\n")
     return 1 if stale else 0
 
 
 def differences(folder: Path) -> list[str]:
-    """The names of the pages that are missing, out of date, or no more."""
+    """Return the names of pages that are missing, out of date, or obsolete."""
     pages = reference_pages()
     there = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     return sorted(name for name in pages.keys() | there.keys() if pages.get(name) != there.get(name))
 
 
 def write(folder: Path) -> None:
-    """Make the folder's pages what their sources say."""
+    """Write the pages into the folder, and remove obsolete ones."""
     folder.mkdir(parents=True, exist_ok=True)
     pages = reference_pages()
     for path in folder.iterdir():

@@ -1,4 +1,4 @@
-"""The JSON Schema of reports, out of the structs that they are made of, and the docstrings of their fields."""
+"""Generator of the JSON Schema of reports, from their structs and the docstrings of the fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def report_schema() -> str:
-    """The text of `schemas/report.schema.json`."""
+    """Return the text of `schemas/report.schema.json`."""
     definitions: dict[str, Any] = {}
     root = _object(Report, definitions)
     root["properties"]["format"]["const"] = FORMAT
@@ -75,7 +75,7 @@ def _value(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _descriptions(kind: type) -> dict[str, str]:
-    """The docstring below each field."""
+    """Return the docstring of each field."""
     [tree] = ast.parse(inspect.getsource(kind)).body
     return dict(_documented(tree.body)) if isinstance(tree, ast.ClassDef) else {}
 
