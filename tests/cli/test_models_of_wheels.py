@@ -160,7 +160,7 @@ def test_of_many_files_the_nearest_are_named(index: Index) -> None:
 def test_a_wheel_without_models_says_so(index: Index) -> None:
     index.has(files={})
     text = index.refusal("package:my-models==1.0/onnx/det.onnx", PlanError, "EPB295")
-    assert "no file of that kind at all" in text
+    assert "no files of this type" in text
 
 
 def test_a_path_that_several_folders_have_is_refused_and_a_whole_path_is_not(index: Index) -> None:
