@@ -79,6 +79,8 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     """Known values of the device metadata keys that distinguish the EP's devices."""
     cannot: tuple[facts.Limitation, ...] = ()
     refuse: tuple[facts.Refusal, ...] = ()
+    rewrites: tuple[facts.Rewrite, ...] = ()
+    """Patterns that the preparation `rewrite` replaces."""
     names: Mapping[str, facts.NameTable] = field(default_factory=dict)
     """Known values of options of type name, by option."""
     options: Mapping[str, Option] = field(default_factory=dict)

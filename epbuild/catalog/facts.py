@@ -268,6 +268,25 @@ class Limitation(Struct, frozen=True):
         )
 
 
+class PatternNode(Struct, frozen=True):
+    """Node of a pattern. Equal texts are equal values; a text that begins with `$` is a constant."""
+
+    op: str
+    inputs: tuple[str, ...]
+    output: str
+
+
+class Rewrite(Struct, frozen=True):
+    """Pattern of nodes that an EP fails on, with a replacement of its last node that computes the same."""
+
+    name: str
+    summary: str
+    """What the pattern is, as a noun phrase."""
+    nodes: tuple[PatternNode, ...]
+    replacement: PatternNode
+    origin: str
+
+
 class ContextChanges(Struct, frozen=True):
     """Changes around EPContext nodes after which an EP still loads and computes right. The defaults hold if this was never measured."""
 

@@ -17,6 +17,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from epbuild.catalog.catalog import entry, full_name
+from epbuild.catalog.facts import PatternNode
 from epbuild.catalog.preparations import preparation as built_in
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem
@@ -28,7 +30,7 @@ from epbuild.plan.preparation_options import package_problems, preparation_optio
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import ModelSpec, PrepareStep, Reference, ToolchainSpec
-from epbuild.recipe.models import RUN
+from epbuild.recipe.models import REWRITE, RUN
 from epbuild.recipe.nodes import MappingNode, SequenceNode, render
 from epbuild.recipe.paths import rebased
 from epbuild.recipe.patterns import FileFinder, unmatched
@@ -60,7 +62,7 @@ class Preparation(Struct, frozen=True):
     options: Mapping[str, Any] = field(default_factory=dict)
     option_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Staged names of the files that options name, by option."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings from the catalog that a built-in script gets beside the options."""
     staged: Mapping[str, Path] = field(default_factory=dict)
     """Files beside the model, by staged name."""
@@ -185,9 +187,28 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
         options=options,
         option_files=named,
         packages=packages,
-        settings=known.settings,
+        settings={**known.settings, **catalog_settings(step.kind, given)},
         staged=staged.files,
     )
+
+
+def catalog_settings(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a script gets from the entry of an EP: for `rewrite`, the patterns to replace."""
+    ep = full_name(options["ep"]) if kind == REWRITE else None
+    if ep is None:
+        return {}
+    rows = entry(ep).rewrites
+    nodes = [[_node_document(node) for node in row.nodes] for row in rows]
+    return {
+        "rewrites": [
+            {"name": row.name, "nodes": found, "replacement": _node_document(row.replacement)}
+            for row, found in zip(rows, nodes, strict=True)
+        ]
+    }
+
+
+def _node_document(node: PatternNode) -> dict[str, Any]:
+    return {"op": node.op, "inputs": list(node.inputs), "output": node.output}
 
 
 def _command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[Problem]:

@@ -14,7 +14,8 @@ from epbuild.recipe.paths import is_remote, package_file
 from epbuild.recipe.problems import WRONG_VALUE
 
 RUN: Final = "run"
-BUILT_IN: Final = ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut")
+REWRITE: Final = "rewrite"
+BUILT_IN: Final = ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut", REWRITE)
 """Kinds that epbuild has a script for. The catalog has their options."""
 LATER: Final = {RUN: ("in", "out", "model")}
 """Names that only the words of a command may refer to."""

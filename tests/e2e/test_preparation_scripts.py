@@ -18,6 +18,7 @@ import epbuild
 from epbuild.cache.location import toolchain_directory
 from epbuild.catalog.preparations import preparation
 from epbuild.core.errors import Problem
+from epbuild.plan.preparing import catalog_settings
 from epbuild.toolchain.process import supervise
 from epbuild.toolchain.provision import Requirements, provision
 from tests.support.worker_listener import WorkerWords
@@ -47,7 +48,14 @@ class Bench:
         self.runs = 0
         self.worker = WorkerWords()
 
-    def run(self, kind: str, source: Path, options: dict[str, Any], files: list[Path] | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        kind: str,
+        source: Path,
+        options: dict[str, Any],
+        files: list[Path] | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """The last report."""
         self.runs += 1
         staging = self.folder / str(self.runs)
@@ -65,7 +73,7 @@ class Bench:
             "source": "in/model.onnx",
             "output": "out/model.onnx",
             "options": options,
-            "settings": dict(preparation(kind).settings),
+            "settings": {**preparation(kind).settings, **(settings or {})},
             "files": {"calibration": samples} if samples else {},
         }
         (staging / "request.json").write_text(json.dumps(request), encoding="utf-8")
@@ -83,15 +91,29 @@ class Bench:
         assert (ending.status == 0) == (last["event"] == "finished"), ending
         return last
 
-    def made(self, kind: str, source: Path, options: dict[str, Any], files: list[Path] | None = None) -> onnx.ModelProto:
+    def made(
+        self,
+        kind: str,
+        source: Path,
+        options: dict[str, Any],
+        files: list[Path] | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> onnx.ModelProto:
         """What a script makes, which is a whole model."""
-        assert self.run(kind, source, options, files)["event"] == "finished"
+        assert self.run(kind, source, options, files, settings)["event"] == "finished"
         onnx.checker.check_model(self.output / "model.onnx", full_check=True)
         return onnx.load(self.output / "model.onnx")
 
-    def refused(self, kind: str, source: Path, options: dict[str, Any], files: list[Path] | None = None) -> tuple[str, str]:
+    def refused(
+        self,
+        kind: str,
+        source: Path,
+        options: dict[str, Any],
+        files: list[Path] | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> tuple[str, str]:
         """What a script says when it refuses, and what to do."""
-        report = self.run(kind, source, options, files)
+        report = self.run(kind, source, options, files, settings)
         assert (report["event"], report["kind"], report["type"]) == ("failed", "error", "Refused")
         assert not list(self.output.iterdir())
         return report["message"], report.get("hint", "")
@@ -355,3 +377,60 @@ def test_these_tests_use_what_the_catalog_asks_for() -> None:
     for kind in ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut"):
         found += package_problems(kind, {}, ToolchainSpec("tools", where, packages=TOOLS), where)
     assert found == []
+
+
+def rms_norm(path: Path, first: bool = True) -> Path:
+    """A model of an RMSNorm as torch exports it, with its weight `first` or last."""
+    rng = np.random.default_rng(0)
+    weight = rng.normal(1, 0.1, 64).astype(np.float32)
+    nodes = [
+        helper.make_node("Pow", ["x", "two"], ["p"]),
+        helper.make_node("ReduceMean", ["p", "axes"], ["m"], keepdims=1),
+        helper.make_node("Add", ["m", "eps"], ["a"]),
+        helper.make_node("Sqrt", ["a"], ["s"]),
+        helper.make_node("Reciprocal", ["s"], ["r"]),
+        helper.make_node("Mul", ["r", "x"], ["y"]),
+        helper.make_node("Mul", ["w", "y"] if first else ["y", "w"], ["z"]),
+    ]
+    constants = [
+        numpy_helper.from_array(weight, "w"),
+        numpy_helper.from_array(np.array(2, np.float32), "two"),
+        numpy_helper.from_array(np.array([-1], np.int64), "axes"),
+        numpy_helper.from_array(np.array(1e-5, np.float32), "eps"),
+    ]
+    x, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, 64]) for name in "xz")
+    graph = helper.make_graph(nodes, "norm", [x], [z], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+def normalized(bench: Bench, model: Path) -> np.ndarray[Any, Any]:
+    """What a model of `rms_norm` computes of random numbers, by the CPU EP."""
+    run = "import numpy, onnxruntime, sys; m, y = sys.argv[1:]; s = onnxruntime.InferenceSession(m, providers=['CPUExecutionProvider'])"
+    run += "; x = numpy.random.default_rng(1).normal(0, 1, (1, 8, 64)).astype('float32'); numpy.save(y, s.run(None, {'x': x})[0])"
+    subprocess.run([bench.python, "-I", "-c", run, model, bench.folder / "z.npy"], check=True)
+    return np.load(bench.folder / "z.npy")  # type: ignore[no-any-return]
+
+
+def rewrites() -> dict[str, Any]:
+    """The settings that a recipe's `rewrite: qnn` gets."""
+    return {"rewrites": json.loads(json.dumps(catalog_settings("rewrite", {"ep": "qnn"})["rewrites"]))}
+
+
+def test_rewrite_gives_the_same_numbers_and_keeps_external_data(bench: Bench, tmp_path: Path) -> None:
+    source = rms_norm(tmp_path / "norm.onnx")
+    model = bench.made("rewrite", source, {"ep": "qnn"}, settings=rewrites())
+    assert list(model.graph.node[-1].input) == ["y", "w"]
+    assert (normalized(bench, bench.output / "model.onnx") == normalized(bench, source)).all()
+
+    external = tmp_path / "external"
+    external.mkdir()
+    onnx.save(onnx.load(source), external / "norm.onnx", save_as_external_data=True, location="weights.bin", size_threshold=128)
+    bench.made("rewrite", external / "norm.onnx", {"ep": "qnn"}, settings=rewrites())
+    assert bench.bytes()["weights.bin"] == (external / "weights.bin").read_bytes()
+
+
+def test_rewrite_refuses_a_model_without_the_patterns(bench: Bench, tmp_path: Path) -> None:
+    message, hint = bench.refused("rewrite", rms_norm(tmp_path / "norm.onnx", first=False), {"ep": "qnn"}, settings=rewrites())
+    assert message == "the model has none of the patterns: rmsnorm"
+    assert hint == "Remove this step from 'prepare'."

@@ -17,6 +17,7 @@ epbuild: 1
 name: refused
 toolchains:
   qnn: {packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]}
+  tools: {packages: [onnx==1.23.2]}
 models: {MODELS}
 targets:
   npu: {toolchain: qnn, ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}
@@ -67,15 +68,17 @@ def failures(project: Project, models: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_a_norm_that_qnn_refuses_for_memory_compiles_with_its_weight_last(project: Project) -> None:
+def test_a_norm_that_qnn_refuses_for_memory_compiles_once_it_is_rewritten(project: Project) -> None:
     write_norm(project.folder / "first.onnx", "weight", "normal")
     write_norm(project.folder / "last.onnx", "normal", "weight")
-    [told] = failures(project, "{first: first.onnx, last: last.onnx}")
+    rewritten = "{path: first.onnx, prepare: [{rewrite: qnn, toolchain: tools}]}"
+    [told] = failures(project, f"{{first: first.onnx, last: last.onnx, rewritten: {rewritten}}}")
     assert (project.folder / "dist/each-last/manifest.json").is_file()
+    assert (project.folder / "dist/each-rewritten/manifest.json").is_file()
     assert told.startswith("compile:each-first/npu/first: error: compiling 'first' for npu failed: Failed to finalize QNN graph.")
     assert "QNN_COMMON_ERROR_MEM_ALLOC" in told
     assert "MB: the EP refused the graph, and memory was not short." in told
-    assert "make the weight its second input: Mul(x, weight)." in told
+    assert "add `{rewrite: qnn, toolchain: ...}` to the model's `prepare`" in told
     assert "-j" not in told
     assert told.endswith("[EPB401]")
 
