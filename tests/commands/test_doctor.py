@@ -169,7 +169,7 @@ def test_no_remote_cache_is_a_note(tmp_path: Path) -> None:
         ({REMOTE: "https://cache.example"}, "remote cache", "error", "without a trusted key"),
         ({REMOTE: "/no/such/folder"}, "remote cache", "warning", "the folder does not exist"),
         ({SIGNING_KEY: "nonsense"}, "signing key", "warning", "contains no signing key"),
-        ({SIGNING_KEY: KEY}, "signing key", "warning", "holds a public key"),
+        ({SIGNING_KEY: KEY}, "signing key", "warning", "contains a public key"),
     ],
 )
 def test_what_a_variable_names_wrongly_is_a_line(

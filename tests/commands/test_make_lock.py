@@ -93,7 +93,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
 def test_a_file_of_another_program_that_has_the_name_of_the_lock_is_left_as_it_is(index: Index) -> None:
     place = index.recipe.with_suffix(".lock")
     place.write_text('{"nodes": {}}\n', encoding="utf-8")
-    with pytest.raises(PlanError, match="this is no lock of epbuild"):
+    with pytest.raises(PlanError, match="this is not an epbuild lock"):
         index.lock()
     assert place.read_text(encoding="utf-8") == '{"nodes": {}}\n'
 

@@ -55,5 +55,5 @@ def test_a_record_that_another_epbuild_would_write_is_not_used(built: Workshop) 
     data = seal(COMPILE, key, record, KEY)
     assert unseal(data, COMPILE, "0" * 64, {KEY.public}) == Unusable(Reason.OTHER_KEY)
     del record["result"]["measured"]
-    with pytest.raises(ValueError, match="not of the shape"):
+    with pytest.raises(ValueError, match="its structure is not one that this epbuild reads"):
         seal(COMPILE, key, record, KEY)

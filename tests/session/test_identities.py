@@ -192,7 +192,7 @@ def test_another_toolchain_there_is_refused_and_for_this_platform_a_warning(aski
     found.fetch()
     [warning] = [event.problem for event in found.events if isinstance(event, Warned)]
     assert warning.code == "EPB532"
-    assert warning.message.startswith("on builder: the toolchain 'qnn' differs here")
+    assert warning.message.startswith("on builder: the toolchain 'qnn' differs on this machine")
     assert found.known.of(found.plan.actions[CLASSIFIER]) is None
 
 
