@@ -16,7 +16,7 @@ _MODEL = {
     1: "IR version", 2: "producer name", 3: "producer version", 4: "domain", 5: "model version", 6: "doc string", 8: "opset import",
     20: "training graph", 25: "function",
 }  # fmt: skip
-_GRAPH = {2: "graph name", 10: "graph's doc string", 14: "quantisation"}
+_GRAPH = {2: "graph name", 10: "graph's doc string", 14: "quantization"}
 _NAMED = {5: ("initializer", 8), 11: ("input", 1), 12: ("output", 1), 13: ("value", 1), 15: ("sparse initializer", 0)}
 _NODE = {1: "input", 2: "output", 4: "operator", 6: "doc string", 7: "domain", 8: "overload", 9: "metadata", 10: "devices"}
 

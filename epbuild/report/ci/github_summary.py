@@ -65,7 +65,7 @@ class WithStepSummary(Listener):
                 ended = "failed, as allowed" if allowed else "failed"
                 self._row(step, ended, 0.0, None, "not tried again" if remembered else "")
             case StepCompared(step, verdict, seconds, _, size):
-                self._row(step, {"same": "same", "known": "known to differ"}.get(verdict, "differs"), seconds, size, "made again")
+                self._row(step, {"same": "same", "known": "known to differ"}.get(verdict, "differs"), seconds, size, "rebuilt")
             case OutputCompared(_, directory, before, after):
                 self._outputs[directory] = SizeChange(directory, before, after)
             case OutputRemoved(_, directory, size=size) if size:

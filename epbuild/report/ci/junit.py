@@ -21,7 +21,7 @@ from epbuild.session.events import StepCompared
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MAX_MESSAGE = 2000
 _OWN_SUITE = "epbuild run"
-_MADE_AGAIN = "made again: "
+_MADE_AGAIN = "rebuilt: "
 
 
 class _Case(Struct, frozen=True):

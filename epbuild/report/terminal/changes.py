@@ -213,7 +213,7 @@ def _own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, float]]:
             compiles[f"share:{place.rpartition('/')[0]}"] += took
     for step, took in seconds.items():
         inner = compiles.get(step, 0.0)
-        yield (f"{step}, beside its compiles" if inner else step), max(0.0, took - inner)
+        yield (f"{step}, without its compiles" if inner else step), max(0.0, took - inner)
 
 
 def _saving(found: Iterable[SharingSaved]) -> tuple[str, str, str, str]:

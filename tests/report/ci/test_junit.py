@@ -82,7 +82,7 @@ def test_what_is_made_again_and_differs_is_a_case_of_its_own() -> None:
     compared = StepCompared(step, "different", 1.0, 2, 10, problems=(Problem("EPB650", "not the same", StepId(step)),))
     assert cases(written(StepFinished(step, "built", 1.0), compared)) == {
         step: ("main/phone", "passed", None),
-        f"made again: {step}": ("main/phone", "failure", "not the same."),
+        f"rebuilt: {step}": ("main/phone", "failure", "not the same."),
     }
 
 

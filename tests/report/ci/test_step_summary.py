@@ -54,7 +54,7 @@ def test_a_build_appends_tables_of_its_failures_sizes_and_steps(summary: Path, j
         "| `dist/new` | 100 bytes | 130 bytes | +30 bytes | +30.0% |",
         f"| `{COMPILE}` | built | 7.2 s | 268.7 MB | `1 EPContext node` |",
         f"| `{COMPILE}` | failed |  |  |  |",
-        f"| `{SHARE}` | same | 2.5 s | 752.2 kB | `made again` |",
+        f"| `{SHARE}` | same | 2.5 s | 752.2 kB | `rebuilt` |",
     ):
         assert line in text.splitlines()
     assert reason.partition("bold")[0] in text, "markup in what an EP said is shown, not obeyed"

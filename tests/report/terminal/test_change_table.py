@@ -205,7 +205,7 @@ def test_time_is_told_by_step_longest_first_and_a_share_step_without_its_compile
         "toolchain qnn                                                    40.0 s      40%",
         "compile:g/t/prefill                                              30.0 s      30%",
         "compile:g/t/decode                                               20.0 s      20%",
-        "share:g/t, beside its compiles                                   10.0 s      10%",
+        "share:g/t, without its compiles                                  10.0 s      10%",
         "emit:g/t/directory                                                0.0 s       0%",
         "",
     ]
