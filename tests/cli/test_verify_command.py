@@ -105,8 +105,8 @@ def test_what_could_not_be_checked_is_told_once_for_each_reason_and_is_no_failur
     done = epbuild(tmp_path, "verify", "dist")
     assert done.returncode == 0
     told = " ".join(done.stdout.split())
-    assert "a/m_ctx.onnx, b/m_ctx.onnx, c/m_ctx.onnx and 2 more: It is unknown what the inputs" in told
-    assert told.count("It is unknown what the inputs") == 1
+    assert "a/m_ctx.onnx, b/m_ctx.onnx, c/m_ctx.onnx and 2 more: The inputs and outputs of its source" in told
+    assert told.count("The inputs and outputs of its source are unknown.") == 1
 
 
 def test_scripts_get_every_finding_as_json(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_hostile_archive_is_one_finding_and_touches_nothing(tmp_path: Path, te
     code, found = received(tmp_path, "model.zip", temporary=temporary)
     [(check, subject, error, message)] = failures(found)
     assert (code, check, subject, error) == (1, "archive", "model.zip", "EPB631")
-    assert message.startswith(r"The member '../evil\x1b[2J' is not named by a path below a folder")
+    assert message.startswith(r"The member '../evil\x1b[2J' is not a relative path")
     assert not list(tmp_path.rglob("*evil*"))
 
 
@@ -274,7 +274,7 @@ def test_an_archive_is_the_one_that_the_provenance_beside_it_is_about(tmp_path: 
     assert (code, found[-1]["check"], found[-1]["message"]) == (
         1,
         "load",
-        "It was not loaded, because one of its files failed a check.",
+        "It was not loaded, because its files failed their checks.",
     )
     for text in ("", "[]", "{}", '{"_type": "https://in-toto.io/Statement/v1", "subject": 5}', "[" * 100_000):
         statement.write_text(text, encoding="utf-8")

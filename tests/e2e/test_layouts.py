@@ -432,7 +432,7 @@ def test_every_form_is_verified_as_it_is_and_damage_in_it_is_told(quick: Project
     manifest.write_bytes(manifest.read_bytes().replace(b'"left_ctx.onnx"', b'"gone_ctx.onnx"'))
     done = quick.epbuild("verify", "dist/all.ortpackage")
     assert done.returncode == 1
-    assert "The provenance is about another file" in " ".join(done.stdout.split())
+    assert "The provenance covers a different file" in " ".join(done.stdout.split())
     context = (quick.folder / "dist/folder/left/left_qnn.bin").read_bytes()
     blob = quick.folder / "dist/oci/left/blobs/sha256" / hashlib.sha256(context).hexdigest()
     for packed, file, place in (

@@ -135,7 +135,7 @@ def test_padding_that_the_ep_never_sets_is_told_as_that_and_fails(project: Proje
     assert event["kept"] in event["problems"][0]["hint"]
     done = project.epbuild("run", "epbuild.yaml", "compile:left/*", "--rebuild-and-compare")
     if done.returncode:
-        assert "look like padding that was never set" in done.stdout
+        assert "look like uninitialized padding" in done.stdout
         assert "[EPB650]" in done.stderr
 
 

@@ -70,7 +70,7 @@ def test_what_passes_is_published_with_its_figures_and_what_fails_is_not(project
     project.edit("snr_db: 20", "snr_db: 200")
     done = project.epbuild("verify", "dist/right", "--numbers", "--recipe", "epbuild.yaml")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "and has to be 200" in " ".join(done.stdout.split())
+    assert "below the limit 200" in " ".join(done.stdout.split())
 
 
 def test_models_whose_check_ends_without_figures_are_not_whole(project: Project) -> None:

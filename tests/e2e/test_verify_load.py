@@ -171,7 +171,7 @@ def test_the_numbers_of_a_shared_context_are_those_of_the_unshared_model(built: 
         assert "These figures are of the same model compiled without sharing" in found["numbers", name]["message"]
     without = findings(built, DECODER, "--numbers", status=0)
     assert without["numbers", "decode_ctx.onnx"]["outcome"] == "skipped"
-    assert "with --recipe, the same model is compiled un-shared" in without["numbers", "decode_ctx.onnx"]["message"]
+    assert "with --recipe, the same model is compiled without sharing" in without["numbers", "decode_ctx.onnx"]["message"]
 
 
 _CRASHING = """

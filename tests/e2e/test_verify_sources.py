@@ -98,7 +98,7 @@ def test_every_source_is_found_and_compared_with(built: Project) -> None:
     ):
         assert numbers(built, place).startswith(f"numbers {models} passed")
     for place in ("dist/folder/merged", "dist/merged.zip"):
-        assert "it was merged from data, scaled; name one model" in numbers(built, place).lower()
+        assert "it was merged from data, scaled; name an equivalent model" in numbers(built, place).lower()
 
     # A prepared model that the cache has lost is named where nothing else can be compared.
     for blob in (built.cache / "cas/sha256").rglob("*"):

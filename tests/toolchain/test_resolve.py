@@ -338,7 +338,7 @@ def test_a_python_that_has_to_be_looked_for_is_found_or_told_missing(tmp_path: P
         find_python(toolchain("a", python=str(tmp_path / "python")))
     (problem,) = caught.value.problems
     assert (problem.code, problem.where) == ("EPB309", WHERE)
-    assert "is not here: uv reported: " in problem.message
+    assert "is not installed; uv reported: " in problem.message
 
 
 @pytest.mark.slow

@@ -166,7 +166,7 @@ def test_a_model_with_a_fault_reaches_no_ep_nor_do_models_that_share_with_it(fol
         assert outcomes["npu/prefill_ctx.onnx"] == ("skipped", "It was not loaded, because one of its files failed a check.")
         assert outcomes["npu/decode_ctx.onnx"][0] == outcome
         if share:
-            words = "It was not loaded, as it would be loaded together with npu/prefill_ctx.onnx, which failed a check."
+            words = "It was not loaded, because it would be loaded together with npu/prefill_ctx.onnx, which failed a check."
             assert outcomes["npu/decode_ctx.onnx"][1] == words
 
 
@@ -227,7 +227,7 @@ def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(folder:
     assert {finding.outcome for finding in found.values()} == {"failed" if strict else "skipped"}
     assert {finding.code for finding in found.values()} == {"EPB640" if strict else None}
     assert found["load", "decode"].message == f"{QNN} cannot load models that share here: it crashes."
-    assert "it crashes; with --recipe, the same model is compiled un-shared" in found["numbers", "decode"].message
+    assert "it crashes; with --recipe, the same model is compiled without sharing" in found["numbers", "decode"].message
 
 
 def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path) -> None:
@@ -236,18 +236,18 @@ def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path) 
     strange = dataclasses.replace(found, manifest=replace(found.manifest, eps={"AcmeExecutionProvider": {}}))
     findings = list(check_live(strange, LiveCheck(), NO_LINES))
     assert {finding.outcome for finding in findings} == {"skipped"}
-    assert findings[0].message.startswith("The catalog does not know AcmeExecutionProvider; ")
+    assert findings[0].message.startswith("The catalog does not have AcmeExecutionProvider; ")
 
 
 @pytest.mark.parametrize(
     ("written", "outcome", "code", "words"),
     [
         ("EP_SUPPORTED_OPTIMAL", "passed", None, f"{QNN} accepts it on cpu from Acme as it is."),
-        ("EP_SUPPORTED_PREFER_RECOMPILATION", "passed", None, "would do better with one compiled anew"),
+        ("EP_SUPPORTED_PREFER_RECOMPILATION", "passed", None, "prefers that it is recompiled"),
         ("EP_UNSUPPORTED", "failed", "EPB645", f"{QNN} rejects it on cpu from Acme; it was compiled for EP_UNSUPPORTED."),
-        ("EP_NOT_APPLICABLE", "skipped", None, "does not judge"),
-        ("EP_SOMETHING_NEW", "skipped", None, "answered with EP_SOMETHING_NEW, which is new"),
-        ("v2:6", "skipped", None, "did not answer: cannot judge v2:6."),
+        ("EP_NOT_APPLICABLE", "skipped", None, "does not report whether"),
+        ("EP_SOMETHING_NEW", "skipped", None, "answered with EP_SOMETHING_NEW, which epbuild does not know"),
+        ("v2:6", "skipped", None, "did not report whether it accepts it on this machine: cannot judge v2:6."),
     ],
 )
 def test_the_eps_own_judgement_of_a_model_and_a_device_is_told(
@@ -266,7 +266,7 @@ def test_numbers_that_are_near_enough_pass_and_those_that_are_not_are_named(fold
     near = compared(folder, made=MadeInputs(3))
     assert near.outcome == "passed"
     assert near.message.startswith(
-        "Its numbers are near enough to those of the CPU EP, for seed 3 (generated inputs: weak evidence): file: cosine "
+        "Its outputs are close enough to those of the CPU EP, for seed 3 (generated inputs: weak evidence): file: cosine "
         "1.000000, snr_db 60.0"
     )
     assert "; the worst value, for seed 3, is file[" in near.message
@@ -274,7 +274,7 @@ def test_numbers_that_are_near_enough_pass_and_those_that_are_not_are_named(fold
     far = compared(folder, made=MadeInputs(3))
     assert (far.outcome, far.code) == ("failed", "EPB646")
     assert far.message.startswith(
-        "Its only output is too much from the CPU EP's, for seed 3 (generated inputs: weak evidence): "
+        "Its only output differs too much from the CPU EP's, for seed 3 (generated inputs: weak evidence): "
         "file: snr_db is 0.0, below the limit 20"
     )
     (figures,) = far.figures
@@ -296,7 +296,7 @@ def test_what_each_number_may_be_off_by_is_held_where_it_is_asked_for(folder: Pa
     behave(folder, "decode_ctx", factor=2)
     assert compared(folder, rtol=2.0).outcome == "passed"
     far = compared(folder, rtol=0.5)
-    assert far.message.startswith("3 of 6 numbers are too far from those of the CPU EP; the worst, for seed 0, is file[")
+    assert far.message.startswith("3 of 6 values differ too much from those of the CPU EP; the worst, for seed 0, is file[")
     assert far.hint is not None
     assert "allow it with --atol and --rtol" in far.hint
     assert "file: cosine 1.000000, snr_db 0.0" in far.message
@@ -307,7 +307,7 @@ def test_no_tolerance_makes_numbers_pass_that_are_all_smaller_than_it(folder: Pa
     behave(folder, "decode_ctx", factor=0)
     found = compared(folder, inputs={"": folder / "in.npz"}, atol=0.1)
     assert (found.outcome, found.code) == ("failed", "EPB646")
-    assert "what is allowed is more than any of their numbers, and by their own scale they are too far" in found.message
+    assert "the allowed difference exceeds every value, and relative to their own scale they differ too much" in found.message
     behave(folder, "decode_ctx", factor=1.001)
     assert compared(folder, inputs={"": folder / "in.npz"}, atol=0.1).outcome == "passed"
 
@@ -326,7 +326,7 @@ def test_a_reference_that_shows_nothing_is_never_passed(folder: Path, value: flo
     np.savez(folder / "in.npz", x=array)
     found = compared(folder, inputs={"": folder / "in.npz"})
     assert (found.outcome, found.code) == ("skipped", "EPB665")
-    assert "Its numbers cannot be judged, for in.npz: file: " in found.message
+    assert "Its outputs cannot be judged, for in.npz: file: " in found.message
     assert words in found.message
     assert found.hint is not None
     assert "--inputs" in found.hint
@@ -348,9 +348,7 @@ def test_the_worst_of_several_inputs_is_told_with_its_input(folder: Path) -> Non
         (place / "input_0.pb").write_bytes(tensor.SerializeToString())
     behave(folder, "decode_ctx", factor=1.5)
     found = compared(folder, inputs={"": folder / "sets"}, rtol=0.0, atol=0.25)
-    message = (
-        "12 of 18 numbers are too far from those of the CPU EP; the worst, for test_data_set_1, is file[0, 0]: expected 8, got 12"
-    )
+    message = "12 of 18 values differ too much from those of the CPU EP; the worst, for test_data_set_1, is file[0, 0]: expected 8, got 12"
     assert found.message.startswith(message)
 
 
