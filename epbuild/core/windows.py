@@ -1,6 +1,6 @@
 """Windows API calls beyond psutil: jobs, times of change, console colors.
 
-Each call follows Microsoft's documentation, and none was run on Windows: docs/concepts/windows.md explains the
+Each call follows Microsoft's documentation, and none was run on Windows: docs/getting-started/installation.md explains the
 consequences. A failed call is never an error: epbuild continues without its effect.
 """
 

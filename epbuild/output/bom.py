@@ -1,7 +1,7 @@
 """Bill of materials of an output: CycloneDX 1.6 in JSON.
 
 It lists the models as machine learning models (an ML-BOM). The format: https://cyclonedx.org/docs/1.6/json/.
-docs/formats/provenance.md describes the fields that epbuild writes.
+docs/concepts/file-formats.md describes the fields that epbuild writes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Provenance of an output: an in-toto statement with a SLSA predicate.
 
 Both are version 1, in plain JSON, unsigned. The formats: https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md and
-https://slsa.dev/spec/v1.0/provenance. docs/formats/provenance.md describes the fields that epbuild writes.
+https://slsa.dev/spec/v1.0/provenance. docs/concepts/file-formats.md describes the fields that epbuild writes.
 """
 
 from __future__ import annotations
