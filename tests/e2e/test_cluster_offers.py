@@ -45,7 +45,7 @@ def test_a_worker_tries_what_it_can_do_and_an_emulator_is_no_real_device(cluster
     [load] = json.loads(project.epbuild("plan", "--json", *on(cluster)).stdout)["workloads"]
     assert (load["eps"], load["real_device"], load["slots"]) == (["QNNExecutionProvider"], True, 0)
     [machine] = load["others"]
-    assert machine["why"].startswith("cpu from")
+    assert machine["why"].startswith("only cpu from")
     shown = " ".join(project.epbuild("plan", *on(cluster)).stdout.split())
     assert "on a real device" in shown
     assert "cpu from" in shown
@@ -64,7 +64,7 @@ def test_what_turns_out_to_be_more_than_a_machine_can_do_is_offered_no_more(clus
     assert done.returncode == 3, done.stdout + done.stderr
     assert "cannot compile for this GPU or NPU here" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
-    cluster.workers[0].wait_for("ep:OpenVINOExecutionProvider@gpu: not offered any more")
+    cluster.workers[0].wait_for("ep:OpenVINOExecutionProvider@gpu: no longer offered")
     [load] = json.loads(project.epbuild("plan", "--json", *on(cluster)).stdout)["workloads"]
     assert (load["eps"], load["machines"], load["likely_seconds"]) == (["OpenVINOExecutionProvider@gpu"], [], None)
 

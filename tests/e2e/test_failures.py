@@ -180,7 +180,7 @@ def test_an_expectation_that_is_not_met_fails_the_step_without_another_compile(t
     begin = log.stat().st_mtime_ns
     done = two_groups.epbuild("run")
     assert done.returncode == 1
-    assert "became 1 EPContext nodes; the recipe expects 7" in done.stderr
+    assert "was compiled to 1 EPContext nodes; the recipe expects 7" in done.stderr
     assert log.stat().st_mtime_ns == begin
 
 

@@ -148,7 +148,7 @@ TAMPERED: list[tuple[str, Callable[[str], str], int, str, str]] = [
         other_requirement,
         2,
         "EPB244",
-        "asks for",
+        "but epbuild.lock was created for",
     ),
     (
         "a version",

@@ -86,7 +86,7 @@ def test_a_target_for_several_socs_differs_in_times_of_day_alone_and_that_is_kno
     code, told = compared(project, "epbuild.yaml", "emit:left/*")
     [event] = told.values()
     assert (code, event["verdict"], event["problems"]) == (0, "known", [])
-    assert "time of day" in event["known"]
+    assert "current time" in event["known"]
     [difference] = event["differences"]
     [found] = difference["found"]
     assert (found["meaning"], found["part"]) == ("timestamp", "member dlc.metadata2.3.0")
@@ -122,7 +122,7 @@ def test_the_manifest_of_a_target_for_several_socs_says_why_it_is_not_reproducib
     project.edit(ONE_SOC, SOCS)
     project.build()
     manifest = json.loads(project.files("dist/left")["manifest.json"])
-    assert "time of day" in manifest["target"]["not_reproducible"]
+    assert "current time" in manifest["target"]["not_reproducible"]
     jsonschema.validate(manifest, schema("manifest"))
 
 
