@@ -129,6 +129,6 @@ def test_validate_tells_the_lines_to_write_and_takes_them(pages: Project) -> Non
     pages.recipe.write_text(open_sizes.replace("  reader: reader.onnx\n", f"  reader:\n{below}"), encoding="utf-8")
     refused = pages.epbuild("validate")
     assert refused.returncode == 2, "the other member has sizes that do not agree with those"
-    assert "the model fixes it to [1, 3, 224, 224]" in refused.stderr
+    assert "[1, 3, 224, 224] in the model" in refused.stderr
     pages.edit(", input_shapes: {x: [1, 3, 64, 96]}", "")
     succeed(pages, "validate")

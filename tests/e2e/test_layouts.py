@@ -511,12 +511,12 @@ REFUSED = {
     "two models under one name": (
         one_output(layout="ort-model-package", path="dist/p", component_name="same"),
         "EPB225",
-        "would both be the component 'same'",
+        "would both write the component 'same'",
     ),
     "a model's name without the model": (
         one_output(layout="directory", path='"dist/${target}"', model="model.onnx"),
         "EPB222",
-        "have one path",
+        "have the same path",
     ),
     "an archive with another ending": (
         one_output(layout="directory", archive="zip", path='"dist/${group}.tar"'),
@@ -536,7 +536,7 @@ REFUSED = {
     "a push without an image": (
         one_output(layout="directory", path='"dist/${group}"', registry="localhost:5000/x"),
         "EPB106",
-        "'registry' has a meaning only with 'archive: oci'",
+        "'registry' requires 'archive: oci'",
     ),
     "a level that zstd does not have": (
         one_output(layout="directory", archive="{format: tar.zst, level: 30}", path='"dist/${group}.tar.zst"'),
