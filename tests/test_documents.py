@@ -9,7 +9,7 @@ from shutil import copytree
 import pytest
 
 from epbuild.catalog.catalog import known_eps
-from epbuild.report.ci.sarif import error_codes
+from epbuild.report.ci.sarif import read_error_codes
 from tests.support.commands import epbuild
 from tests.support.console_blocks import missing
 
@@ -39,11 +39,11 @@ def test_every_error_code_is_explained_and_no_other() -> None:
         for path in (ROOT / "epbuild").rglob("*.py")
         for code in re.findall(r'"(EPB\d{3})"', path.read_text(encoding="utf-8"))
     }
-    assert error_codes().keys() == raised
+    assert read_error_codes().keys() == raised
 
 
 def test_every_error_code_has_an_example_of_its_message() -> None:
-    for code, found in error_codes().items():
+    for code, found in read_error_codes().items():
         assert found.example.endswith(f" [{code}]")
         assert found.meaning.endswith(".")
         assert found.action.endswith(".")

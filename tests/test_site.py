@@ -21,7 +21,7 @@ import pytest
 import yaml
 from cmarkgfm.cmark import Options
 
-from epbuild.commands.schema import SCHEMAS, editor_schema
+from epbuild.commands.schema import SCHEMAS, build_editor_schema
 from tests.support.browser import opened_browser
 from tools.site import document
 
@@ -144,7 +144,7 @@ def test_every_page_can_be_searched(site: Path) -> None:
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_the_site_has_each_schema_under_its_own_name(site: Path, name: str) -> None:
     served = json.loads((site / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8"))
-    assert served == editor_schema(name)
+    assert served == build_editor_schema(name)
     assert served["$id"] == f"https://epbuild.github.io/epbuild/schemas/{name}.schema.json"
 
 

@@ -16,7 +16,7 @@ from rounds import Contender, interleave
 from standin import make_toolchain
 from workshop import SCRIPTS, Workshop
 
-from epbuild.core.digest import digest_of
+from epbuild.core.digest import hash_bytes
 
 COUNTS = (248, 1_000, 4_000)
 """All of them can be divided by the size of a group."""
@@ -140,7 +140,7 @@ def _of_outputs(workshop: Workshop, count: int, interpreter: Path) -> list[Measu
 def _of_store(workshop: Workshop, count: int, _: Path) -> list[Measured]:
     """The commands that take a store, in which as many remote models are unused for long, or as many blobs are damaged."""
     folder = workshop.cache
-    names = [digest_of(str(number)) for number in range(count)]
+    names = [hash_bytes(str(number)) for number in range(count)]
 
     def unused() -> None:
         for name in names:

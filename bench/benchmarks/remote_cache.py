@@ -18,7 +18,7 @@ from results import Result, Series
 from rounds import Contender, interleave
 from workshop import SCRIPTS, Unable, Workshop
 
-from epbuild.core.digest import file_digest
+from epbuild.core.digest import hash_file
 from epbuild.remote.envelope import seal
 from epbuild.remote.keys import SigningKey
 
@@ -75,7 +75,7 @@ def _look_ups(workshop: Workshop, root: Path, places: dict[str, str], rounds: in
 
 def _blob(workshop: Workshop, root: Path, places: dict[str, str], tools: list[str], rounds: int) -> list[Series]:
     noise = write_noise(workshop.folder / "noise.bin", GIB)
-    digest = file_digest(noise)
+    digest = hash_file(noise)
     noise.rename(root / "cas" / digest)
     store, copy = workshop.folder / "fetched", workshop.folder / "copy.bin"
     megabytes: list[float] = []

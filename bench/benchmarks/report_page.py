@@ -24,7 +24,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     sys.path.append(str(CHECKOUT))
     from playwright.sync_api import Browser
 
-    from epbuild.report.html.report_page import page_of
+    from epbuild.report.html.report_page import render_page
     from tests.support.browser import opened_browser
     from tests.support.sample_reports import large_report
 
@@ -33,7 +33,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
 
     def write() -> float:
         begin = time.perf_counter()
-        file.write_text(page_of(document), encoding="utf-8")
+        file.write_text(render_page(document), encoding="utf-8")
         return time.perf_counter() - begin
 
     def opened(browser: Browser, what: str) -> float:

@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from epbuild.core.digest import Blob, document_digest
+from epbuild.core.digest import Blob, hash_document
 from epbuild.remote.cache import RemoteCache
 from epbuild.remote.envelope import RecordKind, RemoteRecord
-from epbuild.remote.opening import folder_stores, web_stores
+from epbuild.remote.opening import open_folder_stores, open_web_stores
 
 
 def _files(record: Mapping[str, Any]) -> Mapping[str, Blob]:
     return {name: Blob(blob["digest"], blob["size"]) for name, blob in record["result"]["artifacts"].items()}
 
 
-KIND = RecordKind("bench", lambda record: document_digest(record["document"]), lambda record: "document" in record, _files)
+KIND = RecordKind("bench", lambda record: hash_document(record["document"]), lambda record: "document" in record, _files)
 
 
 def records(count: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -29,12 +29,12 @@ def records(count: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for number in range(count):
         document = {"members": [f"model_{number}"], "options": options}
         files = {f"model_{part}.onnx": {"digest": f"{number:032x}{part:032x}", "size": 100} for part in range(3)}
-        yield document_digest(document), {"document": document, "result": {"artifacts": files}}
+        yield hash_document(document), {"document": document, "result": {"artifacts": files}}
 
 
 def remote(address: str, trust: set[str]) -> RemoteCache:
     """The remote cache at a URL or in a directory."""
-    stores = web_stores(address) if "://" in address else folder_stores(Path(address))
+    stores = open_web_stores(address) if "://" in address else open_folder_stores(Path(address))
     return RemoteCache(stores, address, trust=trust, warn=lambda problem: sys.exit(str(problem)))
 
 

@@ -13,7 +13,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
 from epbuild.core.records import convert
-from epbuild.engine.capacity import estimated_memory
+from epbuild.engine.capacity import estimate_memory
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action
@@ -145,4 +145,4 @@ class ActionType(ABC, Generic[A, R]):
 
     def memory(self, action: A, measured: int | None) -> int:
         """Return the memory that the action needs: as the recipe states, else as `measured` last time, else by its size."""
-        return measured or estimated_memory(self.size(action))
+        return measured or estimate_memory(self.size(action))

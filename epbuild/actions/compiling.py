@@ -15,16 +15,16 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StepId
 from epbuild.onnxfile.read.headers import read_header
-from epbuild.plan.made import Made, prepared_files
+from epbuild.plan.made import Made, list_prepared_files
 from epbuild.plan.member import Member
 from epbuild.plan.possible import find_obstacle
 from epbuild.plan.request import compile_document
 from epbuild.plan.result import CompileResult
 from epbuild.plan.shapes import fit_inputs
-from epbuild.plan.source_problems import source_problems
+from epbuild.plan.source_problems import find_source_problems
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.identity import Identified
-from epbuild.verify.expectations import shared_bytes, unmeasured, unmet_expectations, with_alone
+from epbuild.verify.expectations import find_unmeasured, find_unmet_expectations, measure_shared_bytes, with_alone
 
 if TYPE_CHECKING:
     from epbuild.toolchain.execution import Execution, Workplace
@@ -47,7 +47,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
     def resolve_inputs(self, action: SessionGroup, needed: Sequence[Made], store: BlobStore) -> SessionGroup:
         """Return the group with its prepared members read from the store."""
-        files = {made.action.id: prepared_files(made, store) for made in needed}
+        files = {made.action.id: list_prepared_files(made, store) for made in needed}
         members = (
             _with_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member
             for member in action.members
@@ -66,7 +66,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
             raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can."))
         # The plan has checked the members without a preparation.
         headers = {member.name: read_header(member.graph) for member in action.members if member.prepared is not None}
-        problems = source_problems(action, headers)
+        problems = find_source_problems(action, headers)
         if problems:
             raise PlanError(*problems)
 
@@ -78,7 +78,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
     def finish(self, action: SessionGroup, result: CompileResult, work: Workplace) -> Iterator[CompileResult]:
         from epbuild.compile.executor import measure_alone
 
-        for member in unmeasured(action, result):
+        for member in find_unmeasured(action, result):
             with work.open(member.name) as execution:
                 result = with_alone(result, member, measure_alone(action, member, execution))
             yield result
@@ -89,10 +89,10 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return rebuild(action, document, execution)
 
     def unmet_expectations(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
-        return unmet_expectations(action, result)
+        return find_unmet_expectations(action, result)
 
     def missing_parts(self, action: SessionGroup, result: CompileResult) -> Sequence[str]:
-        return [f"the model '{member.name}' is not measured alone yet" for member in unmeasured(action, result)]
+        return [f"the model '{member.name}' is not measured alone yet" for member in find_unmeasured(action, result)]
 
     def known_differences(self, action: SessionGroup) -> Sequence[KnownDifference]:
         return action.target.known_differences
@@ -143,7 +143,7 @@ def _note(group: SessionGroup, result: CompileResult, member: str | None) -> tup
     size = result.size(files)
     if member is None:
         note = f"{len(models)} models"
-        if (found := shared_bytes(group, result)) is not None:
+        if (found := measure_shared_bytes(group, result)) is not None:
             note += f", sharing saves {found.saved:,} of {found.alone:,} bytes (ratio {found.shown_ratio})"
         if (shared := result.shared_initializers) is not None:
             note += f", weights shared in ONNX: {shared.stored_bytes:,} bytes instead of {shared.total_bytes:,}"

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from epbuild.actions.action_type import ActionType, KeyInputs, StepEnd
 from epbuild.cache.blobs import BlobStore
-from epbuild.plan.made import Made, prepared_files
-from epbuild.plan.preparing import Preparation, preparation_document
+from epbuild.plan.made import Made, list_prepared_files
+from epbuild.plan.preparing import Preparation, build_preparation_document
 from epbuild.plan.result import PreparationResult
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ class Prepare(ActionType[Preparation, PreparationResult]):
         return []
 
     def resolve_inputs(self, action: Preparation, needed: Sequence[Made], store: BlobStore) -> Preparation:
-        return replace(action, source=prepared_files(needed[0], store)) if needed else action
+        return replace(action, source=list_prepared_files(needed[0], store)) if needed else action
 
     def key_document(self, action: Preparation, inputs: KeyInputs) -> dict[str, Any]:
-        return preparation_document(action, inputs.digests, inputs.toolchain)
+        return build_preparation_document(action, inputs.digests, inputs.toolchain)
 
     def run(self, action: Preparation, document: Mapping[str, Any], execution: Execution) -> PreparationResult:
         from epbuild.compile.preparing import prepare

@@ -24,7 +24,7 @@ ACTION_TYPES: Mapping[type, ActionType[Any, Any]] = {
 """Emissions have no entry: their result is an output on disk, which the session emits and the survey compares."""
 
 
-def action_type(action: Action) -> ActionType[Any, Any]:
+def get_action_type(action: Action) -> ActionType[Any, Any]:
     """Return the type of an action. Raises KeyError for an emission."""
     return ACTION_TYPES[type(action)]
 
@@ -37,7 +37,7 @@ def is_stored(action: Action) -> bool:
 def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | None:
     """Return the result in a record of an action; None if it does not have the shape of this version."""
     try:
-        result: ActionResult = action_type(action).read_result(document)
+        result: ActionResult = get_action_type(action).read_result(document)
     except ValidationError:
         return None
     return result
@@ -45,6 +45,6 @@ def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | N
 
 def reject_reasons(action: Action, result: ActionResult) -> tuple[str, ...]:
     """Return why a result cannot be used: its unmet expectations, or else its missing parts."""
-    kind = action_type(action)
+    kind = get_action_type(action)
     unmet = kind.unmet_expectations(action, result)
     return tuple(problem.message for problem in unmet) or tuple(kind.missing_parts(action, result))

@@ -16,10 +16,10 @@ from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.made import Made
 from epbuild.plan.result import VerificationResult
 from epbuild.plan.steps import SessionGroup
-from epbuild.plan.verification import CheckedMember, Verification, verification_document
+from epbuild.plan.verification import CheckedMember, Verification, build_verification_document
 from epbuild.toolchain.identity import Identified
-from epbuild.verify.live.judging import note, number_problems
-from epbuild.verify.live.source import other_values
+from epbuild.verify.live.judging import find_number_problems, format_note
+from epbuild.verify.live.source import find_other_values
 
 if TYPE_CHECKING:
     from epbuild.toolchain.execution import Execution
@@ -38,7 +38,7 @@ class Verify(ActionType[Verification, VerificationResult]):
         return dataclasses.replace(action, members=tuple(_with_reference(action, checked) for checked in action.members))
 
     def key_document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
-        return verification_document(action, inputs.digests, inputs.toolchain)
+        return build_verification_document(action, inputs.digests, inputs.toolchain)
 
     def identity(self, action: Verification, toolchain: Identified) -> dict[str, Any]:
         return toolchain.identity(*action.identity_parts)
@@ -50,10 +50,10 @@ class Verify(ActionType[Verification, VerificationResult]):
         return check_numbers(action, execution, measure_alone)
 
     def unmet_expectations(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
-        return [problem for checked in action.members for problem in number_problems(action, checked, result, fails=True)]
+        return [problem for checked in action.members for problem in find_number_problems(action, checked, result, fails=True)]
 
     def warnings(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
-        return [problem for checked in action.members for problem in number_problems(action, checked, result, fails=False)]
+        return [problem for checked in action.members for problem in find_number_problems(action, checked, result, fails=False)]
 
     def is_comparable(self, action: Verification) -> bool:
         return False  # the result has numbers, and no files
@@ -62,7 +62,7 @@ class Verify(ActionType[Verification, VerificationResult]):
         return action.memory_asked or super().memory(action, measured)
 
     def step_ends(self, action: Verification, result: VerificationResult) -> Iterator[StepEnd]:
-        yield StepEnd(action.id, None, note(result))
+        yield StepEnd(action.id, None, format_note(result))
 
 
 def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMember:
@@ -74,5 +74,5 @@ def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMemb
         header = read_header(member.original.graph)
     except (OSError, MalformedModel):  # reported by the check itself
         return checked
-    differs = bool(other_values(header, action.compiled_of(checked).compiled.model(checked.name).source))
+    differs = bool(find_other_values(header, action.compiled_of(checked).compiled.model(checked.name).source))
     return replace(checked, reference="prepared") if differs else checked

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from epbuild.core.digest import Write, digest_of
+from epbuild.core.digest import Write, hash_bytes
 from epbuild.core.errors import BuildError, Problem, StepId
 
 Role = Literal[
@@ -57,7 +57,7 @@ class Artifact(Struct, frozen=True):
     @classmethod
     def generated(cls, path: str, role: Role, data: bytes) -> Artifact:
         """Create a small file from its bytes."""
-        return cls(path, role, len(data), digest_of(data), data=data)
+        return cls(path, role, len(data), hash_bytes(data), data=data)
 
     @property
     def entry(self) -> FileEntry:
@@ -72,17 +72,17 @@ It raises MissingBlob or DamagedBlob if the store no longer has them, and StoreE
 """
 
 
-def changed(path: str, step: StepId | None, how: str = "") -> BuildError:
+def make_changed_error(path: str, step: StepId | None, how: str = "") -> BuildError:
     """Return the error of a file that has changed since it was listed."""
     message = f"the file {path} changed while it was emitted{how}"
     return BuildError(Problem("EPB415", message, step, "Nothing was kept; run the build again."))
 
 
-def wrong_size(artifact: Artifact, step: StepId | None) -> BuildError:
+def make_size_error(artifact: Artifact, step: StepId | None) -> BuildError:
     """Return the error of a file whose size has changed since it was listed."""
-    return changed(artifact.path, step, f": it no longer has {artifact.size} bytes")
+    return make_changed_error(artifact.path, step, f": it no longer has {artifact.size} bytes")
 
 
-def own_manifest(document: Any) -> Any:
+def extract_own_manifest(document: Any) -> Any:
     """Return epbuild's part of a manifest. That of a model package is in ONNX Runtime's format, and epbuild's part is metadata in it."""
     return document if "files" in document else document["additional_metadata"]["epbuild"]

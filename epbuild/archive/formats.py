@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal, Protocol
 
 from epbuild.archive import tar, zstd
 from epbuild.archive import zip as zipped
-from epbuild.archive.artifact import Artifact, Copy, own_manifest, wrong_size
+from epbuild.archive.artifact import Artifact, Copy, extract_own_manifest, make_size_error
 from epbuild.archive.members import Members
 from epbuild.core.clone import write_pieces
 from epbuild.core.defaults import MANIFEST
@@ -92,9 +92,9 @@ def write_archive(
     return hasher.blob
 
 
-def compressor(method: CompressionMethod, step: StepId | None = None) -> str:
+def find_compressor(method: CompressionMethod, step: StepId | None = None) -> str:
     """Return the library of a method and its version, which its bytes depend on. Raises EnvironmentFailure if it is missing."""
-    return f"zlib {zlib.ZLIB_RUNTIME_VERSION}" if method == "deflate" else zstd.version(step)
+    return f"zlib {zlib.ZLIB_RUNTIME_VERSION}" if method == "deflate" else zstd.get_version(step)
 
 
 def format_of(mark: bytes) -> ArchiveFormat | None:
@@ -102,7 +102,7 @@ def format_of(mark: bytes) -> ArchiveFormat | None:
     return next((found for found in FORMATS.values() if mark in found.MARKS), None)
 
 
-def listed(path: Path) -> Mapping[str, Any] | None:
+def read_listed(path: Path) -> Mapping[str, Any] | None:
     """Read the manifest at the beginning of an archive; None if epbuild did not write the archive.
 
     Raises EnvironmentFailure if the file is compressed by zstd and that package is missing.
@@ -115,7 +115,7 @@ def listed(path: Path) -> Mapping[str, Any] | None:
         if member is None or PurePosixPath(member[0]).name != MANIFEST:
             return None
         document: dict[str, Any] = json.loads(member[1])
-        own = own_manifest(document)
+        own = extract_own_manifest(document)
         return document if isinstance(own["files"], list) and isinstance(own["format"], int) else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
@@ -135,11 +135,11 @@ def _check_size(copy: Copy, step: StepId | None) -> Copy:
             nonlocal size
             size += len(piece)
             if size > artifact.size:
-                raise wrong_size(artifact, step)
+                raise make_size_error(artifact, step)
             write(piece)
 
         copy(artifact, count)
         if size != artifact.size:
-            raise wrong_size(artifact, step)
+            raise make_size_error(artifact, step)
 
     return measured

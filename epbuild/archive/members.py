@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from epbuild.archive.artifact import own_manifest
+from epbuild.archive.artifact import extract_own_manifest
 from epbuild.core.clone import copy_file
 from epbuild.core.defaults import MANIFEST
-from epbuild.core.errors import NothingToVerify, Problem, VerifyError, printable
+from epbuild.core.errors import NothingToVerify, Problem, VerifyError, escape_controls
 from epbuild.core.safepath import BadReference, check_reference, is_device
 from epbuild.core.shown import ProgressLines
 from epbuild.onnxfile.read.headers import read_header
@@ -40,31 +40,31 @@ class CannotUnpack(VerifyError):
     exit_code = 3
 
 
-def corrupt_archive_error(title: str, what: str) -> UnsoundArchive:
+def make_corrupt_error(title: str, what: str) -> UnsoundArchive:
     """Return the error of a damaged archive; `title` is the archive as the user named it, `what` the part and its damage."""
     return UnsoundArchive(Problem("EPB619", what, Path(title), "Copy or download it again."))
 
 
-def unsafe_member_error(title: str, member: str, why: str) -> UnsoundArchive:
+def make_unsafe_error(title: str, member: str, why: str) -> UnsoundArchive:
     """Return the error of a member that could do harm; nothing of the archive is used."""
-    return UnsoundArchive(Problem("EPB631", f"the member {quoted(member)} {why}", Path(title), "The archive is not used."))
+    return UnsoundArchive(Problem("EPB631", f"the member {quote_member(member)} {why}", Path(title), "The archive is not used."))
 
 
-def cannot_unpack_error(title: str, why: str) -> CannotUnpack:
+def make_unpack_error(title: str, why: str) -> CannotUnpack:
     """Return the error of an archive that this machine cannot hold."""
     hint = "It is unpacked in the folder for temporary files: set TMPDIR (on Windows: TEMP) to a folder with more space."
     return CannotUnpack(Problem("EPB638", f"it cannot be unpacked: {why}", Path(title), hint))
 
 
-def nothing_to_verify_error(title: str, why: str) -> NothingToVerify:
+def make_nothing_to_verify_error(title: str, why: str) -> NothingToVerify:
     """Return the error of a path that is not an artifact: a mistake on the command line."""
     return NothingToVerify(Problem("EPB600", f"{title} {why}"))
 
 
-def quoted(member: str) -> str:
+def quote_member(member: str) -> str:
     """Return a member's name for a message: printable, and at most two lines long."""
     text = member if len(member) <= _MAX_NAME_LENGTH else f"{member[:_MAX_NAME_LENGTH]}…"
-    return f"'{printable(text)}'"
+    return f"'{escape_controls(text)}'"
 
 
 class UnlistedMembers(Struct, frozen=True):
@@ -142,19 +142,19 @@ class Members:
         for piece in pieces:
             written += len(piece)
             if written > size:
-                raise corrupt_archive_error(self.title, f"the member {quoted(name)} has more than its {size:,} bytes")
+                raise make_corrupt_error(self.title, f"the member {quote_member(name)} has more than its {size:,} bytes")
             rest = memoryview(piece)
             while rest:  # an almost full disk writes a part only
                 with self._on_disk(name):
                     rest = rest[write(rest) :]
             self._progress.add(len(piece))
         if written < size:
-            raise corrupt_archive_error(self.title, f"the member {quoted(name)} ends after {written:,} of {size:,} bytes")
+            raise make_corrupt_error(self.title, f"the member {quote_member(name)} ends after {written:,} of {size:,} bytes")
 
     def _claim_room(self, name: str, size: int, unlisted: int) -> None:
         self._unlisted -= max(unlisted, 0)
         if self._unlisted < 0:
-            raise unsafe_member_error(
+            raise make_unsafe_error(
                 self.title,
                 name,
                 f"would have {size:,} bytes, which no manifest before it lists: too large for such a small archive",
@@ -162,7 +162,7 @@ class Members:
         with self._on_disk(name):
             free = shutil.disk_usage(self._folder).free
         if size > free:
-            raise cannot_unpack_error(self.title, f"the member {quoted(name)} has {size:,} bytes, but only {free:,} are free")
+            raise make_unpack_error(self.title, f"the member {quote_member(name)} has {size:,} bytes, but only {free:,} are free")
 
     def _learn(self, path: str, place: Path, size: int) -> None:
         """Note the sizes that a manifest lists. A manifest that is not valid is left for `verify` to judge."""
@@ -170,7 +170,7 @@ class Members:
             return
         folder = path.removesuffix(MANIFEST)
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            own = own_manifest(json.loads(place.read_bytes()))
+            own = extract_own_manifest(json.loads(place.read_bytes()))
             self._listed.update({f"{folder}{file['path']}": int(file["size"]) for file in own["files"]})
 
     @contextlib.contextmanager
@@ -179,7 +179,7 @@ class Members:
             yield
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise cannot_unpack_error(self.title, f"the member {quoted(name)} cannot be written: {reason}") from error
+            raise make_unpack_error(self.title, f"the member {quote_member(name)} cannot be written: {reason}") from error
 
 
 class _Progress:
@@ -224,7 +224,7 @@ class Names:
         path = self._path(name, name)
         if self._claim(path, name, folder=False):
             return path
-        raise unsafe_member_error(self._title, name, "occurs twice")
+        raise make_unsafe_error(self._title, name, "occurs twice")
 
     def folder(self, name: str) -> None:
         """Add a folder that is a member itself. Raises UnsoundArchive (EPB631) for an invalid name."""
@@ -236,12 +236,12 @@ class Names:
             path.encode()
             check_reference(path)
         except UnicodeEncodeError as error:
-            raise unsafe_member_error(self._title, name, "has a name that is not UTF-8") from error
+            raise make_unsafe_error(self._title, name, "has a name that is not UTF-8") from error
         except BadReference as error:
-            raise unsafe_member_error(self._title, name, "is not a relative path with '/' that stays in its folder") from error
+            raise make_unsafe_error(self._title, name, "is not a relative path with '/' that stays in its folder") from error
         parts = PurePosixPath(path).parts
         if not parts or len(parts) > _MAX_PATH_PARTS or any(map(is_device, parts)):
-            raise unsafe_member_error(self._title, name, "has a name that is not valid on every platform")
+            raise make_unsafe_error(self._title, name, "has a name that is not valid on every platform")
         return "/".join(parts)
 
     def _claim(self, path: str, name: str, *, folder: bool) -> bool:
@@ -253,11 +253,13 @@ class Names:
             new = key not in self._taken
             other, was_folder = self._taken.setdefault(key, (place, is_folder))
             if other != place:
-                raise unsafe_member_error(self._title, name, f"collides with {quoted(other)} on case-insensitive file systems")
+                raise make_unsafe_error(
+                    self._title, name, f"collides with {quote_member(other)} on case-insensitive file systems"
+                )
             if was_folder != is_folder:
-                raise unsafe_member_error(self._title, name, f"uses {quoted(place)} as both a file and a folder")
+                raise make_unsafe_error(self._title, name, f"uses {quote_member(place)} as both a file and a folder")
         if len(self._taken) > _MAX_PATHS:
-            raise unsafe_member_error(self._title, name, f"is one of more than {_MAX_PATHS:,} files and folders")
+            raise make_unsafe_error(self._title, name, f"is one of more than {_MAX_PATHS:,} files and folders")
         return new
 
 

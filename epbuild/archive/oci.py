@@ -17,12 +17,12 @@ from msgspec.structs import replace
 
 from epbuild.archive import oci_layout, zstd
 from epbuild.archive.artifact import Artifact, FileEntry
-from epbuild.archive.members import Members, corrupt_archive_error, nothing_to_verify_error, quoted
-from epbuild.archive.oci_layout import blob_of, blob_path, descriptor, read_document, why_unreadable
+from epbuild.archive.members import Members, make_corrupt_error, make_nothing_to_verify_error, quote_member
+from epbuild.archive.oci_layout import build_descriptor, find_read_problem, get_blob_path, parse_blob, read_document
 from epbuild.archive.zstd import Compressed
-from epbuild.core.canonical import canonical_json
+from epbuild.core.canonical import encode_canonical
 from epbuild.core.defaults import MANIFEST
-from epbuild.core.digest import Blob, Hasher, digest_of
+from epbuild.core.digest import Blob, Hasher, hash_bytes
 from epbuild.core.safepath import open_regular
 from epbuild.recipe.image_reference import DEFAULT_TAG
 
@@ -38,7 +38,7 @@ class Document(Struct, frozen=True):
 
     @property
     def sha256(self) -> str:
-        return digest_of(self.data)
+        return hash_bytes(self.data)
 
     @property
     def size(self) -> int:
@@ -72,7 +72,7 @@ class Layer(NamedTuple):
     content: Blob | None = None
 
 
-def image(
+def build_image(
     artifacts: Sequence[Artifact | Compressed],
     annotations: Mapping[str, str],
     *,
@@ -95,7 +95,7 @@ def image(
             layers.append(Layer(item.entry))
     config, manifest, index, layout = describe_image(layers, annotations, artifact_type=artifact_type, tag=tag)
     packed.sort(key=lambda artifact: artifact.path, reverse=True)  # of equal files, the first by path is kept
-    blobs = {artifact.sha256: replace(artifact, path=blob_path(artifact.sha256)) for artifact in packed}
+    blobs = {artifact.sha256: replace(artifact, path=get_blob_path(artifact.sha256)) for artifact in packed}
     blobs.pop(config.sha256, None)  # a user's file may hold the same bytes
     return Image(tuple(sorted(blobs.values(), key=lambda artifact: artifact.path)), config, manifest, index, layout)
 
@@ -111,19 +111,19 @@ def describe_image(
 
     `tag` names the image in its layout, for tools that require a name there.
     """
-    config = Document(blob_path(digest_of(_EMPTY)), _EMPTY)
+    config = Document(get_blob_path(hash_bytes(_EMPTY)), _EMPTY)
     manifest = _json_document(
         {
             "schemaVersion": 2,
             "mediaType": oci_layout.MANIFEST_TYPE,
             "artifactType": artifact_type,
-            "config": descriptor(oci_layout.EMPTY_TYPE, config.sha256, config.size),
+            "config": build_descriptor(oci_layout.EMPTY_TYPE, config.sha256, config.size),
             "layers": [_describe_layer(layer) for layer in sorted(layers, key=lambda layer: layer.entry.path)],
             **({"annotations": dict(annotations)} if annotations else {}),
         }
     )
     manifest_descriptor = {
-        **descriptor(oci_layout.MANIFEST_TYPE, manifest.sha256, manifest.size),
+        **build_descriptor(oci_layout.MANIFEST_TYPE, manifest.sha256, manifest.size),
         "artifactType": artifact_type,
         "annotations": {oci_layout.REF_NAME: tag},
     }
@@ -154,25 +154,25 @@ def unpack(folder: Path, members: Members) -> None:
     title = members.title
     manifest = _read_manifest(folder, title)
     with _translate_parse_errors(title, "its manifest"):
-        config = blob_of(manifest["config"])
+        config = parse_blob(manifest["config"])
         layers = [_read_layer(layer) for layer in manifest["layers"]]
     if not any(layer.name is not None for layer in layers):
-        raise nothing_to_verify_error(title, "is an image without named files, such as a container image")
+        raise make_nothing_to_verify_error(title, "is an image without named files, such as a container image")
     checked: set[Blob] = set()
     # The manifest first: it lists the sizes that the other members may have.
     layers.sort(key=lambda layer: layer.name is None or layer.name.rpartition("/")[2] != MANIFEST)
     for blob, name, artifact in layers:
         if name is None:
             continue
-        original = _find_file(folder, blob_path(blob.digest), title)
+        original = _find_file(folder, get_blob_path(blob.digest), title)
         pieces = _read_blob(original, blob, title, checked)
         if artifact is None:
             members.write(name, blob.size, pieces, original)
         else:
-            members.write(name, artifact.size, _decompress(pieces, artifact, f"the layer {quoted(name)}", title))
+            members.write(name, artifact.size, _decompress(pieces, artifact, f"the layer {quote_member(name)}", title))
     # Blobs without a name, and linked ones, have not been read yet.
     for blob in {config, *(layer.blob for layer in layers)} - checked:
-        for _ in _read_blob(_find_file(folder, blob_path(blob.digest), title), blob, title, checked):
+        for _ in _read_blob(_find_file(folder, get_blob_path(blob.digest), title), blob, title, checked):
             pass  # reading a blob checks it
     members.copy_subgraph_data()
 
@@ -185,14 +185,14 @@ def _read_manifest(folder: Path, title: str) -> Mapping[str, Any]:
         images = list(_read_json(folder, oci_layout.INDEX, title)["manifests"])
     if len(images) != 1:
         hint = "copy the one you mean into a separate layout, and name that layout"
-        raise nothing_to_verify_error(title, f"is an image layout with {len(images)} images: {hint}")
+        raise make_nothing_to_verify_error(title, f"is an image layout with {len(images)} images: {hint}")
     with _translate_parse_errors(title, f"its {oci_layout.INDEX}"):
         if images[0]["mediaType"] != oci_layout.MANIFEST_TYPE:
-            raise nothing_to_verify_error(title, "is an image layout that does not contain a single image of files")
-        blob = blob_of(images[0])
+            raise make_nothing_to_verify_error(title, "is an image layout that does not contain a single image of files")
+        blob = parse_blob(images[0])
     if blob.size > oci_layout.MAX_BYTES:
-        raise corrupt_archive_error(title, f"the blob {blob.digest} is too large for a manifest")
-    data = b"".join(_read_blob(_find_file(folder, blob_path(blob.digest), title), blob, title, set()))
+        raise make_corrupt_error(title, f"the blob {blob.digest} is too large for a manifest")
+    data = b"".join(_read_blob(_find_file(folder, get_blob_path(blob.digest), title), blob, title, set()))
     with _translate_parse_errors(title, "its manifest"):
         document = json.loads(data)
     return document if isinstance(document, dict) else {}
@@ -204,24 +204,24 @@ def _translate_parse_errors(title: str, what: str) -> Iterator[None]:
     try:
         yield
     except oci_layout.MALFORMED as error:
-        raise corrupt_archive_error(title, f"{what} does not follow the OCI image specification") from error
+        raise make_corrupt_error(title, f"{what} does not follow the OCI image specification") from error
 
 
 def _read_layer(descriptor: Mapping[str, Any]) -> _ReadLayer:
     """Read the descriptor of a layer. Raises one of MALFORMED for an invalid one."""
     annotations = descriptor.get("annotations") or {}
-    name, blob = annotations.get(oci_layout.TITLE), blob_of(descriptor)
+    name, blob = annotations.get(oci_layout.TITLE), parse_blob(descriptor)
     if not isinstance(name, str | None):
         raise TypeError("a title is not a string")
     if name is None or oci_layout.CONTENT_DIGEST not in annotations or not descriptor["mediaType"].endswith(oci_layout.ZSTD_TYPE):
         return _ReadLayer(blob, name)
-    artifact = blob_of({"digest": annotations[oci_layout.CONTENT_DIGEST], "size": int(annotations[oci_layout.CONTENT_SIZE])})
+    artifact = parse_blob({"digest": annotations[oci_layout.CONTENT_DIGEST], "size": int(annotations[oci_layout.CONTENT_SIZE])})
     return _ReadLayer(blob, name.removesuffix(zstd.SUFFIX), artifact)
 
 
 def _decompress(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) -> Iterator[bytes]:
     """Decompress a blob, and check its content. Raises UnsoundArchive, and EnvironmentFailure if the package for zstd is missing."""
-    package = zstd.package()
+    package = zstd.import_zstandard()
     hasher = Hasher()
     reader = package.ZstdDecompressor().stream_reader(_PieceReader(pieces), read_size=_PIECE_BYTES)
     try:
@@ -229,11 +229,11 @@ def _decompress(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) 
             hasher.update(piece)
             yield piece
     except package.ZstdError as error:
-        raise corrupt_archive_error(title, f"{what} cannot be decompressed: {zstd.reason(error)}") from error
+        raise make_corrupt_error(title, f"{what} cannot be decompressed: {zstd.extract_reason(error)}") from error
     for _ in pieces:
         pass  # read the bytes after the frame, too: a blob is checked at its end
     if hasher.blob != artifact:
-        raise corrupt_archive_error(title, f"{what} does not decompress to what the image declares: its size or SHA-256 differs")
+        raise make_corrupt_error(title, f"{what} does not decompress to what the image declares: its size or SHA-256 differs")
 
 
 class _PieceReader:
@@ -253,9 +253,9 @@ class _PieceReader:
 
 def _find_file(folder: Path, path: str, title: str) -> Path:
     """Return the path of a file below the folder. Raises UnsoundArchive if it is missing, or a link."""
-    reason = why_unreadable(folder, path)
+    reason = find_read_problem(folder, path)
     if reason is not None:
-        raise corrupt_archive_error(title, f"its {path} {reason}")
+        raise make_corrupt_error(title, f"its {path} {reason}")
     return folder / path
 
 
@@ -264,7 +264,7 @@ def _read_json(folder: Path, path: str, title: str) -> Any:
     try:
         data = read_document(folder, path)
     except ValueError as error:
-        raise corrupt_archive_error(title, f"its {path} {error}") from error
+        raise make_corrupt_error(title, f"its {path} {error}") from error
     return json.loads(data)
 
 
@@ -272,14 +272,14 @@ def _read_blob(file: Path, blob: Blob, title: str, checked: set[Blob]) -> Iterat
     """Yield the bytes of a blob, and then add it to `checked`. Raises UnsoundArchive if its size or digest is wrong."""
     size = file.stat().st_size
     if size != blob.size:
-        raise corrupt_archive_error(title, f"the blob {blob.digest} has {size:,} bytes; the image declares {blob.size:,}")
+        raise make_corrupt_error(title, f"the blob {blob.digest} has {size:,} bytes; the image declares {blob.size:,}")
     hasher = Hasher()
     with open_regular(file) as opened:
         while piece := opened.read(_PIECE_BYTES):
             hasher.update(piece)
             yield piece
     if hasher.digest != blob.digest:
-        raise corrupt_archive_error(title, f"the blob {blob.digest} was changed: its SHA-256 differs from its name")
+        raise make_corrupt_error(title, f"the blob {blob.digest} was changed: its SHA-256 differs from its name")
     checked.add(blob)
 
 
@@ -289,9 +289,9 @@ def _describe_layer(layer: Layer) -> dict[str, Any]:
     if content is not None:
         media_type += oci_layout.ZSTD_TYPE
         annotations |= {oci_layout.CONTENT_DIGEST: f"sha256:{content.digest}", oci_layout.CONTENT_SIZE: str(content.size)}
-    return {**descriptor(media_type, entry.digest, entry.size), "annotations": annotations}
+    return {**build_descriptor(media_type, entry.digest, entry.size), "annotations": annotations}
 
 
 def _json_document(document: Mapping[str, Any], path: str | None = None) -> Document:
-    data = canonical_json(document).encode()
-    return Document(path or blob_path(digest_of(data)), data)
+    data = encode_canonical(document).encode()
+    return Document(path or get_blob_path(hash_bytes(data)), data)

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from epbuild.archive.artifact import Role
-from epbuild.core.digest import Blob, digest_of
-from epbuild.core.safepath import open_regular, real_path
+from epbuild.core.digest import Blob, hash_bytes
+from epbuild.core.safepath import open_regular, resolve_links
 
 LAYOUT, INDEX = "oci-layout", "index.json"
 """Files that make a folder an image layout."""
@@ -65,11 +65,11 @@ MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-def blob_path(sha256: str) -> str:
+def get_blob_path(sha256: str) -> str:
     return f"blobs/sha256/{sha256}"
 
 
-def blob_of(descriptor: Mapping[str, Any]) -> Blob:
+def parse_blob(descriptor: Mapping[str, Any]) -> Blob:
     """Return the blob that a descriptor names. Raises one of MALFORMED for a digest that could lead elsewhere."""
     digest, size = descriptor["digest"], descriptor["size"]
     if not _DIGEST.fullmatch(digest) or not isinstance(size, int) or size < 0:
@@ -77,21 +77,21 @@ def blob_of(descriptor: Mapping[str, Any]) -> Blob:
     return Blob(digest.removeprefix("sha256:"), size)
 
 
-def descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
+def build_descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": f"sha256:{sha256}", "size": size}
 
 
-def why_unreadable(folder: Path, path: str) -> str | None:
+def find_read_problem(folder: Path, path: str) -> str | None:
     """Return why a file below an image layout is not read: it is a link or missing; None if it can be read."""
     place = folder / path
-    if real_path(place) != real_path(folder) / path:
+    if resolve_links(place) != resolve_links(folder) / path:
         return "is a link, which is not followed"
     return None if place.is_file() else "is missing"
 
 
 def read_document(folder: Path, path: str) -> bytes:
     """Read a document below an image layout. Raises OSError, and ValueError with the reason if it must not be read."""
-    why = why_unreadable(folder, path)
+    why = find_read_problem(folder, path)
     if why is not None:
         raise ValueError(why)
     with open_regular(folder / path) as file:
@@ -101,7 +101,7 @@ def read_document(folder: Path, path: str) -> bytes:
     return data
 
 
-def listed(folder: Path) -> Mapping[str, str]:
+def read_listed(folder: Path) -> Mapping[str, str]:
     """Return the SHA-256 of each file of an image layout by its POSIX path; none unless epbuild wrote the layout.
 
     It did if the index has its annotation and names one manifest, which is there and unchanged. The other files are not read.
@@ -113,16 +113,16 @@ def listed(folder: Path) -> Mapping[str, str]:
         (named,) = document["manifests"]
         if document["annotations"][FORMAT_ANNOTATION] != FORMAT:
             return {}
-        manifest = blob_of(named)
-        data = read_document(folder, blob_path(manifest.digest))
-        if digest_of(data) != manifest.digest:
+        manifest = parse_blob(named)
+        data = read_document(folder, get_blob_path(manifest.digest))
+        if hash_bytes(data) != manifest.digest:
             return {}
         described = json.loads(data)
-        blobs = [blob_of(part) for part in (described["config"], *described["layers"])]
+        blobs = [parse_blob(part) for part in (described["config"], *described["layers"])]
     except (OSError, *MALFORMED):
         return {}
     return {
-        INDEX: digest_of(index),
-        LAYOUT: digest_of(layout),
-        **{blob_path(blob.digest): blob.digest for blob in (manifest, *blobs)},
+        INDEX: hash_bytes(index),
+        LAYOUT: hash_bytes(layout),
+        **{get_blob_path(blob.digest): blob.digest for blob in (manifest, *blobs)},
     }

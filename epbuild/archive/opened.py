@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from epbuild.archive import oci
 from epbuild.archive.formats import FORMATS, format_of
-from epbuild.archive.members import UNLISTED, Members, UnlistedMembers, cannot_unpack_error, nothing_to_verify_error
+from epbuild.archive.members import UNLISTED, Members, UnlistedMembers, make_nothing_to_verify_error, make_unpack_error
 from epbuild.archive.oci_layout import INDEX, LAYOUT
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import EpbuildError
@@ -64,7 +64,7 @@ def open_artifact(path: Path, lines: ProgressLines = NO_LINES, unlisted: Unliste
     try:
         temporary = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
     except OSError as error:
-        raise cannot_unpack_error(title, error.strerror or str(error)) from error
+        raise make_unpack_error(title, error.strerror or str(error)) from error
     with temporary as name:
         folder = Path(name)
         shown = _replace_folder(folder, title)
@@ -72,7 +72,7 @@ def open_artifact(path: Path, lines: ProgressLines = NO_LINES, unlisted: Unliste
             try:
                 unpack(path, Members(folder, title, _packed_bytes(path), lines, unlisted))
             except OSError as error:
-                raise nothing_to_verify_error(title, f"cannot be read: {error.strerror or error}") from error
+                raise make_nothing_to_verify_error(title, f"cannot be read: {error.strerror or error}") from error
             yield OpenedArtifact(folder, unpacked=True, shown=shown)
 
 
@@ -113,12 +113,12 @@ def _find_unpacker(path: Path) -> _Unpack | None:
     if archive_format is not None:
         return archive_format.unpack
     if path.suffix.lower() in _PACKED:
-        raise nothing_to_verify_error(
+        raise make_nothing_to_verify_error(
             path.as_posix(), "is not an archive: its first bytes are not those of an archive. Copy or download it again"
         )
     if path.suffix.lower() in _OTHER_FORMATS:
         forms = " and ".join(_ARCHIVES)
-        raise nothing_to_verify_error(
+        raise make_nothing_to_verify_error(
             path.as_posix(), f"is an archive of a form other than {forms}: unpack it, and name the folder"
         )
     return None

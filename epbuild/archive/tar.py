@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from epbuild.archive import zstd
 from epbuild.archive.artifact import Artifact, Copy
-from epbuild.archive.members import Members, corrupt_archive_error, quoted, unsafe_member_error
+from epbuild.archive.members import Members, make_corrupt_error, make_unsafe_error, quote_member
 from epbuild.core.digest import Write
 from epbuild.core.errors import StepId
 from epbuild.core.ring import Ring
@@ -47,7 +47,7 @@ def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | No
 
     Raises what `copy` and `put` raise, and EnvironmentFailure if the package for zstd is missing.
     """
-    compressor = zstd.compressor(level, step).compressobj()
+    compressor = zstd.make_compressor(level, step).compressobj()
     with Ring(lambda piece: put(compressor.compress(piece)), "zstd") as stage:
         write_tar(artifacts, copy, stage.put)
     put(compressor.flush())
@@ -71,7 +71,7 @@ def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
 
     Nothing after that member is read. Raises OSError, and EnvironmentFailure if the package for zstd is missing.
     """
-    package = zstd.package()
+    package = zstd.import_zstandard()
     stream = package.ZstdDecompressor().stream_reader(file, read_size=_HEAD_BYTES)
     try:
         member = tarfile.TarInfo.frombuf(_exactly(stream, _BLOCK_BYTES), "utf-8", "replace")
@@ -165,7 +165,7 @@ def unpack(path: Path, members: Members) -> None:
 
 
 def _unpack_stream(file: BinaryIO, members: Members) -> None:
-    package = zstd.package()
+    package = zstd.import_zstandard()
     # A truncated stream looks like one that has ended. The frame that is added here can be decompressed only after a complete stream.
     end = package.ZstdCompressor(write_checksum=True).compress(_END)
     reader = package.ZstdDecompressor().stream_reader(_Followed(file, end), read_size=_PIECE_BYTES, read_across_frames=True)
@@ -178,13 +178,15 @@ def _unpack_stream(file: BinaryIO, members: Members) -> None:
             archive.members = []  # type: ignore[attr-defined]
             archive.pax_headers = {}
             stream.headers = 0
-            start = f"the member {quoted(member.name)}"
+            start = f"the member {quote_member(member.name)}"
             _unpack(member, stream, members)
         _check_end(stream, members.title)
     except package.ZstdError as error:
-        raise corrupt_archive_error(members.title, f"it cannot be decompressed from {start} on: {zstd.reason(error)}") from error
+        raise make_corrupt_error(
+            members.title, f"it cannot be decompressed from {start} on: {zstd.extract_reason(error)}"
+        ) from error
     except _WRONG as error:
-        raise corrupt_archive_error(members.title, f"it is not a tar archive from {start} on: {error}") from error
+        raise make_corrupt_error(members.title, f"it is not a tar archive from {start} on: {error}") from error
 
 
 def _unpack(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None:
@@ -193,9 +195,9 @@ def _unpack(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None
         members.names.folder(name)
         return
     if member.issym() or member.islnk():
-        raise unsafe_member_error(members.title, name, "is a link")
+        raise make_unsafe_error(members.title, name, "is a link")
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse() or member.size < 0:
-        raise unsafe_member_error(members.title, name, "is neither a plain file nor a folder")
+        raise make_unsafe_error(members.title, name, "is neither a plain file nor a folder")
     members.write(name, member.size, stream.pieces(member.size))
 
 
@@ -208,7 +210,7 @@ def _check_end(stream: _Forward, title: str) -> None:
         body, rest = rest[: -len(_END)], rest[-len(_END) :]
         ended = ended and not body.strip(b"\0")
     if not ended or rest != _END:
-        raise corrupt_archive_error(title, "it is truncated, or has data after its end")
+        raise make_corrupt_error(title, "it is truncated, or has data after its end")
 
 
 class _Followed:

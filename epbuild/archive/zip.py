@@ -20,7 +20,7 @@ from struct import Struct
 from typing import BinaryIO
 
 from epbuild.archive.artifact import Artifact, Copy
-from epbuild.archive.members import Members, corrupt_archive_error, quoted, unsafe_member_error
+from epbuild.archive.members import Members, make_corrupt_error, make_unsafe_error, quote_member
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Write
 from epbuild.core.errors import StepId
@@ -228,13 +228,13 @@ def _check(info: zipfile.ZipInfo, title: str) -> None:
     # The mode shows a link or a device. Archives from systems without modes have none.
     kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise unsafe_member_error(
+        raise make_unsafe_error(
             title, info.orig_filename, "is a link" if kind == stat.S_IFLNK else "is neither a file nor a folder"
         )
     if info.flag_bits & _ENCRYPTED:
-        raise unsafe_member_error(title, info.orig_filename, "is encrypted")
+        raise make_unsafe_error(title, info.orig_filename, "is encrypted")
     if info.compress_type not in _METHODS:
-        raise unsafe_member_error(
+        raise make_unsafe_error(
             title,
             info.orig_filename,
             f"is compressed by method {info.compress_type}; only stored and deflated members can be read",
@@ -242,7 +242,7 @@ def _check(info: zipfile.ZipInfo, title: str) -> None:
 
 
 def _pieces(archive: zipfile.ZipFile, info: zipfile.ZipInfo, title: str) -> Iterator[bytes]:
-    what = f"the member {quoted(info.orig_filename)}"
+    what = f"the member {quote_member(info.orig_filename)}"
     with contextlib.ExitStack() as stack:
         with _reading(title, what):
             file = stack.enter_context(archive.open(info))
@@ -259,13 +259,13 @@ def _reading(title: str, what: str) -> Iterator[None]:
     try:
         yield
     except _WRONG as error:
-        raise corrupt_archive_error(title, f"{what} is damaged: {_reason(error)}") from error
+        raise make_corrupt_error(title, f"{what} is damaged: {_reason(error)}") from error
     except OSError as error:
         if error.errno != errno.EINVAL:  # raised by a seek to a place before the beginning
             raise
-        raise corrupt_archive_error(title, f"{what} is damaged: it refers to positions outside the archive") from error
+        raise make_corrupt_error(title, f"{what} is damaged: it refers to positions outside the archive") from error
     except RuntimeError as error:
-        raise corrupt_archive_error(title, f"{what} cannot be read: {error}") from error
+        raise make_corrupt_error(title, f"{what} cannot be read: {error}") from error
 
 
 def _reason(error: Exception) -> str:

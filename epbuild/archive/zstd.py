@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from epbuild.archive.artifact import Artifact, Copy, Role, wrong_size
+from epbuild.archive.artifact import Artifact, Copy, Role, make_size_error
 from epbuild.core.digest import Hasher
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 
@@ -26,7 +26,7 @@ _PLAIN: frozenset[Role] = frozenset({"manifest", "provenance", "bom"})
 """Roles of small files that are never compressed, as tools read them without unpacking the rest."""
 
 
-def package(step: StepId | None = None) -> Any:
+def import_zstandard(step: StepId | None = None) -> Any:
     """Import the package zstandard. Raises EnvironmentFailure (EPB425) if it is missing."""
     try:
         import zstandard
@@ -36,18 +36,18 @@ def package(step: StepId | None = None) -> Any:
     return zstandard
 
 
-def compressor(level: int | None = None, step: StepId | None = None) -> Any:
+def make_compressor(level: int | None = None, step: StepId | None = None) -> Any:
     """Return a compressor; `level` None is the default. Raises EnvironmentFailure (EPB425) if the package is missing."""
-    return package(step).ZstdCompressor(level=LEVEL if level is None else level, write_checksum=True)
+    return import_zstandard(step).ZstdCompressor(level=LEVEL if level is None else level, write_checksum=True)
 
 
-def version(step: StepId | None = None) -> str:
+def get_version(step: StepId | None = None) -> str:
     """Return the versions that compressed bytes depend on. Raises EnvironmentFailure (EPB425) if the package is missing."""
-    zstandard = package(step)
+    zstandard = import_zstandard(step)
     return f"zstandard {zstandard.__version__}, libzstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"
 
 
-def reason(error: Exception) -> str:
+def extract_reason(error: Exception) -> str:
     """Return the reason in an error of libzstd, without the names of its functions."""
     return str(error).rpartition(": ")[2]
 
@@ -73,7 +73,7 @@ def compress(artifact: Artifact, copy: Copy, level: int, folder: Path, step: Ste
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / artifact.sha256
     hasher = Hasher()
-    stream = compressor(level, step).compressobj(size=artifact.size)
+    stream = make_compressor(level, step).compressobj(size=artifact.size)
     with path.open("wb") as file:
 
         def write(piece: bytes) -> None:
@@ -83,6 +83,6 @@ def compress(artifact: Artifact, copy: Copy, level: int, folder: Path, step: Ste
         try:
             copy(artifact, lambda piece: write(stream.compress(piece)))
             write(stream.flush())
-        except package(step).ZstdError as error:  # the content does not have the declared size
-            raise wrong_size(artifact, step) from error
+        except import_zstandard(step).ZstdError as error:  # the content does not have the declared size
+            raise make_size_error(artifact, step) from error
     return Compressed(artifact, Artifact(f"{artifact.path}{SUFFIX}", artifact.role, hasher.size, hasher.blob.digest, path))

@@ -15,11 +15,11 @@ from typing import Protocol
 
 from epbuild.cache.checksums import Check, Checksums
 from epbuild.cache.drafts import Draft, Drafts, discard, touch
-from epbuild.cache.entries import CacheEntry, files_below
+from epbuild.cache.entries import CacheEntry, list_files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, translate_os_errors
 from epbuild.core.atomic import rename, write_new
 from epbuild.core.clone import copy_open_file
-from epbuild.core.digest import LARGE_BYTES, Blob, Hasher, Readable, Write, digest_of, hash_into
+from epbuild.core.digest import LARGE_BYTES, Blob, Hasher, Readable, Write, hash_bytes, hash_into
 from epbuild.core.safepath import open_raw
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -193,7 +193,7 @@ class BlobStore:
     def entries(self) -> Iterator[CacheEntry]:
         """Yield every blob, with the time when it was last stored. Raises StoreError."""
         with translate_os_errors(f"list the store {self.root}"):
-            for path, status in files_below(self._objects):
+            for path, status in list_files_below(self._objects):
                 if _DIGEST.fullmatch(path.name):
                     yield CacheEntry("blob", path.name, status.st_size, status.st_mtime_ns)
 
@@ -263,7 +263,7 @@ class BlobStore:
         """Return the content of an open blob. Raises DamagedBlob, StoreError."""
         with translate_os_errors(f"read {digest} in the store {self.root}"):
             data = source.read()
-        if digest_of(data) != digest:
+        if hash_bytes(data) != digest:
             raise self._damaged_blob(digest, identity)
         return data
 

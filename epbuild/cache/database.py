@@ -90,20 +90,20 @@ class Database:
 
     def rows(self, connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows that `read` returns, inside a transaction. Raises Damage."""
-        return [self._unseal(row) for row in connection.execute(query, storable(parameters))]
+        return [self._unseal(row) for row in connection.execute(query, encode_values(parameters))]
 
     def sealed(self, *values: object) -> tuple[object, ...]:
         """Return a row that ends with its checksum."""
-        stored = storable(values)
+        stored = encode_values(values)
         return (*stored, self._checksum(stored))
 
     def select(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query for some columns, without verification. Raises StoreError."""
-        return self._attempt(lambda connection: connection.execute(query, storable(parameters)).fetchall())
+        return self._attempt(lambda connection: connection.execute(query, encode_values(parameters)).fetchall())
 
     def write(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         """Run the statement for each row, all in one transaction. Raises StoreError."""
-        parameters = [storable(row) for row in rows]
+        parameters = [encode_values(row) for row in rows]
         self.change(lambda connection: connection.executemany(statement, parameters))
 
     def change(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
@@ -238,7 +238,7 @@ class Database:
         return StoreError(problem)
 
 
-def storable(values: Sequence[object]) -> tuple[object, ...]:
+def encode_values(values: Sequence[object]) -> tuple[object, ...]:
     """Convert values for SQLite, which has no text for undecodable bytes of file names (PEP 383)."""
     return tuple(
         [

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from epbuild.cache.errors import translate_os_errors
-from epbuild.core.digest import LARGE_BYTES, Readable, digest_of, hash_stream
+from epbuild.core.digest import LARGE_BYTES, Readable, hash_bytes, hash_stream
 from epbuild.core.errors import Problem, StoreError
-from epbuild.core.host import changed_ns, on_windows
+from epbuild.core.host import get_change_time_ns, is_windows
 
 # Files per task: handing a small file to a thread takes longer than reading it.
 _BATCH = 20
@@ -34,7 +34,7 @@ _File = tuple[object, ...]
 class StatKey(NamedTuple):
     """Properties of a file that change when its content does. Times are in nanoseconds since the epoch.
 
-    `ctime_ns` is the result of `changed_ns`, never the time of creation.
+    `ctime_ns` is the result of `get_change_time_ns`, never the time of creation.
     """
 
     size: int
@@ -46,7 +46,7 @@ class StatKey(NamedTuple):
     def of(cls, path: str | Path, status: os.stat_result | None = None) -> StatKey:
         """Return the key of the file at `path`, whose `stat` is `status`. Without `status`, call `stat` and raise its OSError."""
         seen = os.stat(path) if status is None else status  # noqa: PTH116
-        return cls(seen.st_size, seen.st_mtime_ns, changed_ns(path, seen), seen.st_ino)
+        return cls(seen.st_size, seen.st_mtime_ns, get_change_time_ns(path, seen), seen.st_ino)
 
     def settled(self, at_ns: int) -> bool:
         """Return whether any write after the moment `at_ns` must change this key."""
@@ -186,7 +186,7 @@ class Digests:
             data = os.read(file, size + 1)
         finally:
             os.close(file)
-        return digest_of(data) if len(data) == size else None
+        return hash_bytes(data) if len(data) == size else None
 
     def _read_all(self, files: list[tuple[str, StatKey]], count: Count) -> list[_FileReading | StoreError]:
         """Hash all files, which are sorted by size with the largest first. Return the results in order."""
@@ -248,7 +248,7 @@ def _batches(files: list[tuple[str, StatKey]]) -> Iterator[list[tuple[str, StatK
         start += count
 
 
-def unchanged(path: Path, key: StatKey) -> bool:
+def is_unchanged(path: Path, key: StatKey) -> bool:
     """Return whether the file exists and has the key."""
     try:
         return StatKey.of(path) == key
@@ -262,7 +262,7 @@ def _absolute(path: str | Path) -> str:
     if os.path.isabs(name):  # noqa: PTH117
         return name
     # Windows has paths that are relative to the folder of another drive.
-    return str(Path(path).absolute()) if on_windows() else os.path.join(os.getcwd(), name)  # noqa: PTH109, PTH118
+    return str(Path(path).absolute()) if is_windows() else os.path.join(os.getcwd(), name)  # noqa: PTH109, PTH118
 
 
 def _status(path: str | Path) -> os.stat_result:

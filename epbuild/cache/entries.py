@@ -22,7 +22,7 @@ class CacheEntry(Struct, frozen=True):
     used_ns: int
 
 
-def files_below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def list_files_below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield every regular file below a folder, which need not exist. Files that disappear meanwhile are skipped. Raises OSError."""
     try:
         with os.scandir(folder) as found:
@@ -31,7 +31,7 @@ def files_below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
         return
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            yield from files_below(Path(entry))
+            yield from list_files_below(Path(entry))
         elif entry.is_file(follow_symlinks=False):
             try:
                 # Not `entry.stat()`: on Windows it has no inodes and may be out of date.

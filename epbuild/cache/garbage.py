@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from epbuild.cache.drafts import discard, touch
-from epbuild.cache.entries import CacheEntry, files_below
+from epbuild.cache.entries import CacheEntry, list_files_below
 from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import lease_if_free
 from epbuild.core.atomic import rename
@@ -55,9 +55,9 @@ class Garbage:
         """Yield all entries. Raises StoreError."""
         with translate_os_errors(f"list {self._root}"):
             for folder in _DAMAGED:
-                for path, status in files_below(self._root / folder):
+                for path, status in list_files_below(self._root / folder):
                     yield CacheEntry("damaged", f"{folder}/{path.name}", status.st_size, status.st_mtime_ns)
-            for path, status in files_below(self._root / _PARTIAL):
+            for path, status in list_files_below(self._root / _PARTIAL):
                 if _NAME.fullmatch(path.name):
                     yield CacheEntry("partial download", f"{_PARTIAL}/{path.name}", status.st_size, status.st_mtime_ns)
             yield from self._remote()
@@ -113,11 +113,11 @@ class Garbage:
         folder = self._root / _REMOTE
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.is_dir() and _NAME.fullmatch(path.name):
-                size = sum(status.st_size for _, status in files_below(path))
+                size = sum(status.st_size for _, status in list_files_below(path))
                 yield CacheEntry("remote model", f"{_REMOTE}/{path.name}", size, path.stat().st_mtime_ns)
             elif path.suffix == _DRAFT and _NAME.fullmatch(path.stem):
                 status = path.stat()
-                size = sum(inner.st_size for _, inner in files_below(path)) if path.is_dir() else status.st_size
+                size = sum(inner.st_size for _, inner in list_files_below(path)) if path.is_dir() else status.st_size
                 yield CacheEntry("partial download", f"{_REMOTE}/{path.name}", size, status.st_mtime_ns)
 
 
@@ -130,7 +130,7 @@ def discard_all(path: Path) -> None:
     if not path.is_dir():
         discard(path)
         return
-    for file, _ in files_below(path):
+    for file, _ in list_files_below(path):
         discard(file)
     for folder in sorted((inner for inner in path.rglob("*") if inner.is_dir()), reverse=True):
         folder.rmdir()

@@ -70,7 +70,7 @@ def lease_if_free(root: Path, key: str) -> Iterator[bool]:
             lock.release()
 
 
-def any_held(folder: Path) -> bool:
+def is_any_held(folder: Path) -> bool:
     """Return whether any lock file in `folder`, which need not exist, is locked. Raises StoreError."""
     with translate_os_errors(f"look for locks in {folder}", elsewhere=None):
         for place in folder.glob("*.lock"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import lease
 from epbuild.core.atomic import write_file
-from epbuild.core.defaults import cache_root
+from epbuild.core.defaults import find_cache_root
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.safepath import read_regular
 
@@ -28,9 +28,9 @@ _KEY_BYTES = 32
 _KEY_MODE = 0o660  # less the umask: users who share a store share its key
 
 
-def cache_directory() -> Path:
+def find_cache_directory() -> Path:
     """Return the root of the store, which need not exist. Raises StoreError if there is no home directory for it."""
-    root = cache_root()
+    root = find_cache_root()
     if root is None:
         problem = Problem(
             "EPB503",
@@ -51,13 +51,13 @@ def tag_cache(root: Path) -> None:
         write_file(tag, _TAG)
 
 
-def workspace_key() -> bytes:
+def ensure_workspace_key() -> bytes:
     """Return the key that marks workspaces as this user's, and create it if there is none. Raises StoreError.
 
     The state of a workspace leads to deletions and skipped steps, and a checkout may contain a workspace. So each row has a checksum that
     only this key can produce. The key is as private as the store that holds it.
     """
-    root = cache_directory()
+    root = find_cache_directory()
     key = _read_key(root)
     if key is None:
         with lease(root, _KEY_FILE):  # all processes get the same key
@@ -69,9 +69,9 @@ def workspace_key() -> bytes:
     return key
 
 
-def known_workspace_key() -> bytes | None:
+def read_workspace_key() -> bytes | None:
     """Return the key, or None if there is none that this user may read. Creates nothing."""
-    root = cache_root()
+    root = find_cache_root()
     return _read_key(Path(root)) if root is not None else None
 
 
@@ -83,11 +83,11 @@ def _read_key(root: Path) -> bytes | None:
     return key if len(key) == _KEY_BYTES else None
 
 
-def toolchain_directory() -> Path:
+def find_toolchain_directory() -> Path:
     """Return the folder of environments: `$EPBUILD_TOOLCHAIN_DIR`, else `toolchains` in the store. It need not exist.
 
-    With the variable, tests and CI jobs can delete a store without installing environments again. Raises StoreError as `cache_directory`
-    does.
+    With the variable, tests and CI jobs can delete a store without installing environments again. Raises StoreError as
+    `find_cache_directory` does.
     """
     chosen = os.environ.get("EPBUILD_TOOLCHAIN_DIR")
-    return Path(chosen).absolute() if chosen else cache_directory() / "toolchains"
+    return Path(chosen).absolute() if chosen else find_cache_directory() / "toolchains"

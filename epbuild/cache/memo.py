@@ -16,9 +16,9 @@ from typing import TypeVar
 from msgspec import Raw, msgpack
 
 from epbuild import __version__
-from epbuild.core.digest import fingerprint_of
-from epbuild.core.own_files import own_files, read_own, write_own
-from epbuild.core.records import ready
+from epbuild.core.digest import hash_values
+from epbuild.core.own_files import list_own_files, read_own, write_own
+from epbuild.core.records import prepare_type
 
 FORMAT = 1
 MAX_MEMO_BYTES = 1 << 26
@@ -36,7 +36,7 @@ _Content = tuple[str, dict[str, Raw]]
 class Program:
     """Running program, whose `files` an update or a developer may change meanwhile."""
 
-    def __init__(self, files: Callable[[], Sequence[str]] = own_files) -> None:
+    def __init__(self, files: Callable[[], Sequence[str]] = list_own_files) -> None:
         self._files = files
 
     @cached_property
@@ -50,7 +50,7 @@ class Program:
             stats = [(path, seen.st_size, seen.st_mtime_ns) for path in sorted(self._files()) if (seen := os.stat(path))]  # noqa: PTH116
         except OSError:
             return None
-        return f"{FORMAT} {__version__} {sys.version} {fingerprint_of(stats)}"
+        return f"{FORMAT} {__version__} {sys.version} {hash_values(stats)}"
 
 
 _THIS_PROGRAM = Program()
@@ -75,7 +75,7 @@ class Memo:
         try:
             if place is None or os.stat(place).st_size > MAX_MEMO_BYTES:  # noqa: PTH116 - the place is a text, as a snapshot's
                 return empty
-            version, entries = msgpack.decode(read_own(place), type=ready(_Content))
+            version, entries = msgpack.decode(read_own(place), type=prepare_type(_Content))
         except (OSError, *_DAMAGED):
             return empty
         return cls(entries, program=program) if version == current else empty
@@ -89,11 +89,11 @@ class Memo:
         """
         if inputs is None or not self._remembers:
             return compute()
-        key = fingerprint_of((name, inputs))
+        key = hash_values((name, inputs))
         entry = self._entries.get(key)
         if entry is not None:
             try:
-                value = msgpack.decode(entry, type=ready(result_type))
+                value = msgpack.decode(entry, type=prepare_type(result_type))
             except _DAMAGED:
                 entry = None
         if entry is None:

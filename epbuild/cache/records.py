@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.cache.drafts import Drafts, touch
-from epbuild.cache.entries import CacheEntry, files_below
+from epbuild.cache.entries import CacheEntry, list_files_below
 from epbuild.cache.errors import NewerRecord, translate_os_errors
 from epbuild.core.atomic import rename
-from epbuild.core.canonical import canonical_json, parse_json
-from epbuild.core.digest import digest_of, document_digest
+from epbuild.core.canonical import encode_canonical, parse_json
+from epbuild.core.digest import hash_bytes, hash_document
 from epbuild.core.safepath import open_raw
 
 RECORD_FORMAT = 2
@@ -74,7 +74,7 @@ class ActionRecords:
         """Store `document` under `key`. Raises StoreError, and ValueError or TypeError if the document is not JSON."""
         place = self.place(key)
         envelope = {"format": RECORD_FORMAT, "key": key, "record": document}
-        data = f"{canonical_json({**envelope, _DIGEST: document_digest(envelope)})}\n".encode()
+        data = f"{encode_canonical({**envelope, _DIGEST: hash_document(envelope)})}\n".encode()
         with translate_os_errors(f"write {place}"), self._drafts.new() as draft:
             draft.file.write(data)
             draft.publish(place)
@@ -82,7 +82,7 @@ class ActionRecords:
     def entries(self) -> Iterator[CacheEntry]:
         """Yield every record, with the time of its last use. Raises StoreError."""
         with translate_os_errors(f"list {self._records}"):
-            for path, status in files_below(self._records):
+            for path, status in list_files_below(self._records):
                 if path.suffix == ".json" and _KEY.fullmatch(path.stem) and path.parent != self._damaged:
                     yield CacheEntry("record", path.stem, status.st_size, status.st_mtime_ns)
 
@@ -147,7 +147,7 @@ class ActionRecords:
         return self._records.joinpath(key[:2], f"{key}.json")
 
 
-def address_records(root: Path) -> ActionRecords:
+def open_address_records(root: Path) -> ActionRecords:
     """Return the records of unpinned addresses in the store at `root`, by the address's digest. The content of an address never changes."""
     return ActionRecords(root / "remote", lambda found: isinstance(found.get("sha256"), str))
 
@@ -158,4 +158,4 @@ def _is_whole(envelope: Mapping[str, Any], data: bytes) -> bool:
     if not isinstance(digest, str) or not _KEY.fullmatch(digest):
         return False
     head, _, tail = data.partition(f',"{_DIGEST}":"{digest}"'.encode())
-    return tail.endswith(b"}\n") and digest_of(head + tail[:-1]) == digest
+    return tail.endswith(b"}\n") and hash_bytes(head + tail[:-1]) == digest

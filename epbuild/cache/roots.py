@@ -12,8 +12,8 @@ from pathlib import Path
 
 from epbuild.cache.drafts import Drafts
 from epbuild.cache.errors import translate_os_errors
-from epbuild.core.canonical import canonical_json
-from epbuild.core.digest import digest_of
+from epbuild.core.canonical import encode_canonical
+from epbuild.core.digest import hash_bytes
 from epbuild.core.safepath import read_regular
 
 _FORMAT = 1
@@ -29,7 +29,7 @@ class Roots:
     def register(self, workspace: Path) -> None:
         """Register the existing workspace at the absolute path `workspace`. Raises StoreError."""
         place = self._place(workspace)
-        data = _encode(f"{canonical_json({'format': _FORMAT, 'workspace': str(workspace)})}\n")
+        data = _encode(f"{encode_canonical({'format': _FORMAT, 'workspace': str(workspace)})}\n")
         with translate_os_errors(f"write {place}"):
             with suppress(FileNotFoundError):
                 if read_regular(place) == data:
@@ -67,7 +67,7 @@ class Roots:
                         yield Path(workspace)
 
     def _place(self, workspace: Path) -> Path:
-        return self._roots / f"{digest_of(_encode(str(workspace)))}.json"
+        return self._roots / f"{hash_bytes(_encode(str(workspace)))}.json"
 
 
 # Paths need not be valid text: Python represents undecodable bytes (PEP 383) and invalid UTF-16 of Windows as lone surrogates.

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epbuild.cache.database import Damage, Database, storable
+from epbuild.cache.database import Damage, Database, encode_values
 from epbuild.cache.digests import StatKey
-from epbuild.core.canonical import canonical_json, parse_json
-from epbuild.core.digest import digest_of
-from epbuild.core.safepath import is_anchored, leaves
+from epbuild.core.canonical import encode_canonical, parse_json
+from epbuild.core.digest import hash_bytes
+from epbuild.core.safepath import is_anchored, is_outside
 
 if TYPE_CHECKING:
     import sqlite3
@@ -68,7 +68,7 @@ class Configuration(Struct, frozen=True):
         """
         last = dict(setting.partition("=")[::2] for setting in settings)
         document = json.dumps([recipe.name, last, dict(variables)], sort_keys=True)
-        return cls(recipe.name, digest_of(document.encode("ascii")))
+        return cls(recipe.name, hash_bytes(document.encode("ascii")))
 
 
 UNKNOWN = Configuration("", "")
@@ -199,7 +199,7 @@ class Memory:
             self._put_steps(connection, [row])
             self._put_output(connection, replace(output, owners=(self.configuration,)))
             if settled is not None:
-                connection.execute("DELETE FROM facts WHERE name = ?", storable((settled,)))
+                connection.execute("DELETE FROM facts WHERE name = ?", encode_values((settled,)))
 
         self._database.change(put)
 
@@ -240,8 +240,8 @@ class Memory:
         return self._database.sealed(
             record.step,
             record.action_key,
-            canonical_json(record.key_document),
-            canonical_json(record.result),
+            encode_canonical(record.key_document),
+            encode_canonical(record.result),
             float(record.finished),
             self.configuration.ident,
             _ascii(self.configuration.recipe),
@@ -254,7 +254,7 @@ class Memory:
         """Write the record of an output, replacing an earlier one."""
         owners = json.dumps([[owner.recipe, owner.ident] for owner in output.owners])
         row = self._database.sealed(
-            output.place, output.step, output.action_key, json.dumps(output.results), canonical_json(output.files), owners
+            output.place, output.step, output.action_key, json.dumps(output.results), encode_canonical(output.files), owners
         )
         connection.execute("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
@@ -311,12 +311,12 @@ class FileMemory:
         return path.removeprefix(self._root)
 
 
-def all_steps(database: Database) -> list[tuple[Configuration, StepRecord]]:
+def list_all_steps(database: Database) -> list[tuple[Configuration, StepRecord]]:
     """Return the last end of every step in every configuration. Raises StoreError."""
     return [_step(row) for row in database.read(f"{_STEPS} ORDER BY configuration, step")]
 
 
-def all_outputs(database: Database) -> list[OutputRecord]:
+def list_all_outputs(database: Database) -> list[OutputRecord]:
     """Return every output that was written and not removed. Raises StoreError."""
     return database.query(lambda connection: _outputs(database, connection))
 
@@ -336,7 +336,7 @@ def _output(row: Sequence[Any]) -> OutputRecord:
 
 
 def _stays(path: str) -> bool:
-    return not is_anchored(path) and (".." not in path or not leaves(path))  # few paths need the second check
+    return not is_anchored(path) and (".." not in path or not is_outside(path))  # few paths need the second check
 
 
 def _step(row: Sequence[Any]) -> tuple[Configuration, StepRecord]:

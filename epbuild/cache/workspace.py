@@ -17,8 +17,8 @@ from types import TracebackType
 from epbuild.cache import staging
 from epbuild.cache.database import Database
 from epbuild.cache.errors import translate_os_errors
-from epbuild.cache.leases import any_held
-from epbuild.cache.location import known_workspace_key, workspace_key
+from epbuild.cache.leases import is_any_held
+from epbuild.cache.location import ensure_workspace_key, read_workspace_key
 from epbuild.cache.state import (
     TABLES,
     VERSION,
@@ -28,13 +28,13 @@ from epbuild.cache.state import (
     Memory,
     OutputRecord,
     StepRecord,
-    all_outputs,
-    all_steps,
+    list_all_outputs,
+    list_all_steps,
 )
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import Problem, StoreError
-from epbuild.core.host import on_windows
-from epbuild.core.shown import shown_path
+from epbuild.core.host import is_windows
+from epbuild.core.shown import format_path
 
 REMOTE_MODEL = "remote "
 """Prefix of the facts about fetched models, whose files garbage collection keeps."""
@@ -61,7 +61,7 @@ class Workspace:
         """
         directory = directory.absolute()
         size = len(os.fsencode(directory / _STATE))
-        if size > _MAX_STATE_BYTES and not on_windows():
+        if size > _MAX_STATE_BYTES and not is_windows():
             message = f"the path of epbuild's state in this folder, {_STATE}, is too long: {size} bytes"
             hint = f"Move the recipe to a shorter path: SQLite supports {_MAX_STATE_BYTES} bytes."
             raise StoreError(Problem("EPB516", message, directory.parent, hint))
@@ -70,8 +70,8 @@ class Workspace:
             with translate_os_errors(f"make {directory}", elsewhere=None):
                 directory.mkdir(parents=True, exist_ok=True)
                 _hide_from_git(directory)
-            return cls(directory, Database(directory / _STATE, TABLES, VERSION, workspace_key()))
-        path, key = directory / _STATE, known_workspace_key()
+            return cls(directory, Database(directory / _STATE, TABLES, VERSION, ensure_workspace_key()))
+        path, key = directory / _STATE, read_workspace_key()
         is_readable = os.access(path, os.R_OK)
         is_writable = os.access(path, os.W_OK) and os.access(directory, os.W_OK | os.X_OK)
         opened = path if is_readable and is_writable else None
@@ -124,11 +124,11 @@ class Workspace:
 
     def steps(self) -> list[tuple[Configuration, StepRecord]]:
         """Return the latest outcome of every step in every configuration. Raises StoreError."""
-        return all_steps(self._database)
+        return list_all_steps(self._database)
 
     def outputs(self) -> list[OutputRecord]:
         """Return every output that was written and not removed, of all configurations. Raises StoreError."""
-        return all_outputs(self._database)
+        return list_all_outputs(self._database)
 
     def measurement(self, subject: str) -> Measurement | None:
         """Return the cost of the last run of an action key or a step, or None. Raises StoreError."""
@@ -174,7 +174,7 @@ class Workspace:
 
     def problems(self) -> Iterator[Problem]:
         """Yield warnings about a state on disk that is not used."""
-        state = shown_path(self.state)
+        state = format_path(self.state)
         if self.is_unreadable:
             message = f"cannot tell what was built here: this user may not read {state}"
             yield Problem("EPB513", message, None, "Run this as the owner of the workspace, or get permission to read the file.")
@@ -186,7 +186,7 @@ class Workspace:
 
     def is_busy(self) -> bool:
         """Return whether a build is running here: it holds a staging directory or a lease. Raises StoreError."""
-        return any_held(self.directory / "tmp") or any_held(self.directory / "leases")
+        return is_any_held(self.directory / "tmp") or is_any_held(self.directory / "leases")
 
     def _folder(self, name: str) -> Path:
         folder = self.directory / name
@@ -213,7 +213,7 @@ def _hide_from_git(directory: Path) -> None:
         write_file(path, "*\n")
 
 
-def action_name(action: str, recipe: str) -> str:
+def get_action_name(action: str, recipe: str) -> str:
     """Return the name of an action that is unique among all recipes in its folder."""
     # Names in recipes have no '+', so no two actions have the same name.
     return action if recipe == DEFAULT_RECIPE else f"{action}+{recipe}"
@@ -221,4 +221,4 @@ def action_name(action: str, recipe: str) -> str:
 
 def log_file(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
     """Return the path of the log of an action's last run in a workspace."""
-    return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', action_name(action, recipe))}.log"
+    return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', get_action_name(action, recipe))}.log"

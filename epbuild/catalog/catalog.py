@@ -15,7 +15,7 @@ from epbuild.catalog.facts import ContextChanges
 from epbuild.catalog.normalize import UnknownName
 from epbuild.catalog.options import Option
 from epbuild.catalog.userfile import BadCatalog, load_catalog
-from epbuild.core.errors import nearest
+from epbuild.core.errors import suggest_nearest
 
 CPU_EP = "CPUExecutionProvider"
 """EP in every ONNX Runtime. It runs the nodes that no other EP takes, and compiles nothing."""
@@ -69,7 +69,7 @@ class Catalog(Struct, frozen=True):
 
     def genai_provider(self, ep: str) -> str:
         """Return onnxruntime-genai's name of an EP: empty if genai does not know the EP, and `ep` if the catalog does not."""
-        named = self.entries_for(ep)[0].genai_provider if ep in self.known_eps() else session_keys().genai_providers.get(ep)
+        named = self.entries_for(ep)[0].genai_provider if ep in self.known_eps() else list_session_keys().genai_providers.get(ep)
         return ep if named is None else named
 
     def quantized_io_options(self) -> dict[str, str]:
@@ -85,24 +85,24 @@ known_eps, entries_for, entry = BUILT_IN.known_eps, BUILT_IN.entries_for, BUILT_
 """Queries of the built-in catalog."""
 
 
-def full_name(short: str) -> str | None:
+def get_full_name(short: str) -> str | None:
     """Return ONNX Runtime's name of an EP by the short name of its data files, such as `qnn`. None if no EP has that name."""
     return next((ep for ep, stems in _stems().items() if short in stems), None)
 
 
-def short_name(ep: str) -> str:
+def get_short_name(ep: str) -> str:
     """Return the short name of an EP of epbuild's own catalog, for any of its packagings. Raises KeyError."""
     return min(_stems()[ep], key=len)
 
 
 @cache
-def session_keys() -> SessionKeys:
+def list_session_keys() -> SessionKeys:
     return read_session_keys(_read_data(_SESSION))
 
 
 def find_session_key(name: str) -> Option:
     """Return the session key of that name. Raises UnknownName if it is unknown, or if a recipe may not set it."""
-    keys = session_keys()
+    keys = list_session_keys()
     if name in keys.options:
         return keys.options[name]
     if name in keys.reserved:
@@ -111,7 +111,7 @@ def find_session_key(name: str) -> Option:
     if namespaced:
         message = f"the session key '{name}' is reserved: ONNX Runtime uses it to pass on a provider option"
         raise UnknownName(message, f"Write '{namespaced[2]}' under the target's provider_options.", reserved=True)
-    raise UnknownName(f"ONNX Runtime has no session key '{name}'", nearest(name, keys.known))
+    raise UnknownName(f"ONNX Runtime has no session key '{name}'", suggest_nearest(name, keys.known))
 
 
 @cache

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from epbuild.catalog import facts
 from epbuild.catalog.options import Option
-from epbuild.core.digest import document_digest, fingerprint_of
+from epbuild.core.digest import hash_document, hash_values
 from epbuild.core.records import convert
 
 _DIGEST_FORMAT = 1
@@ -107,12 +107,12 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
             "output_depends_on_host": self.output_depends_on_host,
             "sharing": {name: getattr(self.sharing, name) for name in ("possible", "binaries", "weights")},
         }
-        return document_digest(document)
+        return hash_document(document)
 
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the whole entry."""
-        return fingerprint_of(self)
+        return hash_values(self)
 
     @property
     def distribution(self) -> str:
@@ -151,7 +151,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     def known_differences(self, options: Mapping[str, str]) -> tuple[facts.KnownDifference, ...]:
         """Return the known differences between two compiles of a target with these canonical options."""
         return (
-            tuple(row for row in self.reproducible.exceptions if facts.options_match(row.when, options))
+            tuple(row for row in self.reproducible.exceptions if facts.do_options_match(row.when, options))
             if self.reproducible
             else ()
         )

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 
-def options_match(patterns: Mapping[str, str], options: Mapping[str, str]) -> bool:
+def do_options_match(patterns: Mapping[str, str], options: Mapping[str, str]) -> bool:
     """Return whether canonical `options` have all names of `patterns`, with values that match these regular expressions."""
     return all(name in options and re.search(pattern, options[name]) for name, pattern in patterns.items())
 
@@ -26,7 +26,7 @@ class StaticShapes(Struct, frozen=True):
 
 
 class Driver(Struct, frozen=True):
-    """Driver or device of the compiling machine. `epbuild.core.host.driver_version` reads its version."""
+    """Driver or device of the compiling machine. `epbuild.core.host.read_driver_version` reads its version."""
 
     name: str
     linux: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Driver(Struct, frozen=True):
 
     @property
     def plain(self) -> tuple[tuple[str, ...], str, str, str]:
-        """Arguments of `driver_version`."""
+        """Arguments of `read_driver_version`."""
         return self.linux, self.pattern, self.windows, self.provider
 
 
@@ -256,7 +256,7 @@ class Limitation(Struct, frozen=True):
     def holds(self, platform: str, device: str | None, options: Mapping[str, str]) -> bool:
         """Return whether it holds on a `sys.platform`, for a type of device (None: any) and canonical options."""
         is_here = not self.platforms or platform in self.platforms
-        return is_here and self.device in (None, device) and options_match(self.when, options)
+        return is_here and self.device in (None, device) and do_options_match(self.when, options)
 
     def shows(self, reported: str, act: Literal["compile", "load"], device: str | None, options: Mapping[str, str]) -> bool:
         """Return whether it explains the failure of an act on this machine, given the text that the EP reported."""

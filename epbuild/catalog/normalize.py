@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from epbuild.catalog.entries import EpEntry
-from epbuild.catalog.facts import options_match
+from epbuild.catalog.facts import do_options_match
 from epbuild.catalog.options import Option
-from epbuild.core.errors import BadText, closest, nearest
+from epbuild.core.errors import BadText, find_closest, suggest_nearest
 
 _Number = TypeVar("_Number", int, float)
 _TRUE = {"true", "1", "yes", "on"}
@@ -61,14 +61,14 @@ def normalize(option: Option, value: object, *, booleans: tuple[str, str], names
 def find_option(entry: EpEntry, name: str) -> Option:
     """Return the option of that name. Raises UnknownName with the closest name."""
     if name not in entry.options:
-        raise UnknownName(f"{entry.ep} has no option '{name}'", nearest(name, entry.options))
+        raise UnknownName(f"{entry.ep} has no option '{name}'", suggest_nearest(name, entry.options))
     return entry.options[name]
 
 
-def refusals(entry: EpEntry, options: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
+def find_refusals(entry: EpEntry, options: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
     """Return the option names and the reason of each combination of canonical `options` that the EP rejects or misreads."""
     rows = entry.refusals_for(frozenset(options))
-    return [((*row.when, *row.needs), row.reason) for row in rows if options_match(row.when, options)]
+    return [((*row.when, *row.needs), row.reason) for row in rows if do_options_match(row.when, options)]
 
 
 def check_metadata(entry: EpEntry, key: str, value: str) -> None:
@@ -77,13 +77,13 @@ def check_metadata(entry: EpEntry, key: str, value: str) -> None:
         return
     if key not in entry.metadata:
         message = f"unknown key '{key}' of {entry.ep}; known keys: {', '.join(entry.metadata)}"
-        raise BadValue(message, nearest(key, entry.metadata))
+        raise BadValue(message, suggest_nearest(key, entry.metadata))
     values = [row.value for row in entry.metadata[key]]
     if value not in values:
         raise _not_one_of_error(value, values)
 
 
-def plain_text(value: object) -> str:
+def format_plain(value: object) -> str:
     """Return a YAML scalar as an option string, for options without a catalog row: booleans are `1` and `0`."""
     if isinstance(value, bool):
         return "1" if value else "0"
@@ -106,7 +106,7 @@ def _not_one_of_error(text: str, known: Iterable[str], aliases: Mapping[str, str
     values = list(known)
     shown = ", ".join(values)
     if len(values) > _MAX_LISTED_VALUES:
-        near = closest(text[:_MAX_QUOTE_LENGTH].upper(), values, cutoff=0)[:_CLOSEST_VALUES]
+        near = find_closest(text[:_MAX_QUOTE_LENGTH].upper(), values, cutoff=0)[:_CLOSEST_VALUES]
         shown = f"{', '.join(near)} and {len(values) - len(near)} others"
     meant = aliases.get(text.lower())
     hint = f"Did you mean '{meant}'?" if meant is not None else _suggest(text, values)
@@ -118,7 +118,7 @@ def _suggest(text: str, values: Iterable[str]) -> str | None:
     if len(text) > _MAX_QUOTE_LENGTH:
         return None
     spellings = _by_lower_case(values)
-    hint = nearest(text.lower(), spellings)
+    hint = suggest_nearest(text.lower(), spellings)
     return re.sub(r"'(.*)'", lambda match: f"'{spellings[match[1]]}'", hint) if hint else None
 
 

@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from epbuild.catalog.catalog import CPU_EP, entry
 from epbuild.catalog.entries import EpEntry
-from epbuild.catalog.preparations import dependents
+from epbuild.catalog.preparations import find_dependents
 
 RUNTIME = "onnxruntime"
 """Python package of ONNX Runtime, and the distribution that provides it without an accelerator."""
 
 
-def runtimes(distributions: Iterable[str]) -> dict[str, str]:
+def find_runtimes(distributions: Iterable[str]) -> dict[str, str]:
     """Return the builds of ONNX Runtime that `distributions` install, and for each the distribution that installs it."""
-    builds, with_runtime = entry(CPU_EP).distributions, dependents(RUNTIME)
+    builds, with_runtime = entry(CPU_EP).distributions, find_dependents(RUNTIME)
     named = dict.fromkeys(distributions)
     found = {name: name for name in named if name in builds}
     for name in named:
@@ -26,7 +26,7 @@ def runtimes(distributions: Iterable[str]) -> dict[str, str]:
 
 def find_exclusion(distributions: Iterable[str]) -> str | None:
     """Return a clause on two builds of ONNX Runtime among `distributions`, which exclude each other. None if there is at most one."""
-    found = runtimes(distributions)
+    found = find_runtimes(distributions)
     if len(found) < 2:
         return None
     first, second = [by if build == by else f"{by} (which installs {build})" for build, by in found.items()][:2]
@@ -53,13 +53,13 @@ def _wanted(packagings: Sequence[EpEntry], present: Collection[str]) -> Iterator
     """Yield the requirements of packagings. A plugin takes any build of ONNX Runtime."""
     built_in = [requirement for one in packagings if one.kind == "provider" for requirement in _requirements(one)]
     yield from built_in
-    has_runtime = bool(runtimes((*present, *map(_distribution, built_in))))
+    has_runtime = bool(find_runtimes((*present, *map(_distribution, built_in))))
     for requirement in (requirement for one in packagings if one.kind == "plugin" for requirement in _requirements(one)):
         if not (has_runtime and _distribution(requirement) in entry(CPU_EP).distributions):
             yield requirement
 
 
-def environments(packagings: Iterable[EpEntry]) -> str:
+def format_environments(packagings: Iterable[EpEntry]) -> str:
     """Return the toolchains that are known to have an EP in one of these packagings, in YAML."""
     return " or ".join(f"`{text}`" for packaging in packagings for text in _environment(packaging))
 
@@ -75,7 +75,7 @@ def _requirements(packaging: EpEntry) -> tuple[str, ...]:
     """Return the requirements of a toolchain with this packaging. Empty if no package index has it."""
     if packaging.start is not None:
         return packaging.start.packages
-    needs_runtime = packaging.kind == "plugin" and packaging.distribution not in dependents(RUNTIME)
+    needs_runtime = packaging.kind == "plugin" and packaging.distribution not in find_dependents(RUNTIME)
     return (*([RUNTIME] if needs_runtime else []), *packaging.distributions[:1])
 
 

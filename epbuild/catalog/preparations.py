@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from epbuild.core.errors import nearest
+from epbuild.core.errors import suggest_nearest
 from epbuild.core.records import convert
 
 PreparationOptionType = Literal[
@@ -85,11 +85,11 @@ class OptionFault(Struct, frozen=True):
     of_name: bool = False
 
 
-def preparation_kinds() -> tuple[str, ...]:
+def list_preparation_kinds() -> tuple[str, ...]:
     return tuple(_entries())
 
 
-def preparation(kind: str) -> PreparationEntry:
+def get_preparation(kind: str) -> PreparationEntry:
     """Return the entry of a kind. Raises KeyError."""
     return _entries()[kind]
 
@@ -156,7 +156,7 @@ def _table_faults(
 
 
 def _suggest(options: Collection[str], meant: str = "") -> str:
-    return nearest(meant, options) or f"Available: {', '.join(options)}."
+    return suggest_nearest(meant, options) or f"Available: {', '.join(options)}."
 
 
 def _faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
@@ -168,7 +168,7 @@ def _faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable
             yield from _number_faults(option, value, path)
         case "choice":
             if value not in option.values:
-                hint = nearest(str(value), option.values)
+                hint = suggest_nearest(str(value), option.values)
                 yield OptionFault(path, f"'{option.name}' must be one of {', '.join(option.values)}", hint)
         case "names" | "files":
             yield from _names_faults(option, value, path)
@@ -204,7 +204,7 @@ def _names_faults(option: PreparationOption, value: Any, path: OptionPath) -> It
         if not isinstance(item, str) or not item:
             yield OptionFault((*path, index), f"'{option.name}' must be a list of non-empty strings")
         elif option.values and item not in option.values:
-            hint = nearest(item, option.values)
+            hint = suggest_nearest(item, option.values)
             yield OptionFault((*path, index), f"'{option.name}' accepts only {', '.join(option.values)}", hint)
         elif item in value[:index]:
             yield OptionFault((*path, index), f"'{option.name}' contains '{item}' twice")
@@ -235,7 +235,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def dependents(distribution: str) -> tuple[str, ...]:
+def find_dependents(distribution: str) -> tuple[str, ...]:
     """Return the distributions that install `distribution` as a dependency."""
     return tuple(_read_data().get("brought_by", {}).get(distribution, ()))
 

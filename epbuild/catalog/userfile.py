@@ -10,7 +10,7 @@ from typing import Any
 
 from epbuild.catalog.entries import EpEntry, read_entry
 from epbuild.catalog.normalize import BadValue, normalize
-from epbuild.core.errors import nearest
+from epbuild.core.errors import suggest_nearest
 from epbuild.core.safepath import read_regular
 
 
@@ -54,7 +54,7 @@ def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     from jsonschema.exceptions import best_match
     from jsonschema.validators import extend
 
-    from epbuild.core.schemas import schema
+    from epbuild.core.schemas import read_schema
 
     for key, value in _integers(document):
         if not -(2**63) <= value < 2**63:  # TOML's range, which Python's reader does not check
@@ -67,7 +67,7 @@ def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "number": lambda _, value: type(value) in (int, float) and math.isfinite(value),
         }
     )
-    validator = extend(Draft202012Validator, type_checker=types)(schema("catalog"))  # type: ignore[no-untyped-call]
+    validator = extend(Draft202012Validator, type_checker=types)(read_schema("catalog"))  # type: ignore[no-untyped-call]
     errors = sorted(validator.iter_errors(document), key=lambda error: [str(part) for part in error.absolute_path])
     for error in errors:
         deepest = best_match([error]) or error
@@ -90,12 +90,12 @@ def _describe_error(error: Any) -> str:
     if error.validator == "additionalProperties":
         allowed = list(rule["properties"])
         unknown = [name for name in instance if name not in allowed]
-        hint = nearest(unknown[0], allowed)
+        hint = suggest_nearest(unknown[0], allowed)
         return f"unknown key '{unknown[0]}'" + (f". {hint}" if hint else f"; known keys: {', '.join(allowed)}")
     if error.validator == "required":
         return f"'{next(name for name in expected if name not in instance)}' is missing"
     if error.validator == "enum":
-        hint = nearest(str(instance), map(str, expected))
+        hint = suggest_nearest(str(instance), map(str, expected))
         return f"{instance!r} is not one of {', '.join(map(str, expected))}" + (f". {hint}" if hint else "")
     if error.validator == "type":
         return f"{instance!r} is not {_ARTICLES.get(str(expected), expected)}"
@@ -123,7 +123,7 @@ def _find_contradictions(document: Mapping[str, Any]) -> Iterator[tuple[str, str
     yield from expression_problems
     unknown = [(place, name) for place, name in _named_options(document) if name not in options]
     for place, name in unknown:
-        hint = nearest(name, options)
+        hint = suggest_nearest(name, options)
         yield place, f"there is no option '{name}'" + (f". {hint}" if hint else "")
     for name, row in options.items():
         yield from _check_option(f"options.{name}", row)

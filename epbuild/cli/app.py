@@ -21,10 +21,10 @@ from typer.main import get_command
 
 from epbuild import __version__
 from epbuild.cli.completion import VARIABLE, answer_shell
-from epbuild.cli.options import ClickException, sentence
+from epbuild.cli.options import ClickException, format_sentence
 from epbuild.core.errors import EpbuildError, Problem
-from epbuild.core.safepath import shortened
-from epbuild.core.shown import visible
+from epbuild.core.safepath import shorten_reference
+from epbuild.core.shown import escape_sequences
 
 INTERRUPTED = 130
 _NO_MEMORY = ("can't start new thread", "failed to map segment")
@@ -139,18 +139,18 @@ def execute(arguments: Sequence[str]) -> int:
         print_errors(error.problems)
         return _end_failed(error.exit_code, arguments)
     except ClickException as error:
-        _print(f"error: {sentence(error)} See `epbuild --help`.")
+        _print(f"error: {format_sentence(error)} See `epbuild --help`.")
         return USAGE
     except (KeyboardInterrupt, typer.Abort):
         _print("interrupted; finished work is kept")
         return INTERRUPTED
     except BrokenPipeError:
-        return abandon_output()
+        return discard_output()
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG and error.filename:
             from epbuild.report.terminal.problems import print_problems
 
-            where = Path(shortened(os.fsdecode(error.filename)))
+            where = Path(shorten_reference(os.fsdecode(error.filename)))
             print_problems(
                 [Problem("EPB516", "the path is longer than this system allows", where, "Shorten it, or move the folder.")]
             )
@@ -187,7 +187,7 @@ def _interrupt_once(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def abandon_output() -> int:
+def discard_output() -> int:
     """Discard further output, also of the flush at exit, as the reader of standard output is gone. Return the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
@@ -202,4 +202,4 @@ def _end_failed(code: int, arguments: Sequence[str], text: str | None = None) ->
 
 
 def _print(text: str) -> None:
-    sys.stderr.write(f"epbuild: {visible(text)}\n")
+    sys.stderr.write(f"epbuild: {escape_sequences(text)}\n")

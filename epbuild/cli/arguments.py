@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 import typer
 
 from epbuild.cli import completion
-from epbuild.cli.names import expand_step_files, recipe_and_steps
-from epbuild.cli.options import Excludes, OptionGroup, UsageError, amount, choice, option, options, with_default
+from epbuild.cli.names import expand_step_files, split_names
+from epbuild.cli.options import (
+    Excludes,
+    OptionGroup,
+    UsageError,
+    declare_option,
+    declare_options,
+    make_amount_parser,
+    make_choice,
+    with_default,
+)
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import Position
-from epbuild.core.units import bytes_of, seconds_of
+from epbuild.core.units import parse_bytes, parse_seconds
 from epbuild.remote.settings import Mode
 from epbuild.session.request import RemoteChoice
 
@@ -22,9 +31,9 @@ if TYPE_CHECKING:
     from epbuild.cluster.address import ClusterAddress
 
 DEFAULT = Path(DEFAULT_RECIPE)
-size = amount("size", bytes_of)
+size = make_amount_parser("size", parse_bytes)
 """Parser of bytes, such as `20GB`."""
-age = amount("time", seconds_of)
+age = make_amount_parser("time", parse_seconds)
 """Parser of seconds, such as `30d`."""
 
 Recipe = Annotated[
@@ -33,7 +42,7 @@ Recipe = Annotated[
         metavar="[RECIPE]",
         help=with_default("The recipe.", DEFAULT_RECIPE),
         show_default=False,
-        autocompletion=completion.recipes,
+        autocompletion=completion.complete_recipes,
     ),
 ]
 Recipes = Annotated[
@@ -43,17 +52,17 @@ Recipes = Annotated[
         help=with_default("One recipe or several.", DEFAULT_RECIPE),
         show_default=False,
         default_factory=list,
-        autocompletion=completion.recipes,
+        autocompletion=completion.complete_recipes,
     ),
 ]
 RecipeOption = Annotated[
     Path | None,
-    option(
+    declare_option(
         "--recipe",
         "-r",
         metavar="RECIPE",
         help="The recipe, if its name looks like a step. All arguments are then steps.",
-        autocompletion=completion.recipes,
+        autocompletion=completion.complete_recipes,
     ),
 ]
 
@@ -63,37 +72,41 @@ def _names_argument(metavar: str, steps: str, **settings: Any) -> Any:
         metavar=metavar,
         help=with_default(f"The recipe, then {steps}.", DEFAULT_RECIPE),
         show_default=False,
-        autocompletion=completion.recipes_and_steps,
+        autocompletion=completion.complete_recipes_and_steps,
         **settings,
     )
 
 
 _GLOBS = "ids of steps, globs such as 'emit:decoder/*', or @FILE with one id or glob per line"
 Names = Annotated[list[str], _names_argument("[RECIPE] [STEP]...", f"{_GLOBS}; all steps if none is named", default_factory=list)]
-Json = Annotated[bool, option("--json", help="Print JSON on standard output, and nothing else.")]
+Json = Annotated[bool, declare_option("--json", help="Print JSON on standard output, and nothing else.")]
 AllWarnings = Annotated[
-    bool, option("--all-warnings", help="Print every warning.", default="three of each code, and their number")
+    bool, declare_option("--all-warnings", help="Print every warning.", default="three of each code, and their number")
 ]
-Locked = Annotated[bool, option("--locked", help="Fail if a toolchain or a remote model differs from epbuild.lock.")]
+Locked = Annotated[bool, declare_option("--locked", help="Fail if a toolchain or a remote model differs from epbuild.lock.")]
 NoExec = Annotated[
     bool,
-    option("--no-exec", help="Start no program. Toolchains that were not inspected before stay unknown."),
+    declare_option("--no-exec", help="Start no program. Toolchains that were not inspected before stay unknown."),
 ]
 Settings = Annotated[
     list[str],
-    options("--set", metavar="vars.NAME=VALUE", help="Set a variable of the recipe. Can be given several times."),
+    declare_options("--set", metavar="vars.NAME=VALUE", help="Set a variable of the recipe. Can be given several times."),
 ]
 Jobs = Annotated[
     int | None,
-    option("--jobs", "-j", min=1, metavar="N", help="Maximum number of actions that run at once.", default="number of CPUs"),
+    declare_option(
+        "--jobs", "-j", min=1, metavar="N", help="Maximum number of actions that run at once.", default="number of CPUs"
+    ),
 ]
-Retry = Annotated[bool, option("--retry", help="Retry steps that failed before, even if no input has changed.")]
-DryRun = Annotated[bool, option("--dry-run", "-n", help="Show what would be removed, but remove nothing.")]
-NewName = Annotated[str | None, option("--name", metavar="NAME", help="Name of the build.", default="name of the folder")]
-NewRecipe = Annotated[Path, option("--output", "-o", metavar="PATH", help="File to write the recipe to.", default=DEFAULT_RECIPE)]
-Force = Annotated[bool, option("--force", "-f", help="Overwrite an existing file.")]
-Offline = Annotated[bool, option("--offline", help="Contact no other machine: use no remote cache, and fetch nothing.")]
-InsecureCache = Annotated[bool, option("--insecure", help="Allow a remote cache on another machine over plain http://.")]
+Retry = Annotated[bool, declare_option("--retry", help="Retry steps that failed before, even if no input has changed.")]
+DryRun = Annotated[bool, declare_option("--dry-run", "-n", help="Show what would be removed, but remove nothing.")]
+NewName = Annotated[str | None, declare_option("--name", metavar="NAME", help="Name of the build.", default="name of the folder")]
+NewRecipe = Annotated[
+    Path, declare_option("--output", "-o", metavar="PATH", help="File to write the recipe to.", default=DEFAULT_RECIPE)
+]
+Force = Annotated[bool, declare_option("--force", "-f", help="Overwrite an existing file.")]
+Offline = Annotated[bool, declare_option("--offline", help="Contact no other machine: use no remote cache, and fetch nothing.")]
+InsecureCache = Annotated[bool, declare_option("--insecure", help="Allow a remote cache on another machine over plain http://.")]
 
 
 class Selection(NamedTuple):
@@ -112,7 +125,7 @@ class Target(OptionGroup, frozen=True, kw_only=True):
 
     def selection(self) -> Selection:
         """Return the recipe and the steps. Raises PlanError (EPB278) for an invalid file of steps."""
-        found, steps = recipe_and_steps(self.names, None if self.recipe is None else str(self.recipe))
+        found, steps = split_names(self.names, None if self.recipe is None else str(self.recipe))
         return Selection(Path(found), *expand_step_files(steps))
 
 
@@ -149,9 +162,9 @@ class RemoteReading(OptionGroup, frozen=True, kw_only=True):
 
     remote_cache: Annotated[
         Mode,
-        option(
+        declare_option(
             "--remote-cache",
-            **choice(("off", "read")),
+            **make_choice(("off", "read")),
             help="Read results from the remote cache, if one is configured.",
             default="read",
         ),
@@ -170,9 +183,9 @@ class Remote(RemoteReading, frozen=True, kw_only=True):
 
     remote_cache: Annotated[
         Mode,
-        option(
+        declare_option(
             "--remote-cache",
-            **choice(("off", "read", "write")),
+            **make_choice(("off", "read", "write")),
             help="Use of the remote cache, if one is configured. With write, new results are also uploaded.",
             default="read",
         ),
@@ -188,7 +201,7 @@ CERTIFICATES = "EPBUILD_CLUSTER_TLS"
 _LOCAL = "local"
 Certificates = Annotated[
     str | None,
-    option("--tls", metavar="DIR", help="Folder with this machine's certificates.", variable=CERTIFICATES),
+    declare_option("--tls", metavar="DIR", help="Folder with this machine's certificates.", variable=CERTIFICATES),
 ]
 
 
@@ -199,7 +212,7 @@ class Cluster(OptionGroup, frozen=True, kw_only=True):
 
     executor: Annotated[
         str | None,
-        option(
+        declare_option(
             "--executor",
             metavar="ADDRESS",
             help="Scheduler of a cluster to compile on, such as dask://host:8786; local compiles on this machine.",
@@ -217,10 +230,10 @@ class Cluster(OptionGroup, frozen=True, kw_only=True):
         text = self.executor if self.executor is not None else os.environ.get(EXECUTOR, "")
         if text in ("", _LOCAL):
             return None
-        from epbuild.cluster.address import cluster_address
+        from epbuild.cluster.address import parse_cluster_address
 
         where = f"--executor {text}" if self.executor is not None else EXECUTOR
-        return cluster_address(text, self.tls or os.environ.get(CERTIFICATES), insecure=insecure, where=where)
+        return parse_cluster_address(text, self.tls or os.environ.get(CERTIFICATES), insecure=insecure, where=where)
 
 
 class ClusterOfPlan(Cluster, frozen=True, kw_only=True):
@@ -228,7 +241,7 @@ class ClusterOfPlan(Cluster, frozen=True, kw_only=True):
 
     executor: Annotated[
         str | None,
-        option(
+        declare_option(
             "--executor",
             metavar="ADDRESS",
             help="Show which machines of this cluster can build the missing results, and how long.",

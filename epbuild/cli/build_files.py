@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from epbuild.cli.options import Needs, OptionGroup, UsageError, option
+from epbuild.cli.options import Needs, OptionGroup, UsageError, declare_option
 from epbuild.core.errors import EpbuildError
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 def _file(name: str, text: str) -> Any:
     """Declare an option that names a file to write."""
-    return option(name, metavar="FILE", dir_okay=False, help=text)
+    return declare_option(name, metavar="FILE", dir_okay=False, help=text)
 
 
 Sarif = Annotated[Path | None, _file("--sarif", "Write errors and warnings with their positions to FILE, as SARIF 2.1.0.")]
 Against = Annotated[
     Path | None,
-    option(
+    declare_option(
         "--against",
         metavar="PATH",
         help="What to compare the report with: another report (.html, .json), a manifest, or a folder of outputs.",
@@ -43,7 +43,7 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
 
     summary: Annotated[
         Path | None,
-        option(
+        declare_option(
             "--summary",
             metavar="FILE",
             help="Append tables of the build to FILE, in Markdown.",
@@ -116,9 +116,9 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
             from epbuild.commands.reporting.build_record import BuildRecords
             from epbuild.report.json.events import trace_document
             from epbuild.report.listeners import write_document
-            from epbuild.session.planning import workspace_of
+            from epbuild.session.planning import get_workspace_folder
 
-            record = BuildRecords(workspace_of(request.recipe)).of_this_process(since)
+            record = BuildRecords(get_workspace_folder(request.recipe)).of_this_process(since)
             write_document(self.trace, json.dumps(trace_document(record)) + "\n")
 
 
@@ -139,11 +139,11 @@ def write_report(found: Report, file: Path) -> None:
     """Write a report in the form that the suffix of the file names. Raises EnvironmentFailure (EPB443)."""
     from epbuild.commands.reporting.against import PAGES
     from epbuild.report.html.report_page import report_page
-    from epbuild.report.json.documents import json_text, report_document
+    from epbuild.report.json.documents import format_json, report_document
     from epbuild.report.listeners import write_document
 
     is_page = file.suffix.lower() in PAGES
-    write_document(file, report_page(found) if is_page else json_text(report_document(found)))
+    write_document(file, report_page(found) if is_page else format_json(report_document(found)))
 
 
 def compare_report(found: Report, against: Path | None, output: Path | None) -> Report:

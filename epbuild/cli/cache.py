@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-from epbuild.cache.location import cache_directory, toolchain_directory
+from epbuild.cache.location import find_cache_directory, find_toolchain_directory
 from epbuild.cli import arguments
-from epbuild.cli.options import COMMAND_LINE, Needs, application, option
-from epbuild.commands.cache import cache_stats, check_cache
+from epbuild.cli.options import COMMAND_LINE, Needs, declare_option, make_application
+from epbuild.commands.cache import check_cache, count_cache
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import SIGNING_KEY
 from epbuild.report.json.documents import print_json
-from epbuild.report.json.store import KeyDocument, cache_check_document, cache_stats_document
+from epbuild.report.json.store import KeyDocument, build_cache_check_document, build_cache_stats_document
 from epbuild.report.terminal.problems import print_problems
-from epbuild.report.terminal.store import byte_progress, print_cache_check, print_cache_stats
+from epbuild.report.terminal.store import print_cache_check, print_cache_stats, show_byte_progress
 from epbuild.session.request import RemoteChoice, Request
 
-app = application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
+app = make_application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 
 
 @app.callback(exits={0: "the store was shown", 2: COMMAND_LINE, 3: "the store cannot be read"})
@@ -29,9 +29,9 @@ def cache(context: typer.Context, json: arguments.Json = False) -> int:
     """
     if context.invoked_subcommand is not None:
         return 0
-    found = cache_stats(cache_directory(), toolchain_directory())
+    found = count_cache(find_cache_directory(), find_toolchain_directory())
     if json:
-        print_json(cache_stats_document(found))
+        print_json(build_cache_stats_document(found))
     else:
         print_cache_stats(found)
     return 0
@@ -59,7 +59,7 @@ def verify(
     names: arguments.Names,
     *,
     remote: Annotated[
-        bool, option("--remote", help="Check the results of RECIPE in its remote cache instead of the store.")
+        bool, declare_option("--remote", help="Check the results of RECIPE in its remote cache instead of the store.")
     ] = False,
     recipe: arguments.RecipeOption = None,
     insecure: arguments.InsecureCache = False,
@@ -74,11 +74,11 @@ def verify(
         return _verify_remote(
             _request(arguments.Target(names=names, recipe=recipe), settings, RemoteChoice(insecure=insecure)), json=json
         )
-    place = cache_directory()
-    with byte_progress("checking", shown=not json) as progress:
+    place = find_cache_directory()
+    with show_byte_progress("checking", shown=not json) as progress:
         found = check_cache(place, progress)
     if json:
-        print_json(cache_check_document(place, found))
+        print_json(build_cache_check_document(place, found))
     else:
         print_cache_check(found)
     return 1 if found.damaged else 0
@@ -86,13 +86,13 @@ def verify(
 
 def _verify_remote(request: Request, *, json: bool) -> int:
     from epbuild.commands.remote_cache import check_results
-    from epbuild.report.json.store import remote_check_document
+    from epbuild.report.json.store import build_remote_check_document
     from epbuild.report.terminal.store import print_remote_check
 
-    with byte_progress("checking", shown=not json) as progress:
+    with show_byte_progress("checking", shown=not json) as progress:
         found = check_results(request, progress)
     if json:
-        print_json(remote_check_document(found))
+        print_json(build_remote_check_document(found))
     else:
         print_problems(found.warnings, "warning")
         print_remote_check(found)
@@ -111,7 +111,7 @@ def push(
     target: arguments.Target,
     *,
     replace: Annotated[
-        bool, option("--replace", help="Upload all results again, and replace those in the remote cache.")
+        bool, declare_option("--replace", help="Upload all results again, and replace those in the remote cache.")
     ] = False,
     insecure: arguments.InsecureCache = False,
     settings: arguments.Settings,
@@ -126,7 +126,7 @@ def push(
     from epbuild.report.terminal.store import print_push
 
     request = _request(target, settings, RemoteChoice("write", insecure=insecure))
-    with byte_progress("writing", shown=not json) as progress:
+    with show_byte_progress("writing", shown=not json) as progress:
         done = push_results(request, progress, replace=replace)
     if json:
         print_json(push_document(done))

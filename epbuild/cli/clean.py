@@ -5,22 +5,26 @@ from __future__ import annotations
 from typing import Annotated
 
 from epbuild.cli import arguments
-from epbuild.cli.options import UsageError, application, option
+from epbuild.cli.options import UsageError, declare_option, make_application
 from epbuild.commands.clean import check_idle, remove_workspace
 from epbuild.commands.clean import clean as take_back
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.store import print_clean_sum, print_cleaned
 from epbuild.session.request import Request
 
-app = application()
+app = make_application()
 
 
 @app.command(exits={0: "the outputs were removed, or there were none"})
 def clean(
     target: arguments.Target,
     *,
-    everything: Annotated[bool, option("--all", help="Also remove the folder .epbuild: state, logs and reports.")] = False,
-    force: Annotated[bool, option("--force", "-f", help="Also remove files that were changed after epbuild wrote them.")] = False,
+    everything: Annotated[
+        bool, declare_option("--all", help="Also remove the folder .epbuild: state, logs and reports.")
+    ] = False,
+    force: Annotated[
+        bool, declare_option("--force", "-f", help="Also remove files that were changed after epbuild wrote them.")
+    ] = False,
     dry_run: arguments.DryRun = False,
     settings: arguments.Settings,
 ) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from epbuild.cli.names import recipe_and_steps
+from epbuild.cli.names import split_names
 
 VARIABLE = "_EPBUILD_COMPLETE"
 """Environment variable with which a shell's script requests completions."""
@@ -25,7 +25,7 @@ _SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 1 << 16  # of a file that are searched for the key of a recipe
 
 
-def recipes(incomplete: str) -> list[str]:
+def complete_recipes(incomplete: str) -> list[str]:
     """Return the recipes that complete a path. If there are none, the shell completes file names."""
     folder, name = os.path.split(incomplete)
     try:
@@ -35,12 +35,12 @@ def recipes(incomplete: str) -> list[str]:
     return [os.path.join(folder, file) for file in found if _is_recipe(Path(folder, file))]  # noqa: PTH118 - keeps the spelling of the folder
 
 
-def recipes_and_steps(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_recipes_and_steps(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return what can come next: a recipe as the first name, then ids of its steps."""
     names: Sequence[str] = ctx.params.get("names") or []
     option = ctx.params.get("recipe")
-    recipe, steps = recipe_and_steps(names, None if option is None else str(option))
-    first = [] if names or option is not None else recipes(incomplete)
+    recipe, steps = split_names(names, None if option is None else str(option))
+    first = [] if names or option is not None else complete_recipes(incomplete)
     return [*first, *(step for step in _steps(Path(recipe), ctx.params.get("settings") or []) if step not in steps)]
 
 
@@ -77,7 +77,7 @@ def answer_shell(command: Any) -> None:
 
         def get_completion_args(self) -> tuple[list[str], str]:
             parts, current = os.environ.get("COMP_WORDS", "").split("\n"), int(os.environ.get("COMP_CWORD", "0"))
-            words, word = joined(parts, current)
+            words, word = join_words(parts, current)
             os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = "\n".join(words), str(word)
             arguments, incomplete = super().get_completion_args()
             last = parts[current] if current < len(parts) and not _is_break(parts[current]) else ""
@@ -93,7 +93,7 @@ def answer_shell(command: Any) -> None:
     command.main([], "epbuild", complete_var=VARIABLE, standalone_mode=False)
 
 
-def joined(parts: Sequence[str], current: int) -> tuple[list[str], int]:
+def join_words(parts: Sequence[str], current: int) -> tuple[list[str], int]:
     """Join the parts of words that bash has split at `:` and `=`. Return the words and the index of the one with the part `current`.
 
     Blanks around a part are dropped, except for the empty part of a new word.

@@ -6,15 +6,15 @@ import os
 from typing import Annotated
 
 from epbuild.cli import arguments
-from epbuild.cli.options import Excludes, application, option
+from epbuild.cli.options import Excludes, declare_option, make_application
 from epbuild.commands.run import cover
-from epbuild.report.json.build import coverage_document
+from epbuild.report.json.build import build_coverage_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.coverage import CoverageList, print_coverage, print_coverage_markdown
-from epbuild.report.terminal.progress import coverage_reporter
+from epbuild.report.terminal.progress import make_coverage_reporter
 from epbuild.session.request import Request
 
-app = application()
+app = make_application()
 
 
 _RULES = (Excludes(("--markdown",), ("--json",), "--markdown and --json exclude each other"),)
@@ -29,7 +29,7 @@ def coverage(
     locked: arguments.Locked = False,
     remote: arguments.RemoteReading,
     settings: arguments.Settings,
-    markdown: Annotated[bool, option("--markdown", help="Print a Markdown table.")] = False,
+    markdown: Annotated[bool, declare_option("--markdown", help="Print a Markdown table.")] = False,
     json: arguments.Json = False,
 ) -> int:
     """Show which models of RECIPE the EP of each target takes as a whole, in part, or not at all, and why.
@@ -48,10 +48,10 @@ def coverage(
         remote=remote.choice,
     )
     found = CoverageList()
-    with coverage_reporter(found) as progress:
+    with make_coverage_reporter(found) as progress:
         cover(request, progress)
     if json:
-        print_json(coverage_document(found.rows))
+        print_json(build_coverage_document(found.rows))
     elif markdown:
         print_coverage_markdown(found.rows)
     else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from epbuild.cli import arguments
-from epbuild.cli.doctor import EXITS, NoCompile, RecipeIfAny, recipe_if_any, show_health
-from epbuild.cli.options import application
-from epbuild.commands.doctor.doctor import DoctorRequest, devices_of
-from epbuild.report.json.checks import devices_document
+from epbuild.cli.doctor import EXITS, NoCompile, RecipeIfAny, find_recipe, show_health
+from epbuild.cli.options import make_application
+from epbuild.commands.doctor.doctor import DoctorRequest, check_devices
+from epbuild.report.json.checks import build_devices_document
 
-app = application()
+app = make_application()
 
 
 @app.command(exits=EXITS)
@@ -23,5 +23,5 @@ def devices(
 
     Each EP compiles and loads a small model in its own process. Nothing is installed.
     """
-    request = DoctorRequest(recipe_if_any(recipe), tuple(settings), attempts=not no_compile)
-    return show_health(devices_of, request, devices_document if json else None)
+    request = DoctorRequest(find_recipe(recipe), tuple(settings), attempts=not no_compile)
+    return show_health(check_devices, request, build_devices_document if json else None)

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.options import Excludes, application, option
+from epbuild.cli.options import Excludes, declare_option, make_application
 from epbuild.commands.artifacts import diff as compare
-from epbuild.report.json.checks import comparison_document
+from epbuild.report.json.checks import build_comparison_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.markdown import print_markdown
 from epbuild.report.terminal.artifacts import print_comparison
 
-app = application()
+app = make_application()
 
 
 _RULES = (
@@ -42,7 +42,7 @@ def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="The old artifact.", show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B", help="The new artifact.", show_default=False)],
     markdown: Annotated[
-        bool, option("--markdown", help="Print GitHub-flavored Markdown, for a comment on a pull request.")
+        bool, declare_option("--markdown", help="Print GitHub-flavored Markdown, for a comment on a pull request.")
     ] = False,
     json: arguments.Json = False,
 ) -> int:
@@ -52,7 +52,7 @@ def diff(
     """
     found = compare(a, b, _LogLines())
     if json:
-        print_json(comparison_document(str(a), str(b), found))
+        print_json(build_comparison_document(str(a), str(b), found))
     elif markdown:
         print_markdown(str(a), str(b), found)
     else:

@@ -10,15 +10,15 @@ import typer
 
 from epbuild import __version__
 from epbuild.cli import arguments, completion
-from epbuild.cli.options import COMMAND_LINE, application, option, with_default
+from epbuild.cli.options import COMMAND_LINE, declare_option, make_application, with_default
 from epbuild.cluster.address import ClusterAddress
-from epbuild.commands.doctor.doctor import Diagnoses, DoctorRequest, HealthListener, examine
+from epbuild.commands.doctor.doctor import Diagnoses, DoctorRequest, HealthListener, run_checks
 from epbuild.core.errors import EpbuildError
-from epbuild.report.json.checks import health_document
+from epbuild.report.json.checks import build_health_document
 from epbuild.report.json.documents import Document, print_json
 from epbuild.report.terminal.checks import HealthPrinter
 
-app = application()
+app = make_application()
 
 RecipeIfAny = Annotated[
     Path | None,
@@ -26,7 +26,7 @@ RecipeIfAny = Annotated[
         metavar="[RECIPE]",
         help=with_default("A recipe to check as well.", f"{arguments.DEFAULT}, if it exists"),
         show_default=False,
-        autocompletion=completion.recipes,
+        autocompletion=completion.complete_recipes,
     ),
 ]
 EXITS = {
@@ -34,13 +34,13 @@ EXITS = {
     1: "a check failed, also one of the recipe",
     2: COMMAND_LINE,
 }
-NoCompile = Annotated[bool, option("--no-compile", help="Compile no test models; only list devices.")]
+NoCompile = Annotated[bool, declare_option("--no-compile", help="Compile no test models; only list devices.")]
 
 Check = Callable[[DoctorRequest, HealthListener], Diagnoses]
 """Function that checks a machine, or a part of it."""
 
 
-def recipe_if_any(recipe: Path | None) -> Path | None:
+def find_recipe(recipe: Path | None) -> Path | None:
     """Return the recipe of the command line, or else the one in this folder, if there is one."""
     return recipe if recipe is not None or not arguments.DEFAULT.exists() else arguments.DEFAULT
 
@@ -65,7 +65,7 @@ def doctor(
     offline: arguments.Offline = False,
     cluster: arguments.Cluster,
     insecure: Annotated[
-        bool, option("--insecure", help="Allow a scheduler or a remote cache on another machine without TLS.")
+        bool, declare_option("--insecure", help="Allow a scheduler or a remote cache on another machine without TLS.")
     ] = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
@@ -80,7 +80,7 @@ def doctor(
         scheduler = cluster.address(insecure=insecure)
     except EpbuildError as error:
         scheduler = error
-    file = recipe_if_any(recipe)
+    file = find_recipe(recipe)
     request = DoctorRequest(
         file,
         tuple(settings),
@@ -89,4 +89,4 @@ def doctor(
         insecure=insecure,
         cluster=None if offline else scheduler,
     )
-    return show_health(examine, request, health_document if json else None)
+    return show_health(run_checks, request, build_health_document if json else None)

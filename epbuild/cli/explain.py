@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from epbuild.cli import arguments
-from epbuild.cli.options import application
+from epbuild.cli.options import make_application
 from epbuild.commands.explain import explain as explained
-from epbuild.report.json.build import explanation_document
+from epbuild.report.json.build import build_explanation_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.plan import print_explanations
 from epbuild.session.request import Request
 
-app = application()
+app = make_application()
 
 
 @app.command(exits={0: "the steps were explained"})
@@ -32,7 +32,7 @@ def explain(
     with WaitingRow() as waiting:
         found = explained(request.without_programs() if no_exec else request, steps, waiting)
     if json:
-        print_json(explanation_document(str(recipe), found))
+        print_json(build_explanation_document(str(recipe), found))
     else:
         print_explanations(found)
     return 0

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 from epbuild.cache.collect import Limits
-from epbuild.cache.location import cache_directory
+from epbuild.cache.location import find_cache_directory
 from epbuild.cli import arguments
-from epbuild.cli.options import COMMAND_LINE, application, option
+from epbuild.cli.options import COMMAND_LINE, declare_option, make_application
 from epbuild.commands.gc import collect_garbage
 from epbuild.report.json.documents import print_json
-from epbuild.report.json.store import collection_document
+from epbuild.report.json.store import build_collection_document
 from epbuild.report.terminal.store import print_collection
 
 _MAX_AGE = "30d"
 
-app = application()
+app = make_application()
 
 
 @app.command(
@@ -24,7 +24,7 @@ app = application()
 def gc(
     max_size: Annotated[
         int | None,
-        option(
+        declare_option(
             "--max-size",
             parser=arguments.size,
             metavar="SIZE",
@@ -33,7 +33,7 @@ def gc(
     ] = None,
     max_age: Annotated[
         int | None,
-        option(
+        declare_option(
             "--max-age",
             parser=arguments.age,
             metavar="TIME",
@@ -49,10 +49,10 @@ def gc(
     All workspaces of a user share the store. Results of their last builds, and results used within the last hour, are kept, so that builds
     can run at the same time. Removed results can be built again. Toolchains are kept.
     """
-    place, limits = cache_directory(), Limits(arguments.age(_MAX_AGE) if max_age is None else max_age, max_size)
+    place, limits = find_cache_directory(), Limits(arguments.age(_MAX_AGE) if max_age is None else max_age, max_size)
     found = collect_garbage(place, limits, dry_run=dry_run)
     if json:
-        print_json(collection_document(place, found, limits, dry_run=dry_run))
+        print_json(build_collection_document(place, found, limits, dry_run=dry_run))
     else:
         print_collection(place, found, limits, dry_run=dry_run)
     return 0

@@ -8,21 +8,21 @@ from typing import Annotated, Any
 
 from epbuild import api
 from epbuild.cli import arguments
-from epbuild.cli.options import MACHINE, UsageError, application, choice, option
-from epbuild.commands.graph import step_graph
-from epbuild.report.graph import dot_text, find_graphviz, mermaid_text, svg_text
+from epbuild.cli.options import MACHINE, UsageError, declare_option, make_application, make_choice
+from epbuild.commands.graph import build_step_graph
+from epbuild.report.graph import draw_svg, find_graphviz, format_dot, format_mermaid
 from epbuild.report.listeners import WaitingRow, write_document
 from epbuild.report.terminal.problems import print_warnings
 from epbuild.session.request import Request
 
 _FORMATS: dict[str, Any] = {
-    "svg": lambda graph: svg_text(graph, find_graphviz()),
-    "dot": dot_text,
-    "mermaid": mermaid_text,
+    "svg": lambda graph: draw_svg(graph, find_graphviz()),
+    "dot": format_dot,
+    "mermaid": format_mermaid,
 }
 _ENDINGS = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid", ".mermaid": "mermaid"}
 
-app = application()
+app = make_application()
 
 
 @app.command(exits={0: "the graph was written", 3: f"{MACHINE}, or Graphviz is missing"})
@@ -31,11 +31,13 @@ def graph(
     *,
     form: Annotated[
         str | None,
-        option("--format", help="Format to write.", default="by the suffix of --output, else svg", **choice(_FORMATS)),
+        declare_option(
+            "--format", help="Format to write.", default="by the suffix of --output, else svg", **make_choice(_FORMATS)
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        option("--output", "-o", metavar="FILE", dir_okay=False, help="File to write.", default="standard output"),
+        declare_option("--output", "-o", metavar="FILE", dir_okay=False, help="File to write.", default="standard output"),
     ] = None,
     locked: arguments.Locked = False,
     no_exec: arguments.NoExec = False,
@@ -56,7 +58,7 @@ def graph(
     with WaitingRow() as waiting:
         found = api.plan(request.without_programs() if no_exec else request, waiting)
     print_warnings(found.plan.warnings, all_warnings=all_warnings)
-    text = _FORMATS[chosen](step_graph(str(recipe), found.steps()))
+    text = _FORMATS[chosen](build_step_graph(str(recipe), found.steps()))
     if output is None:
         sys.stdout.write(text)
     else:

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.options import UsageError, application, option, options
+from epbuild.cli.options import UsageError, declare_option, declare_options, make_application
 from epbuild.commands.importing.importing import ImportRequest, import_recipe
-from epbuild.commands.init.answers import BadAnswer, named_targets
-from epbuild.report.json.build import imported_document
+from epbuild.commands.init.answers import BadAnswer, name_targets
+from epbuild.report.json.build import build_imported_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.recipes import print_imported
 
-app = application()
+app = make_application()
 
 
 @app.command(
@@ -32,7 +32,7 @@ def import_(
     *,
     models: Annotated[
         list[str],
-        options(
+        declare_options(
             "--model",
             "-m",
             metavar="PATH",
@@ -41,7 +41,7 @@ def import_(
     ],
     targets: Annotated[
         list[str],
-        options(
+        declare_options(
             "--target",
             "--soc",
             "-t",
@@ -51,7 +51,7 @@ def import_(
     ],
     ep: Annotated[
         str | None,
-        option("--ep", metavar="EP", help="The EP, if a configuration of winml names none."),
+        declare_option("--ep", metavar="EP", help="The EP, if a configuration of winml names none."),
     ] = None,
     name: arguments.NewName = None,
     output: arguments.NewRecipe = arguments.DEFAULT,
@@ -63,12 +63,12 @@ def import_(
     The recipe is written only if it can be built. An existing file is overwritten only with --force.
     """
     try:
-        chosen = named_targets(targets)
+        chosen = name_targets(targets)
     except BadAnswer as error:
         raise UsageError(str(error)) from error
     done = import_recipe(ImportRequest(tuple(source), output, tuple(models), chosen, ep, name, force))
     if json:
-        print_json(imported_document(done))
+        print_json(build_imported_document(done))
     else:
         print_imported(done)
     return 0

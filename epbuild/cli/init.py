@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.options import UsageError, application, choice, option, options, with_default
+from epbuild.cli.options import UsageError, declare_option, declare_options, make_application, make_choice, with_default
 from epbuild.commands.init.answers import BadAnswer, Given, write_first_recipe
 from epbuild.commands.init.choices import KINDS
 from epbuild.report.terminal.recipes import TerminalQuestions, print_first_recipe
 
-_EP: dict[str, Any] = choice(KINDS)
+_EP: dict[str, Any] = make_choice(KINDS)
 
-app = application()
+app = make_application()
 
 
 @app.command(exits={0: "the recipe was written", 2: "a model or an answer is invalid, or the file exists"})
@@ -35,23 +35,23 @@ def init(
     *,
     models: Annotated[
         list[str],
-        options(
+        declare_options(
             "--model", "-m", metavar="PATH", help="Source model: a file, folder, glob or address. Can be given several times."
         ),
     ],
     sizes: Annotated[
         list[str],
-        options(
+        declare_options(
             "--size",
             "-s",
             metavar="[MODEL:]INPUT=SIZES",
             help="Sizes of an input with open dimensions, such as x=1,3,320,320, for all models or one. Can be given several times.",
         ),
     ],
-    ep: Annotated[str | None, option("--ep", help="The EP.", **_EP)] = None,
+    ep: Annotated[str | None, declare_option("--ep", help="The EP.", **_EP)] = None,
     targets: Annotated[
         list[str],
-        options(
+        declare_options(
             "--target",
             "--soc",
             "-t",
@@ -63,7 +63,7 @@ def init(
     ],
     share_weights: Annotated[
         bool | None,
-        option("--share-weights/--no-share-weights", help="Let the models share one context binary, or not."),
+        declare_option("--share-weights/--no-share-weights", help="Let the models share one context binary, or not."),
     ] = None,
     name: arguments.NewName = None,
     output: arguments.NewRecipe = arguments.DEFAULT,

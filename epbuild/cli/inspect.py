@@ -9,11 +9,11 @@ import typer
 
 from epbuild import api
 from epbuild.cli import arguments
-from epbuild.cli.options import COMMAND_LINE, application
+from epbuild.cli.options import COMMAND_LINE, make_application
 from epbuild.report.json.documents import print_json
 from epbuild.report.terminal.artifacts import print_inspection, print_inspections
 
-app = application()
+app = make_application()
 
 
 @app.command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
-from epbuild.cli.options import UsageError, option, options
+from epbuild.cli.options import UsageError, declare_option, declare_options
 
 if TYPE_CHECKING:  # only CI uses jobs
     from epbuild.plan.shards import Shard
@@ -23,7 +23,7 @@ _EQUAL_JOBS = {
 
 Matrix = Annotated[
     int | None,
-    option(
+    declare_option(
         "--matrix",
         min=1,
         metavar="N",
@@ -32,7 +32,7 @@ Matrix = Annotated[
 ]
 RunnerLabels = Annotated[
     list[str],
-    options(
+    declare_options(
         "--runner",
         metavar="PLATFORM=LABEL",
         help="With --matrix: labels of the runners for a platform, separated by commas.",
@@ -41,7 +41,7 @@ RunnerLabels = Annotated[
 ]
 ShardText = Annotated[
     str | None,
-    option(
+    declare_option(
         "--shard",
         metavar="I/N",
         help="Build the results of part I of N, and emit nothing. With auto, I and N come from the CI system.",
@@ -49,7 +49,7 @@ ShardText = Annotated[
 ]
 
 
-def labels_of(texts: Iterable[str]) -> dict[str, Label]:
+def parse_labels(texts: Iterable[str]) -> dict[str, Label]:
     """Return the labels of `--runner`, by platform. Raises UsageError."""
     from epbuild.toolchain.platforms import PLATFORMS
 
@@ -63,7 +63,7 @@ def labels_of(texts: Iterable[str]) -> dict[str, Label]:
     return found
 
 
-def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
+def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
     """Return the shard of `--shard I/N`, or the one of the CI system for `auto`. Raises UsageError."""
     from epbuild.plan.shards import Shard
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from epbuild.cli import arguments
-from epbuild.cli.options import MACHINE, application, option, options
+from epbuild.cli.options import MACHINE, declare_option, declare_options, make_application
 from epbuild.commands.lock import Upgrade, export_lock, make_lock, write_lock
 from epbuild.engine.events import EventList, Warned
 from epbuild.report.json.build import lock_document
 from epbuild.report.json.documents import print_json
-from epbuild.report.terminal.progress import reporter
+from epbuild.report.terminal.progress import make_reporter
 from epbuild.report.terminal.recipes import print_lock
 from epbuild.session.request import Request
 
-app = application()
+app = make_application()
 
 
 @app.command(
@@ -27,17 +27,17 @@ app = application()
 def lock(
     recipe: arguments.Recipe = arguments.DEFAULT,
     *,
-    check: Annotated[bool, option("--check", help="Write nothing; exit with 1 if the lock is out of date.")] = False,
+    check: Annotated[bool, declare_option("--check", help="Write nothing; exit with 1 if the lock is out of date.")] = False,
     upgrade: Annotated[
         bool,
-        option("--upgrade", "-U", help="Use the newest allowed versions instead of those in the existing lock."),
+        declare_option("--upgrade", "-U", help="Use the newest allowed versions instead of those in the existing lock."),
     ] = False,
     upgraded: Annotated[
         list[str],
-        options("--upgrade-package", "-P", metavar="NAME", help="Upgrade only this package. Can be given several times."),
+        declare_options("--upgrade-package", "-P", metavar="NAME", help="Upgrade only this package. Can be given several times."),
     ],
     export: Annotated[
-        bool, option("--export", help="Also write a pylock.NAME.toml (PEP 751) for each toolchain, next to the lock.")
+        bool, declare_option("--export", help="Also write a pylock.NAME.toml (PEP 751) for each toolchain, next to the lock.")
     ] = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
@@ -52,7 +52,7 @@ def lock(
     if json:
         locking = make_lock(request, events, upgrades)
     else:
-        with reporter(json=False) as progress:
+        with make_reporter(json=False) as progress:
             locking = make_lock(request, progress, upgrades)
     written = not check and not locking.is_written
     if written:

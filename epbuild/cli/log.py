@@ -7,14 +7,14 @@ from io import IncrementalNewlineDecoder
 
 from epbuild.cache.workspace import Workspace
 from epbuild.cli import arguments
-from epbuild.cli.options import application
-from epbuild.commands.log import logged_steps, read_log
-from epbuild.core.shown import visible_log
+from epbuild.cli.options import make_application
+from epbuild.commands.log import list_logged_steps, read_log
+from epbuild.core.shown import escape_log
 from epbuild.report.terminal.screen import print_line
-from epbuild.session.planning import read_plan, remote_of, workspace_of
+from epbuild.session.planning import get_workspace_folder, read_plan, resolve_remote
 from epbuild.session.request import RemoteChoice, Request
 
-app = application()
+app = make_application()
 
 
 @app.command(exits={0: "the log or the list was printed", 1: "the step has no log"})
@@ -26,12 +26,12 @@ def log(target: arguments.TargetStep) -> int:
     recipe, steps, _ = target.selection()
     request = Request(recipe, remote=RemoteChoice())
     found, plan = read_plan(request)
-    with Workspace.open(workspace_of(recipe), create=False) as workspace:
+    with Workspace.open(get_workspace_folder(recipe), create=False) as workspace:
         if steps:
             ends = IncrementalNewlineDecoder(None, translate=True)
-            for text in read_log(plan, steps[0], workspace, recipe, remote_of(request, found)):
-                sys.stdout.write(visible_log(ends.decode(text)))
+            for text in read_log(plan, steps[0], workspace, recipe, resolve_remote(request, found)):
+                sys.stdout.write(escape_log(ends.decode(text)))
         else:
-            for name in logged_steps(plan, workspace, recipe):
+            for name in list_logged_steps(plan, workspace, recipe):
                 print_line(name)
     return 0

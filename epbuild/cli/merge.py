@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from epbuild.cli.options import UsageError, application, option, options
+from epbuild.cli.options import UsageError, declare_option, declare_options, make_application
 from epbuild.commands.artifacts import merge as merged
 from epbuild.report.terminal.screen import print_line
 
-app = application()
+app = make_application()
 EXITS = {
     0: "the merged model was written",
     1: "a model is missing or incomplete",
@@ -26,10 +26,10 @@ def merge(
         typer.Argument(metavar="MODEL MODEL...", help="Compiled models, in the order in which they run.", show_default=False),
     ],
     *,
-    output: Annotated[Path, option("--output", "-o", metavar="OUT.onnx", help="File to write the merged model to.")],
+    output: Annotated[Path, declare_option("--output", "-o", metavar="OUT.onnx", help="File to write the merged model to.")],
     connections: Annotated[
         list[str],
-        options(
+        declare_options(
             "--connect",
             "-c",
             metavar="A.OUTPUT=B.INPUT",
@@ -38,7 +38,7 @@ def merge(
     ],
     prefixes: Annotated[
         list[str],
-        options(
+        declare_options(
             "--prefix", "-p", metavar="PREFIX", help="Prefix for the names in a model. Give it once per model; '' means none."
         ),
     ],

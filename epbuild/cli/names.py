@@ -15,7 +15,7 @@ _COMMENT = re.compile(r"(^|\s)#.*")
 _FORM = "Write one id or glob per line, in UTF-8. A # starts a comment."
 
 
-def recipe_and_steps(names: Sequence[str], recipe: str | None = None) -> tuple[str, tuple[str, ...]]:
+def split_names(names: Sequence[str], recipe: str | None = None) -> tuple[str, tuple[str, ...]]:
     """Return the recipe, and the ids or globs of steps, of a command that is given `names`; `recipe` is that of its `--recipe`.
 
     The first name is a recipe unless it can only be a step: it has a `:` before any separator, as in `emit:decoder/npu/directory`, or it

@@ -22,12 +22,12 @@ __all__ = [
     "Needs",
     "OptionGroup",
     "UsageError",
-    "amount",
-    "application",
-    "choice",
-    "option",
-    "options",
-    "sentence",
+    "declare_option",
+    "declare_options",
+    "format_sentence",
+    "make_amount_parser",
+    "make_application",
+    "make_choice",
     "with_default",
 ]
 
@@ -75,7 +75,7 @@ Rule = Excludes | Needs
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def application(**settings: Any) -> _Application:
+def make_application(**settings: Any) -> _Application:
     """Return the application of one command's module. Its help is plain text, and `app.execute` shows its errors."""
     return _Application(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
 
@@ -191,7 +191,7 @@ def _given_options(parameters: Iterable[Any], values: dict[str, Any]) -> Iterato
                     yield f"{name} {value}"
 
 
-def option(
+def declare_option(
     *names: str,
     help: str,  # noqa: A002 - as typer has it
     default: str | None = None,
@@ -208,12 +208,12 @@ def with_default(text: str, default: str | None) -> str:
     return text if default is None else f"{text} [default: {default}]"
 
 
-def options(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002
+def declare_options(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002
     """Declare an option that may be given several times: a list, empty by default."""
-    return option(*names, help=help, default_factory=list, **settings)
+    return declare_option(*names, help=help, default_factory=list, **settings)
 
 
-def amount(name: str, read: Callable[[str], int]) -> Callable[[str], int]:
+def make_amount_parser(name: str, read: Callable[[str], int]) -> Callable[[str], int]:
     """Return the parser of a number with a unit, which `read` reads."""
 
     def convert(text: str) -> int:
@@ -225,7 +225,7 @@ def amount(name: str, read: Callable[[str], int]) -> Callable[[str], int]:
     return convert
 
 
-def choice(names: Collection[str]) -> dict[str, Any]:
+def make_choice(names: Collection[str]) -> dict[str, Any]:
     """Return the settings of an option or an argument that is one of `names`, in any case."""
 
     def convert(text: str) -> str:
@@ -239,7 +239,7 @@ def choice(names: Collection[str]) -> dict[str, Any]:
     return {"parser": convert, "autocompletion": complete, "metavar": f"[{'|'.join(names)}]"}
 
 
-def sentence(error: ClickException) -> str:
+def format_sentence(error: ClickException) -> str:
     """Return the message of an error as a sentence. An unknown option is followed by the most similar ones."""
     if isinstance(error, NoSuchOption):
         near = " or ".join(f"'{name}'" for name in sorted(error.possibilities or ()))

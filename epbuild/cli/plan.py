@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from epbuild import api
 from epbuild.cli import arguments
-from epbuild.cli.job_options import Matrix, RunnerLabels, labels_of
-from epbuild.cli.options import application
-from epbuild.report.json.build import plan_document, print_matrix, workloads_document
+from epbuild.cli.job_options import Matrix, RunnerLabels, parse_labels
+from epbuild.cli.options import make_application
+from epbuild.report.json.build import build_workloads_document, plan_document, print_matrix
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.plan import print_defaults, print_plan, print_workloads
 from epbuild.report.terminal.problems import print_warnings
 from epbuild.session.request import Request
 
-app = application()
+app = make_application()
 
 
 @app.command(exits={0: "the plan was shown, whether steps are out of date or not"})
@@ -38,10 +38,10 @@ def plan(
     request = Request(recipe, steps, settings=tuple(settings), locked=locked, remote=remote.choice, places=places)
     request = request.without_programs() if no_exec else request
     if matrix is not None:
-        from epbuild.commands.workload import matrix_of  # only CI needs it
+        from epbuild.commands.workload import build_matrix  # only CI needs it
 
         with WaitingRow() as waiting:
-            job_matrix = matrix_of(request, matrix, labels_of(runners), waiting)
+            job_matrix = build_matrix(request, matrix, parse_labels(runners), waiting)
         print_warnings(job_matrix.warnings, all_warnings=all_warnings)
         print_matrix(job_matrix.jobs)
         return 0
@@ -49,11 +49,11 @@ def plan(
     with WaitingRow() as waiting:
         survey = api.plan(request, waiting)
     if address is not None:
-        from epbuild.commands.workload import workloads
+        from epbuild.commands.workload import list_workloads
 
-        loads = workloads(request, survey, address)
+        loads = list_workloads(request, survey, address)
         if json:
-            print_json(workloads_document(loads, address.text))
+            print_json(build_workloads_document(loads, address.text))
         else:
             print_workloads(loads)
         return 0

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from epbuild.cli.options import Excludes, UsageError, application, option
-from epbuild.commands.artifacts import models_in
+from epbuild.cli.options import Excludes, UsageError, declare_option, make_application
+from epbuild.commands.artifacts import find_models
 from epbuild.commands.artifacts import relink as change
 from epbuild.onnxfile.edit.packaging import Packaging
 from epbuild.report.terminal.screen import print_line
 
-app = application()
+app = make_application()
 
 
 _RULES = (
@@ -34,14 +34,14 @@ def relink(
         list[Path],
         typer.Argument(metavar="MODEL...", help="Compiled models. A folder stands for all models in it.", show_default=False),
     ],
-    embed: Annotated[bool, option("--embed", help="Embed the context binary in the model.")] = False,
+    embed: Annotated[bool, declare_option("--embed", help="Embed the context binary in the model.")] = False,
     extract: Annotated[
         bool,
-        option("--extract", help="Write the embedded context to a separate file, named by --binary or after the model."),
+        declare_option("--extract", help="Write the embedded context to a separate file, named by --binary or after the model."),
     ] = False,
     binary: Annotated[
         str | None,
-        option(
+        declare_option(
             "--binary",
             metavar="NAME.bin",
             help="New name of the context binary. It may have subfolders, as in contexts/NAME.bin.",
@@ -49,9 +49,9 @@ def relink(
     ] = None,
     output: Annotated[
         Path | None,
-        option("--output", "-o", metavar="PATH", help="Folder or new .onnx file to write the result to."),
+        declare_option("--output", "-o", metavar="PATH", help="Folder or new .onnx file to write the result to."),
     ] = None,
-    in_place: Annotated[bool, option("--in-place", help="Change the models in place.")] = False,
+    in_place: Annotated[bool, declare_option("--in-place", help="Change the models in place.")] = False,
 ) -> int:
     """Embed, extract, rename or move the context binary of each MODEL, without compiling again.
 
@@ -63,7 +63,7 @@ def relink(
     if in_place == (output is not None):
         raise UsageError("choose where to write the result: either -o OUT or --in-place")
     packaging: Packaging = "embed" if embed else "extract" if extract else "rename"
-    named = models_in(models)
+    named = find_models(models)
     if output is not None and output.suffix == ".onnx" and len(named) > 1:
         raise UsageError(f"-o must be a folder for {len(named)} models")
     made = change(named, packaging, binary, output)

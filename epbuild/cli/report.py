@@ -7,14 +7,14 @@ from typing import Annotated
 
 from epbuild.cli import arguments
 from epbuild.cli.build_files import Against, check_suffix, compare_report, write_report
-from epbuild.cli.options import Excludes, application, option
+from epbuild.cli.options import Excludes, declare_option, make_application
 from epbuild.commands.reporting.report import report as report_of
 from epbuild.report.json.documents import print_json, report_document
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.report import print_report
 from epbuild.session.request import Request
 
-app = application()
+app = make_application()
 EXITS = {
     0: "the report was written, whether builds failed or not",
     2: "the recipe or the command line is invalid, or --against names nothing to compare with",
@@ -31,7 +31,7 @@ def report(
     *,
     output: Annotated[
         Path | None,
-        option(
+        declare_option(
             "--output",
             "-o",
             metavar="FILE",

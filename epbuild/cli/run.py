@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 from epbuild import api
 from epbuild.cli import arguments
 from epbuild.cli.build_files import AGAINST_NEEDS_REPORT, BuildFiles
-from epbuild.cli.job_options import ShardText, shard_of
-from epbuild.cli.options import INTERRUPTED, Excludes, OptionGroup, application, option
+from epbuild.cli.job_options import ShardText, parse_shard
+from epbuild.cli.options import INTERRUPTED, Excludes, OptionGroup, declare_option, make_application
 from epbuild.commands.watch import SourceWatch
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.events import Progress
@@ -19,12 +19,12 @@ from epbuild.report.json.build import plan_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import Listener, WaitingRow
 from epbuild.report.terminal.plan import print_plan
-from epbuild.report.terminal.progress import reporter
+from epbuild.report.terminal.progress import make_reporter
 from epbuild.session.build_result import BuildFailed
 from epbuild.session.events import FilesChanged, Watching
 from epbuild.session.request import Request
 
-app = application()
+app = make_application()
 
 _EXITS = {
     0: "everything is up to date, except for failures that the recipe allows",
@@ -42,7 +42,7 @@ class Execution(OptionGroup, frozen=True, kw_only=True):
     jobs: arguments.Jobs = None
     memory: Annotated[
         int | None,
-        option(
+        declare_option(
             "--memory",
             parser=arguments.size,
             metavar="SIZE",
@@ -51,7 +51,7 @@ class Execution(OptionGroup, frozen=True, kw_only=True):
         ),
     ] = None
     keep_going: Annotated[
-        bool, option("--keep-going", "-k", help="After a failure, continue with steps that do not depend on it.")
+        bool, declare_option("--keep-going", "-k", help="After a failure, continue with steps that do not depend on it.")
     ] = False
 
 
@@ -60,21 +60,21 @@ class BuildChoice(OptionGroup, frozen=True, kw_only=True):
 
     panel: ClassVar[str] = "Scope"
 
-    dry_run: Annotated[bool, option("--dry-run", "-n", help="Show the steps that would run, but run none.")] = False
-    check: Annotated[bool, option("--check", help="Run nothing; exit with 1 if a step is out of date.")] = False
+    dry_run: Annotated[bool, declare_option("--dry-run", "-n", help="Show the steps that would run, but run none.")] = False
+    check: Annotated[bool, declare_option("--check", help="Run nothing; exit with 1 if a step is out of date.")] = False
     rebuild_and_compare: Annotated[
         bool,
-        option(
+        declare_option(
             "--rebuild-and-compare", help="After the build, compile everything again in a new folder, and compare byte for byte."
         ),
     ] = False
-    no_emit: Annotated[bool, option("--no-emit", help="Build results, but emit no outputs.")] = False
-    push_only: Annotated[bool, option("--push-only", help="Only push images, and write no folders.")] = False
+    no_emit: Annotated[bool, declare_option("--no-emit", help="Build results, but emit no outputs.")] = False
+    push_only: Annotated[bool, declare_option("--push-only", help="Only push images, and write no folders.")] = False
     no_compile: Annotated[
-        bool, option("--no-compile", help="Compile nothing: emit existing results, and report missing ones.")
+        bool, declare_option("--no-compile", help="Compile nothing: emit existing results, and report missing ones.")
     ] = False
     watch: Annotated[
-        bool, option("--watch", help="After the build, watch the sources and build again on every change, until Ctrl-C.")
+        bool, declare_option("--watch", help="After the build, watch the sources and build again on every change, until Ctrl-C.")
     ] = False
     shard: ShardText = None
     retry: arguments.Retry = False
@@ -132,7 +132,7 @@ def run(
         emits=not choice.no_emit and choice.shard is None,
         push_only=choice.push_only,
         compiles=not choice.no_compile,
-        shard=None if choice.shard is None else shard_of(choice.shard, os.environ),
+        shard=None if choice.shard is None else parse_shard(choice.shard, os.environ),
         retry=choice.retry,
         locked=choice.locked,
         remote=remote.choice,
@@ -143,12 +143,12 @@ def run(
 
     @contextmanager
     def listening() -> Iterator[Listener]:
-        shown = reporter(json=json, summary=files.summary, all_warnings=all_warnings)
+        shown = make_reporter(json=json, summary=files.summary, all_warnings=all_warnings)
         with files.written_after(request), files.add_documents(shown, request.recipe) as progress:
             yield progress
 
     if choice.watch:
-        return build_and_watch(SourceWatch(request), listening, reporter(json=json))
+        return build_and_watch(SourceWatch(request), listening, make_reporter(json=json))
     with listening() as progress:
         return _build(request, progress)
 

@@ -8,21 +8,22 @@ from typing import Annotated
 
 import typer
 
-from epbuild.cli.options import COMMAND_LINE, application, choice, option, with_default
-from epbuild.commands.schema import SCHEMAS, editor_schema
+from epbuild.cli.options import COMMAND_LINE, declare_option, make_application, make_choice, with_default
+from epbuild.commands.schema import SCHEMAS, build_editor_schema
 from epbuild.core.atomic import write_file
-from epbuild.core.canonical import indented_json
+from epbuild.core.canonical import encode_indented
 
-app = application()
+app = make_application()
 
 
 @app.command(exits={0: "the schema was written", 2: COMMAND_LINE, 3: "the file cannot be written"})
 def schema(
     name: Annotated[
-        str, typer.Argument(help=with_default("The schema to print.", SCHEMAS[0]), show_default=False, **choice(SCHEMAS))
+        str, typer.Argument(help=with_default("The schema to print.", SCHEMAS[0]), show_default=False, **make_choice(SCHEMAS))
     ] = SCHEMAS[0],
     output: Annotated[
-        Path | None, option("--output", "-o", metavar="PATH", dir_okay=False, help="File to write.", default="standard output")
+        Path | None,
+        declare_option("--output", "-o", metavar="PATH", dir_okay=False, help="File to write.", default="standard output"),
     ] = None,
 ) -> int:
     """Print the JSON Schema of recipes, manifests, catalog files, reports, or the output of `doctor --json`.
@@ -30,7 +31,7 @@ def schema(
     The schema of recipes includes the options of every EP. An editor with a YAML language server completes and explains them in recipes
     that begin with '# yaml-language-server: $schema=FILE'.
     """
-    text = indented_json(editor_schema(name))
+    text = encode_indented(build_editor_schema(name))
     if output is None:
         sys.stdout.write(f"{text}\n")
     else:

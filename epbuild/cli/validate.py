@@ -8,20 +8,20 @@ from typing import Annotated
 
 from epbuild.cli import arguments
 from epbuild.cli.build_files import Sarif, refuse_recipe
-from epbuild.cli.options import Excludes, UsageError, application, option
+from epbuild.cli.options import Excludes, UsageError, declare_option, make_application
 from epbuild.core.errors import EpbuildError
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.plan.possible import find_obstacles
 from epbuild.report.ci.sarif import SarifDocument
 from epbuild.report.json.build import ValidationDocument
-from epbuild.report.json.documents import print_json, problem_views
+from epbuild.report.json.documents import build_problem_views, print_json
 from epbuild.report.listeners import write_document
 from epbuild.report.terminal.problems import print_warnings
 from epbuild.report.terminal.screen import print_line
 from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
 
-app = application()
+app = make_application()
 _RULES = (Excludes(("--explain",), ("--json",), "--explain and --json exclude each other"),)
 
 
@@ -33,7 +33,7 @@ def validate(
     *,
     settings: arguments.Settings,
     sarif: Sarif = None,
-    explain: Annotated[bool, option("--explain", help="Print the recipe as YAML with all defaults.")] = False,
+    explain: Annotated[bool, declare_option("--explain", help="Print the recipe as YAML with all defaults.")] = False,
     all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
@@ -75,7 +75,7 @@ def _validate(
             write_document(sarif, SarifDocument(recipe).text(error))
         if not json:
             raise
-        print_json(ValidationDocument(recipe=str(recipe), valid=False, problems=problem_views(error.problems)))
+        print_json(ValidationDocument(recipe=str(recipe), valid=False, problems=build_problem_views(error.problems)))
         return error.exit_code
     notes = find_obstacles(list(plan.session_groups.values()), sys.platform)
     if sarif is not None:
@@ -84,12 +84,12 @@ def _validate(
         document.add("note", notes)
         write_document(sarif, document.text(None))
     if json:
-        warnings, here = map(problem_views, (plan.warnings, notes))
+        warnings, here = map(build_problem_views, (plan.warnings, notes))
         print_json(ValidationDocument(recipe=str(recipe), valid=True, warnings=warnings, notes=here))
         return 0
     print_warnings(plan.warnings, all_warnings=all_warnings)
     print_warnings(notes, "note", all_warnings=all_warnings)
     counts = {"model": loaded.models, "target": loaded.targets, "group": loaded.groups, "step": plan.steps}
     if not quiet:
-        print_line(f"{recipe} is valid: " + ", ".join(counted(len(items), noun) for noun, items in counts.items()))
+        print_line(f"{recipe} is valid: " + ", ".join(format_count(len(items), noun) for noun, items in counts.items()))
     return 0

@@ -11,11 +11,11 @@ import typer
 from epbuild import api
 from epbuild.catalog.facts import METRICS, Thresholds
 from epbuild.cli import arguments, completion
-from epbuild.cli.options import Excludes, Needs, OptionGroup, UsageError, application, option, options
+from epbuild.cli.options import Excludes, Needs, OptionGroup, UsageError, declare_option, declare_options, make_application
 from epbuild.commands.verify import LiveOptions, Misuse
 from epbuild.engine.events import Progress
-from epbuild.recipe.paths import names_library
-from epbuild.report.json.checks import findings_document
+from epbuild.recipe.paths import is_library_path
+from epbuild.report.json.checks import build_findings_document
 from epbuild.report.json.documents import print_json
 from epbuild.report.listeners import WaitingRow
 from epbuild.report.terminal.checks import print_findings
@@ -23,7 +23,7 @@ from epbuild.verify.findings import Finding
 
 _TIMEOUT = "10m"
 
-app = application()
+app = make_application()
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -56,7 +56,7 @@ def _custom_ops(text: str) -> str:
     """Return the absolute path of an existing library, or the name of a package. A missing library is refused."""
     if Path(text).is_file():
         return str(Path(text).absolute())
-    if names_library(text):
+    if is_library_path(text):
         raise typer.BadParameter(f"the library does not exist: {text}")
     return text
 
@@ -66,17 +66,19 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
 
     panel: ClassVar[str] = "Loading"
 
-    load: Annotated[bool, option("--load", help="Load each model in the toolchain that compiled it.")] = False
+    load: Annotated[bool, declare_option("--load", help="Load each model in the toolchain that compiled it.")] = False
     numbers: Annotated[
         bool,
-        option(
+        declare_option(
             "--numbers", help="Load and run each model, and compare its outputs with those of its source model on the CPU EP."
         ),
     ] = False
-    strict: Annotated[bool, option("--strict", help="Fail if a model cannot be loaded or compared on this machine.")] = False
+    strict: Annotated[bool, declare_option("--strict", help="Fail if a model cannot be loaded or compared on this machine.")] = (
+        False
+    )
     interpreter: Annotated[
         Path | None,
-        option(
+        declare_option(
             "--interpreter",
             metavar="PATH",
             help="Python interpreter of the environment that loads the models.",
@@ -85,15 +87,17 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
     ] = None
     device: Annotated[
         Literal["cpu", "gpu", "npu"] | None,
-        option("--device", metavar="[cpu|gpu|npu]", help="Device to load on.", default="by the manifest"),
+        declare_option("--device", metavar="[cpu|gpu|npu]", help="Device to load on.", default="by the manifest"),
     ] = None
     ep_options: Annotated[
         list[Any],
-        options("--option", parser=_pair, metavar="NAME=VALUE", help="Set an option of the EP. It overrides the manifest."),
+        declare_options(
+            "--option", parser=_pair, metavar="NAME=VALUE", help="Set an option of the EP. It overrides the manifest."
+        ),
     ]
     custom_ops: Annotated[
         list[str],
-        options(
+        declare_options(
             "--custom-ops",
             parser=_custom_ops,
             metavar="LIBRARY|PACKAGE",
@@ -103,7 +107,7 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
     ]
     timeout: Annotated[
         int | None,
-        option("--timeout", parser=arguments.age, metavar="TIME", help="Time limit of each process.", default=_TIMEOUT),
+        declare_option("--timeout", parser=arguments.age, metavar="TIME", help="Time limit of each process.", default=_TIMEOUT),
     ] = None
 
 
@@ -114,34 +118,36 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
 
     recipe: Annotated[
         Path | None,
-        option(
+        declare_option(
             "--recipe",
             "-r",
             metavar="RECIPE",
             help="Recipe of the artifacts. It names their source models.",
-            autocompletion=completion.recipes,
+            autocompletion=completion.complete_recipes,
         ),
     ] = None
     settings: arguments.Settings
     sources: Annotated[
-        list[str], options("--source", metavar="[MODEL=]FILE", help="Source of a model. Can be given several times.")
+        list[str], declare_options("--source", metavar="[MODEL=]FILE", help="Source of a model. Can be given several times.")
     ]
     inputs: Annotated[
         list[str],
-        options(
+        declare_options(
             "--inputs",
             metavar="[MODEL=]PATH",
             help="Inputs to run on: a .npz file, or a folder of ONNX test sets.",
             default="generated inputs",
         ),
     ]
-    seed: Annotated[int | None, option("--seed", min=0, metavar="N", help="Seed of generated inputs.", default="0")] = None
+    seed: Annotated[int | None, declare_option("--seed", min=0, metavar="N", help="Seed of generated inputs.", default="0")] = (
+        None
+    )
     samples: Annotated[
-        int | None, option("--samples", min=1, metavar="N", help="Number of generated input sets.", default="1")
+        int | None, declare_option("--samples", min=1, metavar="N", help="Number of generated input sets.", default="1")
     ] = None
     ranges: Annotated[
         list[Any],
-        options(
+        declare_options(
             "--range",
             parser=_range,
             metavar="INPUT=LOW..HIGH",
@@ -150,7 +156,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
     ]
     metrics: Annotated[
         list[Any],
-        options(
+        declare_options(
             "--metric",
             parser=_metric,
             metavar="NAME=NUMBER",
@@ -159,11 +165,11 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
         ),
     ]
     atol: Annotated[
-        float | None, option("--atol", min=0, metavar="NUMBER", help="Allowed absolute difference of each element.")
+        float | None, declare_option("--atol", min=0, metavar="NUMBER", help="Allowed absolute difference of each element.")
     ] = None
     rtol: Annotated[
         float | None,
-        option(
+        declare_option(
             "--rtol",
             min=0,
             metavar="NUMBER",
@@ -220,7 +226,7 @@ def verify(
             _run_models(path, _live_options(loading, comparison), waiting) if runs_models else api.verify(path, None, waiting)
         )
     if json:
-        print_json(findings_document(path, findings))
+        print_json(build_findings_document(path, findings))
     else:
         print_findings(findings)
     return 1 if any(finding.outcome == "failed" for finding in findings) else 0

@@ -10,19 +10,19 @@ from typing import Annotated
 import typer
 
 from epbuild.cli import arguments
-from epbuild.cli.options import COMMAND_LINE, Excludes, UsageError, application, option
-from epbuild.cluster.placement import PLATFORM_LABEL, PREPARES, Offer, eps_of
+from epbuild.cli.options import COMMAND_LINE, Excludes, UsageError, declare_option, make_application
+from epbuild.cluster.placement import PLATFORM_LABEL, PREPARES, Offer, parse_eps
 from epbuild.report.formatting import format_size
 from epbuild.report.terminal.screen import print_line
 
-app = application()
+app = make_application()
 
 
 class WorkerReport:
     """Printer of a worker's state."""
 
     def connected(self, address: str, offer: Offer) -> None:
-        eps = sorted({ep.partition("@")[0].partition("/")[0] for ep in eps_of(offer.labels)})
+        eps = sorted({ep.partition("@")[0].partition("/")[0] for ep in parse_eps(offer.labels)})
         platform = next((label.removeprefix(PLATFORM_LABEL) for label in offer.labels if label.startswith(PLATFORM_LABEL)), "")
         memory = f", {format_size(offer.memory)}" if offer.memory else ""
         work = [*eps, "preparations"] if PREPARES in offer.labels else eps
@@ -55,11 +55,13 @@ def worker(
     *,
     slots: Annotated[
         int | None,
-        option("--slots", min=1, metavar="N", help="Maximum number of actions that run at once.", default="number of CPUs"),
+        declare_option(
+            "--slots", min=1, metavar="N", help="Maximum number of actions that run at once.", default="number of CPUs"
+        ),
     ] = None,
     memory: Annotated[
         int | None,
-        option(
+        declare_option(
             "--max-memory",
             parser=arguments.size,
             metavar="SIZE",
@@ -69,13 +71,15 @@ def worker(
     ] = None,
     only: Annotated[
         list[str] | None,
-        option("--only", metavar="EP", help="Only compile for this EP, or only `prepare` models. Can be given several times."),
+        declare_option(
+            "--only", metavar="EP", help="Only compile for this EP, or only `prepare` models. Can be given several times."
+        ),
     ] = None,
     tls: arguments.Certificates = None,
-    insecure: Annotated[bool, option("--insecure", help="Allow a remote cache on another machine without TLS.")] = False,
+    insecure: Annotated[bool, declare_option("--insecure", help="Allow a remote cache on another machine without TLS.")] = False,
     init_tls: Annotated[
         Path | None,
-        option("--init-tls", metavar="DIR", help="Write certificates for a cluster to a new folder, and exit."),
+        declare_option("--init-tls", metavar="DIR", help="Write certificates for a cluster to a new folder, and exit."),
     ] = None,
 ) -> int:
     """Execute actions of other machines' builds on this machine, until interrupted.
@@ -90,11 +94,11 @@ def worker(
         return 0
     if address is None:
         raise UsageError("pass the address of the scheduler, such as tcp://host:8786")
-    from epbuild.cluster.address import worker_address
+    from epbuild.cluster.address import parse_worker_address
     from epbuild.commands.worker import work
 
     work(
-        worker_address(address, tls or os.environ.get(arguments.CERTIFICATES), where=address),
+        parse_worker_address(address, tls or os.environ.get(arguments.CERTIFICATES), where=address),
         WorkerReport(),
         slots=slots,
         memory=memory,

@@ -18,16 +18,16 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.cluster.placement import label_of_ability
 from epbuild.compile.probing import ProbeResult, Probes
 from epbuild.core.errors import StoreError
-from epbuild.plan.ability import VIRTUAL, Ability, abilities_of
+from epbuild.plan.ability import VIRTUAL, Ability, list_abilities
 from epbuild.plan.steps import Action
-from epbuild.toolchain.environment import Environment, provisioned_toolchains
-from epbuild.toolchain.platforms import lacks_driver
+from epbuild.toolchain.environment import Environment, list_provisioned_toolchains
+from epbuild.toolchain.platforms import is_driver_missing
 
 _TYPES = ("cpu", "gpu", "npu")
 Listener = Callable[[Sequence[str], ProbeResult], None]
 
 
-def possible_abilities(lacks: Callable[[EpEntry], bool] = lacks_driver) -> Iterator[Ability]:
+def list_possible_abilities(lacks: Callable[[EpEntry], bool] = is_driver_missing) -> Iterator[Ability]:
     """Yield the abilities that the catalog does not exclude here, of EPs that do not lack their driver."""
     for ep in known_eps():
         for entry in entries_for(ep):
@@ -71,12 +71,12 @@ class Abilities:
 
     def why_not(self, action: Action) -> str | None:
         """Return why this machine cannot execute an action, as a clause; None if no probe excludes it."""
-        probes = (self._found.get(label_of_ability(ability)) for ability in abilities_of(action))
+        probes = (self._found.get(label_of_ability(ability)) for ability in list_abilities(action))
         return next((probe.why for probe in probes if probe is not None and probe.outcome == "cannot"), None)
 
     def judge(self, action: Action, environment: Environment, cancelled: threading.Event) -> None:
         """Probe the abilities that a failed action needs. Raises Cancelled."""
-        for ability in abilities_of(action):
+        for ability in list_abilities(action):
             judged = (label_of_ability(ability), environment.interpreter)
             if judged not in self._judged:  # else each failing model would repeat the probe
                 self._try(ability, environment, cancelled)
@@ -84,8 +84,8 @@ class Abilities:
 
     def survey(self, home: Path, cancelled: threading.Event) -> None:
         """Probe the abilities of the toolchains below `home`. Raises Cancelled."""
-        toolchains = list(provisioned_toolchains(home))
-        for ability in possible_abilities():
+        toolchains = list(list_provisioned_toolchains(home))
+        for ability in list_possible_abilities():
             if ability.device or ability.runs:
                 continue
             for toolchain in toolchains:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from epbuild.cluster.dask import distributed
+from epbuild.cluster.dask import import_distributed
 from epbuild.core.errors import Argument, PlanError, Problem
 from epbuild.recipe.remote_address import is_loopback
 
@@ -35,7 +35,7 @@ class ClusterAddress(Struct, frozen=True):
         if self.certificates is None:
             return None
         ca, certificate, key = (str(self.certificates / name) for name in (CA, CERTIFICATE, KEY))
-        return distributed().Security(
+        return import_distributed().Security(
             require_encryption=True,
             tls_ca_file=ca,
             tls_client_cert=certificate,
@@ -47,8 +47,8 @@ class ClusterAddress(Struct, frozen=True):
         )
 
 
-def worker_address(text: str, certificates: str | None, *, where: str) -> ClusterAddress:
-    """Return the scheduler that a worker serves. Raises PlanError (EPB536) as `cluster_address` does, and allows no exception.
+def parse_worker_address(text: str, certificates: str | None, *, where: str) -> ClusterAddress:
+    """Return the scheduler that a worker serves. Raises PlanError (EPB536) as `parse_cluster_address` does, and allows no exception.
 
     Users who reach a scheduler without certificates can have its workers execute anything.
     """
@@ -59,7 +59,7 @@ def worker_address(text: str, certificates: str | None, *, where: str) -> Cluste
     return _address(text, certificates, insecure=False, where=where, hint=hint)
 
 
-def cluster_address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
+def parse_cluster_address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
     """Return the address that a user gave as `dask://HOST:PORT`, with the folder of certificates.
 
     Raises PlanError (EPB536) for an invalid address, and off loopback without certificates unless that is allowed.

@@ -1,4 +1,4 @@
-"""The package `distributed` of Dask, with pickles that are read as data.
+"""The package `import_distributed` of Dask, with pickles that are read as data.
 
 Dask reads pickles that the scheduler, workers and other clients send, and a pickle can have its reader call any function that it
 names. So in epbuild's processes Dask reads them by `read`, which refuses every name that Dask's own messages to a process do not need.
@@ -28,7 +28,7 @@ _TRACEBACK = "tblib.pickling_support.unpickle_traceback"
 _allowed = {"builtins.bytes", "builtins.str"}
 
 
-def distributed() -> Any:
+def import_distributed() -> Any:
     """Return the package, with guarded unpickling and without logging: callers report errors.
 
     Raises ToolchainError if it is not installed.

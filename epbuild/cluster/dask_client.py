@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from epbuild.cluster.address import ClusterAddress
-from epbuild.cluster.dask import RefusedPickle, distributed
+from epbuild.cluster.dask import RefusedPickle, import_distributed
 from epbuild.cluster.dask_probe import METRIC
-from epbuild.cluster.dask_worker import TOPIC, cancel_request, event_of, run_request
+from epbuild.cluster.dask_worker import TOPIC, cancel_request, decode_event, run_request
 from epbuild.cluster.placement import (
     FROZEN_SECONDS,
     MEMORY,
@@ -28,15 +28,15 @@ from epbuild.cluster.placement import (
     Offer,
     OfferTimeout,
     Placement,
-    required_resources,
+    build_required_resources,
 )
 from epbuild.cluster.protocol import (
     MachineReply,
     PendingRequest,
     SchedulerLostError,
-    lost_action_error,
+    make_lost_action_error,
+    make_unoffered_error,
     read_reply,
-    unoffered_error,
 )
 from epbuild.cluster.request import ActionRequest
 from epbuild.core.errors import BuildError, Cancelled, Problem
@@ -58,7 +58,7 @@ class DaskExecutor:
     """Executor of requests on the workers of a scheduler. Any number of threads may use one. Raises SchedulerLostError."""
 
     def __init__(self, address: ClusterAddress, cancelled: threading.Event) -> None:
-        client = distributed().Client
+        client = import_distributed().Client
         self._address = address
         self._cancelled = cancelled
         self._closed = threading.Event()
@@ -81,7 +81,7 @@ class DaskExecutor:
     def wait_for_offer(self, placement: Placement, actions: int) -> None:
         while not any(map(placement.allows, offers := self.offers())):
             if self._unserved.has_expired(placement, offers):
-                raise unoffered_error(placement.labels, offers, actions)
+                raise make_unoffered_error(placement.labels, offers, actions)
             if self._cancelled.wait(_POLL_SECONDS):
                 raise Cancelled("the cluster")
 
@@ -107,12 +107,12 @@ class DaskExecutor:
                 run_request,
                 request.text,
                 key=name,
-                resources=dict(required_resources(placement.labels, placement.memory)),
+                resources=dict(build_required_resources(placement.labels, placement.memory)),
                 retries=0,
                 priority=round(request.seconds),
                 workers=allowed,
             )
-        except distributed().client.ClosedClientError as error:  # it stops reconnecting after a while
+        except import_distributed().client.ClosedClientError as error:  # it stops reconnecting after a while
             del self._pending[name]
             raise _gone() from error
         # In a thread: a machine may send its reply slowly, or go away before, and then another one executes the task.
@@ -137,22 +137,22 @@ class DaskExecutor:
     def _stop(self, future: Any, pending: PendingRequest) -> None:
         """Cancel a request on its machine, unless the scheduler is gone."""
         addresses = [address for address in pending.machines if address in self._workers]
-        with suppress(OSError, distributed().client.ClosedClientError):
+        with suppress(OSError, import_distributed().client.ClosedClientError):
             future.cancel()
             if addresses:
                 self._client.run(cancel_request, future.key, workers=addresses[-1:], on_error="ignore")
 
     def _reply_of(self, future: Any, pending: PendingRequest) -> MachineReply:
         error = future.exception()
-        if isinstance(error, distributed().client.FutureCancelledError):
+        if isinstance(error, import_distributed().client.FutureCancelledError):
             raise _gone() from error
         machines = list(pending.machines.values())
         if isinstance(error, RefusedPickle) and error.mentions(_KILLED):
-            raise lost_action_error(machines) from error
+            raise make_lost_action_error(machines) from error
         if error is None:
             try:
                 return read_reply(future.result())
-            except distributed().client.FutureCancelledError as fault:
+            except import_distributed().client.FutureCancelledError as fault:
                 raise _gone() from fault
             except Exception as fault:  # noqa: BLE001 - Dask raises almost anything for a reply that it cannot read
                 error = fault
@@ -171,7 +171,7 @@ class DaskExecutor:
         match plain:
             case ["begun", str(machine), str(address)]:
                 pending.begin(machine, address)
-            case _ if (found := event_of(plain)) is not None:
+            case _ if (found := decode_event(plain)) is not None:
                 pending.report(found)
 
     def _watch(self) -> None:
@@ -195,7 +195,7 @@ class DaskExecutor:
             answered, offers = looked, self.offers()
             for pending in waiting:
                 if self._unserved.has_expired(pending.placement, offers):
-                    pending.fail(unoffered_error(pending.placement.labels, offers))
+                    pending.fail(make_unoffered_error(pending.placement.labels, offers))
             stopped = self._heartbeats.find_stale({address: worker["last_seen"] for address, worker in self._workers.items()})
             if stopped:
                 threading.Thread(target=self._give_up, args=(stopped,), daemon=True).start()

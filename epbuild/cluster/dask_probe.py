@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from epbuild.cache.location import cache_directory
+from epbuild.cache.location import find_cache_directory
 from epbuild.cluster.abilities import Abilities
 from epbuild.cluster.placement import PLENTY
 from epbuild.compile.probing import ProbeResult, Probes
 from epbuild.core.errors import Cancelled, EpbuildError
-from epbuild.toolchain.environment import toolchains_here
+from epbuild.toolchain.environment import list_toolchains
 
 METRIC = "epbuild"
 """Metric in the heartbeats of a worker: the outcome and the reason of the probe of each label."""
@@ -32,7 +32,7 @@ class WorkerProbe:
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self.abilities = Abilities(Probes(cache_directory()), self._report)
+        self.abilities = Abilities(Probes(find_cache_directory()), self._report)
         self._cancelled = threading.Event()
         self._withdrawn: set[str] = set()
 
@@ -48,7 +48,7 @@ class WorkerProbe:
         while self._worker.status.name != "running":  # before that, the scheduler knows of no worker
             time.sleep(_POLL_SECONDS)
         with suppress(Cancelled, EpbuildError):
-            self.abilities.survey(toolchains_here().home, self._cancelled)
+            self.abilities.survey(list_toolchains().home, self._cancelled)
 
     def _report(self, labels: Sequence[str], probe: ProbeResult) -> None:
         """Print the result of a probe, and withdraw or restore the worker's offer of the labels."""
@@ -74,7 +74,7 @@ class WorkerProbe:
             future.result(_ANSWER_SECONDS)
 
 
-def abilities_here() -> Abilities | None:
+def get_own_abilities() -> Abilities | None:
     """Return the abilities of the worker in this process; None if it does not probe."""
     return _probes[0].abilities if _probes else None
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from msgspec import ValidationError
 
-from epbuild.cache.location import cache_directory, tag_cache
-from epbuild.cluster.dask import distributed
-from epbuild.cluster.dask_probe import abilities_here
+from epbuild.cache.location import find_cache_directory, tag_cache
+from epbuild.cluster.dask import import_distributed
+from epbuild.cluster.dask_probe import get_own_abilities
 from epbuild.cluster.machine import Machine
 from epbuild.cluster.protocol import MachineReply
 from epbuild.cluster.request import read_request
@@ -22,8 +22,8 @@ from epbuild.core.errors import EnvironmentFailure, EpbuildError, Position, Prob
 from epbuild.engine.events import Event, StepOutput, StepStarted
 from epbuild.recipe.remote_address import CacheChoice
 from epbuild.remote.opening import open_remote
-from epbuild.remote.settings import REMOTE, SIGNING_KEY, RemoteSettings, remote_settings, signing_key
-from epbuild.toolchain.environment import toolchains_here
+from epbuild.remote.settings import REMOTE, SIGNING_KEY, RemoteSettings, read_signing_key, resolve_remote_settings
+from epbuild.toolchain.environment import list_toolchains
 
 TOPIC = "epbuild"
 """Topic of the events of all requests, each with the name of its task."""
@@ -40,7 +40,7 @@ _machines: list[Machine] = []
 
 def run_request(text: str) -> str:
     """Execute a request and return the reply, as JSON. Called in a thread of a Dask worker."""
-    worker = distributed().get_worker()
+    worker = import_distributed().get_worker()
     name, topic = str(worker.name), _Topic(worker, worker.get_current_task())
     topic.begin()
     try:
@@ -49,7 +49,7 @@ def run_request(text: str) -> str:
         return _refuse_request(name, f"cannot read the request: {error}")
     try:
         with _cancellable(topic.task) as cancelled:
-            return machine_here(name).execute(request, topic, cancelled).text
+            return describe_machine(name).execute(request, topic, cancelled).text
     except EpbuildError as error:
         return MachineReply.failure("refused", name, error).text
     except Exception as error:  # noqa: BLE001 - a bug of epbuild must not become a traceback on the client
@@ -63,28 +63,28 @@ def cancel_request(task: str) -> None:
         cancelled.set()
 
 
-def machine_here(name: str) -> Machine:
+def describe_machine(name: str) -> Machine:
     """Return this machine, by the environment of the process. Raises EpbuildError if nothing could be published.
 
     A remote cache that failed is opened again for the next request: a worker outlives the circuit breakers of a build.
     """
     with _opening:
         if not _machines or _machines[0].remote.is_given_up:
-            root = cache_directory()
+            root = find_cache_directory()
             tag_cache(root)
-            remote = open_remote(worker_settings(os.environ), _ignore)
-            _machines[:] = [Machine(root, toolchains_here(), remote, name, abilities_here())]
+            remote = open_remote(resolve_worker_settings(os.environ), _ignore)
+            _machines[:] = [Machine(root, list_toolchains(), remote, name, get_own_abilities())]
         return _machines[0]
 
 
-def worker_settings(environment: Mapping[str, str]) -> RemoteSettings:
+def resolve_worker_settings(environment: Mapping[str, str]) -> RemoteSettings:
     """Return the remote cache of a worker, which trusts its own results. Raises RecipeError if it could not publish there."""
-    signer = signing_key(environment)
+    signer = read_signing_key(environment)
     if signer is None:
         message = "a worker signs its results, but there is no signing key"
         raise RecipeError(Problem("EPB277", message, hint=f"Set {SIGNING_KEY}, which `epbuild cache key` creates."))
     choice = CacheChoice(Position("", 1, 1), None, (signer.public,))
-    settings = remote_settings(choice, Path.cwd(), environment, "write", insecure=INSECURE in environment)
+    settings = resolve_remote_settings(choice, Path.cwd(), environment, "write", insecure=INSECURE in environment)
     if settings is None:  # impossible in mode "write"
         raise TypeError(REMOTE)
     return settings
@@ -120,7 +120,7 @@ class _Topic:
         self._send(["begun", str(self._worker.name), self._worker.address])
 
     def report(self, event: Event, /) -> None:
-        plain = plain_event(event)
+        plain = encode_event(event)
         if plain is not None:
             self._send(plain)
 
@@ -128,7 +128,7 @@ class _Topic:
         self._worker.log_event(TOPIC, json.dumps([self.task, plain]))
 
 
-def plain_event(event: Event) -> list[Any] | None:
+def encode_event(event: Event) -> list[Any] | None:
     """Return an event as JSON; None for one that is not sent."""
     match event:
         case StepStarted(step, doing):
@@ -138,7 +138,7 @@ def plain_event(event: Event) -> list[Any] | None:
     return None
 
 
-def event_of(plain: object) -> Event | None:
+def decode_event(plain: object) -> Event | None:
     """Return an event that was sent; None for anything else."""
     match plain:
         case ["started", str(step), str(doing)]:

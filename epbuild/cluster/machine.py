@@ -18,30 +18,30 @@ import msgspec
 from msgspec import Struct, ValidationError, field
 
 from epbuild.actions.action_type import KeyInputs
-from epbuild.actions.types import action_type, read_result
+from epbuild.actions.types import get_action_type, read_result
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import translate_os_errors
 from epbuild.cache.leases import lease
 from epbuild.cache.staging import staged
 from epbuild.cluster.abilities import Abilities
 from epbuild.cluster.protocol import MachineReply, Outcome
-from epbuild.cluster.request import TOOLCHAIN_KIND, ActionRequest, AskedToolchain, action_of, asked_toolchain
+from epbuild.cluster.request import TOOLCHAIN_KIND, ActionRequest, AskedToolchain, parse_action, parse_toolchain
 from epbuild.core.digest import Blob
 from epbuild.core.errors import Cancelled, EnvironmentFailure, EpbuildError, Problem, StepId, StoreError
 from epbuild.core.installer import UvListener
 from epbuild.engine.events import Progress, StepStarted
 from epbuild.engine.leases import WaitLine
-from epbuild.plan.key import action_key
+from epbuild.plan.key import compute_action_key
 from epbuild.plan.remote_record import COMPILE
-from epbuild.plan.result import ActionResult, action_records
+from epbuild.plan.result import ActionResult, open_action_records
 from epbuild.plan.steps import Action
 from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.execution import Execution
-from epbuild.toolchain.identity import TOOLCHAIN, record_documents, records_of
+from epbuild.toolchain.identity import TOOLCHAIN, make_records, record_documents
 from epbuild.toolchain.lock import LockedEnvironment
-from epbuild.toolchain.platforms import platform_here
+from epbuild.toolchain.platforms import get_own_platform
 
 _LOG = "worker.log"
 _OTHERS = "Start a worker on a machine that can."
@@ -84,11 +84,11 @@ class Machine(Struct, frozen=True):
     def _execute(self, request: ActionRequest, progress: Progress, cancelled: threading.Event) -> MachineReply:
         if request.kind == TOOLCHAIN_KIND:
             return self._identify(request, cancelled)
-        store, records = self.store, action_records(self.root)
+        store, records = self.store, open_action_records(self.root)
         found = self.remote.look_up(COMPILE, request.key)
         if isinstance(found, RemoteRecord):
             return MachineReply("found", self.name, log=COMPILE.log(found.record))
-        action = action_of(request, store)
+        action = parse_action(request, store)
         if self.abilities is not None and (why := self.abilities.why_not(action)) is not None:
             unfit = EnvironmentFailure(Problem("EPB542", f"it cannot be executed: {why}", StepId(action.id), _OTHERS))
             return MachineReply.failure("unable", self.name, unfit, is_unfit=True)
@@ -131,7 +131,7 @@ class Machine(Struct, frozen=True):
 
     def _identify(self, request: ActionRequest, cancelled: threading.Event) -> MachineReply:
         """Publish the records of a toolchain on this machine, which provisions it if it is missing."""
-        asked = asked_toolchain(request, self.store)
+        asked = parse_toolchain(request, self.store)
         environment = self.toolchains.prepare(
             asked.toolchain, self.root, asked.entries, request.environment, asked.packages, UvListener(cancelled)
         )
@@ -208,10 +208,10 @@ class _Folders(Struct, frozen=True):
 
 def _document_here(action: Action, environment: Environment, request: ActionRequest, store: BlobStore) -> Mapping[str, object]:
     """Return the key document of an action on this machine. Raises EnvironmentFailure if its key differs from the requested one."""
-    kind = action_type(action)
+    kind = get_action_type(action)
     digests = {file: file.name for file in action.files}
     document = kind.key_document(action, KeyInputs(digests, kind.identity(action, environment)))
-    if action_key(document) != request.key:
+    if compute_action_key(document) != request.key:
         message = "its result would not be the requested one, since its toolchain differs"
         raise EnvironmentFailure(Problem("EPB532", message, StepId(action.id), _LOCK))
     return document
@@ -219,7 +219,7 @@ def _document_here(action: Action, environment: Environment, request: ActionRequ
 
 def _made_result(action: Action, document: Mapping[str, object], execution: Execution) -> ActionResult:
     """Execute an action and finish it. Raises EpbuildError and Cancelled."""
-    kind = action_type(action)
+    kind = get_action_type(action)
     kind.check(action)
     result: ActionResult = kind.run(action, document, execution)
     for more in kind.finish(action, result, _Folders(execution)):
@@ -236,8 +236,8 @@ def _records_here(
     """
     if locked is None:
         raise ValidationError("the toolchain is not locked")
-    documents = record_documents(locked, platform_here() or "", asked.entries, asked.packages)
-    found = dict(records_of(environment, documents.values()))
+    documents = record_documents(locked, get_own_platform() or "", asked.entries, asked.packages)
+    found = dict(make_records(environment, documents.values()))
     if not found.keys() >= {*asked.records}:
         message = f"the toolchain '{asked.toolchain.name}' differs on this machine from the requested one"
         raise EnvironmentFailure(Problem("EPB532", message, None, _LOCK_THERE))

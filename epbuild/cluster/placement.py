@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from msgspec import Struct, field
 
 from epbuild import __version__
-from epbuild.plan.ability import Ability, abilities_of
+from epbuild.plan.ability import Ability, list_abilities
 from epbuild.plan.request import CONTRACT
 from epbuild.plan.steps import Action
-from epbuild.toolchain.platforms import platform_here
+from epbuild.toolchain.platforms import get_own_platform
 
 MEMORY = "memory"
 """The only label with an amount, in bytes. A machine has all other labels or lacks them."""
@@ -30,9 +30,9 @@ PLENTY = 1e9
 """Amount of each label that a machine offers."""
 
 
-def labels_of(action: Action, platform: str) -> frozenset[str]:
+def list_needed_labels(action: Action, platform: str) -> frozenset[str]:
     """Return what an action needs to be executed on a `platform`, as the lock names platforms."""
-    abilities = tuple(map(label_of_ability, abilities_of(action))) or (PREPARES,)
+    abilities = tuple(map(label_of_ability, list_abilities(action))) or (PREPARES,)
     return frozenset({RELEASE, f"{PLATFORM_LABEL}{platform}", *abilities})
 
 
@@ -43,14 +43,14 @@ def label_of_ability(ability: Ability) -> str:
     return f"{REAL_LABEL if ability.runs else EP_LABEL}{ability.entry.ep}{packaging}{device}"
 
 
-def labels_here(abilities: Iterable[Ability], only: Collection[str] = ()) -> frozenset[str]:
+def list_own_labels(abilities: Iterable[Ability], only: Collection[str] = ()) -> frozenset[str]:
     """Return the labels of this machine's `abilities`; if `only` names EPs or preparations, of these."""
     chosen = [ability for ability in abilities if not only or ability.entry.ep in only]
     more = (PREPARES,) if not only or PREPARES in only else ()
-    return frozenset({RELEASE, f"{PLATFORM_LABEL}{platform_here()}", *more, *map(label_of_ability, chosen)})
+    return frozenset({RELEASE, f"{PLATFORM_LABEL}{get_own_platform()}", *more, *map(label_of_ability, chosen)})
 
 
-def eps_of(labels: Iterable[str]) -> tuple[str, ...]:
+def parse_eps(labels: Iterable[str]) -> tuple[str, ...]:
     """Return the EPs of the labels, each with its device if it is named; sorted."""
     kinds = (EP_LABEL, REAL_LABEL)
     return tuple(sorted({label.partition(":")[2] for label in labels if label.startswith(kinds)}))
@@ -61,12 +61,12 @@ def _resources(labels: Iterable[str], memory: float, amount: float) -> Mapping[s
     return {**dict.fromkeys(labels, amount), MEMORY: memory}
 
 
-def offered_resources(labels: Iterable[str], memory: int) -> Mapping[str, float]:
+def build_offered_resources(labels: Iterable[str], memory: int) -> Mapping[str, float]:
     """Return what a worker announces."""
     return _resources(labels, float(memory), PLENTY)
 
 
-def required_resources(labels: Iterable[str], memory: int) -> Mapping[str, float]:
+def build_required_resources(labels: Iterable[str], memory: int) -> Mapping[str, float]:
     """Return what a request needs."""
     return _resources(labels, float(memory), 1.0)
 

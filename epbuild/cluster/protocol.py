@@ -27,7 +27,7 @@ from epbuild.core.errors import (
     VerifyError,
 )
 from epbuild.core.records import convert
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.engine.events import Event, Progress, StepOutput
 
 MAX_LOSSES = 2
@@ -130,23 +130,23 @@ class ToolchainDenyList:
         return replace(refusal, problems=tuple(map(ProblemRecord.of, problems)))
 
 
-def error_of(reply: MachineReply) -> EpbuildError:
+def decode_error(reply: MachineReply) -> EpbuildError:
     """Return the error of a reply, with the machine's name."""
     error = reply.to_error()
     return type(error)(*(replace(problem, message=f"on {reply.machine}: {problem.message}") for problem in error.problems))
 
 
-def unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: int = 1) -> UnofferedError:
+def make_unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: int = 1) -> UnofferedError:
     """Return the error for a number of `actions` that no machine fits. It names all machines, and what the best one lacks."""
     best = max(offers, key=lambda offer: len(labels & offer.labels), default=None)
     lacking = sorted(labels - best.labels) if best is not None else sorted(labels)
     machines = ", ".join(sorted(offer.machine for offer in offers)) or "no machine is connected"
-    what = f"{', '.join(lacking) or 'all requirements at once'} ({counted(actions, 'action')})"
+    what = f"{', '.join(lacking) or 'all requirements at once'} ({format_count(actions, 'action')})"
     message = f"no machine of the cluster offers {what}; connected: {machines}"
     return UnofferedError(Problem("EPB539", message, None, "Start a worker that does: `epbuild worker`."))
 
 
-def lost_action_error(machines: Sequence[str]) -> BuildError:
+def make_lost_action_error(machines: Sequence[str]) -> BuildError:
     """Return the error for an action whose machines went away. `machines` has the known names."""
     named = f": {', '.join(machines)}" if machines else ""
     message = f"lost: {MAX_LOSSES} machines disconnected while they executed it{named}"
@@ -197,7 +197,7 @@ class PendingRequest:
         if previous:
             self._progress.report(StepOutput(self._step, f"{previous[-1]} disconnected; {machine} takes over"))
         if len(previous) >= MAX_LOSSES:
-            self.fail(lost_action_error(previous))
+            self.fail(make_lost_action_error(previous))
 
     def report(self, event: Event) -> None:
         """Forward an event of the machine."""

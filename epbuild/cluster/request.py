@@ -21,7 +21,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import MissingBlob
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
-from epbuild.core.digest import Blob, document_digest
+from epbuild.core.digest import Blob, hash_document
 from epbuild.core.errors import Position
 from epbuild.core.records import convert
 from epbuild.plan.made import Made
@@ -83,7 +83,7 @@ def read_request(text: str) -> ActionRequest:
     return request
 
 
-def files_of(action: Action) -> tuple[Path, ...]:
+def list_files(action: Action) -> tuple[Path, ...]:
     """Return the distinct files that another machine needs to execute an action."""
     if not isinstance(action, Verification):
         return action.files
@@ -102,7 +102,7 @@ def request_of(
 
     Raises LocalOnlyError, and OSError if a file cannot be read.
     """
-    if (reason := only_here(action)) is not None:
+    if (reason := find_local_reason(action)) is not None:
         raise LocalOnlyError(reason)
     files = {blob.digest: blob for blob in artifacts}
     files.update((digest, Blob(digest, path.stat().st_size)) for path, digest in digests.items() if digest not in files)
@@ -119,14 +119,14 @@ class AskedToolchain(Struct, frozen=True):
     packages: Mapping[str, Position] = field(default_factory=dict)
 
 
-def toolchain_request(needs: ToolchainNeeds, locked: LockedEnvironment, records: Iterable[str]) -> ActionRequest:
+def build_toolchain_request(needs: ToolchainNeeds, locked: LockedEnvironment, records: Iterable[str]) -> ActionRequest:
     """Return the request for the records of a toolchain, whose keys its lock decides."""
     asked = AskedToolchain(_sent_toolchain(needs.toolchain), needs.entries, tuple(sorted(records)), needs.packages)
-    key = document_digest({"kind": TOOLCHAIN_KIND, "records": list(asked.records)})
+    key = hash_document({"kind": TOOLCHAIN_KIND, "records": list(asked.records)})
     return ActionRequest(key, needs.toolchain.name, TOOLCHAIN_KIND, encode(asked, {}), (), locked)
 
 
-def asked_toolchain(request: ActionRequest, store: BlobStore) -> AskedToolchain:
+def parse_toolchain(request: ActionRequest, store: BlobStore) -> AskedToolchain:
     """Return the requested toolchain. Raises ValidationError."""
     names = request.action.get("entries")
     if not isinstance(names, list):
@@ -134,7 +134,7 @@ def asked_toolchain(request: ActionRequest, store: BlobStore) -> AskedToolchain:
     return _decode(AskedToolchain, {**request.action, "entries": [_entry_of(name) for name in names]}, store)
 
 
-def action_of(request: ActionRequest, store: BlobStore) -> Action:
+def parse_action(request: ActionRequest, store: BlobStore) -> Action:
     """Return the requested action, with its files at their paths in the store. Raises ValidationError."""
     document = request.action
     match request.kind:
@@ -234,7 +234,7 @@ def _entry_of(name: Any) -> EpEntry:
     raise ValidationError("an EP is named by its name and the digest of its entry")
 
 
-def only_here(action: Action) -> str | None:
+def find_local_reason(action: Action) -> str | None:
     """Return why only this machine can execute an action, as a clause: it depends on something that cannot be sent. Else None."""
     needs = action.runs_in
     if needs is not None and needs.toolchain.interpreter is not None:

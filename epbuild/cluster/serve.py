@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from epbuild.cluster.address import ClusterAddress
-from epbuild.cluster.dask import distributed
-from epbuild.cluster.dask_worker import INSECURE, worker_settings
-from epbuild.cluster.placement import Offer, offered_resources
+from epbuild.cluster.dask import import_distributed
+from epbuild.cluster.dask_worker import INSECURE, resolve_worker_settings
+from epbuild.cluster.placement import Offer, build_offered_resources
 from epbuild.remote.opening import open_remote
 
 _RETRY_SECONDS = 3.0
@@ -57,8 +57,8 @@ def serve(serving: Serving, progress: ServingProgress) -> None:
     The environment names the remote cache. Raises EpbuildError at once if it cannot be used.
     """
     environment = {**os.environ, INSECURE: "1"} if serving.insecure else dict(os.environ)
-    open_remote(worker_settings(environment), lambda problem: None).close()
-    package = distributed()
+    open_remote(resolve_worker_settings(environment), lambda problem: None).close()
+    package = import_distributed()
     with tempfile.TemporaryDirectory(prefix="epbuild-worker-") as scratch:
         asyncio.run(_serve(package, serving, environment, Path(scratch), progress))
 
@@ -87,7 +87,7 @@ def _new_nanny(package: Any, serving: Serving, environment: Mapping[str, str], s
         nthreads=offer.slots,
         name=f"{offer.machine}-{os.getpid()}",
         memory_limit=0,
-        resources=dict(offered_resources(offer.labels, offer.memory)),
+        resources=dict(build_offered_resources(offer.labels, offer.memory)),
         security=serving.address.security(),
         local_directory=str(scratch),
         death_timeout=_CONNECT_SECONDS,

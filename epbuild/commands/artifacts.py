@@ -14,13 +14,13 @@ from epbuild.archive.opened import open_artifact
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import ChangeRefused, Problem
-from epbuild.core.safepath import is_folder, real_path
+from epbuild.core.safepath import is_folder, resolve_links
 from epbuild.core.shown import ProgressLines
 from epbuild.diff.difference import Comparison, compare
 from epbuild.diff.traits import Incomparable
 from epbuild.onnxfile.edit.packaging import Packaging, Repackaged, repackage
 from epbuild.onnxfile.merge.connection import read_connections
-from epbuild.onnxfile.merge.merge import Merged, members_of, merge_models
+from epbuild.onnxfile.merge.merge import Merged, merge_models, read_members
 from epbuild.output.existing import read_listed_files
 from epbuild.verify.inspection import inspect_files, inspect_model
 
@@ -74,7 +74,7 @@ def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
     return found
 
 
-def models_in(paths: Iterable[Path]) -> list[Path]:
+def find_models(paths: Iterable[Path]) -> list[Path]:
     """Return the models at paths and in folders. Raises ChangeRefused (EPB620) for a folder without models."""
     found = []
     for path in paths:
@@ -92,7 +92,7 @@ def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, out
     """
     listed = cache(read_listed_files)
     for model in models if output is None else ():
-        place = real_path(model)
+        place = resolve_links(model)
         for folder in place.parents:
             if place.relative_to(folder).as_posix() in listed(folder):
                 message = f"{model} is listed in {folder / MANIFEST}: the next build would undo an in-place change"
@@ -104,6 +104,6 @@ def merge(models: Sequence[Path], prefixes: Sequence[str], connections: Sequence
     """Merge models, in the order in which they run, into `output`. There is one prefix for each model, or none. Raises ChangeRefused."""
     wanted = None
     if connections:
-        wanted = read_connections(connections, members_of(models))
+        wanted = read_connections(connections, read_members(models))
     named = list(zip(models, prefixes or [""] * len(models), strict=True))
     return merge_models(named, wanted, output, BUILT_IN.context_changes())

@@ -13,16 +13,16 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.entries import KINDS, CacheEntry, Kind, files_below
+from epbuild.cache.entries import KINDS, CacheEntry, Kind, list_files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, NewerRecord
 from epbuild.cache.garbage import Garbage
 from epbuild.cache.leases import lease
-from epbuild.cache.records import ActionRecords, address_records
+from epbuild.cache.records import ActionRecords, open_address_records
 from epbuild.cache.roots import Roots
-from epbuild.commands.gc import LEASE, blob_sizes, readable_workspace
+from epbuild.commands.gc import LEASE, get_blob_sizes, open_workspace
 from epbuild.core.errors import Cancelled, StoreError
-from epbuild.plan.result import action_records
-from epbuild.toolchain.identity import toolchain_records
+from epbuild.plan.result import open_action_records
+from epbuild.toolchain.identity import open_toolchain_records
 
 _THREADS = min(4, os.cpu_count() or 1)
 _BATCH = 256
@@ -68,16 +68,16 @@ class CacheCheck:
     damaged: list[DamagedEntry] = field(default_factory=list)
 
 
-def cache_stats(root: Path, toolchains: Path) -> CacheStats:
+def count_cache(root: Path, toolchains: Path) -> CacheStats:
     """Count the entries of the store at `root`, and the environments. Writes nothing. Raises StoreError."""
     found: dict[Kind, tuple[int, int]] = dict.fromkeys(KINDS, (0, 0))
-    kinds = (action_records(root), address_records(root), toolchain_records(root))
+    kinds = (open_action_records(root), open_address_records(root), open_toolchain_records(root))
     records = itertools.chain.from_iterable(each.entries() for each in kinds)
     for entry in itertools.chain(BlobStore(root).entries(), records, Garbage(root).entries()):
         count, size = found[entry.kind]
         found[entry.kind] = (count + 1, size + entry.size)
     environments = [path for path in toolchains.iterdir() if (path / "env").is_dir()] if toolchains.is_dir() else []
-    size = sum(status.st_size for path in environments for _, status in files_below(path))
+    size = sum(status.st_size for path in environments for _, status in list_files_below(path))
     existing, _ = Roots(root).workspaces()
     return CacheStats(root, found, toolchains, (len(environments), size), tuple(existing))
 
@@ -145,11 +145,11 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
 
 def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
     """Set broken records aside. Return those that lost one of the `bad` blobs, and the faults of the others by key."""
-    store, records = BlobStore(root), action_records(root)
+    store, records = BlobStore(root), open_action_records(root)
     lost: list[Mapping[str, Any]] = []
     broken: dict[str, str] = {}
     for key, record in _read_records(records, found, broken):
-        blobs = blob_sizes(record["result"])
+        blobs = get_blob_sizes(record["result"])
         log = record["result"]["log"]["digest"]
         # The log of another machine's result stays in the remote cache.
         missing = [digest for digest, size in blobs.items() if not store.has(digest, size) and (digest != log or digest in bad)]
@@ -160,7 +160,7 @@ def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tup
         else:
             continue
         records.set_aside(key)
-    for others in (address_records(root), toolchain_records(root)):
+    for others in (open_address_records(root), open_toolchain_records(root)):
         for _ in _read_records(others, found, broken):
             pass  # addresses without content are fetched again, and toolchains have no blobs
     return lost, broken
@@ -188,7 +188,7 @@ class _Origins:
         self._of_blobs: dict[str, list[str]] = {}
         self._of_lost: dict[str, list[str]] = {}
         for directory in workspaces:
-            with readable_workspace(directory) as workspace:
+            with open_workspace(directory) as workspace:
                 for _, step in workspace.steps():
                     if "artifacts" in step.result:
                         name = f"{step.step} in {directory.parent}"

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from epbuild.actions.types import is_stored
 from epbuild.cache.digests import Digests
-from epbuild.cache.entries import files_below
-from epbuild.cache.location import cache_directory
+from epbuild.cache.entries import list_files_below
+from epbuild.cache.location import find_cache_directory
 from epbuild.cache.roots import Roots
 from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
@@ -25,7 +25,7 @@ from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.selection import match_ids
 from epbuild.publish.removal import Cleaned, Emitted, Reason
 from epbuild.session.events import HashingEvents
-from epbuild.session.planning import ReadVariables, read_plan, workspace_of
+from epbuild.session.planning import ReadVariables, get_workspace_folder, read_plan
 from epbuild.session.request import Request
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.snapshot import forget
@@ -55,7 +55,7 @@ def clean(request: Request, progress: Progress | None = None, *, force: bool = F
     emissions = [plan.emissions[ident] for ident in wanted if ident in plan.emissions]
     if not dry_run:
         forget(str(request.recipe))  # if this process is killed, the next build cleans up
-    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
+    with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
         memory = workspace.memory(Configuration.of(recipe.file, request.settings, variables.seen))
         outputs = Outputs(workspace, memory)
         hidden = HiddenFolders()
@@ -85,8 +85,8 @@ def clean(request: Request, progress: Progress | None = None, *, force: bool = F
 
 def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
     """Remove the workspace of a recipe. Raises StoreError, also while a build runs there."""
-    directory = workspace_of(recipe)
-    size = sum(status.st_size for _, status in files_below(directory))
+    directory = get_workspace_folder(recipe)
+    size = sum(status.st_size for _, status in list_files_below(directory))
     if directory.is_dir() and not dry_run:
         check_idle(recipe)
         try:
@@ -96,13 +96,13 @@ def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
             raise StoreError(
                 Problem("EPB507", message, hint="Check its permissions, and that no program has it open.")
             ) from error
-        Roots(cache_directory()).forget(directory)
+        Roots(find_cache_directory()).forget(directory)
     return Forgotten(directory, size)
 
 
 def check_idle(recipe: Path) -> None:
     """Raise StoreError if a build runs in the workspace of a recipe."""
-    directory = workspace_of(recipe)
+    directory = get_workspace_folder(recipe)
     with Workspace.open(directory, create=False) as workspace:
         if workspace.is_busy():
             message = f"a build is running in {directory}"

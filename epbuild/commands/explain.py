@@ -10,17 +10,17 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from epbuild.cache.location import cache_directory
+from epbuild.cache.location import find_cache_directory
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.state import Memory
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import PlanError, Problem
 from epbuild.engine.events import Progress
-from epbuild.plan.key import Change, changes
-from epbuild.plan.result import action_records
+from epbuild.plan.key import Change, compare_documents
+from epbuild.plan.result import open_action_records
 from epbuild.plan.selection import Places, match_ids
 from epbuild.plan.steps import Action, Step
-from epbuild.session.planning import workspace_of
+from epbuild.session.planning import get_workspace_folder
 from epbuild.session.request import Request
 from epbuild.session.session import open_session
 from epbuild.survey.action_status import ActionStatus, StepState
@@ -55,8 +55,8 @@ def explain(request: Request, steps: Sequence[str], progress: Progress | None = 
     with open_session(request, progress) as session:
         found = session.survey()
     wanted = _matching(found, steps, request.places)
-    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        explainer = _Explainer(found, workspace.memory(found.configuration), action_records(cache_directory()))
+    with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
+        explainer = _Explainer(found, workspace.memory(found.configuration), open_action_records(find_cache_directory()))
         return [explainer.explain(step) for step in wanted]
 
 
@@ -95,7 +95,7 @@ class _Explainer(Struct, frozen=True, dict=True):
             previous_key=before.action_key if before else None,
             built=before.finished if before else None,
             reasons=status.reasons,
-            changes=tuple(changes(document, status.document)) if document and status.document else (),
+            changes=tuple(compare_documents(document, status.document)) if document and status.document else (),
             causes=tuple(self._causes(step, status)),
             remote=status.remote,
         )

@@ -18,7 +18,7 @@ from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import REMOTE_MODEL, Workspace
 from epbuild.core.errors import Problem, StoreError
 from epbuild.plan.result import is_action_record
-from epbuild.survey.orphans import RESULTS, output_files
+from epbuild.survey.orphans import RESULTS, list_output_files
 from epbuild.survey.snapshot import remove_older
 
 LEASE = "upkeep"
@@ -58,20 +58,20 @@ class _Workspaces(Struct, frozen=True):
     root: Path
 
     def needs(self) -> Needs:
-        return needs(self.roots.workspaces()[0], self.root)
+        return find_needed_entries(self.roots.workspaces()[0], self.root)
 
     def models(self) -> frozenset[str]:
         found: set[str] = set()
         for directory in self.roots.workspaces()[0]:
-            with readable_workspace(directory) as workspace:
+            with open_workspace(directory) as workspace:
                 found.update(_models(workspace, self.root))
         return frozenset(found)
 
     def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
-        return blobs_of(record)
+        return list_blobs(record)
 
 
-def needs(workspaces: Iterable[Path], root: Path) -> Needs:
+def find_needed_entries(workspaces: Iterable[Path], root: Path) -> Needs:
     """Return the entries of the store at `root` that workspaces need. Raises StoreError.
 
     They are the results in existing outputs, the results of each recipe's last build that are in no output yet, and the remote models.
@@ -80,11 +80,11 @@ def needs(workspaces: Iterable[Path], root: Path) -> Needs:
     blobs: set[str] = set()
     models: set[str] = set()
     for directory in workspaces:
-        with readable_workspace(directory) as workspace:
+        with open_workspace(directory) as workspace:
             wanted = _needed_keys(workspace)
             keys |= wanted
             results = [step.result for _, step in workspace.steps() if step.action_key in wanted]
-            blobs.update(digest for result in results for digest in blob_sizes(result))
+            blobs.update(digest for result in results for digest in get_blob_sizes(result))
             models.update(_models(workspace, root))
     return Needs(frozenset(keys), frozenset(blobs), frozenset(models))
 
@@ -102,7 +102,9 @@ def _needed_keys(workspace: Workspace) -> set[str]:
     Results of earlier settings are needed only as long as an output of these settings exists.
     """
     steps = workspace.steps()
-    existing = [output for output in workspace.outputs() if any(path.is_file() for path in output_files(output, workspace.base))]
+    existing = [
+        output for output in workspace.outputs() if any(path.is_file() for path in list_output_files(output, workspace.base))
+    ]
     last = {configuration.recipe: configuration for configuration, _ in sorted(steps, key=lambda item: item[1].finished)}
     live = {*last.values(), *(owner for output in existing for owner in output.owners)}
     made, emitted = dict[Configuration, set[str]](), dict[Configuration, set[str]]()
@@ -115,13 +117,13 @@ def _needed_keys(workspace: Workspace) -> set[str]:
     return pending.union(*(output.results for output in existing))
 
 
-def blobs_of(record: Mapping[str, Any]) -> Iterable[str]:
+def list_blobs(record: Mapping[str, Any]) -> Iterable[str]:
     """Return the digests of a record's artifacts and log, or nothing for a record that builds cannot read."""
-    return blob_sizes(record["result"]).keys() if is_action_record(record) else ()
+    return get_blob_sizes(record["result"]).keys() if is_action_record(record) else ()
 
 
 @contextmanager
-def readable_workspace(directory: Path) -> Iterator[Workspace]:
+def open_workspace(directory: Path) -> Iterator[Workspace]:
     """Open a workspace whose memory is complete. Raises StoreError if it cannot be read."""
     with Workspace.open(directory, create=False) as workspace:
         if workspace.is_unreadable:
@@ -131,7 +133,7 @@ def readable_workspace(directory: Path) -> Iterator[Workspace]:
         yield workspace
 
 
-def blob_sizes(result: Any) -> dict[str, int]:
+def get_blob_sizes(result: Any) -> dict[str, int]:
     """Return the sizes of the blobs of a session group's result, by digest."""
     match result:
         case {"artifacts": dict(artifacts), "log": dict(log)}:

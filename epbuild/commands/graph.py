@@ -34,7 +34,7 @@ class GraphNode(Struct, frozen=True):
     box: str
     """Enclosing box, or an empty text."""
     states: Mapping[str, int]
-    """Number of steps by `shown_state`, worst state first."""
+    """Number of steps by `format_state`, worst state first."""
     reasons: tuple[str, ...] = ()
     grouped: bool = False
 
@@ -105,19 +105,19 @@ def _outside(parts: _Parts) -> _Key:
     return (parts.kind, parts.names[0]) if parts.kind == "prepare" else (f"{parts.kind}:{'/'.join(parts.names)}",)
 
 
-def shown_state(status: StepStatus) -> str:
+def format_state(status: StepStatus) -> str:
     """Return the state of a step, marked if its result is only in the remote cache."""
     return f"{status.state}{REMOTE if status.remote else ''}"
 
 
-def step_graph(recipe: str, statuses: Sequence[StepStatus], most: int = MAX_NODES) -> StepGraph:
+def build_step_graph(recipe: str, statuses: Sequence[StepStatus], most: int = MAX_NODES) -> StepGraph:
     """Return the graph of a plan. More than `most` steps are grouped, as finely as possible."""
     parts = {status.step.id: _Parts.of(status.step.id) for status in statuses}
-    states = _count_states(map(shown_state, statuses))
+    states = _count_states(map(format_state, statuses))
     whole = StepGraph(
         recipe,
         tuple(
-            GraphNode(ident, parts[ident].title, parts[ident].box, {shown_state(status): 1}, status.reasons)
+            GraphNode(ident, parts[ident].title, parts[ident].box, {format_state(status): 1}, status.reasons)
             for status in statuses
             for ident in [status.step.id]
         ),
@@ -150,7 +150,7 @@ def _group(
         whole = found[0].step.id if alone else " / ".join(key)
         box, title = key if name == _PAIRS and key == _Parts.of(found[0].step.id).place else ("", whole)
         reasons = found[0].reasons if alone else ()
-        nodes.append(GraphNode(whole, title, box, _count_states(map(shown_state, found)), reasons, grouped=True))
+        nodes.append(GraphNode(whole, title, box, _count_states(map(format_state, found)), reasons, grouped=True))
     places = {key: number for number, key in enumerate(members)}
     return StepGraph(recipe, tuple(nodes), _edges(statuses, {ident: places[key] for ident, key in keys.items()}), states, name)
 

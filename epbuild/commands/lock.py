@@ -15,29 +15,29 @@ from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
-from epbuild.cache.location import cache_directory
+from epbuild.cache.location import find_cache_directory
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.atomic import write_file
-from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, ToolchainError, nearest
+from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, ToolchainError, suggest_nearest
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.planner import check_partial_recipe
 from epbuild.plan.sources import find_source
 from epbuild.recipe.address import PackageAddress, is_immutable, parse_address
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
-from epbuild.recipe.requirement import plain_name
+from epbuild.recipe.requirement import normalize_name
 from epbuild.session.events import HashingEvents, ToolchainLocked, ToolchainStarted
 from epbuild.session.lock import lock_path, read_lock_text
-from epbuild.session.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
-from epbuild.session.planning import ModelFetcher, RemoteModels, open_workspace, wheels_of
+from epbuild.session.lock_fit import collect_catalog_facts, list_model_releases, list_remote_models, list_toolchain_eps
+from epbuild.session.planning import ModelFetcher, RemoteModels, find_wheels, open_workspace
 from epbuild.session.request import Request
 from epbuild.toolchain import resolve
 from epbuild.toolchain.environment import Toolchains
-from epbuild.toolchain.lock import Lock, LockChange, LockedEnvironment, LockedModel, LockedToolchain, Package, changes
+from epbuild.toolchain.lock import Lock, LockChange, LockedEnvironment, LockedModel, LockedToolchain, Package, compare_locks
 from epbuild.toolchain.lock_file import render, salvage
-from epbuild.toolchain.platforms import PLATFORMS, platform_here
-from epbuild.toolchain.pylock import pylock_name, pylock_text
-from epbuild.toolchain.resolve import Python, named_python, read_installed, requirements_of
+from epbuild.toolchain.platforms import PLATFORMS, get_own_platform
+from epbuild.toolchain.pylock import format_pylock, get_pylock_name
+from epbuild.toolchain.resolve import Python, list_requirements, parse_named_python, read_installed
 
 _CATALOG_PROBLEMS = ("EPB210", "EPB217")
 
@@ -49,7 +49,7 @@ class Upgrade(Struct, frozen=True):
     everything: bool = False
 
     def keeps(self, name: str) -> bool:
-        return not self.everything and name not in map(plain_name, self.packages)
+        return not self.everything and name not in map(normalize_name, self.packages)
 
 
 class Resolver(Protocol):
@@ -96,14 +96,14 @@ def make_lock(
         progress,
         upgrade or Upgrade(),
         cancelled or threading.Event(),
-        platform_here(),
+        get_own_platform(),
         fetcher,
         resolver or resolve,
         request.toolchains,
     )
     lock = builder.build()
     _check_upgraded(builder.upgrade, builder.old, lock)
-    return Locking(recipe, path, lock, tuple(changes(old, lock)), is_written=text == render(lock))
+    return Locking(recipe, path, lock, tuple(compare_locks(old, lock)), is_written=text == render(lock))
 
 
 def write_lock(locking: Locking) -> None:
@@ -119,9 +119,9 @@ def export_lock(locking: Locking) -> dict[str, Path | None]:
     """
     paths: dict[str, Path | None] = dict.fromkeys(locking.lock.toolchains)
     for name, toolchain in locking.lock.toolchains.items():
-        text = pylock_text(toolchain)
+        text = format_pylock(toolchain)
         if text is not None:
-            paths[name] = path = locking.path.with_name(pylock_name(name))
+            paths[name] = path = locking.path.with_name(get_pylock_name(name))
             _write(path, text)
     return paths
 
@@ -158,9 +158,9 @@ def _check_upgraded(upgrade: Upgrade, old: Lock, new: Lock) -> None:
     }
     names |= {release.name for lock in (old, new) for release in lock.wheels}
     for name in upgrade.packages:
-        if plain_name(name) not in names:
+        if normalize_name(name) not in names:
             message = f"no toolchain or model of the recipe uses a package '{name}' to upgrade"
-            raise PlanError(Problem("EPB248", message, None, nearest(name, names)))
+            raise PlanError(Problem("EPB248", message, None, suggest_nearest(name, names)))
 
 
 @dataclass
@@ -179,7 +179,7 @@ class _LockBuilder:
 
     def build(self) -> Lock:
         try:
-            catalog = catalog_facts(self.recipe)
+            catalog = collect_catalog_facts(self.recipe)
         except (BadCatalog, KeyError, OSError) as error:
             problems = [problem for problem in check_partial_recipe(self.recipe) if problem.code in _CATALOG_PROBLEMS]
             if not problems:
@@ -188,7 +188,7 @@ class _LockBuilder:
         toolchains = {name: self._lock_toolchain(toolchain) for name, toolchain in self.recipe.toolchains.items()}
         toolchains = {name: toolchain for name, toolchain in toolchains.items() if toolchain.requires or toolchain.platforms}
         wheels = self._find_wheels()  # before a model is fetched, so that it comes from one of them
-        models = {name: self._lock_model(model, wheels) for name, model in remote_models(self.recipe).items()}
+        models = {name: self._lock_model(model, wheels) for name, model in list_remote_models(self.recipe).items()}
         return Lock(self.recipe.name, toolchains, models, catalog, wheels)
 
     # -- Toolchains ----------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class _LockBuilder:
         if platforms:
             count = max(len(environment.packages) for environment in platforms.values())
             self.progress.report(ToolchainLocked(toolchain.name, tuple(platforms), count, time.monotonic() - begin))
-        return LockedToolchain(requirements_of(toolchain), platforms)
+        return LockedToolchain(list_requirements(toolchain), platforms)
 
     def _resolve(self, toolchain: ToolchainSpec, locked: LockedToolchain) -> dict[str, LockedEnvironment]:
         """Resolve a toolchain that epbuild provisions for each of its platforms."""
@@ -238,11 +238,11 @@ class _LockBuilder:
         if toolchain.python is not None or self.upgrade.everything or len(pythons) != 1:
             return toolchain
         python = pythons.pop().replace("-", "@")
-        return replace(toolchain, python=python) if named_python(python) else toolchain
+        return replace(toolchain, python=python) if parse_named_python(python) else toolchain
 
     def _list_installed(self, toolchain: ToolchainSpec, old: LockedToolchain) -> dict[str, LockedEnvironment]:
         """List the packages of an existing environment here, and keep those locked for other platforms."""
-        kept = old.platforms if old.requires == requirements_of(toolchain) else {}
+        kept = old.platforms if old.requires == list_requirements(toolchain) else {}
         platforms = {platform: environment for platform, environment in kept.items() if environment.is_installed}
         if self.here is None or not self.toolchains.ready(toolchain, self.recipe.directory):
             message = f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter does not exist here"
@@ -252,7 +252,7 @@ class _LockBuilder:
             platforms.pop(str(self.here), None)
             return platforms
         self.progress.report(ToolchainStarted(toolchain.name, "reading its environment"))
-        environment = self.toolchains.prepare(toolchain, self.recipe.directory, entries_in(self.recipe, toolchain))
+        environment = self.toolchains.prepare(toolchain, self.recipe.directory, list_toolchain_eps(self.recipe, toolchain))
         return {**platforms, self.here: read_installed(environment)}
 
     # -- Models --------------------------------------------------------------------------------------------------------
@@ -261,8 +261,8 @@ class _LockBuilder:
         """Return the releases that models come from, with all their wheels, or with the locked ones if these still exist."""
         old = {release.requirement: release for release in self.old.wheels}
         releases = []
-        for requirement, (address, model) in releases_of_models(self.recipe).items():
-            release = Package(address.distribution, address.version, wheels_of(address, model))
+        for requirement, (address, model) in list_model_releases(self.recipe).items():
+            release = Package(address.distribution, address.version, find_wheels(address, model))
             keeps = self.upgrade.keeps(release.name)
             releases.append(_keep_files(old.get(requirement) if keeps else None, release))
         return tuple(sorted(releases))
@@ -275,7 +275,7 @@ class _LockBuilder:
             allowed = {release.requirement: release.files for release in wheels}
             # The locked model must be the one in the wheel.
             is_in_wheel = isinstance(parse_address(model.path), PackageAddress)
-            remote = RemoteModels(workspace, BlobStore(cache_directory()), allowed, is_in_wheel, self.fetcher)
+            remote = RemoteModels(workspace, BlobStore(find_cache_directory()), allowed, is_in_wheel, self.fetcher)
             graph = remote.fetched(model, self.progress, self.cancelled)
             source = find_source(model, self.recipe.directory, lambda model: graph)
             external = source.files.external if source is not None else {}

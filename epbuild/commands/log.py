@@ -8,19 +8,19 @@ from functools import cache, partial
 from pathlib import Path
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.location import cache_directory
+from epbuild.cache.location import find_cache_directory
 from epbuild.cache.state import Configuration, StepRecord
 from epbuild.cache.workspace import Workspace, log_file
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem
 from epbuild.plan.steps import Plan
 from epbuild.remote.settings import RemoteSettings
-from epbuild.session.shared_results import remote_cache
+from epbuild.session.shared_results import open_remote_cache
 
 _CHUNK = 1 << 16
 
 
-def logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
+def list_logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
     """Return the steps whose last compile has a log, in order."""
     has_log = cache(partial(_has_log, workspace, recipe))  # the steps of an action share a log
     return [step.id for step in plan.steps if step.kind != "emit" and has_log(step.action)]
@@ -38,7 +38,7 @@ def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings
     record = _record(workspace, recipe, action)
     if record is None or "log" not in record.result:
         raise BuildError(Problem("EPB430", f"no log of {step}", None, "List the steps that have a log with `epbuild log`."))
-    store, log = BlobStore(cache_directory()), Blob(record.result["log"]["digest"], record.result["log"]["size"])
+    store, log = BlobStore(find_cache_directory()), Blob(record.result["log"]["digest"], record.result["log"]["size"])
     if settings is not None and not store.has(log.digest, log.size):
         _fetch(step, log, store, settings)
     return iter([store.read_bytes(log.digest).decode("utf-8", "replace")])
@@ -47,7 +47,7 @@ def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings
 def _fetch(step: str, log: Blob, store: BlobStore, settings: RemoteSettings) -> None:
     from epbuild.remote.cache import NotFetched
 
-    with remote_cache(settings, lambda problem: None) as cache:
+    with open_remote_cache(settings, lambda problem: None) as cache:
         if cache is None:
             return
         try:

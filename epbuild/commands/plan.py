@@ -5,7 +5,7 @@ from __future__ import annotations
 from epbuild.engine.events import Progress
 from epbuild.session.request import Request
 from epbuild.session.session import open_session
-from epbuild.session.snapshot import read_last, recorded_survey
+from epbuild.session.snapshot import read_last, read_survey
 from epbuild.survey.status import Survey
 
 
@@ -16,6 +16,6 @@ def survey(request: Request, progress: Progress | None = None) -> Survey:
     """
     last = read_last(request)
     if last is not None:
-        return recorded_survey(last)
+        return read_survey(last)
     with open_session(request, progress) as session:
         return session.survey()

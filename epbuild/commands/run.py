@@ -14,7 +14,7 @@ from epbuild.engine.ledger import Ledger
 from epbuild.session.planning import ModelFetcher
 from epbuild.session.request import Request
 from epbuild.session.session import open_session
-from epbuild.session.snapshot import read_last, recorded_survey
+from epbuild.session.snapshot import read_last, read_survey
 from epbuild.survey.snapshot import Snapshot
 
 
@@ -48,7 +48,7 @@ def cover(request: Request, progress: Progress) -> None:
 
 def _report_unchanged(request: Request, progress: Progress, last: Snapshot, begin: float) -> int:
     """Report a run that has nothing to do, since nothing has changed, and return its exit code."""
-    found = recorded_survey(last)
+    found = read_survey(last)
     for warning in found.plan.warnings:
         progress.report(Warned(warning))
     steps = [status.step.id for status in found.steps()]

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from epbuild.catalog.catalog import entries_for, known_eps, session_keys, short_name
+from epbuild.catalog.catalog import entries_for, get_short_name, known_eps, list_session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.options import Option
-from epbuild.catalog.preparations import PreparationOption, preparation, preparation_kinds
-from epbuild.core.schemas import schema
+from epbuild.catalog.preparations import PreparationOption, get_preparation, list_preparation_kinds
+from epbuild.core.schemas import read_schema
 
 SCHEMAS: Final = ("recipe", "manifest", "catalog", "report", "doctor")
 
@@ -26,9 +26,9 @@ _JUDGING = frozenset({
 """Keys of a subschema that constrain a value."""
 
 
-def editor_schema(name: str) -> _Schema:
+def build_editor_schema(name: str) -> _Schema:
     """Return one of SCHEMAS. That of recipes includes the catalog. Raises FileNotFoundError for another name."""
-    document = schema(name)
+    document = read_schema(name)
     if name == "recipe":
         _enrich(document)
     return document
@@ -37,8 +37,8 @@ def editor_schema(name: str) -> _Schema:
 def _enrich(document: _Schema) -> None:
     definitions = document.setdefault("$defs", {})
     definitions["session-options"] = {"properties": _session_properties()}
-    for kind in preparation_kinds():
-        definitions["preparation"]["properties"][kind]["properties"] = _preparation_properties(preparation(kind).options)
+    for kind in list_preparation_kinds():
+        definitions["preparation"]["properties"][kind]["properties"] = _preparation_properties(get_preparation(kind).options)
     conditions = []
     for ep in known_eps():
         ident = f"provider-options-{ep}"
@@ -64,7 +64,7 @@ def _ep_names() -> _Schema:
     """Return the names of all EPs with their descriptions, the short ones first."""
     described = {ep: entries_for(ep)[0].description for ep in known_eps()}
     return {
-        "enum": [*map(short_name, described), *described],
+        "enum": [*map(get_short_name, described), *described],
         "enumDescriptions": [*described.values(), *described.values()],
     }
 
@@ -102,7 +102,7 @@ def _let_variables_stand_for(definition: _Schema) -> None:
 
 def _is_strictly(ep: str, properties: Mapping[str, Any]) -> _Schema:
     """Return the condition for a target of this EP whose options are checked."""
-    condition: _Schema = {"properties": {"ep": {"enum": [ep, short_name(ep)]}}, "required": ["ep"]}
+    condition: _Schema = {"properties": {"ep": {"enum": [ep, get_short_name(ep)]}}, "required": ["ep"]}
     if "allow_unknown_options" in properties:
         condition["not"] = {"properties": {"allow_unknown_options": {"const": True}}, "required": ["allow_unknown_options"]}
     return condition
@@ -140,7 +140,7 @@ def _either(schemas: list[_Schema]) -> _Schema:
 
 
 def _session_properties() -> dict[str, _Schema]:
-    keys = session_keys()
+    keys = list_session_keys()
     free = {name: _describe(option, ()) for name, option in keys.options.items()}
     texts = {name: f"epbuild sets it: {instead}." for name, instead in keys.reserved.items()}
     reserved = {
@@ -176,12 +176,12 @@ def _sentences(option: Option) -> Iterator[str]:
     yield option.meaning if option.meaning.endswith(".") else f"{option.meaning}."
     if option.values and option.type == "list":
         yield f"A list of: {', '.join(option.values)}."
-    default = plain_default(option) if option.default is not None else None
+    default = format_default(option) if option.default is not None else None
     facts = {"Default:": default, "Example:": option.example, "Since": option.since, "Until": option.until}
     yield from (f"{label} {value}." for label, value in facts.items() if value is not None)
 
 
-def plain_default(option: Option) -> str:
+def format_default(option: Option) -> str:
     """Return the default of an option as a recipe would write it."""
     text = option.default or ""
     if option.type == "boolean":

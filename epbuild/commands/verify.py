@@ -18,9 +18,9 @@ from epbuild.core.shown import ProgressLines
 from epbuild.engine.events import Progress
 from epbuild.session.events import HashingEvents, NotedLines
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
-from epbuild.verify.findings import Finding, sentence
+from epbuild.verify.findings import Finding, format_sentence
 from epbuild.verify.listing import check_statement
-from epbuild.verify.static import check_artifact, faulty_models
+from epbuild.verify.static import check_artifact, find_faulty_models
 
 if TYPE_CHECKING:
     from epbuild.verify.live.check import LiveCheck
@@ -90,7 +90,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
                 )
     except UnsoundArchive as error:
         for problem in error.problems:
-            yield Finding("archive", path.as_posix(), "failed", sentence(problem.message), problem.code, problem.hint)
+            yield Finding("archive", path.as_posix(), "failed", format_sentence(problem.message), problem.code, problem.hint)
 
 
 class _Renamed(Struct, frozen=True):
@@ -111,9 +111,13 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck | None, lines: Progress
         yield finding
     if check is None:
         return
-    from epbuild.verify.live.check import check_live, model_names
+    from epbuild.verify.live.check import check_live, list_model_names
 
-    faulty = faulty_models(artifact, found) if sound else dict.fromkeys(model_names(artifact), "its files failed their checks")
+    faulty = (
+        find_faulty_models(artifact, found)
+        if sound
+        else dict.fromkeys(list_model_names(artifact), "its files failed their checks")
+    )
     yield from check_live(artifact, check, lines, faulty)
 
 
@@ -149,11 +153,11 @@ def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> Li
 
 def _model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) -> list[str]:
     """Return the names of models on the command line. Raises Misuse if a model needs `--interpreter` and there is none."""
-    from epbuild.verify.live.check import model_names
+    from epbuild.verify.live.check import list_model_names
 
     names: list[str] = []
     for artifact in artifacts:
-        found = model_names(artifact).values()
+        found = list_model_names(artifact).values()
         if found and interpreter is None and not artifact.has_manifest:
             message = "without a manifest, the environment to load the models with is unknown"
             raise Misuse(f"{message}: verify the folder with the manifest, or pass an environment with --interpreter")

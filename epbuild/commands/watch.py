@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from epbuild.commands.plan import survey
 from epbuild.core.errors import EpbuildError, Position
-from epbuild.core.shown import shown_path
+from epbuild.core.shown import format_path
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.session.lock import lock_path
 from epbuild.session.planning import read_plan
@@ -49,7 +49,7 @@ class SourceWatch:
     def begin(self) -> None:
         """Record the state before a build, so that changes during the build count if there is no snapshot."""
         recipe = str(self.request.recipe.absolute())
-        self.files = {path: state_of(path) for path in (*self.files, recipe)}
+        self.files = {path: get_watched_state(path) for path in (*self.files, recipe)}
         self._before = {place: _written(place) for place in self._snapshots()}
 
     def end(self, error: EpbuildError | None = None) -> None:
@@ -63,7 +63,7 @@ class SourceWatch:
         self._has_snapshot = False
         sources, outputs = list(_sources(self.request, error)), list(_main_outputs(self.request))
         before = {path: state for path, state in self.files.items() if path not in outputs}  # the build wrote them
-        self.files = {path: state_of(path) for path in (*before, *sources, *outputs)} | before
+        self.files = {path: get_watched_state(path) for path in (*before, *sources, *outputs)} | before
 
     def wait(self) -> tuple[str, ...]:
         """Wait until files have changed and then stopped changing. Return their names."""
@@ -75,14 +75,14 @@ class SourceWatch:
                 self.sleep(max(_PAUSE_SECONDS, _SHARE * took))
                 continue
             before = None
-            while changed and (now := {path: state_of(path) for path in self.files}) != before:
+            while changed and (now := {path: get_watched_state(path) for path in self.files}) != before:
                 before = now
                 self.sleep(max(_SETTLE_SECONDS, took))
             changed = self._find_changes()
             if changed and self._is_as_it_was():
-                self.files = {path: state_of(path) for path in self.files}
+                self.files = {path: get_watched_state(path) for path in self.files}
             elif changed:
-                return tuple(shown_path(Path(path)) for path in changed)
+                return tuple(format_path(Path(path)) for path in changed)
 
     def _is_as_it_was(self) -> bool:
         """Return whether the contents match the snapshot of the last build, so that files were only touched."""
@@ -91,7 +91,7 @@ class SourceWatch:
         return read_unchanged(str(self.request.recipe), self.request.settings, self.request.selection) is not None
 
     def _find_changes(self) -> list[str]:
-        return [path for path, state in self.files.items() if state_of(path) != state]
+        return [path for path, state in self.files.items() if get_watched_state(path) != state]
 
     def _snapshots(self) -> Iterator[str]:
         recipe, settings = str(self.request.recipe), self.request.settings
@@ -101,7 +101,7 @@ class SourceWatch:
                 yield place
 
 
-def state_of(path: str) -> FileState:
+def get_watched_state(path: str) -> FileState:
     """Return the state that shows a change. It lacks the ctime, which changes when another build links the file."""
     try:
         seen = os.stat(path)  # noqa: PTH116 - thousands of them, several times a second

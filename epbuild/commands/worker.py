@@ -7,12 +7,12 @@ import platform
 from collections.abc import Collection
 
 from epbuild.catalog.catalog import CPU_EP, known_eps
-from epbuild.cluster.abilities import possible_abilities
+from epbuild.cluster.abilities import list_possible_abilities
 from epbuild.cluster.address import ClusterAddress
-from epbuild.cluster.placement import PREPARES, Offer, labels_here
+from epbuild.cluster.placement import PREPARES, Offer, list_own_labels
 from epbuild.cluster.serve import Serving, ServingProgress, serve
-from epbuild.core.errors import Argument, PlanError, Problem, nearest
-from epbuild.engine.capacity import memory_here
+from epbuild.core.errors import Argument, PlanError, Problem, suggest_nearest
+from epbuild.engine.capacity import get_memory
 
 
 def work(
@@ -30,9 +30,12 @@ def work(
     """
     for ep in only:
         if (ep not in known_eps() or ep == CPU_EP) and ep != PREPARES:
-            hint = nearest(ep, known_eps()) or f"Known EPs: {', '.join(known_eps())}."
+            hint = suggest_nearest(ep, known_eps()) or f"Known EPs: {', '.join(known_eps())}."
             raise PlanError(Problem("EPB536", f"unknown EP '{ep}', or one that does not compile", Argument(f"--only {ep}"), hint))
     offer = Offer(
-        platform.node(), labels_here(possible_abilities(), only), slots or os.cpu_count() or 1, memory or memory_here() or 0
+        platform.node(),
+        list_own_labels(list_possible_abilities(), only),
+        slots or os.cpu_count() or 1,
+        memory or get_memory() or 0,
     )
     serve(Serving(address, offer, insecure), progress)

@@ -10,15 +10,15 @@ from msgspec import Struct
 from epbuild.cache.workspace import Workspace
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
-from epbuild.cluster.placement import EP_LABEL, PLATFORM_LABEL, REAL_LABEL, Offer, eps_of, labels_of
+from epbuild.cluster.placement import EP_LABEL, PLATFORM_LABEL, REAL_LABEL, Offer, list_needed_labels, parse_eps
 from epbuild.commands.plan import survey
 from epbuild.core.errors import Problem
 from epbuild.engine.events import Progress
 from epbuild.session.lock import lock_path, read_lock_text
-from epbuild.session.planning import workspace_of
+from epbuild.session.planning import get_workspace_folder
 from epbuild.session.request import Request
-from epbuild.survey.costs import likely_seconds
-from epbuild.survey.jobs import Label, RunnerJob, Runners, missing_actions, pack_jobs
+from epbuild.survey.costs import estimate_seconds
+from epbuild.survey.jobs import Label, RunnerJob, Runners, find_missing_actions, pack_jobs
 from epbuild.survey.status import Survey
 
 RUNNERS: Mapping[str, Label] = {
@@ -39,19 +39,19 @@ class JobMatrix(Struct, frozen=True):
     warnings: tuple[Problem, ...]
 
 
-def matrix_of(request: Request, most: int, labels: Mapping[str, Label], progress: Progress | None = None) -> JobMatrix:
+def build_matrix(request: Request, most: int, labels: Mapping[str, Label], progress: Progress | None = None) -> JobMatrix:
     """Return at most `most` jobs for each label of runners. `labels` override RUNNERS. Raises the errors of `survey`."""
     found = survey(request, progress=progress)
-    missing = missing_actions(found)
+    missing = find_missing_actions(found)
     if not missing:
         return JobMatrix((), found.plan.warnings)
-    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        seconds = likely_seconds(found, workspace, workspace.memory(found.configuration))
-    jobs, warnings = pack_jobs(missing, seconds, Runners({**RUNNERS, **labels}, locked_platforms(request)), most)
+    with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
+        seconds = estimate_seconds(found, workspace, workspace.memory(found.configuration))
+    jobs, warnings = pack_jobs(missing, seconds, Runners({**RUNNERS, **labels}, list_locked_platforms(request)), most)
     return JobMatrix(tuple(jobs), (*found.plan.warnings, *warnings))
 
 
-def locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
+def list_locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
     """Return the platforms that each toolchain is locked for, if there is a lock."""
     path = lock_path(request.recipe)
     text = read_lock_text(path)
@@ -93,24 +93,24 @@ class Workload(Struct, frozen=True):
         return self.seconds / min(self.slots, self.actions) if self.slots else None
 
 
-def workloads(request: Request, found: Survey, address: ClusterAddress) -> tuple[Workload, ...]:
+def list_workloads(request: Request, found: Survey, address: ClusterAddress) -> tuple[Workload, ...]:
     """Return the missing work by requirements, longest first. Raises EpbuildError if the scheduler cannot be reached."""
     executor = DaskExecutor(address, threading.Event())
     try:
         offers = executor.offers()
     finally:
         executor.close()
-    return workloads_on(offers, request, found)
+    return list_workloads_on(offers, request, found)
 
 
-def workloads_on(offers: Sequence[Offer], request: Request, found: Survey) -> tuple[Workload, ...]:
+def list_workloads_on(offers: Sequence[Offer], request: Request, found: Survey) -> tuple[Workload, ...]:
     """Return the missing work by requirements for known machines, longest first."""
-    missing, runners = missing_actions(found), Runners({}, locked_platforms(request))
-    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        seconds = likely_seconds(found, workspace, workspace.memory(found.configuration))
+    missing, runners = find_missing_actions(found), Runners({}, list_locked_platforms(request))
+    with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
+        seconds = estimate_seconds(found, workspace, workspace.memory(found.configuration))
     groups: dict[frozenset[str], list[str]] = {}
     for ident, action in missing.items():
-        groups.setdefault(labels_of(action, runners.platforms(action)[0]), []).append(ident)
+        groups.setdefault(list_needed_labels(action, runners.platforms(action)[0]), []).append(ident)
     loads = []
     for labels, actions in groups.items():
         serving = [offer for offer in offers if offer.serves(labels)]
@@ -118,7 +118,7 @@ def workloads_on(offers: Sequence[Offer], request: Request, found: Survey) -> tu
         loads.append(
             Workload(
                 next(label.removeprefix(PLATFORM_LABEL) for label in labels if label.startswith(PLATFORM_LABEL)),
-                eps_of(labels),
+                parse_eps(labels),
                 len(actions),
                 sum(seconds[ident] for ident in actions),
                 tuple(sorted(offer.machine for offer in serving)),

@@ -24,28 +24,28 @@ from epbuild.compile.failure import compile_error
 from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.clone import copy_file
-from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, VerifyError, printable
-from epbuild.core.safepath import real_path
+from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, VerifyError, escape_controls
+from epbuild.core.safepath import resolve_links
 from epbuild.engine.events import OutputOf, StepOutput, StepStarted
 from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.edit.initializers import share_initializers
-from epbuild.onnxfile.read.epcontext import compatibility
+from epbuild.onnxfile.read.epcontext import read_compatibility
 from epbuild.onnxfile.read.headers import read_header
-from epbuild.onnxfile.read.sizes import sized_header
+from epbuild.onnxfile.read.sizes import apply_shapes
 from epbuild.onnxfile.read.weights import WeightBytes, count_weights, read_weights
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member
-from epbuild.plan.request import compile_document, worker_document
+from epbuild.plan.request import build_worker_document, compile_document
 from epbuild.plan.result import CompileResult, ContextNode, Measurements, ModelResult
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import Expectation
-from epbuild.toolchain.diagnosis import FREE_SPACE, last_words
+from epbuild.toolchain.diagnosis import FREE_SPACE, extract_last_lines
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending, LineHandling
 from epbuild.toolchain.reports import BadReport
 from epbuild.verify.checks import ExpectedEp
 from epbuild.verify.compiled import CompiledModel, Expected, ExpectedModel, check_compiled
-from epbuild.verify.signature import source_signature
+from epbuild.verify.signature import get_source_signature
 from epbuild.worker.scripts import COMPILE
 
 _INPUT = "in"
@@ -72,7 +72,7 @@ def execute(group: SessionGroup, document: Mapping[str, Any], execution: Executi
     """
     begin = time.monotonic()
     models, shared, ending, node_log = _compile(group, document, execution)
-    sources = {member.name: sized_header(read_header(member.graph), member.inputs) for member in group.members}
+    sources = {member.name: apply_shapes(read_header(member.graph), member.inputs) for member in group.members}
     weights_file = group.weights_file if shared is not None and shared.stored_bytes else None
     finished = [report for report in ending.reports if report.get("event") == "member_finished"]
     measured = Measurements(
@@ -85,13 +85,13 @@ def execute(group: SessionGroup, document: Mapping[str, Any], execution: Executi
         ModelResult(
             member=model.member,
             # Inputs and outputs of the source: users who have only the artifacts can compare them.
-            source=source_signature(sources[model.member], model.header.outputs, weights_file),
+            source=get_source_signature(sources[model.member], model.header.outputs, weights_file),
             file=model.file,
             binaries=model.binaries,
             data=tuple(model.data),
             nodes=tuple(map(ContextNode.of, model.header.ep_context_nodes)),
             fallback_nodes=len(model.header.other_nodes),
-            compatibility=compatibility(model.header.metadata),
+            compatibility=read_compatibility(model.header.metadata),
             left=node_log.left(model.member, model.header.other_nodes),
             output_shapes={value.name: value.shape for value in model.header.outputs},
         )
@@ -110,7 +110,7 @@ def rebuild(group: SessionGroup, document: Mapping[str, Any], execution: Executi
     return {name: execution.staging / _OUTPUT / name for name in _artifacts(models)}
 
 
-def key_document(group: SessionGroup, execution: Execution) -> dict[str, Any]:
+def build_key_document(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     """Return the key document of a group outside the plan: a probe, or one member of a sharing group."""
     try:
         digests = execution.digests(group.files)
@@ -131,7 +131,7 @@ def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> 
     try:
         files = rebuild(
             alone,
-            key_document(alone, execution),
+            build_key_document(alone, execution),
             dataclasses.replace(execution, progress=OutputOf(execution.progress, share, f"{name} alone: ")),
         )
     except EpbuildError as error:
@@ -159,7 +159,7 @@ class _Compiled(NamedTuple):
 def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> _Compiled:
     """Compile and verify the group's artifacts in the staging directory."""
     shared = _stage(group, document, execution)
-    node_log = node_log_of(group)
+    node_log = make_node_log(group)
     worker = Worker("worker", COMPILE, group.timeout, {**ALLOCATION, **group.target.environment})
     ending = execution.run(worker, StepId(group.id), _GroupLog(group, execution, node_log))
     error = compile_error(group, ending, execution.shown_log, node_log.refused())
@@ -218,8 +218,8 @@ def _stage(group: SessionGroup, document: Mapping[str, Any], execution: Executio
         _fix_input_sizes(group, execution.staging)
         shared = _share_initializers(group, execution.staging)
         # At this level, the log has the reasons for fallback nodes, and the start of each model.
-        node_log = {"severity": VERBOSE, "mark": MARK} if node_log_of(group).is_wanted else None
-        request = json.dumps(worker_document(group, document, node_log), indent=1, sort_keys=True)
+        node_log = {"severity": VERBOSE, "mark": MARK} if make_node_log(group).is_wanted else None
+        request = json.dumps(build_worker_document(group, document, node_log), indent=1, sort_keys=True)
         (execution.staging / REQUEST).write_text(request, encoding="utf-8")
     except OSError as error:
         raise _staging_error(group, error) from error
@@ -277,7 +277,7 @@ def _unstage(group: SessionGroup, execution: Execution) -> None:
 def _stage_file(file: _StagedFile, execution: Execution) -> None:
     staged = execution.staging / file.name
     staged.parent.mkdir(parents=True, exist_ok=True)
-    real = real_path(file.path)
+    real = resolve_links(file.path)
     if staged.exists() and staged.samefile(real):
         return  # one file under two spellings of its name
     staged.unlink(missing_ok=True)  # another spelling of the name; never overwritten in place, as it may be a link
@@ -305,7 +305,7 @@ class _GroupLog(StepLog):
     def reported(self, report: Mapping[str, Any]) -> None:
         if report["event"] == "member_started":
             if report["member"] not in self._steps:
-                raise BadReport(f"the start of '{printable(report['member'])}'")
+                raise BadReport(f"the start of '{escape_controls(report['member'])}'")
             self.step = self._steps[report["member"]]
             self.progress.report(StepStarted(self.step, "compiling"))
         elif report["event"] == "member_finished" and self._share:
@@ -334,7 +334,7 @@ def _copy_source_data(group: SessionGroup, member: Member, staging: Path) -> tup
             message = f"the external data {location} of '{member.name}' has the name of a file that the EP wrote"
             raise BuildError(Problem("EPB417", message, StepId(group.id), "Rename the data or the model."))
         target.parent.mkdir(parents=True, exist_ok=True)
-        copy_file(real_path(path), target)
+        copy_file(resolve_links(path), target)
     return tuple(external) if shared else ()
 
 
@@ -357,14 +357,14 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
     try:
         return check_compiled(folder, expected)
     except VerifyError as error:
-        quote = last_words(ending.tail)
+        quote = extract_last_lines(ending.tail)
         if not quote:
             raise
         logged = Problem("EPB610", f"while it compiled, the EP logged: {quote}", StepId(group.id))
         raise VerifyError(*error.problems, logged) from error
 
 
-def node_log_of(group: SessionGroup) -> NodeLog:
+def make_node_log(group: SessionGroup) -> NodeLog:
     """Return the reader for the log of a group's worker."""
     return NodeLog(ep.entry.node_log for ep in group.target.eps if ep.entry.node_log is not None)
 

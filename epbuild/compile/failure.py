@@ -8,13 +8,13 @@ from typing import Any
 
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.plan.member import Member
 from epbuild.plan.result import LeftNode
 from epbuild.plan.steps import SessionGroup
-from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, meets_address_limit, merge_reasons
+from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, is_at_address_limit, merge_reasons
 from epbuild.toolchain.process import Ending
-from epbuild.verify.expectations import most_concerned, with_hint
+from epbuild.verify.expectations import find_main_limitations, with_hint
 from epbuild.verify.fallback import Outside
 
 _NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
@@ -44,7 +44,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
         allowed = f"within {group.timeout:g} s" if group.timeout else "within its limit"
         message = f"{subject} did not finish {allowed} and was stopped.{quote}"
         return BuildError(Problem("EPB403", message, step, hint, f"it did not finish {allowed}.{quote}"))
-    if raised is not None and meets_address_limit(last):
+    if raised is not None and is_at_address_limit(last):
         share = f"at {last['mapped'] / 1e6:.0f} of the {last['mappable'] / 1e6:.0f} MB that a process may map here (`ulimit -v`)"
         cure = f"Raise that limit: an EP that reaches it may blame the model. {hint}"
         why = f"{share}: {raised}.{quote}"
@@ -105,14 +105,14 @@ def _limitations(
     found = [(whose, with_hint(limitation, member)) for whose, limitation in group.target.limitations(reported, "compile")]
     if _NOTHING not in reported:
         return found
-    of_nodes = most_concerned(group.target, member, Outside("", len(refused), tuple(refused)))
+    of_nodes = find_main_limitations(group.target, member, Outside("", len(refused), tuple(refused)))
     return [item for item in found if item[1].limit_of != "model"] + of_nodes if of_nodes else found
 
 
 def _why_nothing(refused: Sequence[LeftNode]) -> str:
     """Return why an EP took no node at all, with a leading space. Empty if it logged no reason."""
     outside = Outside("", len(refused), tuple(refused))
-    return f" It compiled none of {counted(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""
+    return f" It compiled none of {format_count(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""
 
 
 def _member_at_fault(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> int:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
-from epbuild.core.safepath import BadReference, check_reference, is_inside, real_path
+from epbuild.core.safepath import BadReference, check_reference, is_inside, resolve_links
 from epbuild.engine.events import StepStarted
 from epbuild.onnxfile.edit.fix_sizes import fix_sizes
 from epbuild.onnxfile.read.headers import read_header
@@ -21,7 +21,7 @@ from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.preparing import PYTHON, Preparation
 from epbuild.plan.result import Measurements, PreparationResult, PreparedModel
-from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, could_not_write, diagnose, last_words, shortened
+from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, extract_last_lines, is_disk_full, shorten_middle
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
 from epbuild.toolchain.process import Ending
 from epbuild.worker.scripts import RUN_COMMAND
@@ -110,7 +110,7 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
             if name == preparation.input and preparation.inputs:
                 fix_sizes(path, staged, preparation.inputs)
             else:
-                copy_file(real_path(path), staged)
+                copy_file(resolve_links(path), staged)
                 staged.chmod(0o644 | (path.stat().st_mode & 0o111))
         (staging / REQUEST).write_text(json.dumps(_request(preparation, execution), indent=1, sort_keys=True), encoding="utf-8")
     except MalformedModel as error:
@@ -159,7 +159,7 @@ def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError |
         # The exit status of a user's program.
         return _program_error(preparation, replace(ending, cause="exited", status=int(report["message"]), reports=()), log)
     title, advice = f"'{preparation.title}'", f"{report.get('hint') or ''} {hint}".strip()
-    why = shortened(found.raised or "", _MAX_QUOTE)
+    why = shorten_middle(found.raised or "", _MAX_QUOTE)
     match found.cause:
         case "timed out":
             message = f"{title} did not finish within {preparation.timeout:g} s and was stopped{printed}"
@@ -187,7 +187,7 @@ def _program_error(preparation: Preparation, ending: Ending, log: str) -> Epbuil
     message = f"'{preparation.title}' {'ran out of memory' if cause == 'out of memory' else end}{_last_output(ending.tail)}"
     if cause in ("out of memory", "ended"):
         return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
-    if could_not_write(last):
+    if is_disk_full(last):
         return EnvironmentFailure(Problem("EPB459", message, step, f"{FREE_SPACE} {hint}"))
     return BuildError(Problem("EPB458" if _is_crash(ending.status) else "EPB455", message, step, hint))
 
@@ -203,8 +203,8 @@ def _last_output(lines: Sequence[str]) -> str:
     if not printed:
         return ""
     is_traceback = any(_TRACEBACK in line for line in printed)
-    text = printed[-1] if is_traceback else last_words(printed) or " | ".join(printed[-_MAX_QUOTES:])
-    return f". It printed: {shortened(' '.join(text.split()), _MAX_QUOTE)}"
+    text = printed[-1] if is_traceback else extract_last_lines(printed) or " | ".join(printed[-_MAX_QUOTES:])
+    return f". It printed: {shorten_middle(' '.join(text.split()), _MAX_QUOTE)}"
 
 
 def _check_prepared(preparation: Preparation, execution: Execution, ending: Ending) -> ModelHeader:

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.staging import staged
-from epbuild.catalog.packagings import RUNTIME, runtimes
-from epbuild.compile.executor import key_document, rebuild
-from epbuild.core.digest import document_digest
+from epbuild.catalog.packagings import RUNTIME, find_runtimes
+from epbuild.compile.executor import build_key_document, rebuild
+from epbuild.core.digest import hash_document
 from epbuild.core.errors import EpbuildError
 from epbuild.core.records import convert
 from epbuild.engine.events import EventList
@@ -35,9 +35,9 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.load import load
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
-from epbuild.toolchain.platforms import drivers_of
+from epbuild.toolchain.platforms import read_drivers
 from epbuild.toolchain.process import Ending, RunWorker
-from epbuild.verify.live.session import session_of
+from epbuild.verify.live.session import open_target_session
 from epbuild.verify.live.worker import Load, LoadFailure, run_models, why_not_real
 
 _FORMAT = 1
@@ -69,12 +69,12 @@ def probe_ability(ability: Ability, environment: Environment, folder: Path, canc
     runner = _RecordingRunner(environment.run_worker)
     execution = _new_execution(replace(environment, run_worker=runner), folder, cancelled)
     try:
-        group = planned_probe(ability, environment, folder)
+        group = plan_probe(ability, environment, folder)
         if (reason := find_obstacle(group.target, sys.platform)) is not None:
             return ProbeResult("cannot", reason.rstrip("."))
         if ability.runs:
             return _probe_run(ability, group, execution, runner)
-        rebuild(group, key_document(group, execution), execution)
+        rebuild(group, build_key_document(group, execution), execution)
     except EpbuildError as error:
         result = _result_of_error(error, runner)
         return replace(result, why=_clause(result.why))
@@ -88,7 +88,7 @@ def compile_probe(
     runner = _RecordingRunner(environment.run_worker)
     try:
         execution = _new_execution(replace(environment, run_worker=runner), folder, cancelled)
-        compiled = rebuild(replace(group, timeout=_SECONDS), key_document(group, execution), execution)
+        compiled = rebuild(replace(group, timeout=_SECONDS), build_key_document(group, execution), execution)
     except EpbuildError as error:
         return _result_of_error(error, runner), None
     return ProbeResult("does", "compiles", runner.device), compiled[f"{NAME}_ctx.onnx"]
@@ -107,7 +107,7 @@ def _probe_run(ability: Ability, group: SessionGroup, execution: Execution, runn
     """
     scratch = execution.staging.with_name("run")
     scratch.mkdir()
-    session = session_of(group.target, execution.environment, (), _SECONDS)
+    session = open_target_session(group.target, execution.environment, (), _SECONDS)
     found = run_models((), session, scratch, execution.cancelled)
     if (why := why_not_real(found, session.eps)) is not None:
         return ProbeResult(
@@ -115,7 +115,7 @@ def _probe_run(ability: Ability, group: SessionGroup, execution: Execution, runn
         )
     if ability.entry.kind == "plugin":
         return ProbeResult("does", f"runs on {found.devices}", str(found.of("device")[0]["type"]))
-    compiled = rebuild(group, key_document(group, execution), execution)[f"{NAME}_ctx.onnx"]
+    compiled = rebuild(group, build_key_document(group, execution), execution)[f"{NAME}_ctx.onnx"]
     opened = run_models([Load(NAME, compiled)], session, scratch, execution.cancelled)
     if opened.failure is not None:
         outcome: Outcome = "cannot" if _is_machine_fault(opened.failure, runner) else "unclear"
@@ -140,7 +140,7 @@ def _new_execution(environment: Environment, folder: Path, cancelled: threading.
     return Execution(environment, staging, log, str(log), BlobStore(folder), EventList(), cancelled)
 
 
-def planned_probe(ability: Ability, environment: Environment, folder: Path) -> SessionGroup:
+def plan_probe(ability: Ability, environment: Environment, folder: Path) -> SessionGroup:
     """Return the group of a probe, planned from a recipe that is written to a folder. Raises EpbuildError and OSError."""
     write_probe_model(folder / f"{NAME}.onnx")
     place = folder / "epbuild.yaml"
@@ -152,8 +152,8 @@ def planned_probe(ability: Ability, environment: Environment, folder: Path) -> S
 def _recipe(ability: Ability, environment: Environment) -> Mapping[str, Any]:
     held = environment.fingerprint.distributions
     packages = [f"{name}=={held[name]}" for name in ability.entry.distributions if name in held]
-    if not runtimes(name for name in ability.entry.distributions if name in held):
-        packages += list(runtimes(held))[:1] or [RUNTIME]
+    if not find_runtimes(name for name in ability.entry.distributions if name in held):
+        packages += list(find_runtimes(held))[:1] or [RUNTIME]
     target = {"toolchain": NAME, "ep": ability.entry.ep, **_settings(ability)}
     return {
         "epbuild": 1,
@@ -240,7 +240,7 @@ class Probes:
 
     def find(self, ability: Ability, environment: Environment) -> ProbeResult | None:
         """Return the stored result of a probe, or None. Raises StoreError."""
-        record = self._records.get(document_digest(_probe_document(ability, environment)))
+        record = self._records.get(hash_document(_probe_document(ability, environment)))
         try:
             return None if record is None else convert(record["result"], ProbeResult)
         except (msgspec.ValidationError, KeyError):
@@ -255,7 +255,7 @@ class Probes:
             result = probe_ability(ability, environment, folder, cancelled)
         if result.outcome != "unclear":  # the cause may be temporary, such as a lack of memory
             document = _probe_document(ability, environment)
-            self._records.put(document_digest(document), {"document": document, "result": msgspec.to_builtins(result)})
+            self._records.put(hash_document(document), {"document": document, "result": msgspec.to_builtins(result)})
         return result
 
     @property
@@ -273,5 +273,5 @@ def _probe_document(ability: Ability, environment: Environment) -> dict[str, Any
         "device": ability.device,
         "runs": ability.runs,
         "toolchain": environment.identity([entry]),
-        "drivers": sorted([str(how), version] for how, version in drivers_of([entry]).items()),
+        "drivers": sorted([str(how), version] for how, version in read_drivers([entry]).items()),
     }

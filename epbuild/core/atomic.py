@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epbuild.core.host import on_windows
+from epbuild.core.host import is_windows
 
 if TYPE_CHECKING:
     import ctypes
@@ -41,7 +41,7 @@ def rename(source: Path, destination: Path) -> None:
 
     On Windows, programs that read files (another epbuild, an antivirus, an indexer) prevent renames for milliseconds. Retry for a moment.
     """
-    for pause in _PAUSES_SECONDS if on_windows() else ():
+    for pause in _PAUSES_SECONDS if is_windows() else ():
         try:
             source.replace(destination)
         except PermissionError:
@@ -122,7 +122,7 @@ def exchange(one: Path, other: Path) -> bool:
 
 def sync_directory(directory: str | Path) -> None:
     """Wait until the names in a directory are on the disk. Raises OSError."""
-    if not on_windows():  # Windows opens no directories
+    if not is_windows():  # Windows opens no directories
         _sync(directory, os.O_RDONLY)
 
 
@@ -138,7 +138,7 @@ def sync_tree(folders: Sequence[str | Path], files: Sequence[str | Path]) -> Non
 def sync_file(path: str | Path) -> None:
     """Wait until the content of a file is on the disk. Raises OSError."""
     # Windows flushes no file that is opened for reading.
-    _sync(path, os.O_RDWR if on_windows() else os.O_RDONLY)
+    _sync(path, os.O_RDWR if is_windows() else os.O_RDONLY)
 
 
 def make_folders(folder: Path) -> None:

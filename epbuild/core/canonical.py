@@ -12,12 +12,12 @@ import msgspec
 from msgspec import Struct
 
 
-def canonical_json(document: Mapping[str, Any]) -> str:
+def encode_canonical(document: Mapping[str, Any]) -> str:
     """Return the document on one line with sorted keys and no spaces, not escaped. Raises ValueError or TypeError if it is not JSON."""
     return json.dumps(document, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
 
 
-def indented_json(document: Mapping[str, Any], *, sort_keys: bool = False, ascii_only: bool = True) -> str:
+def encode_indented(document: Mapping[str, Any], *, sort_keys: bool = False, ascii_only: bool = True) -> str:
     """Return the document as `json.dumps` writes it with `indent=2`, without a newline at its end.
 
     Raises TypeError or ValueError if it is not JSON.
@@ -50,7 +50,7 @@ class JsonFile(Struct, frozen=True):
 
     @property
     def data(self) -> bytes:
-        return f"{indented_json(self.document, sort_keys=self.sort_keys, ascii_only=False)}\n".encode()
+        return f"{encode_indented(self.document, sort_keys=self.sort_keys, ascii_only=False)}\n".encode()
 
     @property
     def identity(self) -> str:

@@ -18,7 +18,7 @@ CACHE_VARIABLES = ("EPBUILD_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"
 """Environment variables that decide where the cache is."""
 
 
-def cache_root() -> str | None:
+def find_cache_root() -> str | None:
     """Return the folder of this user's caches, which need not exist. None if there is no home directory for it."""
     chosen = os.environ.get("EPBUILD_CACHE_DIR")
     if chosen:

@@ -13,7 +13,7 @@ _DIGEST_LENGTH = 64
 _SHOWN_DIGITS = 8
 
 
-def facts(document: Any, place: Place = (), whole: Set[Place] = frozenset()) -> dict[Place, Any]:
+def list_facts(document: Any, place: Place = (), whole: Set[Place] = frozenset()) -> dict[Place, Any]:
     """Return every leaf of a document by its place. Items of a list are named by their `name`, or else by their number.
 
     A value at a place in `whole` counts as a leaf.
@@ -24,12 +24,12 @@ def facts(document: Any, place: Place = (), whole: Set[Place] = frozenset()) -> 
         children = [(_name_of(item, str(number)), item) for number, item in enumerate(document)]
     else:
         return {place: document}
-    return {leaf: value for name, child in children for leaf, value in facts(child, (*place, name), whole).items()}
+    return {leaf: value for name, child in children for leaf, value in list_facts(child, (*place, name), whole).items()}
 
 
-def changed_facts(old: Any, new: Any, whole: Set[Place] = frozenset()) -> Iterator[tuple[Kind, Place, Any, Any]]:
+def compare_facts(old: Any, new: Any, whole: Set[Place] = frozenset()) -> Iterator[tuple[Kind, Place, Any, Any]]:
     """Yield each fact in which two documents differ, with its old and its new value. A missing value is None."""
-    before, after = facts(old, whole=whole), facts(new, whole=whole)
+    before, after = list_facts(old, whole=whole), list_facts(new, whole=whole)
     for place in dict.fromkeys((*before, *after)):
         if place not in after:
             yield "removed", place, before[place], None
@@ -39,12 +39,12 @@ def changed_facts(old: Any, new: Any, whole: Set[Place] = frozenset()) -> Iterat
             yield "changed", place, before[place], after[place]
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value of a document as text for people. A digest is cut to its first digits."""
     if isinstance(value, str) and len(value) == _DIGEST_LENGTH and all(digit in "0123456789abcdef" for digit in value):
         return value[:_SHOWN_DIGITS]
     if isinstance(value, list):
-        return ", ".join(shown(item) for item in value)
+        return ", ".join(format_value(item) for item in value)
     if isinstance(value, bool):
         return str(value).lower()
     return "nothing" if value is None else str(value)

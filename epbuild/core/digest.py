@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from msgspec import Struct, msgpack, to_builtins
 
-from epbuild.core.canonical import canonical_json
+from epbuild.core.canonical import encode_canonical
 from epbuild.core.safepath import open_regular
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _as_text(value: object) -> str:
 _encoder = msgpack.Encoder(enc_hook=_as_text)
 
 
-def fingerprint_of(value: object) -> str:
+def hash_values(value: object) -> str:
     """Return a digest of values that msgspec encodes, and paths, for comparison on this machine.
 
     Order counts. A set with several items has no order that is the same in every process.
@@ -103,23 +103,23 @@ class Hasher:
         return Blob(self._sha256.hexdigest(), self.size)
 
 
-def digest_of(data: str | bytes | memoryview) -> str:
+def hash_bytes(data: str | bytes | memoryview) -> str:
     """Return the digest of bytes, or of text as UTF-8."""
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
 
 
-def document_digest(document: Mapping[str, Any]) -> str:
+def hash_document(document: Mapping[str, Any]) -> str:
     """Return the digest of a JSON document in its canonical form."""
-    return digest_of(canonical_json(document))
+    return hash_bytes(encode_canonical(document))
 
 
-def file_digest(path: str | Path) -> str:
+def hash_file(path: str | Path) -> str:
     """Return the digest of a whole file. Raises OSError."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def part_digest(file: BinaryIO, start: int, size: int, count: Callable[[int], object] = lambda size: None) -> Blob:
+def hash_part(file: BinaryIO, start: int, size: int, count: Callable[[int], object] = lambda size: None) -> Blob:
     """Return the digest of `size` bytes of an open file, or up to its end. `count` gets the size of each piece. Raises OSError."""
     hasher = Hasher()
     file.seek(start)

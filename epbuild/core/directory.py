@@ -20,15 +20,15 @@ from epbuild.core.atomic import exchange, make_folders, rename, sync_directory, 
 from epbuild.core.entries import (
     Entries,
     HiddenFolders,
+    are_identical,
     as_it_was,
-    entries,
-    free_name,
-    hidden_name,
-    hidden_prefix,
-    identical,
-    identity,
+    choose_free_name,
+    get_file_identity,
     is_special,
+    list_entries,
+    make_hidden_name,
     make_writable,
+    parse_hidden_prefix,
     remove_tree,
 )
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
@@ -118,13 +118,13 @@ def workplace(staged: Path) -> Iterator[Path]:
         remove_tree(place)
 
 
-def interrupted_swaps(destinations: Iterable[Path]) -> list[Path]:
+def find_interrupted_swaps(destinations: Iterable[Path]) -> list[Path]:
     """Return the output folders that have temporary entries of killed or running builds beside them."""
-    wanted = {(destination.parent, hidden_name(destination.name, "")): destination for destination in destinations}
+    wanted = {(destination.parent, make_hidden_name(destination.name, "")): destination for destination in destinations}
     found: set[Path] = set()
     for parent in {parent for parent, _ in wanted}:
         with contextlib.suppress(OSError):
-            hidden = {hidden_prefix(entry.name) for entry in parent.iterdir()}
+            hidden = {parse_hidden_prefix(entry.name) for entry in parent.iterdir()}
             found.update(wanted[parent, prefix] for prefix in hidden if prefix is not None and (parent, prefix) in wanted)
     return sorted(found)
 
@@ -151,12 +151,12 @@ def recover_swaps(destination: Path, owned: Owned, hidden: HiddenFolders | None 
 
 
 def _beside(destination: Path, suffix: str) -> Path:
-    return destination.with_name(hidden_name(destination.name, suffix))
+    return destination.with_name(make_hidden_name(destination.name, suffix))
 
 
 def _is_old(path: Path, destination: Path) -> bool:
     """Return whether a hidden folder beside `destination` is the old tree."""
-    rest = path.name.removeprefix(hidden_name(destination.name, ""))
+    rest = path.name.removeprefix(make_hidden_name(destination.name, ""))
     if not rest.startswith(_SWAP):
         return rest.startswith(_OLD)
     try:
@@ -179,7 +179,7 @@ def _replace(new: Path, destination: Path) -> Path:
 
 def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dict[str, str]:
     """Link the user's files, and changed files of epbuild's, into the new tree. Return the new path of each changed file."""
-    existing = entries(destination)
+    existing = list_entries(destination)
     if existing.mounted:
         message = (
             f"{destination.name}/{existing.mounted[0]} is on another file system than the output and cannot be moved with it"
@@ -195,9 +195,9 @@ def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dic
         if _in_the_way(target, staged):
             if name not in wrote or is_special(source) or not target.parent.is_dir():
                 raise _foreign(destination, name, step)
-            if identical(source, target):
+            if are_identical(source, target):
                 continue
-            target = free_name(target, source)
+            target = choose_free_name(target, source)
         if name in wrote:
             kept[name] = target.relative_to(staged).as_posix()
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -237,7 +237,7 @@ def _sync(staged: Path, *, linked: bool) -> None:
 
     `linked`: whether some files may be links to files of the old tree, which need no sync.
     """
-    tree = entries(staged)
+    tree = list_entries(staged)
     files = [f"{staged}{os.sep}{name}" for name in tree.files]
     if linked:
         files = [path for path in files if _is_new(path)]
@@ -251,17 +251,17 @@ def _is_new(path: str) -> bool:
 
 def _discard(old: Path, destination: Path, owned: Owned) -> None:
     """Remove the old tree. Files of the user that were created during the swap are moved to the new one."""
-    as_written, old_entries = owned.as_written(old), entries(old)
-    carried_over = {identity(destination / name) for name in entries(destination).files}
+    as_written, old_entries = owned.as_written(old), list_entries(old)
+    carried_over = {get_file_identity(destination / name) for name in list_entries(destination).files}
     for folder in old_entries.folders:
         make_writable(old / folder)
     make_writable(old)
     for name in old_entries.files:
         source, target = old / name, destination / name
-        if name in as_written or identity(source) in carried_over or identical(source, target):
+        if name in as_written or get_file_identity(source) in carried_over or are_identical(source, target):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        rename(source, free_name(target, source) if os.path.lexists(target) else target)
+        rename(source, choose_free_name(target, source) if os.path.lexists(target) else target)
     # Renamed first, since a partly removed tree must never be restored.
     remains = _beside(destination, uuid4().hex[:8])
     rename(old, remains)

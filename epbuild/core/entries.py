@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from epbuild.core.digest import digest_of
+from epbuild.core.digest import hash_bytes
 from epbuild.core.safepath import MAX_NAME_BYTES
 
 _MARK = ".epbuild-"
@@ -30,7 +30,7 @@ class Entries(Struct, frozen=True):
     """Folders of other file systems, which are not listed."""
 
 
-def entries(folder: Path) -> Entries:
+def list_entries(folder: Path) -> Entries:
     """List everything below a folder, without following links. Raises OSError if a part of it is unreadable."""
     found = Entries([], [], [])
     device = folder.stat().st_dev
@@ -52,13 +52,13 @@ def entries(folder: Path) -> Entries:
     return found
 
 
-def identity(path: Path) -> tuple[int, int]:
+def get_file_identity(path: Path) -> tuple[int, int]:
     """Return a value that is equal for all names of one file. Raises OSError."""
     status = path.lstat()
     return status.st_dev, status.st_ino
 
 
-def identical(one: Path, other: Path) -> bool:
+def are_identical(one: Path, other: Path) -> bool:
     """Return whether both exist and one can be removed without loss: they are one file, equal files, or equal links."""
     try:
         first, second = one.lstat(), other.lstat()
@@ -111,17 +111,17 @@ def _remove_with_contents(folder: Path) -> None:
         return
     with contextlib.suppress(OSError):
         make_writable(folder)
-        for name in entries(folder).folders:
+        for name in list_entries(folder).folders:
             make_writable(folder / name)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def hidden_name(name: str, suffix: str) -> str:
+def make_hidden_name(name: str, suffix: str) -> str:
     """Return the name of a temporary entry beside the output `name`. Without a suffix, return the prefix of all of them."""
     return f".{_shorten(name, 1 + len(_MARK) + _MAX_SUFFIX_BYTES)}{_MARK}{suffix}"
 
 
-def hidden_prefix(name: str) -> str | None:
+def parse_hidden_prefix(name: str) -> str | None:
     """Return the prefix of the name of a temporary entry beside an output, or None for other names."""
     before, mark, _ = name.rpartition(_MARK)
     return f"{before}{mark}" if mark and name.startswith(".") else None
@@ -143,19 +143,19 @@ class HiddenFolders:
             found: dict[str, list[Path]] = {}
             with os.scandir(parent) as listing:
                 for name in sorted(entry.name for entry in listing if _MARK in entry.name):
-                    prefix = hidden_prefix(name)
+                    prefix = parse_hidden_prefix(name)
                     if prefix is not None:
                         found.setdefault(prefix, []).append(parent / name)
             self._found[parent] = found
-        return self._found[parent].get(hidden_name(output.name, ""), [])
+        return self._found[parent].get(make_hidden_name(output.name, ""), [])
 
 
-def free_name(path: Path, content: Path) -> Path:
+def choose_free_name(path: Path, content: Path) -> Path:
     """Return a path beside `path` for the file `content`: a free one, or one that has the same content."""
     for number in itertools.count(1):
         ending = ".saved" if number == 1 else f".saved-{number}"
         candidate = path.with_name(f"{_shorten(path.name, len(ending))}{ending}")
-        if not os.path.lexists(candidate) or identical(candidate, content):
+        if not os.path.lexists(candidate) or are_identical(candidate, content):
             return candidate
     raise AssertionError("numbers do not end")
 
@@ -165,5 +165,5 @@ def _shorten(name: str, room: int) -> str:
     data = os.fsencode(name)
     if len(data) + room <= MAX_NAME_BYTES:
         return name
-    digest = digest_of(data)[:12]
+    digest = hash_bytes(data)[:12]
     return f"{data[: MAX_NAME_BYTES - room - len(digest) - 1].decode(errors='ignore')}~{digest}"

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple, NewType
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from epbuild.core.redact import concealed
+from epbuild.core.redact import conceal_text
 
 
 class Position(NamedTuple):
@@ -60,7 +60,7 @@ class Problem(Struct, frozen=True):
         """Conceal values of the environment: logs and reports show problems to others."""
         for name in ("message", "hint", "reason"):
             text = getattr(self, name)
-            if text and (shown := concealed(text)) != text:
+            if text and (shown := conceal_text(text)) != text:
                 force_setattr(self, name, shown)
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ class EpbuildError(Exception):
     def __init__(self, *problems: Problem) -> None:
         if not problems:
             raise ValueError("an error needs at least one problem")
-        self.problems = tuple(sorted(dict.fromkeys(problems), key=reading_order))
+        self.problems = tuple(sorted(dict.fromkeys(problems), key=sort_key))
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
@@ -193,13 +193,13 @@ class BadText(ValueError):
         self.hint = hint
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def suggest_nearest(word: str, known: Iterable[str]) -> str | None:
     """Return a hint that names the known word closest to `word`, or None if there is no close one."""
-    close = closest(word, known)
+    close = find_closest(word, known)
     return f"Did you mean '{close[0]}'?" if close else None
 
 
-def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
+def find_closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
     """Return the known words that are close to `word`, the closest first. Ties are decided by the longest common prefix."""
     words = list(known)
     found = difflib.get_close_matches(word, words, n=len(words), cutoff=cutoff) if words else []
@@ -213,7 +213,7 @@ def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
     return sorted(found, key=rank)
 
 
-def reading_order(problem: Problem) -> tuple[str, int, int]:
+def sort_key(problem: Problem) -> tuple[str, int, int]:
     """Return the sort key of a problem: file, line and column."""
     where = problem.where
     if isinstance(where, Position):
@@ -221,7 +221,7 @@ def reading_order(problem: Problem) -> tuple[str, int, int]:
     return ("", 0, 0)
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return `text` with all control characters escaped."""
     return (
         text

@@ -37,25 +37,25 @@ _INSTRUCTIONS = (
 """Prefixes of the x86 CPU flags of instructions that compilers choose between. All other flags are about kernels and mitigations."""
 
 
-def on_windows() -> bool:
+def is_windows() -> bool:
     return sys.platform == "win32"
 
 
-def changed_ns(path: str | os.PathLike[str], status: os.stat_result) -> int:
+def get_change_time_ns(path: str | os.PathLike[str], status: os.stat_result) -> int:
     """Return when the file at `path`, whose `stat` or `lstat` is `status`, was last changed: in nanoseconds since the epoch, or 0.
 
     On Linux and macOS that is its `ctime`. On Windows, Python's `ctime` is the time of creation, which does not show that a file was
     rewritten with its old size and modification time. There, the file system's own time of change is used. The result is 0 if it has
     none (FAT, exFAT); then callers compare size, modification time and identity only.
     """
-    if not on_windows():
+    if not is_windows():
         return status.st_ctime_ns
-    from epbuild.core.windows import change_time_ns
+    from epbuild.core.windows import get_change_time_ns
 
-    return change_time_ns(path, follow=not stat.S_ISLNK(status.st_mode))
+    return get_change_time_ns(path, follow=not stat.S_ISLNK(status.st_mode))
 
 
-def cpu_name() -> str:
+def read_cpu_name() -> str:
     """Return the name of the CPU. EPs that compile for the host put its instruction set into their output."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - read before anything is imported
@@ -68,7 +68,7 @@ def cpu_name() -> str:
     return os.environ.get("PROCESSOR_IDENTIFIER") or (uname().machine if uname else "unknown")
 
 
-def cpu_features() -> str:
+def read_cpu_features() -> str:
     """Return the CPU's vendor and its instructions, or its name if the system does not list the instructions."""
     if sys.platform == "linux":
         found = _first_cpu()
@@ -79,20 +79,20 @@ def cpu_features() -> str:
             return " ".join([vendor, *sorted(chosen)])
     import re
 
-    if on_windows():  # a stepping changes no instructions
-        return re.sub(r" Stepping \d+| Revision \w+", "", cpu_name())
+    if is_windows():  # a stepping changes no instructions
+        return re.sub(r" Stepping \d+| Revision \w+", "", read_cpu_name())
     if sys.platform == "darwin":
-        return _brand() or cpu_name()
-    return cpu_name()
+        return _brand() or read_cpu_name()
+    return read_cpu_name()
 
 
-def cpu_count() -> int:
+def count_cpus() -> int:
     """Return the number of CPUs that this process and its workers may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def driver_version(files: Sequence[str], pattern: str, device_class: str, provider: str) -> str:
+def read_driver_version(files: Sequence[str], pattern: str, device_class: str, provider: str) -> str:
     """Return the versions of a driver or a device, or an empty text if there is none.
 
     On Linux, `files` are globs, and the first group of `pattern` is searched in the names or contents of the files. On Windows, the
@@ -100,7 +100,7 @@ def driver_version(files: Sequence[str], pattern: str, device_class: str, provid
     """
     import re
 
-    if on_windows():
+    if is_windows():
         return "; ".join(sorted(set(_installed_drivers(device_class, provider)))) if device_class else ""
     from glob import glob
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 
 @functools.cache
-def own_files() -> list[str]:
+def list_own_files() -> list[str]:
     """Return the files of epbuild itself. If one changes, earlier results may not hold."""
     folder = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
-    return files_of_program([folder, os.path.join(os.path.dirname(folder), "schemas")])  # noqa: PTH118, PTH120
+    return list_program_files([folder, os.path.join(os.path.dirname(folder), "schemas")])  # noqa: PTH118, PTH120
 
 
-def files_of_program(folders: Iterable[str]) -> list[str]:
+def list_program_files(folders: Iterable[str]) -> list[str]:
     """Return the files below folders that a program consists of."""
     return [
         os.path.join(root, name)  # noqa: PTH118

@@ -16,7 +16,7 @@ _known: set[object] = set()
 _lock = threading.Lock()
 
 
-def ready(kind: _Kind) -> _Kind:
+def prepare_type(kind: _Kind) -> _Kind:
     """Return a type of records once msgspec knows all of it. Every type that values are converted to passes through here.
 
     msgspec 0.22 collects the fields of a type when a value is first converted to it. A second thread that meets the type meanwhile, also
@@ -34,6 +34,6 @@ def convert(
 ) -> _T:
     """Convert a value, such as a JSON document, to a type of records. Raises msgspec.ValidationError."""
     try:
-        return msgspec.convert(value, ready(kind), from_attributes=from_attributes, dec_hook=dec_hook)
+        return msgspec.convert(value, prepare_type(kind), from_attributes=from_attributes, dec_hook=dec_hook)
     except UnicodeEncodeError as error:  # JSON may have keys that are not valid Unicode, and msgspec compares them as UTF-8
         raise ValidationError(f"{error.object!a} is not valid Unicode") from error

@@ -18,7 +18,7 @@ _concealed: dict[str, str] = {}
 _REFERENCE = re.compile(r"(\$\{[^}]*\})")
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """Replace each character of users, passwords and queries of the addresses in `text` by a star.
 
     References such as `${env.TOKEN}` stay, as they are names. The length stays too, so that positions in the text remain valid.
@@ -42,7 +42,7 @@ def conceal(name: str, value: str) -> None:
             _concealed.setdefault(form.strip().lower(), f"${{env.{name}}}")
 
 
-def concealed(text: str) -> str:
+def conceal_text(text: str) -> str:
     """Return a text with the values that recipes read from the environment replaced by the names of their variables."""
     if not _concealed:
         return text
@@ -51,6 +51,6 @@ def concealed(text: str) -> str:
     return pattern.sub(lambda found: _concealed.get(found[0].lower(), "${env}"), text)
 
 
-def concealed_values(variables: Mapping[str, str]) -> dict[str, str]:
+def conceal_values(variables: Mapping[str, str]) -> dict[str, str]:
     """Return variables of a compile for publication: each value from the environment is replaced by its name."""
-    return {name: concealed(value) for name, value in variables.items()}
+    return {name: conceal_text(value) for name, value in variables.items()}

@@ -34,22 +34,22 @@ def is_device(name: str) -> bool:
     return _IS_DEVICE.fullmatch(name) is not None
 
 
-def unportable(path: str) -> str | None:
+def find_unportable_part(path: str) -> str | None:
     """Return the first part of a POSIX path that is not a valid file name on some platform."""
     return next((name for name in path.split("/") if _UNPORTABLE.search(name) or is_device(name)), None)
 
 
-def overlong(path: str) -> str | None:
+def find_overlong_part(path: str) -> str | None:
     """Return the first part of a POSIX path that is longer than file systems allow."""
     return next((name for name in path.split("/") if len(os.fsencode(name)) > MAX_NAME_BYTES), None)
 
 
-def real_path(path: Path) -> Path:
+def resolve_links(path: Path) -> Path:
     """Resolve the links of a path. A link to itself stays, for which `Path.resolve` raises RuntimeError before Python 3.13."""
     return Path(os.path.realpath(path))
 
 
-def user_path(text: str) -> Path:
+def expand_home(text: str) -> Path:
     """Expand `~` or `~name` in a path. A name without a home here stays as it is, and leads to no file."""
     path = Path(text)
     with contextlib.suppress(RuntimeError):
@@ -86,19 +86,19 @@ def is_anchored(path: str) -> bool:
     return bool(windows.drive or windows.root)
 
 
-def climbs(path: str) -> bool:
+def has_parent_part(path: str) -> bool:
     """Return whether a part of a path is `..`, by any platform's rules."""
     return ".." in path.replace("\\", "/").split("/")
 
 
-def leaves(path: str) -> bool:
+def is_outside(path: str) -> bool:
     """Return whether a relative path leaves its folder by its own text, by any platform's rules."""
-    return climbs(posixpath.normpath(path.replace("\\", "/")))
+    return has_parent_part(posixpath.normpath(path.replace("\\", "/")))
 
 
 def is_inside(path: Path, folder: Path) -> bool:
     """Return whether a path is in a folder after following all links."""
-    return real_path(path).is_relative_to(real_path(folder))
+    return resolve_links(path).is_relative_to(resolve_links(folder))
 
 
 def locate(folder: Path, reference: str, what: str = "file") -> Path:
@@ -114,9 +114,9 @@ def locate(folder: Path, reference: str, what: str = "file") -> Path:
     except (OSError, ValueError):  # an invalid name, or an unreadable directory
         inside, found = True, False
     if not inside:
-        raise BadReference(f"the {what} '{shortened(reference)}' is a link to a path outside its folder")
+        raise BadReference(f"the {what} '{shorten_reference(reference)}' is a link to a path outside its folder")
     if not found:
-        raise MissingReference(f"the {what} '{shortened(reference)}' does not exist")
+        raise MissingReference(f"the {what} '{shorten_reference(reference)}' does not exist")
     return path
 
 
@@ -126,24 +126,26 @@ def check_reference(reference: str) -> None:
         raise BadReference("the reference is empty")
     if is_anchored(reference):
         raise BadReference(
-            f"the reference '{shortened(reference)}' is an absolute path; it must be relative to the model's directory"
+            f"the reference '{shorten_reference(reference)}' is an absolute path; it must be relative to the model's directory"
         )
     if "\\" in reference:
-        raise BadReference(f"the reference '{shortened(reference)}' contains a backslash; separate its parts with '/'")
-    if climbs(reference):
-        raise BadReference(f"the reference '{shortened(reference)}' contains '..'; it must stay in the model's directory")
+        raise BadReference(f"the reference '{shorten_reference(reference)}' contains a backslash; separate its parts with '/'")
+    if has_parent_part(reference):
+        raise BadReference(f"the reference '{shorten_reference(reference)}' contains '..'; it must stay in the model's directory")
     if "\0" in reference:
-        raise BadReference(f"the reference {shortened(reference)!r} contains a NUL character, which is not allowed in file names")
+        raise BadReference(
+            f"the reference {shorten_reference(reference)!r} contains a NUL character, which is not allowed in file names"
+        )
     if reference.endswith("/"):
-        raise BadReference(f"the reference '{shortened(reference)}' names a folder; it must name a file")
+        raise BadReference(f"the reference '{shorten_reference(reference)}' names a folder; it must name a file")
 
 
-def shortened(reference: str) -> str:
+def shorten_reference(reference: str) -> str:
     """Cut a reference for a message. An invalid one may have any length."""
     return reference if len(reference) <= _MAX_QUOTE else f"{reference[:_MAX_QUOTE]}…"
 
 
-def links_on_the_way(paths: Iterable[str]) -> dict[str, str]:
+def find_links(paths: Iterable[str]) -> dict[str, str]:
     """Return every link that the system follows on these paths, with its target.
 
     As for the system, `..` after a link is the folder above the target of the link. No path is normalized.

@@ -9,7 +9,7 @@ from typing import Any
 _PACKAGE = Path(__file__).parents[1]
 
 
-def schema_text(name: str) -> str:
+def read_schema_text(name: str) -> str:
     """Return the text of `<name>.schema.json`, such as `recipe`. Raises FileNotFoundError."""
     file = f"{name}.schema.json"
     shipped = _PACKAGE / "_schemas" / file
@@ -17,6 +17,6 @@ def schema_text(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def schema(name: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(schema_text(name))
+def read_schema(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(read_schema_text(name))
     return document

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Protocol
 
-from epbuild.core.errors import printable
+from epbuild.core.errors import escape_controls
 
 # Commands that CI services execute in a log: `::error::` at the start of a line (GitHub), `##[error]` and `##vso[...]` anywhere
 # (GitHub, Azure).
@@ -31,7 +31,7 @@ class NoProgressLines:
 NO_LINES = NoProgressLines()
 
 
-def shown_path(path: Path) -> str:
+def format_path(path: Path) -> str:
     """Return a path as text, relative to the current directory if it is below it."""
     try:
         return path.relative_to(Path.cwd()).as_posix()
@@ -39,12 +39,12 @@ def shown_path(path: Path) -> str:
         return str(path)
 
 
-def visible(line: str) -> str:
+def escape_sequences(line: str) -> str:
     """Escape control characters, bidi characters and log commands, so that no terminal or CI service executes them."""
-    return _COMMAND.sub(lambda match: f"{match[1] or ''}\\x{ord(match[0][-1]):02x}", printable(line))
+    return _COMMAND.sub(lambda match: f"{match[1] or ''}\\x{ord(match[0][-1]):02x}", escape_controls(line))
 
 
-def visible_log(text: str) -> str:
+def escape_log(text: str) -> str:
     """Escape every line of a log, and remove ONNX Runtime's colors. Tabs and line ends stay."""
     lines = (_COLOR.sub("", line).split("\t") for line in text.split("\n"))
-    return "\n".join("\t".join(map(visible, parts)) for parts in lines)
+    return "\n".join("\t".join(map(escape_sequences, parts)) for parts in lines)

@@ -9,21 +9,21 @@ TIMES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]+)")
 
 
-def bytes_of(text: str) -> int:
+def parse_bytes(text: str) -> int:
     """Return the bytes of a number with a unit of SIZES. Raises ValueError, with a hint as its message."""
     return _amount(text, SIZES)
 
 
-def seconds_of(text: str) -> int:
+def parse_seconds(text: str) -> int:
     """Return the seconds of a number with a unit of TIMES. Raises ValueError, with a hint as its message."""
     return _amount(text, TIMES)
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def about(seconds: float) -> str:
+def format_estimate(seconds: float) -> str:
     """Format an estimated time in its largest units: `40 s`, `3 min`, `2 h 10 min`."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"

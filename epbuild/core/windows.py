@@ -72,7 +72,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 @functools.cache
-def kernel32() -> Any:
+def load_kernel32() -> Any:
     """Return the library with the declared functions."""
     library = ctypes.CDLL("kernel32")
     for name, (result, arguments) in CALLS.items():
@@ -90,7 +90,7 @@ class Job:
     @classmethod
     def new(cls) -> Job | None:
         """Create a job without processes. Return None if the system refuses."""
-        kernel = kernel32()
+        kernel = load_kernel32()
         handle = kernel.CreateJobObjectW(None, None)
         if not handle:
             return None
@@ -102,14 +102,14 @@ class Job:
 
     def add(self, process: subprocess.Popen[bytes]) -> bool:
         """Add a process, and all that it starts from now on. Return whether that worked."""
-        return bool(kernel32().AssignProcessToJobObject(self._handle, int(process._handle)))  # type: ignore[attr-defined]
+        return bool(load_kernel32().AssignProcessToJobObject(self._handle, int(process._handle)))  # type: ignore[attr-defined]
 
     def end(self) -> None:
         """Terminate the remaining processes and close the job."""
         handle, self._handle = self._handle, None
         if handle is not None:
-            kernel32().TerminateJobObject(handle, _EXIT_STATUS)
-            kernel32().CloseHandle(handle)
+            load_kernel32().TerminateJobObject(handle, _EXIT_STATUS)
+            load_kernel32().CloseHandle(handle)
 
 
 def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subprocess.Popen[bytes], Job | None]:
@@ -134,9 +134,9 @@ def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subpr
     return start(NEW_PROCESS_GROUP), None
 
 
-def change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
+def get_change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
     """Return when a file, or without `follow` a link, was last changed: in nanoseconds since the epoch, 0 if unknown."""
-    kernel = kernel32()
+    kernel = load_kernel32()
     flags = _DIRECTORIES_TOO if follow else _DIRECTORIES_TOO | _LINK_ITSELF
     handle = kernel.CreateFileW(os.fspath(path), _READ_ATTRIBUTES, _SHARE_ALL, None, _OPEN_EXISTING, flags, None)
     if handle in (None, _INVALID):
@@ -149,7 +149,7 @@ def change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
     return (times.changed - _EPOCH_TICKS) * _TICK_NS if is_known and times.changed else 0
 
 
-def allows_long_paths() -> bool:
+def are_long_paths_allowed() -> bool:
     """Return whether the registry allows paths of more than 260 characters (LongPathsEnabled)."""
     import winreg
 
@@ -161,7 +161,7 @@ def allows_long_paths() -> bool:
         return False
 
 
-def shows_sequences(descriptor: int) -> bool:
+def enable_sequences(descriptor: int) -> bool:
     """Enable escape sequences on the console of a file descriptor. Return False if it supports none, as before Windows 10."""
     import msvcrt
 
@@ -170,9 +170,9 @@ def shows_sequences(descriptor: int) -> bool:
         handle = msvcrt.get_osfhandle(descriptor)  # type: ignore[attr-defined]
     except OSError:
         return False
-    if not kernel32().GetConsoleMode(handle, ctypes.byref(mode)):
+    if not load_kernel32().GetConsoleMode(handle, ctypes.byref(mode)):
         return False
-    return bool(mode.value & _SEQUENCES or kernel32().SetConsoleMode(handle, mode.value | _SEQUENCES))
+    return bool(mode.value & _SEQUENCES or load_kernel32().SetConsoleMode(handle, mode.value | _SEQUENCES))
 
 
 def _resume(pid: int) -> bool:

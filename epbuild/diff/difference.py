@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epbuild.core.differences import Kind, Place, changed_facts
+from epbuild.core.differences import Kind, Place, compare_facts
 from epbuild.diff.matching import pair_artifacts, pair_models, place_of
-from epbuild.diff.sizes import SizeChange, model_files, size_changes
+from epbuild.diff.sizes import SizeChange, compare_sizes, read_model_sizes
 from epbuild.diff.traits import ACTION_KEY, SOURCE_FILE, Facts, ModelTraits, Sense, Traits, read_traits
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.payload import Payload
@@ -127,7 +127,7 @@ def compare(old: Path, new: Path) -> Comparison:
         part = (
             _one_sided(first, second)
             if first is None or second is None
-            else difference(read_traits(first, sha256), read_traits(second, sha256))
+            else compare_artifacts(read_traits(first, sha256), read_traits(second, sha256))
         )
         parts.append(part if len(pairs) == 1 else _with_place(part, first, second, place_of(pair) or "."))
     shared = tuple(place_of(pair) or "." for pair in pairs if None not in pair and any(item.models for item in pair if item))
@@ -142,7 +142,7 @@ def compare(old: Path, new: Path) -> Comparison:
     )
 
 
-def difference(old: Traits, new: Traits) -> Comparison:
+def compare_artifacts(old: Traits, new: Traits) -> Comparison:
     """Compare the facts of two artifacts. No file is read."""
     manifests = old.has_manifest and new.has_manifest
     found = list(_changes(old.whole, new.whole)) if manifests else []
@@ -165,7 +165,7 @@ def difference(old: Traits, new: Traits) -> Comparison:
         explained=not contexts or any(item.sense not in _EFFECTS for item in found),
         accepted=bool(found) and old.accepts_other_bytes and new.accepts_other_bytes and all(item.of_bytes for item in found),
         sizes=tuple(
-            size_changes([(first.files if first else None, second.files if second else None) for first, second in pairs])
+            compare_sizes([(first.files if first else None, second.files if second else None) for first, second in pairs])
         ),
     )
 
@@ -201,7 +201,7 @@ def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, mani
 
 def _changes(old: Facts, new: Facts, place: Place = ()) -> Iterator[Difference]:
     for sense in SENSES:
-        for kind, found, before, after in changed_facts(old.get(sense, {}), new.get(sense, {})):
+        for kind, found, before, after in compare_facts(old.get(sense, {}), new.get(sense, {})):
             # Nodes that only one model has are reported by the number of nodes.
             if found and (found[0] != "nodes" or kind == "changed"):
                 yield Difference(sense, kind, (*place, *found), before, after)
@@ -231,9 +231,11 @@ def _with_place(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolde
 def _one_sided(old: ArtifactFolder | None, new: ArtifactFolder | None) -> Comparison:
     kind: Kind = "added" if old is None else "removed"
     before, after = (", ".join(model.file for model in item.models) if item is not None else None for item in (old, new))
-    files = [[model_files(model, item.label(model)) for model in item.models] if item is not None else [] for item in (old, new)]
+    files = [
+        [read_model_sizes(model, item.label(model)) for model in item.models] if item is not None else [] for item in (old, new)
+    ]
     pairs = [*((each, None) for each in files[0]), *((None, each) for each in files[1])]
-    return Comparison((Difference("graph", kind, _LONE_ARTIFACT, before, after),), 0, sizes=tuple(size_changes(pairs)))
+    return Comparison((Difference("graph", kind, _LONE_ARTIFACT, before, after),), 0, sizes=tuple(compare_sizes(pairs)))
 
 
 def _sort(found: Any) -> tuple[Difference, ...]:

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from msgspec import Struct
 
-from epbuild.core.differences import facts
+from epbuild.core.differences import list_facts
 from epbuild.diff.traits import ACTION_KEY, SOURCE_FILE, ModelTraits
 from epbuild.verify.artifact import ArtifactFolder
 
@@ -106,12 +106,12 @@ def _facts(model: ModelTraits) -> Hashable:
         ((sense, *place), value)
         for sense, known in model.inside.items()
         if sense != "names"
-        for place, value in facts(known).items()
+        for place, value in list_facts(known).items()
     )
     outside = (
         ((sense, *place), value)
         for sense, known in model.outside.items()
-        for place, value in facts(known).items()
+        for place, value in list_facts(known).items()
         if place[0] not in (SOURCE_FILE, ACTION_KEY)
     )
     return frozenset(chain(inside, outside)), tuple(sorted(model.data["external data"].values()))
@@ -126,7 +126,7 @@ class _Names(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: ModelTraits) -> _Names:
-        return cls(frozenset(facts(model.inside.get("names", {})).items()), dict(model.data["external data"]), model.sha256)
+        return cls(frozenset(list_facts(model.inside.get("names", {})).items()), dict(model.data["external data"]), model.sha256)
 
     def matches(self, other: _Names) -> bool:
         """Return whether the files are equal, or differ in names: of values, or of external data."""

@@ -40,7 +40,7 @@ class SizeChange(Struct, frozen=True):
     artifact: str = ""
 
 
-def model_files(model: Model, label: str) -> FileSizes:
+def read_model_sizes(model: Model, label: str) -> FileSizes:
     """Read the sizes of a model and of the files that it refers to. Missing and unreadable files are left out."""
     if isinstance(model.header, str):
         return FileSizes(label, None, (), {}, {})
@@ -57,7 +57,7 @@ def model_files(model: Model, label: str) -> FileSizes:
     return FileSizes(label, size, references, binaries, data)
 
 
-def size_changes(pairs: Sequence[tuple[FileSizes | None, FileSizes | None]]) -> Iterator[SizeChange]:
+def compare_sizes(pairs: Sequence[tuple[FileSizes | None, FileSizes | None]]) -> Iterator[SizeChange]:
     """Compare the sizes of all files of two artifacts, by the pairs of their models. A file of several models is listed once.
 
     Files of one name are compared, and context binaries also if the same node of a model names them.

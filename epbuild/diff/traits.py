@@ -14,15 +14,15 @@ from msgspec import Struct
 
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
-from epbuild.diff.sizes import FileSizes, model_files
-from epbuild.onnxfile.read.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, compatibility
+from epbuild.diff.sizes import FileSizes, read_model_sizes
+from epbuild.onnxfile.read.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, read_compatibility
 from epbuild.onnxfile.read.model_header import Initializer, ModelHeader
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.contexts import entry_of, target_of
+from epbuild.verify.contexts import find_entry, read_context_target
 from epbuild.verify.facts import Model
-from epbuild.verify.manifest import Manifest, sources_of
+from epbuild.verify.manifest import Manifest, list_sources
 from epbuild.verify.payload import Payload
-from epbuild.verify.signature import signature
+from epbuild.verify.signature import get_signature
 
 Sense = Literal["graph", "graph or weights", "weights", "target", "settings", "toolchain", "context", "names"]
 """Category of facts. `context`: bytes that the EP wrote. `graph or weights`: a file with both, if only its digest is known."""
@@ -130,7 +130,7 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callab
     for number, node in enumerate(header.ep_context_nodes):
         for sense, facts in _node_facts(node).items():
             inside[sense].setdefault("nodes", {})[str(number)] = facts
-    sources = sources_of(listed) if listed is not None else {}
+    sources = list_sources(listed) if listed is not None else {}
     if listed is not None:
         files = {name: source["sha256"] for name, source in sources.items()}
         outside["graph or weights"] = {SOURCE_FILE: files if "merged" in listed else files[listed["name"]]}
@@ -145,7 +145,7 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callab
         inside=inside,
         outside=outside,
         data={"source data": _source_data(sources), "external data": external_data},
-        files=model_files(model, name or model.file),
+        files=read_model_sizes(model, name or model.file),
     )
 
 
@@ -160,7 +160,7 @@ def _context_facts(model: Model, nodes: Sequence[EPContextNode], sha256: Callabl
             targets[str(number)] = {"compiled for": None}
         else:
             contexts[str(number)] = {"context": sha256(payload), "size of the context": payload.size}
-            targets[str(number)] = {"compiled for": target_of(payload, node.source)}
+            targets[str(number)] = {"compiled for": read_context_target(payload, node.source)}
     return {"context": {"nodes": contexts}, "target": {"nodes": targets}}
 
 
@@ -175,12 +175,12 @@ def _source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _header_facts(header: ModelHeader) -> Facts:
-    model_signature = signature(header)
+    model_signature = get_signature(header)
     metadata = {name: value for name, value in header.metadata.items() if not name.startswith(COMPATIBILITY)}
     others = {
         "::".join(filter(None, key)): count for key, count in header.operators.items() if key != ("com.microsoft", "EPContext")
     }
-    compatibility_fields = {ep: _split_compatibility(ep, text) for ep, text in compatibility(header.metadata).items()}
+    compatibility_fields = {ep: _split_compatibility(ep, text) for ep, text in read_compatibility(header.metadata).items()}
     opsets = {name or "ai.onnx": version for name, version in header.opsets.items()}
     return {
         "graph": {
@@ -238,7 +238,7 @@ def _find_defaults(node: EPContextNode) -> Iterator[str]:
 
 def _split_compatibility(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
     """Split a compatibility string into fields of the target and of the toolchain. Text that the catalog cannot read is the target's."""
-    entry = entry_of(ep)
+    entry = find_entry(ep)
     match = re.search(entry.compatibility.pattern, text) if entry is not None and entry.compatibility.pattern else None
     if entry is None or match is None:
         return {"text": text}, {}

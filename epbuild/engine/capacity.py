@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from epbuild.core.host import on_windows
+from epbuild.core.host import is_windows
 
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # control groups of version 2, and of version 1
 
@@ -14,19 +14,19 @@ _BASE_BYTES = 200_000_000
 _BYTES_PER_BYTE = 2.5
 
 
-def estimated_memory(model_bytes: int) -> int:
+def estimate_memory(model_bytes: int) -> int:
     """Estimate the memory in bytes to compile models of `model_bytes`. Measured figures are better, if there are any."""
     return _BASE_BYTES + int(_BYTES_PER_BYTE * model_bytes)
 
 
-def memory_here(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+def get_memory(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Return the bytes of memory of this machine, or of this container by its control `groups`; None if neither is known."""
     known = [size for size in (_physical(), *(_limit(groups / name) for name in _LIMITS)) if size]
     return min(known, default=None)
 
 
 def _physical() -> int | None:
-    if on_windows():
+    if is_windows():
         import psutil
 
         try:

@@ -155,7 +155,7 @@ class TakesMany:
     """Base of a `Progress` that receives `StepsCurrent`. Any other receives a `StepFinished` for each step instead."""
 
 
-def one_by_one(progress: Progress) -> Progress:
+def forward_one_by_one(progress: Progress) -> Progress:
     """Return a `Progress` that receives all events and forwards them to `progress`, which may be no `TakesMany`."""
     return progress if isinstance(progress, TakesMany) else _OneByOne(progress)
 

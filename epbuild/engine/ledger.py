@@ -59,7 +59,7 @@ class Ledger:
         if not allowed:
             self.exit_code = max(self.exit_code, error.exit_code)
         steps = self.steps[action]
-        failed = step_at_fault(steps, error.problems)
+        failed = find_faulty_step(steps, error.problems)
         with self._end_lock:
             self.outcomes[failed] = "allowed" if allowed else "failed"
             progress = self._tally.end(failed, compiled=False)
@@ -84,7 +84,7 @@ class Ledger:
         )
 
 
-def step_at_fault(steps: Sequence[str], problems: Iterable[Problem]) -> str:
+def find_faulty_step(steps: Sequence[str], problems: Iterable[Problem]) -> str:
     """Return the step at fault in a failed action: the first that a problem names, else the last."""
     at_fault = {problem.where for problem in problems}
     return next((step for step in steps if step in at_fault), steps[-1])

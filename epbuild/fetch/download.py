@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import lease
-from epbuild.cache.records import ActionRecords, address_records
-from epbuild.core.digest import Blob, digest_of
+from epbuild.cache.records import ActionRecords, open_address_records
+from epbuild.core.digest import Blob, hash_bytes
 from epbuild.core.errors import Cancelled, Problem
 from epbuild.fetch.hub import HubFile
 from epbuild.fetch.partial import FetchError, Partial
@@ -131,9 +131,9 @@ class Attempts(Struct, frozen=True):
 def download(attempts: Attempts, pin: str | None, store: BlobStore) -> Blob:
     """Return the content of a file from the store, or download it. One process at a time downloads an address."""
     address = attempts.address
-    name = digest_of(address.text)
+    name = hash_bytes(address.text)
     # Digests of addresses without a pin are recorded: the content of such an address never changes.
-    records = address_records(store.root)
+    records = open_address_records(store.root)
     if stored := _find_stored(pin, name, store, records):
         return stored
     with lease(store.root, f"fetch-{name}", cancelled=attempts.cancelled):

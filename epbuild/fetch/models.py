@@ -14,15 +14,15 @@ from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.garbage import discard_all
 from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
-from epbuild.core.digest import Blob, document_digest
+from epbuild.core.digest import Blob, hash_document
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.fetch.download import FetchProgress, fetch
 from epbuild.fetch.partial import writing
-from epbuild.fetch.wheels import model_in_wheel
+from epbuild.fetch.wheels import fetch_from_wheel
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import MalformedModel
-from epbuild.recipe.address import Address, PackageAddress, beside, is_immutable, parse_address
+from epbuild.recipe.address import Address, PackageAddress, is_immutable, parse_address, resolve_beside
 from epbuild.transfer.http import HttpClient
 
 _NO_FILE_NAME = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
@@ -62,13 +62,13 @@ def fetch_model(
     """Return the model at the address `text`, in a folder of the store. Fetch missing files only.
 
     The planner refuses graphs that are not models. Raises PlanError for data that is not pinned or not beside the graph, and what `fetch`
-    and `model_in_wheel` raise.
+    and `fetch_from_wheel` raise.
     """
     address = parse_address(text)
     if isinstance(address, PackageAddress):
         progress.arrived(str(address), 0, None)
         digests = pins.wheels.get(address.requirement, ())
-        found = model_in_wheel(address, store.root, digests, only_checked=pins.only_checked, cancelled=cancelled)
+        found = fetch_from_wheel(address, store.root, digests, only_checked=pins.only_checked, cancelled=cancelled)
         return RemoteModel(found, {})
     return _Fetching(address, pins.graph, dict(pins.data), store, progress, cancelled, client).model()
 
@@ -84,14 +84,14 @@ class _Fetching(Struct, frozen=True):
 
     def model(self) -> RemoteModel:
         graph = self._fetch(self.address, self.sha256)
-        key = document_digest({"address": self.address.text, "graph": graph.digest, "pins": self.pins})
+        key = hash_document({"address": self.address.text, "graph": graph.digest, "pins": self.pins})
         folder = self.store.root / "remote" / key
         with lease(self.store.root, f"remote-{key}", cancelled=self.cancelled):
-            place = folder / file_name(self.address)
+            place = folder / make_file_name(self.address)
             self._lay_out(self.address, self.sha256, graph, folder, place)
             digests = {place: graph.digest}
             for location in self._locations(place):
-                address, pin = beside(self.address, location), self.pins.get(location)
+                address, pin = resolve_beside(self.address, location), self.pins.get(location)
                 data = self._fetch(address, pin)
                 self._lay_out(address, pin, data, folder, folder / location)
                 digests[folder / location] = data.digest
@@ -108,7 +108,7 @@ class _Fetching(Struct, frozen=True):
                 hint = "Save the model again with its data beside it, and a relative path to the data."
                 raise PlanError(Problem("EPB204", message, hint=hint))
             if location not in self.pins and not is_immutable(self.address):
-                message = f"{beside(self.address, location)} is not pinned, and its content can change"
+                message = f"{resolve_beside(self.address, location)} is not pinned, and its content can change"
                 raise PlanError(Problem("EPB208", message, hint=f"Add its sha256 to the model's data_sha256, as '{location}'."))
         for location in self.pins:
             if location not in locations:
@@ -137,7 +137,7 @@ class _Fetching(Struct, frozen=True):
             rename(draft, place)
 
 
-def file_name(address: Address) -> str:
+def make_file_name(address: Address) -> str:
     """Return a file name that is valid on every platform."""
     return _NO_FILE_NAME.sub("_", address.file.rpartition("/")[2])
 

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from epbuild.cache.entries import files_below
+from epbuild.cache.entries import list_files_below
 from epbuild.cache.garbage import discard_all
 from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
-from epbuild.core.digest import document_digest
+from epbuild.core.digest import hash_document
 from epbuild.core.errors import PlanError, Problem
-from epbuild.core.installer import is_network, reported, run_uv
+from epbuild.core.installer import is_network, quote_report, run_uv
 from epbuild.fetch.partial import FetchError, writing
 from epbuild.recipe.address import PackageAddress
 
@@ -29,7 +29,7 @@ _OTHER_BYTES = re.compile(r"Hash mismatch for .*?Computed:\s*sha256:([0-9a-f]{64
 _NEAREST = 3
 
 
-def model_in_wheel(
+def fetch_from_wheel(
     address: PackageAddress, root: Path, digests: Sequence[str] = (), *, only_checked: bool = False, cancelled: threading.Event
 ) -> Path:
     """Return the file at `address`, in a folder of the store at `root` with its whole wheel, as external data is beside the file.
@@ -44,7 +44,7 @@ def model_in_wheel(
     with lease(root, f"remote-{folder.name}", cancelled=cancelled), writing(folder):
         if not folder.is_dir():
             _fetch(address, digests, folder)
-        files = {path.relative_to(folder).as_posix() for path, _ in files_below(folder)}
+        files = {path.relative_to(folder).as_posix() for path, _ in list_files_below(folder)}
     return folder / _find_file(address, files)
 
 
@@ -54,10 +54,10 @@ def _folder(address: PackageAddress, root: Path, digests: Sequence[str]) -> Path
     identity: dict[str, object] = {"wheel": address.requirement, "platform": sysconfig.get_platform()}
     if digests:
         identity["sha256"] = sorted(digests)
-    return root / "remote" / document_digest(identity)
+    return root / "remote" / hash_document(identity)
 
 
-def wheel_digests(address: PackageAddress) -> tuple[str, ...]:
+def find_wheel_digests(address: PackageAddress) -> tuple[str, ...]:
     """Return the sorted SHA-256 of all wheels of a release, for all platforms and Pythons, without installing one.
 
     Raises FetchError for a release without wheels (EPB320), and for an index without digests (EPB322).
@@ -99,7 +99,7 @@ def _fetch(address: PackageAddress, digests: Sequence[str], folder: Path) -> Non
     draft.mkdir(parents=True)
     try:
         _install(address, digests, draft)
-        for path, _ in files_below(draft):
+        for path, _ in list_files_below(draft):
             path.chmod(0o444)
         rename(draft, folder)
     finally:
@@ -140,7 +140,7 @@ def _no_wheel_error(address: PackageAddress, stderr: str) -> FetchError:
 
 def _explain(address: PackageAddress, stderr: str) -> tuple[str, str]:
     """Return why uv could not fetch a wheel, and a hint."""
-    text, quote = reported(stderr)
+    text, quote = quote_report(stderr)
     name = address.distribution
     check_names = "Check its name and version, and uv's settings for the package index (UV_DEFAULT_INDEX, UV_FIND_LINKS)."
     if is_network(text) or "network was disabled" in text:

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from msgspec.structs import replace
 
 from epbuild.output.files import OutputFile
-from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, asset_uri, resolve
+from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, make_asset_uri, resolve
 
 _Files = Mapping[str, OutputFile]
 """Files by their paths in the package."""
@@ -68,7 +68,7 @@ def _find_shared(
         if named is not None:
             homes[frozenset(named.items())].add(_home(variant))
     return [
-        (variant, asset_uri(named) if named is not None and len(homes[frozenset(named.items())]) > 1 else None)
+        (variant, make_asset_uri(named) if named is not None and len(homes[frozenset(named.items())]) > 1 else None)
         for variant, named in zip(variants, found, strict=True)
     ]
 

@@ -15,17 +15,17 @@ from msgspec import Struct, field
 
 from epbuild import __version__
 from epbuild.archive.artifact import FileEntry
-from epbuild.core.canonical import JsonFile, canonical_json
-from epbuild.onnxfile.read.sizes import shape_text
-from epbuild.output.manifest import ManifestModel, beside, find_references
+from epbuild.core.canonical import JsonFile, encode_canonical
+from epbuild.onnxfile.read.sizes import format_shape
+from epbuild.output.manifest import ManifestModel, find_references, resolve_beside
 from epbuild.output.materials import (
     Distribution,
     InputFile,
     Materials,
     ToolchainMaterial,
-    option_files,
-    preparations_of,
-    toolchain_of,
+    get_toolchain,
+    list_option_files,
+    list_preparations,
 )
 from epbuild.plan.made import Made
 
@@ -89,11 +89,11 @@ def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], f
     for model in models:
         if model.name in base and model.source is not None:
             file = posixpath.join(folder, base[model.name])
-            found.append(base_model(model.name, file, model.source, beside(file, model.source["external_data"])))
+            found.append(describe_base_model(model.name, file, model.source, resolve_beside(file, model.source["external_data"])))
     return found
 
 
-def base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[str, ...]) -> BomModel:
+def describe_base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[str, ...]) -> BomModel:
     """Return a model that is shipped as it was before compiling; `source` is that of the manifest."""
     # The manifest has the sizes that it was compiled with, which are not those of the model if the recipe sets sizes.
     known = {} if "sizes" in source else {kind: source.get(kind, ()) for kind in ("inputs", "outputs")}
@@ -104,7 +104,7 @@ def _source_of(member: str, source: Mapping[str, Any] | None) -> str:
     return str((source or {}).get("model", member))
 
 
-def bill(materials: Materials, models: Iterable[BomModel], listed: Iterable[FileEntry], *, name: str) -> JsonFile:
+def build_bill(materials: Materials, models: Iterable[BomModel], listed: Iterable[FileEntry], *, name: str) -> JsonFile:
     """Return the bill, which is the same for equal values in any order.
 
     `listed` are the files of the output, and `name` is its name. A model that several parts have is listed once. Raises KeyError if a model
@@ -144,7 +144,7 @@ def bill(materials: Materials, models: Iterable[BomModel], listed: Iterable[File
         "dependencies": [_dependency(ref, links[ref]) for ref in sorted(links)],
     }
     # Derived from the content, so that equal bills have equal numbers.
-    serial = uuid.uuid5(uuid.NAMESPACE_URL, canonical_json(document))
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, encode_canonical(document))
     return JsonFile({**document, "serialNumber": serial.urn})
 
 
@@ -206,12 +206,12 @@ def _tools(materials: Materials) -> Iterator[dict[str, Any]]:
 def _needs(model: BomModel, files: Mapping[str, FileEntry], materials: Materials) -> list[str]:
     actions = {item.action.id: item for item in materials.built}
     built = [actions[action] for action in model.actions]
-    toolchains = {toolchain_of(made) for item in built for made in (item, *preparations_of(item))}
+    toolchains = {get_toolchain(made) for item in built for made in (item, *list_preparations(item))}
     return [
         *(f"emitted:{files[path].path}" for path in model.refers),
         *(f"model:{materials.models[source].name}" for source in model.sources),
         *(f"toolchain:{materials.toolchains[name].name}" for name in toolchains),
-        *(_file_ref(file) for item in built for file in option_files(item)),
+        *(_file_ref(file) for item in built for file in list_option_files(item)),
     ]
 
 
@@ -244,7 +244,7 @@ def _properties(facts: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
 def _format(value: Mapping[str, Any]) -> str:
     """Return an input or output on one line, such as `image: float32[1, 3, 32, 32]`; an unknown dimension is a question mark."""
     shape = value["shape"]
-    return f"{value['name']}: {value['type']}{'' if shape is None else shape_text(shape)}"
+    return f"{value['name']}: {value['type']}{'' if shape is None else format_shape(shape)}"
 
 
 def _file_ref(file: InputFile) -> str:

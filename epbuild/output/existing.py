@@ -10,15 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from epbuild.archive.artifact import own_manifest
+from epbuild.archive.artifact import extract_own_manifest
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.workspace import Workspace
-from epbuild.core.canonical import canonical_json
+from epbuild.core.canonical import encode_canonical
 from epbuild.core.defaults import MANIFEST, STATEMENT
 from epbuild.core.directory import Owned
 from epbuild.core.errors import Problem, StepId, StoreError
-from epbuild.core.safepath import is_anchored, leaves, read_regular
-from epbuild.core.shown import shown_path
+from epbuild.core.safepath import is_anchored, is_outside, read_regular
+from epbuild.core.shown import format_path
 from epbuild.output.manifest import FORMAT
 from epbuild.plan.steps import Emission
 
@@ -42,13 +42,13 @@ def read_listed_files(output: Path) -> dict[str, Listed]:
     if output.is_file():
         from epbuild.archive import formats  # most outputs are folders with a manifest
 
-        return {output.name: Listed(by_name=True)} if formats.listed(output) is not None else {}
+        return {output.name: Listed(by_name=True)} if formats.read_listed(output) is not None else {}
     try:
         document = json.loads(read_regular(output / MANIFEST))
     except (OSError, ValueError, RecursionError):
         from epbuild.archive import oci_layout
 
-        return {path: Listed(digest) for path, digest in oci_layout.listed(output).items()}
+        return {path: Listed(digest) for path, digest in oci_layout.read_listed(output).items()}
     try:
         return _read_manifest(document)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -57,7 +57,7 @@ def read_listed_files(output: Path) -> dict[str, Listed]:
 
 def _read_manifest(document: Mapping[str, Any]) -> dict[str, Listed]:
     """Return the files in the manifest of a folder or of a model package."""
-    own = own_manifest(document)
+    own = extract_own_manifest(document)
     if own["format"] != FORMAT:
         return {}
     files = {path: _read_facts(file) for file in own["files"] if not _leaves(path := str(file["path"]))}
@@ -67,7 +67,7 @@ def _read_manifest(document: Mapping[str, Any]) -> dict[str, Listed]:
 
 
 def _leaves(path: str) -> bool:
-    return is_anchored(path) or leaves(path)
+    return is_anchored(path) or is_outside(path)
 
 
 def _read_facts(file: Mapping[str, Any]) -> Listed:
@@ -120,7 +120,7 @@ class Written(Owned):
         known = _read_announced(self._workspace, self.announcement)
         for name, file in files.items():
             known.setdefault(name, set()).add(str(file["digest"]))
-        text = canonical_json({name: sorted(digests) for name, digests in known.items()})
+        text = encode_canonical({name: sorted(digests) for name, digests in known.items()})
         self._workspace.record_fact(self.announcement, text)
 
     def problems(self, emission: Emission) -> list[Problem]:
@@ -128,8 +128,8 @@ class Written(Owned):
         return [
             Problem(
                 "EPB435",
-                f"{shown_path(emission.root / name)} was changed after epbuild wrote it and is kept"
-                + ("" if name == kept else f" as {shown_path(emission.root / kept)}"),
+                f"{format_path(emission.root / name)} was changed after epbuild wrote it and is kept"
+                + ("" if name == kept else f" as {format_path(emission.root / kept)}"),
                 StepId(emission.id),
                 "epbuild no longer manages this file; delete it if you do not need it.",
             )

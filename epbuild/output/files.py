@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from epbuild.archive.artifact import FileEntry, Role
 from epbuild.core.canonical import JsonFile
 from epbuild.core.digest import Blob
-from epbuild.plan.key import action_key
+from epbuild.plan.key import compute_action_key
 from epbuild.plan.steps import Merging, Part
 
 
@@ -39,7 +39,7 @@ class RelinkedModel(Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        return action_key({"blob": self.stored.digest, "references": dict(self.references)})
+        return compute_action_key({"blob": self.stored.digest, "references": dict(self.references)})
 
 
 class MergedModel(Struct, frozen=True):
@@ -58,7 +58,7 @@ class MergedModel(Struct, frozen=True):
     def identity(self) -> str:
         identities = {file.path: file.content.identity for file in self.files}
         members = {member: identities[path] for member, path in self.drafts.items()}
-        return action_key({"merge": self.settings, "members": members})
+        return compute_action_key({"merge": self.settings, "members": members})
 
 
 ContentRef = Blob | UserFile | RelinkedModel | MergedModel | JsonFile

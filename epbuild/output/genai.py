@@ -16,9 +16,9 @@ from msgspec import Struct, field
 
 from epbuild.catalog.catalog import BUILT_IN, CPU_EP
 from epbuild.core.canonical import JsonFile
-from epbuild.core.safepath import climbs, is_anchored
-from epbuild.core.units import counted
-from epbuild.onnxfile.read.sizes import shape_text
+from epbuild.core.safepath import has_parent_part, is_anchored
+from epbuild.core.units import format_count
+from epbuild.onnxfile.read.sizes import format_shape
 from epbuild.recipe.model import GenaiRole
 
 Shape = tuple[Any, ...] | None
@@ -82,7 +82,7 @@ class Stage(Struct, frozen=True):
         return self.genai_providers.get(ep) or BUILT_IN.genai_provider(ep)
 
 
-def genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
+def build_genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
     """Return the configuration: `base` with the stages as `model.decoder.pipeline`, in the order in which they run.
 
     The model's type becomes `decoder-pipeline`. Each stage gets the session options that `base` has for the decoder, less its EPs, and its
@@ -143,8 +143,8 @@ def check_caches(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
     wrong = [found for found in map(_different, layers.values()) if found]
     if not wrong:
         return []
-    shapes = ", ".join(f"'{name}' of the stage '{stage}' is {shape_text(shape)}" for stage, name, shape in wrong[0])
-    more = f"; so do the shapes of {counted(len(wrong) - 1, 'other layer')}" if len(wrong) > 1 else ""
+    shapes = ", ".join(f"'{name}' of the stage '{stage}' is {format_shape(shape)}" for stage, name, shape in wrong[0])
+    more = f"; so do the shapes of {format_count(len(wrong) - 1, 'other layer')}" if len(wrong) > 1 else ""
     return [f"its cache has a fixed size and is an input and an output of every run, but these shapes differ: {shapes}{more}"]
 
 
@@ -243,7 +243,7 @@ def _wrong_stages(stages: Sequence[Stage]) -> Iterator[str]:
         if names.count(name) > 1:
             yield f"two stages have the name '{name}'; onnxruntime-genai treats them as one"
     for stage in stages:
-        if is_anchored(stage.filename) or climbs(stage.filename):
+        if is_anchored(stage.filename) or has_parent_part(stage.filename):
             yield f"the stage '{stage.name}' has the file '{stage.filename}', which is not in the configuration's folder"
         for ep, options in stage.provider_options:
             if not stage.provider(ep):

@@ -11,22 +11,22 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from epbuild.archive.artifact import changed
-from epbuild.core.digest import digest_of
+from epbuild.archive.artifact import make_changed_error
+from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import BuildError, PlanError, Problem, StepId
 from epbuild.core.safepath import read_regular
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.output.files import OutputFile, UserFile
-from epbuild.output.genai import GenaiError, Stage, check_base, check_caches, check_stages, genai_config
-from epbuild.output.inference import inference_of
+from epbuild.output.genai import GenaiError, Stage, build_genai_config, check_base, check_caches, check_stages
+from epbuild.output.inference import build_inference
 from epbuild.plan.made import Made
 from epbuild.plan.member import Member
 from epbuild.plan.outputs import GENAI_CONFIG
 from epbuild.plan.result import ModelSignature
-from epbuild.plan.shapes import header_as_compiled
+from epbuild.plan.shapes import resolve_header
 from epbuild.plan.steps import Emission, Genai, Part, Plan
 from epbuild.plan.target import PlannedTarget
-from epbuild.verify.signature import signature
+from epbuild.verify.signature import get_signature
 
 _HINT = "See docs/guides/model-packages.md for the required contents."
 _Check = Callable[[Mapping[str, Any], Sequence[Stage]], list[str]]
@@ -52,7 +52,7 @@ def _check_pipeline(plan: Plan, part: Part, genai: Genai) -> Iterator[Problem]:
     if not all(member.has_files for member in members):
         return _find_problems(genai, [_requested_stage(genai, member) for member in members], part.group, check_caches)
     share = len(part.session_groups) < len(members)
-    sources = {member.name: signature(header_as_compiled(member, read_header(member.graph))) for member in members}
+    sources = {member.name: get_signature(resolve_header(member, read_header(member.graph))) for member in members}
     stages = [_stage(genai, name, source, "model.onnx", part.target, share=share) for name, source in sources.items()]
     return _find_problems(genai, stages, part.group, check_stages)
 
@@ -76,7 +76,7 @@ def plan_pipeline_files(
         ]
     folder = part.folder if base is None else base
     try:
-        config = genai_config(_read_json(genai.config, digests[genai.config], StepId(emission.id)), stages)
+        config = build_genai_config(_read_json(genai.config, digests[genai.config], StepId(emission.id)), stages)
     except GenaiError as error:
         raise BuildError(*(Problem("EPB419", text, StepId(emission.id), _HINT) for text in error.sentences)) from error
     yield OutputFile(posixpath.join(folder, GENAI_CONFIG), "genai-config", config)
@@ -104,8 +104,8 @@ def _read_json(path: Path, digest: str | None = None, step: StepId | None = None
     """Read the JSON of a user's file. Raises GenaiError if it is not JSON, BuildError if its SHA-256 is not `digest`."""
     try:
         data = read_regular(path)
-        if digest is not None and digest_of(data) != digest:
-            raise changed(path.name, step)
+        if digest is not None and hash_bytes(data) != digest:
+            raise make_changed_error(path.name, step)
         return json.loads(data.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise GenaiError([f"{path.name} cannot be read as JSON: {error}"]) from error
@@ -114,7 +114,7 @@ def _read_json(path: Path, digest: str | None = None, step: StepId | None = None
 def _stage(genai: Genai, name: str, source: ModelSignature, file: str, target: PlannedTarget | None, *, share: bool) -> Stage:
     """Return the stage of a model with the signature of its source; `target` is None if the model was not compiled."""
     eps = target.eps if target is not None else ()
-    needed = [inference_of(target, ep, share=share) for ep in eps] if target is not None else []
+    needed = [build_inference(target, ep, share=share) for ep in eps] if target is not None else []
     return Stage(
         role=genai.roles[name],
         name=name,

@@ -29,7 +29,7 @@ class Inference(Struct, frozen=True):
     """Options that a package cannot hold, with the reason as a clause."""
 
 
-def for_inference(
+def select_inference_options(
     session_options: Mapping[str, str],
     provider_options: Mapping[str, str],
     *,
@@ -58,7 +58,9 @@ def for_inference(
     )
 
 
-def inference_of(target: PlannedTarget, ep: PlannedEp, *, share: bool) -> Inference:
+def build_inference(target: PlannedTarget, ep: PlannedEp, *, share: bool) -> Inference:
     """Return the options that a session with `ep` needs to run the models of a target; `share`: they share weights."""
     files = [*target.session_files, *ep.files]
-    return for_inference(target.session_options, ep.provider_options, share=share, files=files, only_compiling=ep.only_compiling)
+    return select_inference_options(
+        target.session_options, ep.provider_options, share=share, files=files, only_compiling=ep.only_compiling
+    )

@@ -91,7 +91,7 @@ def _describe_model(model: ManifestModel) -> dict[str, Any]:
     }
 
 
-def beside(file: str, names: Iterable[str]) -> tuple[str, ...]:
+def resolve_beside(file: str, names: Iterable[str]) -> tuple[str, ...]:
     """Return the paths below the output's root that a model at the path `file` means by these names, each once."""
     folder = posixpath.dirname(file)
     return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(folder, name)) for name in names))
@@ -102,4 +102,4 @@ def find_references(model: ManifestModel, folder: str, data: Mapping[str, Sequen
     binaries = [str(node["reference"]) for node in model.nodes if "reference" in node]
     members = [str(member["name"]) for member in model.merged] or [model.name]
     external = (location for member in members for location in data[member])
-    return beside(posixpath.join(folder, model.file), [*binaries, *external])
+    return resolve_beside(posixpath.join(folder, model.file), [*binaries, *external])

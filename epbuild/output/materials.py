@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
-from epbuild.recipe.address import BadAddress, PackageAddress, beside, parse_address
+from epbuild.recipe.address import BadAddress, PackageAddress, parse_address, resolve_beside
 from epbuild.recipe.model import Recipe
 
 # Characters that a URI may hold unquoted, beside letters and digits: https://www.rfc-editor.org/rfc/rfc3986, sections 2.1 to 2.3.
@@ -84,13 +84,13 @@ class Materials(Struct, frozen=True):
     @property
     def preparations(self) -> tuple[Made, ...]:
         """Preparations of every session group, each once, in the order of their steps."""
-        found = {item.action.id: item for built in self.built for item in preparations_of(built)}
+        found = {item.action.id: item for built in self.built for item in list_preparations(built)}
         return tuple(item for _, item in sorted(found.items()))
 
     @property
     def option_files(self) -> tuple[InputFile, ...]:
         """Files that options of every session group name, each once."""
-        return tuple(sorted({file for built in self.built for file in option_files(built)}))
+        return tuple(sorted({file for built in self.built for file in list_option_files(built)}))
 
 
 class OutputInputs(Struct, frozen=True):
@@ -109,16 +109,16 @@ class OutputInputs(Struct, frozen=True):
 
 def list_recipe_files(recipe: Recipe, digests: Mapping[Path, str]) -> tuple[InputFile, ...]:
     """Return the files that a recipe was read from, those in `digests`: a bill of materials alone does not name them."""
-    return tuple(recipe_file(path, recipe.directory, digests[path]) for path in recipe.files if path in digests)
+    return tuple(describe_recipe_file(path, recipe.directory, digests[path]) for path in recipe.files if path in digests)
 
 
-def preparations_of(built: Made) -> tuple[Made, ...]:
+def list_preparations(built: Made) -> tuple[Made, ...]:
     """Return the preparations of the members of a session group, each once."""
     found = {item.action.id: item for member in built.group.members for item in built.prepared(member.name)}
     return tuple(found.values())
 
 
-def option_files(built: Made) -> tuple[InputFile, ...]:
+def list_option_files(built: Made) -> tuple[InputFile, ...]:
     """Return the files that options name, the user's plugin libraries, and libraries of custom operators."""
     eps, document = built.document["eps"], built.document
     named = {f"{ep['name']}/{option}": digest for ep in eps for option, digest in ep["files"].items()}
@@ -129,7 +129,7 @@ def option_files(built: Made) -> tuple[InputFile, ...]:
     return tuple(sorted(InputFile(name, digest) for name, digest in {**named, **libraries, **session, **ops}.items()))
 
 
-def toolchain_of(item: Made) -> str:
+def get_toolchain(item: Made) -> str:
     """Return the name of the toolchain that an action ran in."""
     if item.action.runs_in is None:
         raise TypeError(item.action.id)
@@ -147,13 +147,13 @@ def gather(recipe: RecipeFiles, built: Iterable[Made], assets: Iterable[InputFil
         built=ordered,
         models=_by_name(model for item in ordered for model in _models(item)),
         toolchains=_by_name(
-            _with_all_libraries([_toolchain(item) for built in ordered for item in (built, *preparations_of(built))])
+            _with_all_libraries([_toolchain(item) for built in ordered for item in (built, *list_preparations(built))])
         ),
         assets=tuple(sorted(set(assets))),
     )
 
 
-def recipe_file(path: Path, directory: Path, sha256: str) -> InputFile:
+def describe_recipe_file(path: Path, directory: Path, sha256: str) -> InputFile:
     """Return a file that a recipe was read from, by its path relative to the recipe's `directory`."""
     try:
         name = Path(os.path.relpath(path, directory)).as_posix()
@@ -162,7 +162,7 @@ def recipe_file(path: Path, directory: Path, sha256: str) -> InputFile:
     return InputFile(name, sha256)
 
 
-def source_name(path: str) -> str:
+def get_source_name(path: str) -> str:
     """Return the name of the source model that a recipe has at `path`, without secrets and places of one machine."""
     file = _source(path, None, "")
     return file.uri or file.name
@@ -203,7 +203,7 @@ def _source(path: str, location: str | None, sha256: str) -> InputFile:
         name = written.name if written.anchor else written.as_posix()
         return InputFile(name if location is None else posixpath.join(posixpath.dirname(name), location), sha256)
     if location is not None:
-        address = beside(address, location)
+        address = resolve_beside(address, location)
     name = location or address.file.rpartition("/")[2]
     if isinstance(address, PackageAddress):
         # https://github.com/package-url/purl-spec: the part after '#' is a path in the package.
@@ -223,7 +223,7 @@ def _toolchain(item: Made) -> ToolchainMaterial:
     # Facts of the host, such as the CPU, are in the action key alone.
     document = item.document["toolchain"]
     return ToolchainMaterial(
-        name=toolchain_of(item),
+        name=get_toolchain(item),
         python=document["python"],
         platform=document["platform"],
         packages=tuple(sorted(Distribution(name, version) for name, version in document["distributions"].items())),

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.errors import BuildError, ChangeRefused, Problem, StepId, VerifyError
-from epbuild.onnxfile.read.epcontext import compatibility
+from epbuild.onnxfile.read.epcontext import read_compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.output.files import MergedHeader, MergedModel
-from epbuild.plan.key import action_key
+from epbuild.plan.key import compute_action_key
 from epbuild.plan.result import ContextNode
 from epbuild.plan.steps import Merging, Part
 
@@ -37,9 +37,9 @@ def describe_merging(merging: Merging) -> dict[str, Any]:
     }
 
 
-def merged_key(merging: Merging, keys: Mapping[str, str]) -> str:
+def compute_merged_key(merging: Merging, keys: Mapping[str, str]) -> str:
     """Return the digest of everything that a merged model depends on; `keys` has the action keys of its members."""
-    return action_key({"merge": describe_merging(merging), "members": dict(keys)})
+    return compute_action_key({"merge": describe_merging(merging), "members": dict(keys)})
 
 
 def name_drafts(part: Part, merging: Merging) -> dict[str, str]:
@@ -74,7 +74,7 @@ def read_merged(model: Path) -> MergedHeader:
     header = read_header(model)
     return MergedHeader(
         nodes=tuple(msgspec.to_builtins(ContextNode.of(node)) for node in header.ep_context_nodes),
-        compatibility=compatibility(header.metadata),
+        compatibility=read_compatibility(header.metadata),
     )
 
 

@@ -18,13 +18,13 @@ from epbuild.core.canonical import JsonFile
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.output.assets import share_files
-from epbuild.output.bom import BomModel, base_model, list_base_models
+from epbuild.output.bom import BomModel, describe_base_model, list_base_models
 from epbuild.output.files import MergedHeader, OutputDocument, OutputFile
 from epbuild.output.genai_files import plan_pipeline_files
-from epbuild.output.inference import inference_of
-from epbuild.output.manifest import ManifestModel, beside, find_references
-from epbuild.output.package_manifest import PackageVariant, check_package, package_manifest
-from epbuild.output.parts import Arrangement, PartManifestFile, PlannedPart, describe_part, plan_base_files, statement_path
+from epbuild.output.inference import build_inference
+from epbuild.output.manifest import ManifestModel, find_references, resolve_beside
+from epbuild.output.package_manifest import PackageVariant, build_package_manifest, check_package
+from epbuild.output.parts import Arrangement, PartManifestFile, PlannedPart, describe_part, get_statement_path, plan_base_files
 from epbuild.plan.outputs import BASE
 from epbuild.plan.steps import Emission
 from epbuild.plan.target import PlannedTarget
@@ -44,13 +44,13 @@ class PackageManifestFile(Struct, frozen=True):
         problems = check_package(files, variants)
         if problems:
             raise BuildError(*(Problem("EPB429", sentence, StepId(self.emission.id)) for sentence in problems))
-        return package_manifest(
+        return build_package_manifest(
             name=self.emission.title,
             description=self.emission.description,
             variants=variants,
             recipe=self.recipe,
             files=files,
-            provenance=statement_path(self.emission),
+            provenance=get_statement_path(self.emission),
         )
 
 
@@ -77,7 +77,7 @@ class ModelPackage:
 
     def find_omissions(self, emission: Emission) -> Iterator[str]:
         for target in {part.target.name: part.target for part in emission.parts}.values():
-            for option, why in inference_of(target, target.eps[0], share=False).left_out.items():
+            for option, why in build_inference(target, target.eps[0], share=False).left_out.items():
                 yield f"the option {option} of '{target.name}' is not in the package: {why}"
 
 
@@ -96,7 +96,7 @@ def _list_base_models(parts: Sequence[PlannedPart], variants: Sequence[PackageVa
     for variant in variants:
         if variant.name == BASE and variant.model_path is not None:
             member, source = by_component[variant.component]
-            yield base_model(member, variant.model_path, source, variant.refers)
+            yield describe_base_model(member, variant.model_path, source, variant.refers)
 
 
 def _base_folder(planned: PlannedPart) -> str:
@@ -117,7 +117,7 @@ def _plan_all_base_files(emission: Emission, parts: Sequence[PlannedPart], diges
 def _list_compiled(planned: PlannedPart, models: Sequence[ManifestModel]) -> Iterator[PackageVariant]:
     part, target = planned.part, planned.part.target
     main = target.eps[0]
-    options = inference_of(target, main, share=planned.shared)
+    options = build_inference(target, main, share=planned.shared)
     if part.genai is not None:
         yield PackageVariant(
             component=part.group,
@@ -173,7 +173,7 @@ def _list_base_variants(parts: Sequence[PlannedPart]) -> tuple[PackageVariant, .
                 folder=folder,
                 model_file=name,
                 ep=CPU_EP,
-                refers=beside(posixpath.join(folder, name), source["external_data"]),
+                refers=resolve_beside(posixpath.join(folder, name), source["external_data"]),
                 # Compiled models stay together, so that readers other than ONNX Runtime's package API find them.
                 movable=True,
             )

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from epbuild.archive.artifact import FileEntry
 from epbuild.catalog.catalog import CPU_EP
 from epbuild.core.canonical import JsonFile
-from epbuild.core.digest import digest_of
+from epbuild.core.digest import hash_bytes
 from epbuild.output.inference import WRITES_FILES
 from epbuild.output.manifest import FORMAT, list_files
 from epbuild.plan.outputs import GENAI_CONFIG
@@ -61,7 +61,7 @@ class PackageVariant(Struct, frozen=True):
         return resolve(self.folder, self.model_file) if self.model_file is not None else None
 
 
-def package_manifest(
+def build_package_manifest(
     *,
     name: str,
     description: str,
@@ -101,10 +101,10 @@ def check_package(files: Sequence[FileEntry], variants: Sequence[PackageVariant]
     return list(dict.fromkeys(defects))
 
 
-def asset_uri(files: Mapping[str, str]) -> str:
+def make_asset_uri(files: Mapping[str, str]) -> str:
     """Return ONNX Runtime's name of a shared asset with these files: their SHA-256 by their POSIX path in it."""
     lines = "".join(f"{files[path]}  {path}\n" for path in sorted(files))
-    return f"sha256:{digest_of(lines)}"
+    return f"sha256:{hash_bytes(lines)}"
 
 
 def resolve(folder: str, reference: str) -> str:
@@ -185,7 +185,7 @@ def _check_assets(files: Sequence[FileEntry]) -> Iterator[str]:
         if top == ASSETS and len(below) > 1:
             assets.setdefault(below[0], {})["/".join(below[1:])] = file.digest
     for name, digests in assets.items():
-        if name != asset_uri(digests).replace(":", "-"):
+        if name != make_asset_uri(digests).replace(":", "-"):
             yield f"the shared asset '{name}' does not have the name of its content"
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from epbuild.core.redact import concealed_values
+from epbuild.core.redact import conceal_values
 from epbuild.output.files import OutputFile, RelinkedModel
 from epbuild.output.manifest import ManifestModel
-from epbuild.output.merging import merged_key
-from epbuild.plan.made import Made, prepared_by
-from epbuild.plan.request import ep_document
+from epbuild.output.merging import compute_merged_key
+from epbuild.plan.made import Made, describe_preparations
+from epbuild.plan.request import build_ep_document
 from epbuild.plan.result import ContextNode
 from epbuild.plan.steps import Merging, Part
-from epbuild.verify.live.judging import numbers_of
+from epbuild.verify.live.judging import list_numbers
 
 
 def list_models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -> list[ManifestModel]:
@@ -45,7 +45,7 @@ def describe_merged_model(part: Part, merging: Merging, made: Sequence[Made]) ->
     return ManifestModel(
         name=merging.name,
         file=part.models[merging.name],
-        action_key=merged_key(merging, {model.member: item.key for item, model in members}),
+        action_key=compute_merged_key(merging, {model.member: item.key for item, model in members}),
         source=None,
         nodes=(),
         fallback_nodes=sum(model.fallback_nodes for _, model in members),
@@ -64,8 +64,8 @@ def add_numbers(models: Sequence[ManifestModel], checked: Made) -> list[Manifest
     return [
         replace(
             model,
-            numbers={} if model.merged else numbers_of(checked, model.name),
-            merged=[{**member, **numbers_of(checked, member["name"])} for member in model.merged],
+            numbers={} if model.merged else list_numbers(checked, model.name),
+            merged=[{**member, **list_numbers(checked, member["name"])} for member in model.merged],
         )
         for model in models
     ]
@@ -80,13 +80,13 @@ def describe_target(part: Part) -> dict[str, Any]:
             {
                 "ep": ep.entry.ep,
                 "module": ep.entry.module,
-                "device": ep_document(ep)["device"],
+                "device": build_ep_document(ep)["device"],
                 "provider_options": ep.lasting_options,
             }
             for ep in target.eps
         ],
         "session_options": dict(target.session_options),
-        "environment": concealed_values(target.environment),
+        "environment": conceal_values(target.environment),
         "unchecked_options": list(target.unchecked),
         **({"allow_nondeterminism": True} if part.allow_nondeterminism else {}),
         **({"not_reproducible": part.known_to_differ} if part.known_to_differ else {}),
@@ -110,7 +110,7 @@ def _describe_sources(made: Made) -> dict[str, dict[str, Any]]:
             "external_data": listed["external"],
             **({"model": member.model.name} if member.model.name != member.name else {}),
             **({"sizes": listed["inputs"]} if "inputs" in listed else {}),
-            **prepared_by(made.prepared(member.name)),
+            **describe_preparations(made.prepared(member.name)),
             **msgspec.to_builtins(signatures[member.name]),
         }
         for member, listed in zip(made.group.members, made.document["members"], strict=True)

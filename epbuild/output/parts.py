@@ -15,7 +15,7 @@ from epbuild.core.canonical import JsonFile
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem, StepId
-from epbuild.core.redact import concealed_values
+from epbuild.core.redact import conceal_values
 from epbuild.output.bom import BomModel
 from epbuild.output.files import (
     ContentRef,
@@ -28,7 +28,7 @@ from epbuild.output.files import (
     UserFile,
 )
 from epbuild.output.genai_files import plan_pipeline_files
-from epbuild.output.manifest import ManifestModel, PartManifest, beside
+from epbuild.output.manifest import ManifestModel, PartManifest, resolve_beside
 from epbuild.output.merging import describe_merging, name_drafts
 from epbuild.output.part_models import add_numbers, describe_merged_model, describe_target, list_custom_ops, list_models
 from epbuild.plan.made import Made
@@ -105,7 +105,7 @@ class Arrangement(Struct, frozen=True):
     """Manifests of the parts, where they are not the output's own."""
 
 
-def statement_path(emission: Emission) -> str | None:
+def get_statement_path(emission: Emission) -> str | None:
     """Return the path of the statement in an output; None if there is none, or if it is a file beside an archive."""
     return PROVENANCE if emission.provenance and not emission.is_file else None
 
@@ -154,7 +154,7 @@ def plan_base_files(emission: Emission, planned: PlannedPart, folder: str, other
             stored = {blob.digest: blob for made in item.prepared(member.name)[-1:] for blob in made.result.artifacts.values()}
             files = [OutputFile(path, "base-model", _base_content(member.graph, listed["graph"], stored))]
             for location, data in member.external.items():
-                [place] = beside(path, [location])
+                [place] = resolve_beside(path, [location])
                 files.append(OutputFile(place, "base-data", _base_content(data, listed["external"][location], stored)))
             for file in files:
                 other = taken.setdefault(file.path.casefold(), file)
@@ -178,7 +178,7 @@ def describe_part(part: Part, digests: Mapping[Path, str]) -> dict[str, Any]:
         "context binaries": {member: dict(names) for member, names in part.binaries.items()},
         "options": {ep.entry.ep: ep.lasting_options for ep in part.target.eps},
         "session_options": dict(part.target.session_options),
-        "environment": concealed_values(part.target.environment),
+        "environment": conceal_values(part.target.environment),
         "unchecked": list(part.target.unchecked),
         **({"not reproducible": part.known_to_differ} if part.known_to_differ else {}),
         **({"include_source": dict(part.base)} if part.base else {}),

@@ -14,9 +14,9 @@ from typing import Any
 from epbuild import __version__
 from epbuild.archive.artifact import FileEntry
 from epbuild.core.canonical import JsonFile
-from epbuild.core.redact import concealed_values
+from epbuild.core.redact import conceal_values
 from epbuild.core.safepath import read_regular
-from epbuild.output.materials import Distribution, InputFile, Materials, toolchain_of
+from epbuild.output.materials import Distribution, InputFile, Materials, get_toolchain
 from epbuild.plan.made import Made
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -28,7 +28,7 @@ _MEMBER = ("read", "inputs", "free_dimensions", "denoted_dimensions", "compile")
 _GROUP = ("share_weights", "share_initializers", "session_options")
 
 
-def statement(
+def build_statement(
     materials: Materials, files: Iterable[FileEntry], *, invocation: str, output: Mapping[str, Any] | None = None
 ) -> JsonFile:
     """Return the statement about files, which is the same for equal values in any order.
@@ -83,7 +83,7 @@ def is_statement_about(file: Path, name: str) -> bool:
 def _preparation(item: Made) -> dict[str, Any]:
     options = item.document["prepare"]
     described = {name: options[name] for name in sorted(options) if name != "option_files"}
-    return {"step": item.action.id, "toolchain": toolchain_of(item), **described}
+    return {"step": item.action.id, "toolchain": get_toolchain(item), **described}
 
 
 def _build(built: Made, materials: Materials) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _build(built: Made, materials: Materials) -> dict[str, Any]:
             "step": group.id,
             "group": group.group,
             "target": group.target.name,
-            "toolchain": toolchain_of(built),
+            "toolchain": get_toolchain(built),
             "allow_nondeterminism": True if group.allow_nondeterminism else None,
             "models": [
                 {
@@ -105,7 +105,7 @@ def _build(built: Made, materials: Materials) -> dict[str, Any]:
             ],
             "eps": [_ep(ep) for ep in document["eps"]],
             **{name: document.get(name) for name in _GROUP},
-            "environment": concealed_values(document.get("environment", {})),
+            "environment": conceal_values(document.get("environment", {})),
             "custom_ops": [ops["name"] for ops in document.get("custom_ops", ())],
         }
     )

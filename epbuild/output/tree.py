@@ -18,21 +18,21 @@ from epbuild.core.canonical import JsonFile
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.digest import Blob
 from epbuild.core.errors import StepId
-from epbuild.output.bom import BomModel, bill, list_base_models, list_compiled_models
+from epbuild.output.bom import BomModel, build_bill, list_base_models, list_compiled_models
 from epbuild.output.files import MergedHeader, OutputDocument, OutputFile
-from epbuild.output.materials import OutputInputs, list_recipe_files, source_name
+from epbuild.output.materials import OutputInputs, get_source_name, list_recipe_files
 from epbuild.output.package import ModelPackage
 from epbuild.output.parts import (
     Arrangement,
     PartManifestFile,
     PlannedPart,
     describe_part,
+    get_statement_path,
     plan_base_files,
     plan_part,
-    statement_path,
 )
-from epbuild.output.provenance import statement
-from epbuild.plan.key import action_key
+from epbuild.output.provenance import build_statement
+from epbuild.plan.key import compute_action_key
 from epbuild.plan.made import Made
 from epbuild.plan.outputs import BOM, PROVENANCE
 from epbuild.plan.steps import Emission, SessionGroup
@@ -74,7 +74,7 @@ class Directory:
         base = plan_base_files(emission, planned, "", planned.files)
         return Arrangement(
             files=(*planned.files, *base),
-            manifest=PartManifestFile(planned, recipe, statement_path(emission)),
+            manifest=PartManifestFile(planned, recipe, get_statement_path(emission)),
             base_models=tuple(list_base_models(planned.models, planned.part.base, planned.part.folder)),
         )
 
@@ -128,7 +128,7 @@ def plan_output(emission: Emission, made: Sequence[Made], recipe: Recipe, digest
         documents=tuple(documents),
         inputs=inputs,
         key_document=document,
-        key=action_key(document),
+        key=compute_action_key(document),
         omissions=tuple(layout.find_omissions(emission)),
     )
 
@@ -148,7 +148,7 @@ class BillFile(Struct, frozen=True):
         )
         emission = self.inputs.emission
         name = f"{emission.title}/{emission.id.removeprefix('emit:')}"
-        return bill(self.inputs.gather_materials(), [*self.base_models, *compiled], files, name=name)
+        return build_bill(self.inputs.gather_materials(), [*self.base_models, *compiled], files, name=name)
 
 
 def render_statement(inputs: OutputInputs, files: Sequence[FileEntry], key: str) -> JsonFile:
@@ -156,15 +156,15 @@ def render_statement(inputs: OutputInputs, files: Sequence[FileEntry], key: str)
     emission = inputs.emission
     registry = str(emission.registry) if emission.registry is not None else None
     settings = {"layout": emission.layout, "archive": emission.archive_format, "registry": registry}
-    return statement(inputs.gather_materials(), files, invocation=key, output=settings)
+    return build_statement(inputs.gather_materials(), files, invocation=key, output=settings)
 
 
-def image_tag(emission: Emission) -> str:
+def get_image_tag(emission: Emission) -> str:
     """Return the tag of an image in its layout."""
     return emission.registry.tag if emission.registry is not None else DEFAULT_TAG
 
 
-def image_annotations(emission: Emission) -> dict[str, str]:
+def build_image_annotations(emission: Emission) -> dict[str, str]:
     """Return the annotations of an image, by the names of https://github.com/opencontainers/image-spec/blob/main/annotations.md."""
     described = {"org.opencontainers.image.description": emission.description} if emission.description else {}
     return {"org.opencontainers.image.title": emission.title, **described}
@@ -183,7 +183,7 @@ def _identify_files(inputs: OutputInputs, files: Sequence[OutputFile], documents
         raise ValueError("two files have one path")
     identities = {entry.path: entry.digest for entry in entries}
     if emission.statement is not None:
-        archive = FileEntry(emission.path.name, "asset", 0, action_key(identities))
+        archive = FileEntry(emission.path.name, "asset", 0, compute_action_key(identities))
         # The statement may have the name of a file in the archive.
         beside = render_statement(inputs, [archive, *entries], key="")
         return {"files": {**identities, f"../{emission.statement.name}": beside.identity}}
@@ -206,7 +206,7 @@ def _identify_image(emission: Emission, entries: Sequence[FileEntry]) -> dict[st
             else Layer(entry)
             for entry in entries
         ]
-    _, manifest, index, layout = describe_image(layers, image_annotations(emission), tag=image_tag(emission))
+    _, manifest, index, layout = describe_image(layers, build_image_annotations(emission), tag=get_image_tag(emission))
     return {"manifest": manifest.sha256, "index": index.sha256, "layout": layout.sha256}
 
 
@@ -243,11 +243,11 @@ def _describe_reasons(inputs: OutputInputs) -> dict[str, Any]:
 def _describe_names(item: Made) -> dict[str, Any]:
     """Return the recipe's names for what keys know by content alone, as provenance and bills of materials have them."""
     group = item.group
-    folders = {member.name: source_name(folder) for member in group.members if (folder := member.data_folder) is not None}
+    folders = {member.name: get_source_name(folder) for member in group.members if (folder := member.data_folder) is not None}
     renamed = {member.name: member.model.name for member in group.members if member.name != member.model.name}
     return {
         "toolchain": group.target.toolchain.name,
-        "models": {member.name: source_name(member.model.path) for member in group.members},
+        "models": {member.name: get_source_name(member.model.path) for member in group.members},
         **({"data folders": folders} if folders else {}),
         **({"renamed": renamed} if renamed else {}),
     }
@@ -256,10 +256,10 @@ def _describe_names(item: Made) -> dict[str, Any]:
 def _describe_archive(archive: Archive, emission: Emission) -> dict[str, Any]:
     compressed: dict[str, Any] = {}
     if archive.level is not None:
-        from epbuild.archive.formats import compressor
+        from epbuild.archive.formats import find_compressor
 
         method = ARCHIVE_FORMS[archive.format].method
-        compressed = {"level": archive.level, "compressor": compressor(method, StepId(emission.id))}
+        compressed = {"level": archive.level, "compressor": find_compressor(method, StepId(emission.id))}
     return {
         "format": archive.format,
         # The statement about an archive names it.

@@ -34,7 +34,7 @@ class Ability(Struct, frozen=True):
         return self.device.removeprefix(VIRTUAL)
 
 
-def abilities_of(action: Action) -> tuple[Ability, ...]:
+def list_abilities(action: Action) -> tuple[Ability, ...]:
     """Return the abilities that an action needs, one for each device of the EPs that compile. Empty for an action without a target."""
     if isinstance(action, Verification):
         return _abilities(action, runs=action.is_on_real_device)

@@ -8,9 +8,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.core.errors import Position, Problem
-from epbuild.core.safepath import is_file, user_path
+from epbuild.core.safepath import expand_home, is_file
 from epbuild.recipe.model import Reference
-from epbuild.recipe.paths import names_library
+from epbuild.recipe.paths import is_library_path
 
 
 class CustomOpLibraries(Struct, frozen=True):
@@ -31,8 +31,8 @@ def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Probl
     found: dict[str, CustomOpLibraries] = {}
     for reference in named:
         ops = CustomOpLibraries(reference.name, reference.where)
-        if names_library(reference.name):
-            path = base / user_path(reference.name)
+        if is_library_path(reference.name):
+            path = base / expand_home(reference.name)
             if not is_file(path):
                 message = f"the library of custom operators does not exist: {reference.name}"
                 problems.append(Problem("EPB252", message, reference.where, "Paths are relative to the recipe."))

@@ -15,7 +15,7 @@ from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec
 _NEXT_TO_NOTHING = 0.01
 
 
-def prefix_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
+def find_prefix_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
     """Yield a problem for each setting of a node name prefix that an EP of the target does not support in a shared context."""
     places = dict.fromkeys(member.compile.prefix_where for member in group.members if member.compile.node_name_prefix)
     for ep in target.compiling if len(group.members) > 1 else ():
@@ -27,7 +27,7 @@ def prefix_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem
                 yield Problem("EPB250", message, where, hint)
 
 
-def runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
+def find_runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
     """Yield a problem for each initializer setting that the toolchain's release of ONNX Runtime does not support."""
     settings = dict.fromkeys(member.compile for member in group.members) if target.old_runtime else ()
     for where in dict.fromkeys(compiled.initializers_where for compiled in settings if compiled.initializers == "source"):
@@ -39,7 +39,7 @@ def runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Proble
         yield Problem("EPB251", message, where, f"Set the threshold to 0, or pin onnxruntime {COMPILER_SINCE} or later.")
 
 
-def size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Problem]:
+def find_size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Problem]:
     """Yield a problem for each input of a member whose sizes differ from those that its model fixes."""
     for name, shape in member.input_shapes.items():
         fixed = model.input_shapes.get(name) if model is not None else None
@@ -50,15 +50,15 @@ def size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Prob
             yield Problem("EPB262", message, shape.where, hint)
 
 
-def sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:
+def find_sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:
     """Return a warning for each member of a sharing group that has no weight in common with another, or next to none.
 
     Raises OSError and MalformedModel if a weight cannot be read.
     """
-    from epbuild.onnxfile.read.weights import most_in_common, weights_of
+    from epbuild.onnxfile.read.weights import estimate_common_bytes, find_weights
 
-    found = most_in_common(
-        {name: weights_of(model.header, model.files.graph, model.files.external) for name, model in models.items()}
+    found = estimate_common_bytes(
+        {name: find_weights(model.header, model.files.graph, model.files.external) for name, model in models.items()}
     )
     problems = []
     for member in group.members if len(found) > 1 else ():

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from epbuild.core.differences import Kind, Place, changed_facts, facts, shown
-from epbuild.core.digest import document_digest
-from epbuild.core.redact import concealed
+from epbuild.core.differences import Kind, Place, compare_facts, format_value, list_facts
+from epbuild.core.digest import hash_document
+from epbuild.core.redact import conceal_text
 
 _ORDERS = {"members": "member order", "eps": "EP order"}
 """Lists whose items are identified by name, with the phrase for their order."""
@@ -45,12 +45,12 @@ class Change(Struct, frozen=True):
     def shown_values(self) -> tuple[Any, Any]:
         """Old and new value; both None if one of them contains the value of a secret environment variable."""
         texts = [value for value in (self.old, self.new) if isinstance(value, str)]
-        return (None, None) if any(concealed(text) != text for text in texts) else (self.old, self.new)
+        return (None, None) if any(conceal_text(text) != text for text in texts) else (self.old, self.new)
 
     def __str__(self) -> str:
         if self.shown_values != (self.old, self.new):
             return f"{self.what} {self.kind}"
-        old, new = shown(self.old), shown(self.new)
+        old, new = format_value(self.old), format_value(self.new)
         if self.kind == "changed":
             return f"{self.what} changed: {old} -> {new}"
         value = self.new if self.kind == "added" else self.old
@@ -59,19 +59,19 @@ class Change(Struct, frozen=True):
         return f"{self.what} added: {new}" if self.kind == "added" else f"{self.what} removed (was {old})"
 
 
-def action_key(document: Mapping[str, Any]) -> str:
-    return document_digest(document)
+def compute_action_key(document: Mapping[str, Any]) -> str:
+    return hash_document(document)
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the reasons why two keys differ: a sentence for each of the `changes`."""
-    return [str(change) for change in changes(old, new)]
+    return [str(change) for change in compare_documents(old, new)]
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+def compare_documents(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Return all differences between two documents, each once. The list is empty exactly if their keys are equal."""
     whole = (_items(old) ^ _items(new)) | _shapes(old) | _shapes(new) | _LISTS
-    found = [Change(*fact) for fact in changed_facts(old, new, whole=whole)]
+    found = [Change(*fact) for fact in compare_facts(old, new, whole=whole)]
     for part in _ORDERS:
         orders = [[item["name"] for item in document.get(part, [])] for document in (old, new)]
         common = set(orders[0]) & set(orders[1])
@@ -84,12 +84,12 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 def _items(document: Mapping[str, Any]) -> set[Place]:
     """Return the places of the items that are shown as one change when they are added or removed."""
-    return {place[:2] for place in facts(document) if place[0] in _WHOLE}
+    return {place[:2] for place in list_facts(document) if place[0] in _WHOLE}
 
 
 def _shapes(document: Mapping[str, Any]) -> set[Place]:
     """Return the places of the shapes of inputs, each of which is shown as one change."""
-    return {place[:4] for place in facts(document) if place[0] == "members" and place[2:3] == ("inputs",)}
+    return {place[:4] for place in list_facts(document) if place[0] == "members" and place[2:3] == ("inputs",)}
 
 
 def _subject(place: Place) -> str:

@@ -56,7 +56,7 @@ class Made(Struct, frozen=True):
         return source
 
 
-def prepared_files(made: Made, store: BlobStore) -> ModelFiles:
+def list_prepared_files(made: Made, store: BlobStore) -> ModelFiles:
     """Return the store paths of the files of a prepared model. They may have been removed from the store."""
     result = made.result
     if not isinstance(result, PreparationResult):
@@ -67,7 +67,7 @@ def prepared_files(made: Made, store: BlobStore) -> ModelFiles:
     return ModelFiles(places[model.file], external, frozenset(model.subgraph_data))
 
 
-def prepared_by(made: Sequence[Made]) -> dict[str, Any]:
+def describe_preparations(made: Sequence[Made]) -> dict[str, Any]:
     """Return the manifest entry of a model's preparations: the source of the first, and the work of each in order."""
     if not made:
         return {}

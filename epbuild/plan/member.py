@@ -105,6 +105,6 @@ class Member(Struct, frozen=True):
 
 
 @lru_cache(maxsize=1024)  # most members have the same
-def settings_at(level: GraphOptimization, own: CompileSettings) -> CompileSettings:
+def resolve_settings(level: GraphOptimization, own: CompileSettings) -> CompileSettings:
     """Return the compile settings of a member, with the target's optimization `level` if the recipe sets none."""
     return replace(own, graph_optimization_level=own.graph_optimization_level or level)

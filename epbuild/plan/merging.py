@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epbuild.core.errors import Problem, nearest
+from epbuild.core.errors import Problem, suggest_nearest
 from epbuild.onnxfile.merge.connection import Connection
 from epbuild.plan.steps import Merging
 from epbuild.recipe.model import GroupSpec, Merge, Reference
@@ -78,5 +78,5 @@ def _check_fed_once(merge: Merge, connections: Sequence[Connection | None], prob
 
 def _unknown(what: str, group: GroupSpec, members: Sequence[str], reference: Reference) -> Problem:
     name = reference.name.partition(".")[0]
-    hint = nearest(name, members) or f"Its models: {', '.join(members)}."
+    hint = suggest_nearest(name, members) or f"Its models: {', '.join(members)}."
     return Problem("EPB234", f"{what} of the group '{group.name}'", reference.where, hint)

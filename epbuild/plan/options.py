@@ -9,12 +9,12 @@ from pathlib import Path, PureWindowsPath
 
 from msgspec import Struct
 
-from epbuild.catalog.catalog import BUILT_IN, Catalog, find_session_key, full_name, short_name
+from epbuild.catalog.catalog import BUILT_IN, Catalog, find_session_key, get_full_name, get_short_name
 from epbuild.catalog.entries import EpEntry
-from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, normalize, plain_text, refusals
+from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, find_refusals, format_plain, normalize
 from epbuild.catalog.options import Option, release_numbers
-from epbuild.core.errors import Position, Problem, closest
-from epbuild.core.safepath import user_path
+from epbuild.core.errors import Position, Problem, find_closest
+from epbuild.core.safepath import expand_home
 from epbuild.plan.possible import compile_problems
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import EpChoice, Setting, Target, ToolchainSpec
@@ -77,7 +77,7 @@ class TargetPlanner:
             session_options={**session.values, **staged},
             session_files=files,
             unkeyed=session.unkeyed,
-            environment={name: plain_text(setting.value) for name, setting in target.environment.items()},
+            environment={name: format_plain(setting.value) for name, setting in target.environment.items()},
             unchecked=(*session.unchecked, *(name for _, unchecked in filter(None, planned) for name in unchecked)),
             allow_nondeterminism=target.allow_nondeterminism,
             where=target.where,
@@ -90,7 +90,7 @@ class TargetPlanner:
         if not name:  # not a text, which has been reported
             return None
         if name not in known:
-            names = ", ".join(short_name(ep) if ep in BUILT_IN.known_eps() else ep for ep in known)
+            names = ", ".join(get_short_name(ep) if ep in BUILT_IN.known_eps() else ep for ep in known)
             hint = _nearest_ep(name, known) or f"Known EPs: {names}. A file under `catalogs` can add one."
             self.problems.append(Problem("EPB210", f"unknown EP '{name}'", choice.ep.where, hint))
             return None
@@ -102,7 +102,7 @@ class TargetPlanner:
         checked = _Checked(self._option_rules(found, strict, release if choice.library is None else None), self.problems)
         checked.check(choice.provider_options)
         # If a value is invalid or unknown, further refusals would be noise.
-        for options, reason in refusals(found, checked.values) if strict and target.whole and not checked.failed else ():
+        for options, reason in find_refusals(found, checked.values) if strict and target.whole and not checked.failed else ():
             at = next(
                 (choice.provider_options[option].where for option in options if option in choice.provider_options),
                 choice.ep.where,
@@ -205,7 +205,7 @@ class TargetPlanner:
         if choice.library is None:
             return None
         named, where = str(choice.library.value), choice.library.where
-        path = self.base / user_path(named)
+        path = self.base / expand_home(named)
         if found.kind != "plugin":
             self.problems.append(
                 Problem("EPB216", f"{found.ep} is built into its ONNX Runtime and does not accept a library", where)
@@ -218,11 +218,11 @@ class TargetPlanner:
 def _nearest_ep(name: str, known: Sequence[str]) -> str | None:
     """Suggest the known EP with the closest name, as short as `name`. The suffix `ExecutionProvider` does not count."""
     own = {_OWN_NAME.sub("", ep).lower(): ep for ep in known}
-    close = closest(_OWN_NAME.sub("", name).lower(), own)
+    close = find_closest(_OWN_NAME.sub("", name).lower(), own)
     if not close:
         return None
     short, is_short = close[0], _OWN_NAME.search(name) is None
-    return f"Did you mean '{short if is_short and full_name(short) is not None else own[short]}'?"
+    return f"Did you mean '{short if is_short and get_full_name(short) is not None else own[short]}'?"
 
 
 class _Release(Struct, frozen=True):
@@ -323,7 +323,7 @@ class _Checked:
             hint = error.hint or f"Set {self.rules.escape} on the target to pass it without a check."
             self._problem("EPB211", error.message, setting.name_where, hint)
         else:
-            self.values[name] = plain_text(setting.value)
+            self.values[name] = format_plain(setting.value)
             self.unchecked.append(name)
 
     def _problem(self, code: str, message: str, where: Position, hint: str | None) -> None:
@@ -331,7 +331,7 @@ class _Checked:
         self.problems.append(Problem(code, message, where, hint))
 
 
-def sharing_refusals(target: PlannedTarget) -> list[str]:
+def find_sharing_refusals(target: PlannedTarget) -> list[str]:
     """Return the reasons why `target` does not support shared weights, as sentences. Empty if it does."""
     reasons = []
     for ep in target.compiling or target.eps:

@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.defaults import MANIFEST, STATEMENT, WORKSPACE
 from epbuild.core.errors import Position, Problem
-from epbuild.core.safepath import MAX_NAME_BYTES, climbs, is_anchored, overlong, shortened, unportable
+from epbuild.core.safepath import (
+    MAX_NAME_BYTES,
+    find_overlong_part,
+    find_unportable_part,
+    has_parent_part,
+    is_anchored,
+    shorten_reference,
+)
 from epbuild.plan.member import Member
 from epbuild.plan.steps import Emission, Genai, Merging, Part, SessionGroup
 from epbuild.plan.target import PlannedTarget
@@ -51,7 +58,7 @@ def name_outputs(outputs: Iterable[OutputSpec]) -> Iterator[str]:
         yield form + (f"-{number}" if number > 1 else "")
 
 
-def output_path(output: OutputSpec, group: GroupSpec, target: PlannedTarget, problems: list[Problem]) -> str:
+def resolve_output_path(output: OutputSpec, group: GroupSpec, target: PlannedTarget, problems: list[Problem]) -> str:
     """Return the POSIX path of an output for a group and a target. If it is invalid, return an empty text and add to `problems`."""
     path = _relative(output.path, _template_names(group, target), problems)
     if path.partition("/")[0].casefold() == WORKSPACE:
@@ -135,7 +142,7 @@ def plan_registry(output: OutputSpec, parts: Sequence[Part], problems: list[Prob
         return None
 
 
-def package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator[Problem]:
+def find_package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator[Problem]:
     """Yield the reasons why parts cannot form one model package that ONNX Runtime and onnxruntime-genai open."""
     groups = {part.group for part in parts}
     for group in sorted(groups):
@@ -143,7 +150,7 @@ def package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator[Prob
             message = f"the folder of the group '{group}' would collide with the package's own '{group.casefold()}'"
             yield Problem("EPB222", message, output.where, "Rename the group.")
     for folder in dict.fromkeys(part.folder for part in parts):
-        if (name := unportable(folder)) is not None:
+        if (name := find_unportable_part(folder)) is not None:
             yield _unportable(name, output.where, "Rename the group or the target.")
     pipelines = sorted({part.group for part in parts if part.genai is not None})
     if pipelines and len(groups) > 1:
@@ -241,7 +248,7 @@ class _Part:
     def take(self, name: str, what: str, where: Position) -> None:
         if not name:
             return
-        if (part := overlong(name)) is not None:  # such as one that holds the name of a model
+        if (part := find_overlong_part(name)) is not None:  # such as one that holds the name of a model
             self._problems.append(_too_long(part, where))
         other = self._taken.setdefault(name.casefold(), what)
         if other != what:
@@ -295,11 +302,11 @@ def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
 def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
     """Yield a problem for each output with a path, or a provenance file's name, that is too long for file systems."""
     for emission in emissions.values():
-        if emission.statement is not None and overlong(emission.statement.name) is not None:
+        if emission.statement is not None and find_overlong_part(emission.statement.name) is not None:
             yield _too_long(emission.statement.name, emission.where)
         size = len(os.fsencode(os.path.abspath(emission.path)))  # noqa: PTH100 - ten thousand of them
         if size > _MAX_PATH_BYTES:
-            message = f"the path of the output '{shortened(emission.path.name)}' is too long: {size} bytes"
+            message = f"the path of the output '{shorten_reference(emission.path.name)}' is too long: {size} bytes"
             hint = f"Shorten it, or move the recipe: at most {_MAX_PATH_BYTES} bytes leave room for the files inside."
             yield Problem("EPB229", message, emission.where, hint)
 
@@ -348,15 +355,15 @@ def _normal(text: str) -> tuple[str, Problem | None]:
     """Return a text as a normal POSIX path below its folder. If it is invalid, return an empty text and the problem."""
     path = text.replace("\\", "/")
     normal = posixpath.normpath(path)
-    if is_anchored(path) or climbs(normal):
+    if is_anchored(path) or has_parent_part(normal):
         message, hint = f"the output path '{text}' is outside the recipe's folder", "Write a path below the recipe's folder."
         return "", Problem("EPB221", message, None, hint)
     if normal == ".":
         message, hint = f"the output path '{text}' is the folder itself", "Name a folder or file below it."
         return "", Problem("EPB221", message, None, hint)
-    if (name := unportable(normal)) is not None:
+    if (name := find_unportable_part(normal)) is not None:
         return "", _unportable(name, None, "Choose another name: outputs must work on every platform.")
-    if (name := overlong(normal)) is not None:
+    if (name := find_overlong_part(normal)) is not None:
         return "", _too_long(name, None)
     return normal, None
 
@@ -366,7 +373,7 @@ def _unportable(name: str, where: Position | None, hint: str) -> Problem:
 
 
 def _too_long(name: str, where: Position | None) -> Problem:
-    message = f"the name '{shortened(name)}' is too long: {len(os.fsencode(name))} bytes"
+    message = f"the name '{shorten_reference(name)}' is too long: {len(os.fsencode(name))} bytes"
     return Problem("EPB229", message, where, f"Shorten it to at most {MAX_NAME_BYTES} bytes, the limit of file systems.")
 
 

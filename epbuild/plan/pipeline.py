@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from epbuild.core.errors import Problem, nearest
+from epbuild.core.errors import Problem, suggest_nearest
 from epbuild.plan.steps import Genai
 from epbuild.recipe.model import GenaiChoice, GenaiRole, GroupSpec, Reference
 
@@ -25,7 +25,7 @@ def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems:
     for role, model in choice.roles.items():
         if model.name not in members:
             message = f"the role '{role}' names '{model.name}', which is not a model of the group '{group.name}'"
-            hint = nearest(model.name, members) or f"Its models: {', '.join(members)}."
+            hint = suggest_nearest(model.name, members) or f"Its models: {', '.join(members)}."
             problems.append(Problem("EPB226", message, model.where, hint))
         elif model.name in roles:
             message = f"the model '{model.name}' has two roles, '{roles[model.name]}' and '{role}'"

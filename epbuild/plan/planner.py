@@ -14,28 +14,28 @@ from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import PlanError, Problem, ProblemRecord
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.custom_ops import CustomOpLibraries, plan_custom_ops
-from epbuild.plan.group_problems import prefix_problems, runtime_problems, sharing_warnings, size_problems
-from epbuild.plan.member import Member, settings_at
+from epbuild.plan.group_problems import find_prefix_problems, find_runtime_problems, find_sharing_warnings, find_size_problems
+from epbuild.plan.member import Member, resolve_settings
 from epbuild.plan.merging import plan_merging
-from epbuild.plan.options import TargetPlanner, sharing_refusals
+from epbuild.plan.options import TargetPlanner, find_sharing_refusals
 from epbuild.plan.outputs import (
     find_collisions,
     find_overlong_paths,
+    find_package_refusals,
     name_outputs,
-    output_path,
-    package_refusals,
     plan_part,
     plan_registry,
+    resolve_output_path,
 )
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, plan_preparations, with_files
 from epbuild.plan.selection import NOWHERE, Places, select_steps
-from epbuild.plan.shapes import fit_inputs, input_problems, shape_warnings
-from epbuild.plan.source_problems import data_name_problems, source_problems
+from epbuild.plan.shapes import find_input_problems, find_shape_warnings, fit_inputs
+from epbuild.plan.source_problems import find_data_name_problems, find_source_problems
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, Emission, Genai, Merging, Part, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
-from epbuild.plan.toolchain_problems import toolchain_package_problems
+from epbuild.plan.toolchain_problems import find_toolchain_problems
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
 from epbuild.recipe.model import GraphOptimization, GroupMember, GroupSpec, ModelSpec, Recipe
 from epbuild.recipe.outputs import LAYOUT_FORMS
@@ -132,7 +132,7 @@ class _Work:
                 self.targets[target.name] = planned
         for name, eps in planner.needs.items():
             is_default = name in self.recipe.defaults.toolchains
-            self.problems += toolchain_package_problems(self.recipe.toolchains[name], eps, planner.catalog, is_default=is_default)
+            self.problems += find_toolchain_problems(self.recipe.toolchains[name], eps, planner.catalog, is_default=is_default)
         used = {target.toolchain.name for target in self.recipe.targets.values()}
         self.custom_ops: dict[str, tuple[CustomOpLibraries, ...]] = {
             name: plan_custom_ops(toolchain.custom_ops, self.recipe.directory, self.problems)
@@ -166,10 +166,10 @@ class _Work:
                     Problem(
                         "EPB231", f"the group '{group.name}' cannot share weights for '{target.name}': {reason}", reference.where
                     )
-                    for reason in sharing_refusals(target)
+                    for reason in find_sharing_refusals(target)
                 ]
-                self.problems += prefix_problems(group, target)
-            self.problems += runtime_problems(group, target)
+                self.problems += find_prefix_problems(group, target)
+            self.problems += find_runtime_problems(group, target)
 
     def add_group(self, group: GroupSpec) -> None:
         self.check_group(group)
@@ -193,7 +193,7 @@ class _Work:
                 hint = "List each model once, or give one of them another 'name'."
                 self.problems.append(Problem("EPB232", message, member.model.where, hint))
             seen.add(name)
-            self.problems += size_problems(member, self.recipe.models.get(member.model.name))
+            self.problems += find_size_problems(member, self.recipe.models.get(member.model.name))
             if group.share_weights and settings.embed:
                 where = settings.embed_where or group.where
                 message = (
@@ -235,7 +235,7 @@ class _Work:
             own_merging = (
                 replace(merging, step=f"merge:{place}" + (f"/{index + 1}" if index else "")) if merging is not None else None
             )
-            path = output_path(output, group, target, self.problems)
+            path = resolve_output_path(output, group, target, self.problems)
             part = plan_part(output, group, target, groups, own_merging, genai, self.problems)
             if not path or part is None:
                 continue
@@ -270,7 +270,7 @@ class _Work:
     def add_gathered(self) -> None:
         """Add the outputs that contain several groups and targets, one for each path."""
         for (index, path), parts in self.gathered.items():
-            self.problems += package_refusals(self.recipe.outputs[index], parts)
+            self.problems += find_package_refusals(self.recipe.outputs[index], parts)
             template = str(self.recipe.outputs[index].path.value)
             # The id has the same names as the template of the path.
             place = [name for name, key in ((parts[0].group, "${group}"), (parts[0].target.name, "${target}")) if key in template]
@@ -328,7 +328,7 @@ class _Work:
             self.members[key] = Member(
                 name=member.name,
                 model=model,
-                compile=settings_at(level, member.compile),
+                compile=resolve_settings(level, member.compile),
                 expect=member.expect,
                 # Sizes of a model that is prepared apply to the input of its first preparation.
                 input_shapes={**(model.input_shapes if not model.prepare else {}), **member.input_shapes},
@@ -356,8 +356,8 @@ class _Work:
                 prepared = with_files(item, self.recipe.file, finder, self.problems)
                 source = found.get(item.model.name) if item.after is None else None
                 if source is not None:
-                    self.problems += input_problems(item.model.name, item.model.input_shapes, source.header)
-                    self.problems += data_name_problems(item.model.name, item.model, source.files.external)
+                    self.problems += find_input_problems(item.model.name, item.model.input_shapes, source.header)
+                    self.problems += find_data_name_problems(item.model.name, item.model, source.files.external)
                     prepared = prepared.with_source(source)
                 self.preparations[ident] = prepared
         sharing: dict[str, list[Problem]] = {}  # the same for every target
@@ -399,7 +399,7 @@ class _Work:
 
     def _sharing_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
         def check() -> _Records:
-            return _records(sharing_warnings(group, sources))
+            return _records(find_sharing_warnings(group, sources))
 
         try:
             return _problems(self.memo.value("sharing", _memo_inputs(group, sources), check, _Records))
@@ -412,8 +412,10 @@ class _Work:
         def check() -> tuple[_Records, _Records]:
             headers = {name: source.header for name, source in sources.items()}
             known = (member for member in group.members if member.name in headers)
-            warnings = [problem for member in known for problem in shape_warnings(member, headers[member.name], group.target)]
-            return _records(source_problems(group, headers)), _records(warnings)
+            warnings = [
+                problem for member in known for problem in find_shape_warnings(member, headers[member.name], group.target)
+            ]
+            return _records(find_source_problems(group, headers)), _records(warnings)
 
         problems, warnings = self.memo.value("sources", _memo_inputs(group, sources), check, tuple[_Records, _Records])
         self.problems += _problems(problems)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from epbuild.catalog.catalog import CPU_EP, entry
-from epbuild.catalog.preparations import OptionFault, check_options, dependents, preparation, preparation_kinds
-from epbuild.core.errors import Position, Problem, nearest
+from epbuild.catalog.preparations import OptionFault, check_options, find_dependents, get_preparation, list_preparation_kinds
+from epbuild.core.errors import Position, Problem, suggest_nearest
 from epbuild.recipe.model import ToolchainSpec
-from epbuild.recipe.nodes import MappingNode, Node, SequenceNode, plain
+from epbuild.recipe.nodes import MappingNode, Node, SequenceNode, to_plain
 
 BAD_PREPARATION: Final = "EPB280"
 LACKS_PACKAGE: Final = "EPB281"
@@ -17,21 +17,21 @@ LACKS_PACKAGE: Final = "EPB281"
 _RUNTIME = "onnxruntime"
 
 
-def preparation_options(kind: str, node: Node | None, where: Position) -> tuple[dict[str, Any], list[Problem]]:
+def resolve_preparation_options(kind: str, node: Node | None, where: Position) -> tuple[dict[str, Any], list[Problem]]:
     """Return the options of a built-in preparation as its script takes them, and their problems.
 
     `node` is the recipe's value of the kind, with substituted templates; None if the recipe has the kind alone, at `where`. Options that
     name files keep the recipe's text.
     """
-    if kind not in preparation_kinds():
-        known = preparation_kinds()
-        hint = nearest(kind, known) or f"Available: {', '.join(known)}."
+    if kind not in list_preparation_kinds():
+        known = list_preparation_kinds()
+        hint = suggest_nearest(kind, known) or f"Available: {', '.join(known)}."
         return {}, [Problem(BAD_PREPARATION, f"unknown preparation '{kind}'", where, hint)]
-    options, faults = check_options(preparation(kind), None if node is None else plain(node))
+    options, faults = check_options(get_preparation(kind), None if node is None else to_plain(node))
     return options, [_problem(fault, node, where) for fault in faults]
 
 
-def package_problems(kind: str, options: Mapping[str, Any], toolchain: ToolchainSpec, where: Position) -> list[Problem]:
+def find_package_problems(kind: str, options: Mapping[str, Any], toolchain: ToolchainSpec, where: Position) -> list[Problem]:
     """Return a problem for the packages that a preparation needs and its toolchain does not name. Empty if that cannot be decided.
 
     An existing environment without `packages` is checked when the step runs.
@@ -40,7 +40,7 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
     if (toolchain.interpreter is not None and not requirements) or any(not one.distribution for one in requirements):
         return []
     named = {one.distribution for one in requirements}
-    missing = [name for name in preparation(kind).packages_for(options) if not named & providers_of(name)]
+    missing = [name for name in get_preparation(kind).packages_for(options) if not named & list_providers(name)]
     if not missing:
         return []
     what = " and ".join(f"'{name}'" for name in missing)
@@ -50,10 +50,10 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
     return [Problem(LACKS_PACKAGE, message, where, hint)]
 
 
-def providers_of(name: str) -> set[str]:
+def list_providers(name: str) -> set[str]:
     """Return the distributions that provide a package: any of them is enough, such as one of the builds of ONNX Runtime."""
     builds = entry(CPU_EP).distributions if name == _RUNTIME else ()
-    return {name, *builds, *dependents(name)}
+    return {name, *builds, *find_dependents(name)}
 
 
 def _problem(fault: OptionFault, node: Node | None, where: Position) -> Problem:

@@ -17,23 +17,23 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from epbuild.catalog.catalog import entry, full_name
+from epbuild.catalog.catalog import entry, get_full_name
 from epbuild.catalog.facts import PatternNode
-from epbuild.catalog.preparations import preparation as built_in
-from epbuild.core.digest import digest_of
+from epbuild.catalog.preparations import get_preparation as built_in
+from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file
 from epbuild.onnxfile.read.model_header import Dimension
 from epbuild.onnxfile.read.sizes import fit_sizes
 from epbuild.plan.member import ModelFiles
-from epbuild.plan.preparation_options import package_problems, preparation_options, providers_of
+from epbuild.plan.preparation_options import find_package_problems, list_providers, resolve_preparation_options
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import ModelSpec, PrepareStep, Reference, ToolchainSpec
 from epbuild.recipe.models import REWRITE, RUN
 from epbuild.recipe.nodes import MappingNode, SequenceNode, render
-from epbuild.recipe.paths import rebased
-from epbuild.recipe.patterns import FileFinder, unmatched
+from epbuild.recipe.paths import rebase_path
+from epbuild.recipe.patterns import FileFinder, make_unmatched_problem
 from epbuild.recipe.template import substitute
 from epbuild.worker.scripts import PREPARATIONS
 
@@ -175,13 +175,13 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
                 hint = "List it under 'files': the command can read only these files of the recipe's folder."
                 problems.append(Problem("EPB272", message, word.where, hint))
         return replace(preparation, command=tuple(words), staged=staged.files)
-    given, wrong = preparation_options(step.kind, step.options, step.where)
+    given, wrong = resolve_preparation_options(step.kind, step.options, step.where)
     if wrong:  # reported by `plan_preparations`
         return preparation
     known = built_in(step.kind)
     named = {name: tuple(staged.add(_references(step, name, given[name], recipe))) for name in known.files if name in given}
     options = {name: value for name, value in given.items() if name not in named}
-    packages = {name: frozenset(providers_of(name)) for name in known.packages_for(given)}
+    packages = {name: frozenset(list_providers(name)) for name in known.packages_for(given)}
     return replace(
         preparation,
         options=options,
@@ -194,7 +194,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
 
 def catalog_settings(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a script gets from the entry of an EP: for `rewrite`, the patterns to replace."""
-    ep = full_name(options["ep"]) if kind == REWRITE else None
+    ep = get_full_name(options["ep"]) if kind == REWRITE else None
     if ep is None:
         return {}
     rows = entry(ep).rewrites
@@ -220,8 +220,8 @@ def _command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[P
 
 
 def _option_problems(step: PrepareStep, toolchain: ToolchainSpec) -> list[Problem]:
-    options, wrong = preparation_options(step.kind, step.options, step.where)
-    return wrong or package_problems(step.kind, options, toolchain, step.where)
+    options, wrong = resolve_preparation_options(step.kind, step.options, step.where)
+    return wrong or find_package_problems(step.kind, options, toolchain, step.where)
 
 
 def _references(step: PrepareStep, option: str, value: object, recipe: Path) -> list[Reference]:
@@ -229,7 +229,7 @@ def _references(step: PrepareStep, option: str, value: object, recipe: Path) -> 
     node = step.options.entries[option].node if isinstance(step.options, MappingNode) else None
     places = [item.where for item in node.items] if isinstance(node, SequenceNode) else [node.where if node else step.where]
     listed = value if isinstance(value, list) else [value]
-    return [Reference(rebased(str(text), where, recipe), where) for text, where in zip(listed, places, strict=True)]
+    return [Reference(rebase_path(str(text), where, recipe), where) for text, where in zip(listed, places, strict=True)]
 
 
 class _StagedModel:
@@ -252,7 +252,7 @@ class _StagedModel:
             if matches is None:
                 continue
             if not matches.files:
-                self._problems.append(unmatched(pattern))
+                self._problems.append(make_unmatched_problem(pattern))
             place, parent = "", Path()
             for folder, file in matches.files:
                 name = self._name(folder, file)
@@ -302,12 +302,14 @@ def _staged_name(path: str) -> str:
     """Return the staged name of a file at a path relative to the recipe. Paths that lead outside the recipe's folder are encoded."""
     clean = posixpath.normpath(path.replace(os.sep, "/"))
     if PurePosixPath(clean).is_absolute() or ":" in clean:
-        digest = digest_of(posixpath.dirname(clean))[:8]
+        digest = hash_bytes(posixpath.dirname(clean))[:8]
         clean = f"elsewhere-{digest}/{posixpath.basename(clean)}"
     return f"{FILES}/{clean.replace('../', 'above/')}"
 
 
-def preparation_document(preparation: Preparation, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
+def build_preparation_document(
+    preparation: Preparation, digests: Mapping[Path, str], toolchain: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the key document of a preparation. `digests` has the SHA-256 of its files, and `toolchain` is the fingerprint's document.
 
     Raises TypeError while the files of its model are unknown.
@@ -344,4 +346,4 @@ def preparation_document(preparation: Preparation, digests: Mapping[Path, str], 
 def _scripts_digest(script: Path) -> str:
     """Return one digest of a built-in script and of the module that all scripts import."""
     files = (script, script.with_name("step.py"))  # all that they have in common
-    return digest_of(b"".join(file.read_bytes() for file in files))
+    return hash_bytes(b"".join(file.read_bytes() for file in files))

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from epbuild.core.digest import Blob
-from epbuild.plan.key import action_key
+from epbuild.plan.key import compute_action_key
 from epbuild.plan.result import is_action_record
 from epbuild.remote.envelope import RecordKind
 
 
 def _key(record: Mapping[str, Any]) -> str:
-    return action_key(record["document"])
+    return compute_action_key(record["document"])
 
 
 def _artifacts(record: Mapping[str, Any]) -> dict[str, Blob]:

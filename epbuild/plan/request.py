@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from epbuild.catalog.catalog import session_keys
-from epbuild.core.safepath import real_path
+from epbuild.catalog.catalog import list_session_keys
+from epbuild.core.safepath import resolve_links
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member
 from epbuild.plan.steps import SessionGroup
@@ -42,22 +42,22 @@ def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain
         "session_files": _digested(_less(target.session_files, target.unkeyed), digests),
         "environment": dict(target.environment),
         **_custom_ops(group, digests),
-        "catalog": {"session": session_keys().revision},
+        "catalog": {"session": list_session_keys().revision},
         "toolchain": toolchain,
     }
 
 
-def worker_document(
+def build_worker_document(
     group: SessionGroup, document: Mapping[str, Any], node_log: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the document that the worker of a session group reads: the key document with all options, and `places`."""
     target = group.target
     eps = [{**ep, "options": dict(planned.provider_options)} for ep, planned in zip(document["eps"], target.eps, strict=True)]
-    here = places(target.eps, group.custom_ops, node_log)
+    here = resolve_places(target.eps, group.custom_ops, node_log)
     return {**document, "eps": eps, "session_options": dict(target.session_options), HERE: here}
 
 
-def places(
+def resolve_places(
     eps: Iterable[PlannedEp], custom_ops: Iterable[CustomOpLibraries], node_log: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the paths and modules by which a worker opens EPs and custom operators on this machine, and the settings of its node log.
@@ -80,7 +80,7 @@ def places(
     }
 
 
-def ep_document(ep: PlannedEp) -> dict[str, Any]:
+def build_ep_document(ep: PlannedEp) -> dict[str, Any]:
     """Return the name, the device and the options that a session gets for an EP."""
     return {
         "name": ep.entry.ep,
@@ -96,7 +96,7 @@ def ep_document(ep: PlannedEp) -> dict[str, Any]:
 
 def _ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
     return {
-        **ep_document(ep),
+        **build_ep_document(ep),
         "options": _less(ep.provider_options, ep.unkeyed),
         "catalog": ep.entry.digest,
         "library": digests[ep.library] if ep.library else None,
@@ -171,4 +171,4 @@ def _less(options: Mapping[str, _Value], left_out: frozenset[str]) -> dict[str, 
 
 
 def _path(library: Path | None) -> str | None:
-    return str(real_path(library)) if library else None
+    return str(resolve_links(library)) if library else None

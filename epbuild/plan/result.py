@@ -236,7 +236,7 @@ _KINDS: Mapping[str | None, tuple[str, Any, type[ActionResult]]] = {
 """Part of the key document to read, its type, and the type of the result, by the document's `kind` (None for a session group)."""
 
 
-def action_records(root: Path) -> ActionRecords:
+def open_action_records(root: Path) -> ActionRecords:
     """Return the action records of the store at `root`."""
     return ActionRecords(root, read_action_record)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
-from epbuild.core.errors import Position, Problem, nearest
+from epbuild.core.errors import Position, Problem, suggest_nearest
 from epbuild.plan.steps import Step
 
 Places = Mapping[str, Position]
@@ -35,7 +35,7 @@ def select_steps(steps: Iterable[Step], selection: Sequence[str], places: Places
     for glob in selection:
         found = match_ids(by_id, glob)
         if not found:
-            hint = nearest(glob, by_id) or "`epbuild plan` lists the steps."
+            hint = suggest_nearest(glob, by_id) or "`epbuild plan` lists the steps."
             unmatched.append(Problem("EPB240", f"no step matches '{glob}'", places.get(glob), hint))
         waiting += found
     kept: set[str] = set()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from epbuild.core.errors import Problem, nearest
+from epbuild.core.errors import Problem, suggest_nearest
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo
-from epbuild.onnxfile.read.sizes import FixedSizes, fit_sizes, shape_text, sized_header, suggest_sizes
+from epbuild.onnxfile.read.sizes import FixedSizes, apply_shapes, fit_sizes, format_shape, suggest_sizes
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member
 from epbuild.plan.target import PlannedEp, PlannedTarget
@@ -38,14 +38,14 @@ def fit_inputs(member: Member, header: ModelHeader) -> Member:
     return replace(member, inputs=_fit(member.input_shapes, header).shapes, denotations=denotations)
 
 
-def header_as_compiled(member: Member, header: ModelHeader) -> ModelHeader:
+def resolve_header(member: Member, header: ModelHeader) -> ModelHeader:
     """Return the header of a member's source with all sizes that the recipe gives to inputs and dimensions."""
-    header = sized_header(header, member.inputs)
+    header = apply_shapes(header, member.inputs)
     inputs, outputs = (tuple(_overridden(value, member.model) for value in values) for values in (header.inputs, header.outputs))
     return dataclasses.replace(header, inputs=inputs, outputs=outputs)
 
 
-def input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:
+def find_input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:
     """Return the problems of the sizes `asked` for inputs of a model with this header."""
     if not asked:
         return []
@@ -53,18 +53,18 @@ def input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHea
     return [_misfit(model, misfit, asked[misfit.input], names) for misfit in _fit(asked, header).misfits]
 
 
-def shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
+def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
     """Return the problems of a member's shapes for a target.
 
     These are invalid sizes of inputs and dimensions, and open dimensions if an EP supports static shapes only. `header` is the source's.
     """
-    problems = [*input_problems(member.name, member.input_shapes, header), *_dimension_problems(member, header)]
+    problems = [*find_input_problems(member.name, member.input_shapes, header), *_dimension_problems(member, header)]
     if not problems and not _may_fall_back(member, target):
         problems += _open_inputs(member, header, target)
     return problems
 
 
-def shape_warnings(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
+def find_shape_warnings(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
     """Return a warning if inputs of a member stay open for an EP that supports static shapes only, and the recipe allows CPU fallback."""
     return list(_open_inputs(member, header, target)) if _may_fall_back(member, target) else []
 
@@ -76,7 +76,7 @@ def _fit(asked: Mapping[str, InputShape], header: ModelHeader) -> FixedSizes:
 def _misfit(model: str, misfit: SizeConflict, asked: InputShape, names: Sequence[str]) -> Problem:
     code = _CODES[misfit.kind]
     if misfit.kind == "unknown":
-        hint = nearest(misfit.input, names) or f"Its inputs: {_few(names)}."
+        hint = suggest_nearest(misfit.input, names) or f"Its inputs: {_few(names)}."
         return Problem(code, f"the model '{model}' has no input '{misfit.input}'", asked.name_where, hint)
     if misfit.dimension is None:
         hint = "Write a size for each dimension, including fixed ones."
@@ -98,7 +98,7 @@ def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem
             message = f"the model '{member.name}' has no input dimension with the name or denotation '{key}'"
             listed = f"Available: {_few(sorted(known))}."
             none = "None of its dimensions has a name or a denotation: set the sizes of whole inputs with 'input_shapes'."
-            yield Problem("EPB263", message, places[key], nearest(key, known) or (listed if known else none))
+            yield Problem("EPB263", message, places[key], suggest_nearest(key, known) or (listed if known else none))
         elif key in names and any(name != key and denotation == key for name, denotation in dimensions if name is not None):
             message = (
                 f"'{key}' is ambiguous: it is the name of a dimension of the model '{member.name}' and the denotation of another"
@@ -147,7 +147,7 @@ def has_fixed_inputs(member: Member) -> bool:
     if not member.has_files:
         return False
     try:
-        inputs = sized_header(read_header(member.graph), member.inputs).inputs
+        inputs = apply_shapes(read_header(member.graph), member.inputs).inputs
     except (OSError, MalformedModel):
         return False
     return all(_is_fixed(_overridden(value, member.model)) for value in inputs if value.elem_type)
@@ -155,7 +155,7 @@ def has_fixed_inputs(member: Member) -> bool:
 
 def _open_inputs(member: Member, header: ModelHeader, target: PlannedTarget) -> Iterator[Problem]:
     ep = next((ep for ep in target.compiling if ep.entry.static_shapes is not None), None)
-    inputs = [_overridden(value, member.model) for value in sized_header(header, _fit(member.input_shapes, header).shapes).inputs]
+    inputs = [_overridden(value, member.model) for value in apply_shapes(header, _fit(member.input_shapes, header).shapes).inputs]
     found = [value for value in inputs if value.elem_type and not _is_fixed(value)]
     if ep is not None and found:
         yield _open(member, ep, found, header)
@@ -163,7 +163,7 @@ def _open_inputs(member: Member, header: ModelHeader, target: PlannedTarget) -> 
 
 def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: ModelHeader) -> Problem:
     rule = ep.entry.static_shapes
-    listed = ", ".join(f"{value.name}{shape_text(value.shape)}" for value in found[:_MAX_NAMED])
+    listed = ", ".join(f"{value.name}{format_shape(value.shape)}" for value in found[:_MAX_NAMED])
     more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     inputs = "an input" if len(found) == 1 else "inputs"
     message = (

@@ -35,7 +35,7 @@ class Shard(Struct, frozen=True):
         return cls(int(number), int(total))
 
 
-def shard_steps(plan: Plan, shard: Shard) -> tuple[str, ...]:
+def select_shard(plan: Plan, shard: Shard) -> tuple[str, ...]:
     """Return the ids that select the steps of a shard with their needs. Empty if there are fewer jobs than shards.
 
     The plan must be made without locating remote models, as each job may have other models on its machine.

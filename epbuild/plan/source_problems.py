@@ -10,22 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from epbuild.core.errors import Problem
 from epbuild.onnxfile.read.model_header import ModelHeader
-from epbuild.plan.shapes import shape_problems
+from epbuild.plan.shapes import find_shape_problems
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import ModelSpec
 
 
-def source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> list[Problem]:
+def find_source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> list[Problem]:
     """Return the problems of the members of a session group. `headers` has the headers of known sources by the member's name."""
     found = list(_unopenable(group, headers))
     for member in group.members:
-        found += data_name_problems(member.name, member.model, member.external if member.has_files else ())
+        found += find_data_name_problems(member.name, member.model, member.external if member.has_files else ())
         if member.name in headers:
-            found += shape_problems(member, headers[member.name], group.target)
+            found += find_shape_problems(member, headers[member.name], group.target)
     return found
 
 
-def data_name_problems(name: str, model: ModelSpec, locations: Iterable[str]) -> Iterator[Problem]:
+def find_data_name_problems(name: str, model: ModelSpec, locations: Iterable[str]) -> Iterator[Problem]:
     """Yield a problem for each external data file that has the name under which the graph of model `name` is staged."""
     for location in locations:
         if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{name}.onnx"):

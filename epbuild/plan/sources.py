@@ -16,7 +16,7 @@ from msgspec import Struct
 from epbuild.cache.digests import StatKey
 from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.core.errors import PlanError, Problem
-from epbuild.core.safepath import climbs, is_anchored, is_file, is_inside, leaves, real_path
+from epbuild.core.safepath import has_parent_part, is_anchored, is_file, is_inside, is_outside, resolve_links
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
@@ -140,7 +140,7 @@ def _graph_path(model: ModelSpec, base: Path) -> Path:
         )
         hint = f"Install {package} there, or write package:<name>==<version>/<file> to fetch it."
         raise _error("EPB206", model, message, hint)
-    if not file or is_anchored(file) or climbs(file):
+    if not file or is_anchored(file) or has_parent_part(file):
         raise _error("EPB206", model, f"'{model.path}' does not name a file inside the package '{package}'", None)
     return folder / file
 
@@ -182,7 +182,7 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
         return None
     data, named = folder / location, model.external_data
     where = model.path_where if named is None else named.where
-    outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or leaves(location)
+    outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or is_outside(location)
     if not outside and not is_file(data):
         place = "beside the model" if named is None else f"in {named.name}"
         message = f"the model '{model.name}' refers to the external data file {location}, which does not exist {place}"
@@ -214,7 +214,7 @@ def _is_plainly_in(folder: Path, location: str) -> bool:
 
 def _beside_link(graph: Path, location: str) -> bool:
     """Return whether graph and data are links into one folder, as in content stores. Staging puts them side by side again."""
-    return real_path(graph.parent / location).parent == real_path(graph).parent
+    return resolve_links(graph.parent / location).parent == resolve_links(graph).parent
 
 
 def _error(code: str, model: ModelSpec, message: str, hint: str | None) -> PlanError:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from epbuild.catalog.catalog import session_keys
+from epbuild.catalog.catalog import list_session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import KnownDifference, Limitation
-from epbuild.core.digest import fingerprint_of
+from epbuild.core.digest import hash_values
 from epbuild.core.errors import Position
 from epbuild.recipe.model import DeviceChoice, GraphOptimization, ToolchainSpec
 
@@ -77,7 +77,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     def fingerprint(self) -> str:
         """Digest of all fields of the target and of the catalog entries of its EPs. It is the same in every process."""
         eps = [[ep.entry.fingerprint, *_ordered_fields(ep, without="entry")] for ep in self.eps]
-        return fingerprint_of([*_ordered_fields(self, without="eps"), eps])
+        return hash_values([*_ordered_fields(self, without="eps"), eps])
 
     @property
     def title(self) -> str:
@@ -118,12 +118,12 @@ class PlannedTarget(Struct, frozen=True, dict=True):
         return "; ".join(dict.fromkeys((*(row.why for row in self.known_differences), *accepted))) or None
 
     def limitations(self, reported: str, act: Literal["compile", "load"]) -> Iterator[tuple[str, Limitation]]:
-        """Yield the known limitations that explain the `reported` text of a compile or a load, each with the name of its EP."""
+        """Yield the known limitations that explain the `quote_report` text of a compile or a load, each with the name of its EP."""
         for ep in self.eps:
             for limitation in ep.entry.cannot:
                 if limitation.shows(reported, act, ep.device.type, ep.provider_options):
                     yield ep.entry.ep, limitation
-        for limitation in session_keys().cannot:
+        for limitation in list_session_keys().cannot:
             if limitation.shows(reported, act, None, {}):
                 yield "ONNX Runtime", limitation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from epbuild.catalog.catalog import Catalog
-from epbuild.catalog.packagings import environments, find_additions, find_exclusion, runtimes
+from epbuild.catalog.packagings import find_additions, find_exclusion, find_runtimes, format_environments
 from epbuild.core.errors import Problem
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import ToolchainSpec
@@ -13,7 +13,7 @@ from epbuild.recipe.model import ToolchainSpec
 _Eps = Mapping[str, PlannedEp]
 
 
-def toolchain_package_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalog, *, is_default: bool) -> Iterator[Problem]:
+def find_toolchain_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalog, *, is_default: bool) -> Iterator[Problem]:
     """Yield the problems of a toolchain's packages for the EPs of its targets. `is_default` says that the recipe has no such toolchain.
 
     The environment of an interpreter may contain more than its packages.
@@ -34,7 +34,7 @@ def toolchain_package_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Cat
     plugins = [ep for ep in eps.values() if ep.entry.kind == "plugin"]
     if lacking:
         message = f"the toolchain '{toolchain.name}' has no package for {' and for '.join(ep.entry.ep for ep in lacking)}"
-    elif plugins and not runtimes(named):
+    elif plugins and not find_runtimes(named):
         message, lacking = f"the toolchain '{toolchain.name}' has no package for ONNX Runtime", plugins
     else:
         return
@@ -46,9 +46,9 @@ def toolchain_package_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Cat
     elif additions is not None:
         hint = f"Add {', '.join(additions)} to its packages."
     elif len(lacking) == len(eps) == 1:
-        hint = f"Replace its packages by {environments(packagings[0])}."
+        hint = f"Replace its packages by {format_environments(packagings[0])}."
     else:
-        own = ", and ".join(f"{ep.entry.ep} {environments(each)}" for ep, each in zip(lacking, packagings, strict=True))
+        own = ", and ".join(f"{ep.entry.ep} {format_environments(each)}" for ep, each in zip(lacking, packagings, strict=True))
         hint = f"The packages of its EPs exclude each other: define a separate target and toolchain for each EP, {own}."
     yield Problem("EPB257", message, toolchain.where, hint)
 

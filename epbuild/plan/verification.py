@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.facts import Numbers, Thresholds
-from epbuild.core.errors import Position, Problem, nearest
+from epbuild.core.errors import Position, Problem, suggest_nearest
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.made import Made
@@ -26,7 +26,7 @@ from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.steps import InTarget, Plan, SessionGroup, Step
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import MadeInputs, VerifyChoice
-from epbuild.recipe.models import overlaid
+from epbuild.recipe.models import overlay_choice
 from epbuild.recipe.names import is_glob
 from epbuild.recipe.patterns import FileFinder
 
@@ -99,7 +99,7 @@ class Verification(InTarget):
 
     @property
     def id(self) -> str:
-        return verification_id(self.group, self.target.name)
+        return make_verification_id(self.group, self.target.name)
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -142,13 +142,13 @@ class Verification(InTarget):
         return {item.group.id: item for item in self.compiled}[checked.session]
 
 
-def needs_real_device(plan: Plan, step: Step) -> bool:
+def is_real_device_needed(plan: Plan, step: Step) -> bool:
     """Return whether a step of a plan runs on a real device only."""
     action = plan.actions.get(step.action)
     return isinstance(action, Verification) and action.is_on_real_device
 
 
-def verification_id(group: str, target: str) -> str:
+def make_verification_id(group: str, target: str) -> str:
     return f"verify:{group}/{target}"
 
 
@@ -169,7 +169,7 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
 def choose_check(member: Member, own: VerifyChoice | None) -> VerifyChoice | None:
     """Return the settings of a member's check: its group's, completed by its model's. None if it is not checked."""
     base = member.model.verify
-    choice = overlaid(own, base)
+    choice = overlay_choice(own, base)
     return choice if choice is not None and choice.wanted else None
 
 
@@ -222,10 +222,12 @@ def _unknown_inputs(checked: CheckedMember, header: ModelHeader) -> Iterator[Pro
         if name not in names:
             message = f"the model '{checked.name}' has no input '{name}'; it has: {', '.join(names)}"
             where: Position = made.places.get(name, checked.choice.where) if made is not None else checked.choice.where
-            yield Problem("EPB291", message, where, nearest(name, names))
+            yield Problem("EPB291", message, where, suggest_nearest(name, names))
 
 
-def verification_document(action: Verification, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
+def build_verification_document(
+    action: Verification, digests: Mapping[Path, str], toolchain: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the key document of a verification whose session groups have results. `digests` has the SHA-256 of its files."""
     first = action.compiled[0].document
     return {

@@ -7,7 +7,7 @@ from pathlib import Path
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.cache.blobs import BlobSource
 from epbuild.core.canonical import JsonFile
-from epbuild.core.digest import Blob, file_digest
+from epbuild.core.digest import Blob, hash_file
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.onnxfile.edit.rewrite import relink
 from epbuild.output.files import MergedHeader, MergedModel, OutputFile, RelinkedModel, UserFile
@@ -86,5 +86,5 @@ class ArtifactBuilder:
     def _stage(self, path: str, role: Role) -> Artifact:
         """Register a file that was written below the folder."""
         file = self._folder / path
-        self._staged[path] = Artifact(path, role, file.stat().st_size, file_digest(file), file)
+        self._staged[path] = Artifact(path, role, file.stat().st_size, hash_file(file), file)
         return self._staged[path]

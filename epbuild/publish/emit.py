@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from epbuild.archive.artifact import Artifact, Copy, changed
+from epbuild.archive.artifact import Artifact, Copy, make_changed_error
 from epbuild.cache.blobs import BlobSource
 from epbuild.cache.digests import Digests
 from epbuild.core.atomic import rename, sync_directory, sync_file, write_new
 from epbuild.core.canonical import JsonFile
 from epbuild.core.clone import copy_open_file
-from epbuild.core.digest import Hasher, Write, digest_of, hash_into
+from epbuild.core.digest import Hasher, Write, hash_bytes, hash_into
 from epbuild.core.directory import prepare, swap_in, workplace
-from epbuild.core.entries import HiddenFolders, free_name, is_special
+from epbuild.core.entries import HiddenFolders, choose_free_name, is_special
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
 from epbuild.core.safepath import open_raw
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.output.existing import Written
 from epbuild.output.provenance import is_statement_about
-from epbuild.output.tree import OutputTree, image_annotations, image_tag, render_statement
+from epbuild.output.tree import OutputTree, build_image_annotations, get_image_tag, render_statement
 from epbuild.plan.outputs import PROVENANCE
 from epbuild.plan.steps import Emission
 from epbuild.publish.artifacts import ArtifactBuilder
@@ -150,7 +150,7 @@ class OutputWriter:
             self._refuse_foreign(beside, owned=owned)
             data = _render_statement(tree, [Artifact(path.name, "asset", made.size, made.digest), *artifacts]).data
             (draft / beside.name).write_bytes(data)
-            files[beside.name] = {"digest": digest_of(data), "size": len(data)}
+            files[beside.name] = {"digest": hash_bytes(data), "size": len(data)}
         self._written.announce(files)
         as_written = self._written.archive_as_written(path)
         for name in reversed(files):  # the archive last: its statement is there before it is
@@ -166,10 +166,10 @@ class OutputWriter:
 
     def write_image(self, artifacts: Sequence[Artifact]) -> Files:
         """Write an OCI image of the artifacts, and push it if the emission names a registry. Raises what `push` raises."""
-        from epbuild.archive.oci import image
+        from epbuild.archive.oci import build_image
 
         emission = self._emission
-        made = image(self._compress_layers(artifacts), image_annotations(emission), tag=image_tag(emission))
+        made = build_image(self._compress_layers(artifacts), build_image_annotations(emission), tag=get_image_tag(emission))
         generated = [Artifact.generated(document.path, "asset", document.data) for document in made.documents]
         files = [*made.blobs, *generated]
         if emission.push_only and emission.registry is not None:
@@ -226,7 +226,7 @@ class OutputWriter:
 
     def _check(self, artifact: Artifact, digest: str | None) -> None:
         if digest != artifact.sha256:
-            raise changed(artifact.path, StepId(self._emission.id))
+            raise make_changed_error(artifact.path, StepId(self._emission.id))
 
     def _keep(self, artifact: Artifact, path: Path, existing: Path) -> bool:
         """Make `path` a link to the file `existing`, if that has the content."""
@@ -304,7 +304,7 @@ def _is_same(there: Path, path: Path) -> bool:
 
 def _save(path: Path) -> Path:
     """Give the file at `path` another name beside it, before a new file replaces it. Return that name."""
-    kept = free_name(path, path)
+    kept = choose_free_name(path, path)
     try:
         os.link(path, kept, follow_symlinks=False)
     except FileExistsError:  # a file with the same content

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from epbuild.cache.digests import Digests, StatKey, unchanged
+from epbuild.cache.digests import Digests, StatKey, is_unchanged
 from epbuild.core.defaults import STATEMENT
 from epbuild.core.directory import Owned, prepare, recover_swaps, swap_in
 from epbuild.core.entries import HiddenFolders
@@ -130,7 +130,7 @@ class Emitted(Owned):
 
     def as_written(self, folder: Path) -> Collection[str]:
         """Return the files to remove that have not changed since `plan_removal`."""
-        return {name for name, key in self._keys.items() if unchanged(folder / name, key)}
+        return {name for name, key in self._keys.items() if is_unchanged(folder / name, key)}
 
 
 def _list_files(directory: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from epbuild.engine.events import Event
 from epbuild.output.existing import read_listed_files
 from epbuild.plan.result import CompileResult
 from epbuild.plan.steps import SessionGroup
-from epbuild.verify.expectations import shared_bytes
+from epbuild.verify.expectations import measure_shared_bytes
 
 Files = Mapping[str, Mapping[str, Any]]
 """The `digest` and the `size` in bytes of each file of an output, by its POSIX path in it."""
@@ -105,7 +105,7 @@ def compute_savings(group: SessionGroup, result: CompileResult) -> SharingSaved 
     if not group.share:
         return None
     step = group.steps[-1]
-    measured = shared_bytes(group, result)
+    measured = measure_shared_bytes(group, result)
     if measured is not None:
         return SharingSaved(step, measured.alone, measured.shared, measured=True)
     users = Counter(name for model in result.models for name in {*model.binaries, *model.data})

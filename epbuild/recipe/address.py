@@ -10,9 +10,9 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epbuild.core.errors import BadText, Position, Problem, nearest
+from epbuild.core.errors import BadText, Position, Problem, suggest_nearest
 from epbuild.recipe.paths import PACKAGE, RELEASE, SCHEME
-from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
+from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, format_choices, quote_text
 from epbuild.recipe.requirement import read_requirement
 
 _PACKAGE_FORM = f"{PACKAGE}<name>==<version>/<file>"
@@ -107,7 +107,7 @@ Address = WebAddress | ObjectAddress | HubAddress | PackageAddress
 """`text` is the whole address as in the recipe, `str()` the address without secrets, and `file` the POSIX path of the file."""
 
 
-def beside(address: Address, location: str) -> Address:
+def resolve_beside(address: Address, location: str) -> Address:
     """Return the address of the file at `location`, relative to the folder of this one, with the query of this one."""
     file = str(PurePosixPath(location))
     if isinstance(address, WebAddress):
@@ -123,7 +123,7 @@ def is_immutable(address: Address) -> bool:
     )
 
 
-def address_problem(path: str, where: Position, *, pinned: bool) -> Problem | None:
+def find_address_problem(path: str, where: Position, *, pinned: bool) -> Problem | None:
     """Return the problem of a model's address, or None. `pinned`: the recipe has the file's SHA-256."""
     try:
         address = parse_address(path)
@@ -147,8 +147,8 @@ def parse_address(text: str) -> Address:
             "http:// is not allowed: downloads can be altered in transit", "Use https://, or download the file yourself."
         )
     if found is None or scheme not in _FORMS:
-        hint = nearest(scheme, _FORMS) or f"Supported: {one_of(_FORMS)}; everything else is a path."
-        raise BadAddress(f"models cannot be fetched from {quoted(found[0] if found else text)}", hint)
+        hint = suggest_nearest(scheme, _FORMS) or f"Supported: {format_choices(_FORMS)}; everything else is a path."
+        raise BadAddress(f"models cannot be fetched from {quote_text(found[0] if found else text)}", hint)
     rest = text[found.end() :]
     server = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if "@" in server and (scheme != "hf" or ":" in server):
@@ -199,7 +199,7 @@ def _hub(text: str, rest: str) -> HubAddress:
         raise _malformed(text, "hf", "does not name a file of a repository")
     repository = f"{owner}/{name}"
     if not _REPOSITORY.fullmatch(repository):
-        raise _malformed(text, "hf", f"has an invalid repository name {quoted(repository)}")
+        raise _malformed(text, "hf", f"has an invalid repository name {quote_text(repository)}")
     _check_path(text, "hf", file)
     return HubAddress(repository, file, revision)
 
@@ -208,10 +208,10 @@ def _package(text: str) -> PackageAddress:
     release, _, file = text.removeprefix(PACKAGE).partition("/")
     requirement = read_requirement(release)
     if requirement.version is None or not requirement.is_plain:
-        message = f"{quoted(release)} does not name exactly one version of a package"
+        message = f"{quote_text(release)} does not name exactly one version of a package"
         raise BadAddress(message, f"Write {_PACKAGE_FORM}, with one version.")
     if not file.isprintable():
-        raise BadAddress(f"{quoted(text)} contains a control character", f"Write {_PACKAGE_FORM}.")
+        raise BadAddress(f"{quote_text(text)} contains a control character", f"Write {_PACKAGE_FORM}.")
     _check_path(text, "package", file)
     return PackageAddress(requirement.distribution, requirement.version, file)
 
@@ -224,4 +224,4 @@ def _check_path(text: str, scheme: str, path: str) -> None:
 
 
 def _malformed(text: str, scheme: str, reason: str) -> BadAddress:
-    return BadAddress(f"{quoted(text.partition('?')[0])} {reason}", f"Write {_ALL_FORMS[scheme]}.")
+    return BadAddress(f"{quote_text(text.partition('?')[0])} {reason}", f"Write {_ALL_FORMS[scheme]}.")

@@ -12,7 +12,7 @@ from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, ScalarNode
 from epbuild.recipe.problems import TEMPLATE, WRONG_VALUE
 from epbuild.recipe.remote_address import PUBLIC_KEY, CacheChoice, RemoteAddress, parse_remote
-from epbuild.recipe.template import variables_in
+from epbuild.recipe.template import find_variables
 
 _KEY_FORM = "`epbuild cache key` creates a key pair. Write its public key here: 'ed25519:' and 44 characters of Base64."
 
@@ -28,7 +28,7 @@ def read_cache(fields: MappingReader) -> CacheChoice:
     return CacheChoice(fields.where, _remote(fields), tuple(dict.fromkeys(trust)))
 
 
-def environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -> list[Problem]:
+def find_environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -> list[Problem]:
     """Refuse an address that holds a variable of the environment, itself or through one of the recipe's `variables`.
 
     Otherwise a foreign recipe could send any variable to any server.
@@ -47,7 +47,7 @@ def environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -> lis
 
 def _names_in(node: Node) -> frozenset[str]:
     """Return the names that a node's text refers to."""
-    return variables_in(node.value) if isinstance(node, ScalarNode) and isinstance(node.value, str) else frozenset()
+    return find_variables(node.value) if isinstance(node, ScalarNode) and isinstance(node.value, str) else frozenset()
 
 
 def _remote(fields: MappingReader) -> RemoteAddress | None:

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from epbuild.core.digest import digest_of
+from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem, RecipeError
-from epbuild.core.safepath import is_file, is_folder, open_regular, real_path
-from epbuild.core.schemas import schema, schema_text
+from epbuild.core.safepath import is_file, is_folder, open_regular, resolve_links
+from epbuild.core.schemas import read_schema, read_schema_text
 from epbuild.recipe.fields import MappingReader
-from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, merged, pruned, without
+from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, drop_keys, merge_nodes, prune_paths
 from epbuild.recipe.paths import is_same
-from epbuild.recipe.problems import CANNOT_READ, SYNTAX, TEMPLATE, TOO_LARGE, UNKNOWN_KEY, WRONG_VALUE, quoted
+from epbuild.recipe.problems import CANNOT_READ, SYNTAX, TEMPLATE, TOO_LARGE, UNKNOWN_KEY, WRONG_VALUE, quote_text
 from epbuild.recipe.schema import judge_key
 from epbuild.recipe.source import MAX_BYTES, read
 
@@ -84,13 +84,13 @@ class _Composer:
             if self._is_full:
                 break
             try:
-                part = self._part(path, name, where, (*above, real_path(path)))
+                part = self._part(path, name, where, (*above, resolve_links(path)))
             except RecipeError as error:
                 self.stopped += error.problems
             else:
-                root = merged(root, part) if root else part
-        own = without(source.root, (_EXTENDS, _INCLUDE))
-        return merged(root, own) if root else own
+                root = merge_nodes(root, part) if root else part
+        own = drop_keys(source.root, (_EXTENDS, _INCLUDE))
+        return merge_nodes(root, own) if root else own
 
     def _named(self, path: Path, root: MappingNode) -> Iterator[tuple[str, Position]]:
         """Yield the files that a file is based on, the lowest first."""
@@ -98,7 +98,7 @@ class _Composer:
             found for key in (_EXTENDS, _INCLUDE) if key in root.entries for found in judge_key(key, root.entries[key].node)
         ]
         self.problems += [violation.problem for violation in violations]
-        fields = MappingReader(pruned(root, [violation.path for violation in violations]), self.problems, path)
+        fields = MappingReader(prune_paths(root, [violation.path for violation in violations]), self.problems, path)
         base = fields.text(_EXTENDS)
         names = [(base, fields.where_of(_EXTENDS))] if base else []
         for name, where in [*names, *fields.texts(_INCLUDE)]:
@@ -117,10 +117,10 @@ class _Composer:
         """Return the tree of a file that the one at `path` names. Raises RecipeError if the file cannot be used."""
         part = _beside(path, name)
         self.names[part] = None
-        place = real_path(part)
+        place = resolve_links(part)
         if place in above:
             circle = " → ".join(file.name for file in (*above[above.index(place) :], place))
-            raise _refused(WRONG_VALUE, f"the file {quoted(name)} extends or includes itself: {circle}", where)
+            raise _refused(WRONG_VALUE, f"the file {quote_text(name)} extends or includes itself: {circle}", where)
         if len(above) > MAX_FILE_DEPTH:
             message = f"files that extend and include each other are nested more than {MAX_FILE_DEPTH} deep"
             raise _refused(TOO_LARGE, message, where)
@@ -128,7 +128,7 @@ class _Composer:
             if not is_file(part):
                 what = "not a file" if os.path.lexists(part) else "no such file"
                 hint = "Paths are relative to the file that contains them."
-                raise _refused(CANNOT_READ, f"{what}: {quoted(name)}", where, hint)
+                raise _refused(CANNOT_READ, f"{what}: {quote_text(name)}", where, hint)
             content = _content(part)
             if not place.is_relative_to(above[0].parent):
                 _check_ours(content, name, where)
@@ -152,10 +152,10 @@ def _check_ours(content: bytes, name: str, where: Position) -> None:
     except RecipeError as error:
         found = error.problems[0].where
         line = f" (line {found.line})" if isinstance(found, Position) else ""
-        raise _refused(SYNTAX, f"the file {quoted(name)} is not YAML that a recipe can contain{line}", where, hint) from None
-    foreign = [entry.name_where.line for key, entry in keys.items() if key not in schema("recipe")["properties"]]
+        raise _refused(SYNTAX, f"the file {quote_text(name)} is not YAML that a recipe can contain{line}", where, hint) from None
+    foreign = [entry.name_where.line for key, entry in keys.items() if key not in read_schema("recipe")["properties"]]
     if foreign:
-        message = f"the file {quoted(name)} is not a part of a recipe: line {foreign[0]} has a key that recipes do not have"
+        message = f"the file {quote_text(name)} is not a part of a recipe: line {foreign[0]} has a key that recipes do not have"
         raise _refused(UNKNOWN_KEY, message, where, hint)
 
 
@@ -227,9 +227,9 @@ def _check_version(root: MappingNode) -> None:
 _READ = re.compile(rb"\$\{env\.([^\s=${}:<>]+)")
 
 
-def digest_of_texts(contents: Sequence[bytes], environment: Mapping[str, str], settings: Sequence[str]) -> str:
+def hash_texts(contents: Sequence[bytes], environment: Mapping[str, str], settings: Sequence[str]) -> str:
     """Return the SHA-256 in hex of everything that a recipe depends on: the schema, its texts, and the values of their templates."""
     read = sorted({name.decode(errors="replace") for content in contents for name in _READ.findall(content)})
     values = [*(f"{name}={environment.get(name)!a}" for name in read), *settings]
-    parts = [schema_text("recipe").encode(), *contents, *(text.encode(errors="surrogateescape") for text in values)]
-    return digest_of(b"".join(sha256(part).digest() for part in parts))
+    parts = [read_schema_text("recipe").encode(), *contents, *(text.encode(errors="surrogateescape") for text in values)]
+    return hash_bytes(b"".join(sha256(part).digest() for part in parts))

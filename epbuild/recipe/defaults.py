@@ -15,17 +15,17 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from epbuild.catalog.catalog import entries_for, full_name, known_eps
+from epbuild.catalog.catalog import entries_for, get_full_name, known_eps
 from epbuild.catalog.catalog import entry as find_packaging
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Start
 from epbuild.catalog.normalize import BadValue, normalize
-from epbuild.core.errors import Position, Problem, nearest
+from epbuild.core.errors import Position, Problem, suggest_nearest
 from epbuild.recipe.listed_models import read_listed
 from epbuild.recipe.model import Defaults
-from epbuild.recipe.names import is_name_part, matching, name_problem
-from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, extent, render
-from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, UNKNOWN_KEY, WRONG_VALUE, one_of, quoted
+from epbuild.recipe.names import is_name_part, match_names, name_problem
+from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, measure_extent, render
+from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, UNKNOWN_KEY, WRONG_VALUE, format_choices, quote_text
 from epbuild.recipe.requirement import read_requirement
 from epbuild.recipe.template import TemplateNames
 
@@ -98,7 +98,7 @@ def _name_of_folder(file: Path, where: Position, problems: list[Problem]) -> Nod
     name = file.absolute().parent.name
     if name_problem(name, where) is None:
         return _text(where, name)
-    message = f"the recipe has no name, and the name of its folder, {quoted(name)}, is not a valid one"
+    message = f"the recipe has no name, and the name of its folder, {quote_text(name)}, is not a valid one"
     problems.append(Problem(MISSING_KEY, message, where, "Add `name:` with a name of letters and digits."))
     return None
 
@@ -190,7 +190,7 @@ class _Targets:
             return [*fitting, *self._written][0]
         if not self._written and ep in known_eps() and not entries_for(ep)[0].sources:
             return None  # the planner says that the EP compiles nothing
-        hint = f"Toolchains: {one_of(fitting or self._written)}." if self._written else None
+        hint = f"Toolchains: {format_choices(fitting or self._written)}." if self._written else None
         message = f"the key 'toolchain' is missing in targets.{name}"
         self._problems.append(Problem(MISSING_KEY, message, target.node.where, hint))
         return None
@@ -217,7 +217,7 @@ class _Targets:
         has_key = start is not None and start.key is not None
         is_type = key == "device" and not has_key and packaging is not None and bool(packaging.devices)
         if packaging is None or not (option or is_type):
-            message = f"unknown key {quoted(key)} in a target for {ep}"
+            message = f"unknown key {quote_text(key)} in a target for {ep}"
             self._problems.append(Problem(UNKNOWN_KEY, message, given.name_where, _device_hint(packaging)))
             return
         value = self._matrix(key, given, packaging, option, entries)
@@ -232,7 +232,7 @@ class _Targets:
         written = _node(entries, "provider_options")
         if isinstance(written, MappingNode):
             if option in written.entries:
-                message = f"{quoted(key)} is short for the option {quoted(option)}, which is also set"
+                message = f"{quote_text(key)} is short for the option {quote_text(option)}, which is also set"
                 self._problems.append(Problem(WRONG_VALUE, message, written.entries[option].name_where, "Remove one of them."))
             options |= written.entries
         options[option] = KeyedNode(given.name_where, value)
@@ -248,7 +248,7 @@ class _Targets:
             self._problems.append(problem)
             return None
         if "matrix" in entries:
-            message = f"a target with a matrix cannot have a list for {quoted(key)}"
+            message = f"a target with a matrix cannot have a list for {quote_text(key)}"
             hint = f"Make the list an axis, as in `matrix: {{{key}: [...]}}`, and write `{key}: ${{matrix.{key}}}`."
             self._problems.append(Problem(WRONG_VALUE, message, given.node.where, hint))
             return None
@@ -272,7 +272,7 @@ def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None)
     if problem := _unknown_product(key, item, packaging, option):
         return problem
     if not is_name_part(text):
-        message = f"the value {quoted(text)} cannot be part of a target's name"
+        message = f"the value {quote_text(text)} cannot be part of a target's name"
         return Problem(BAD_NAME, message, item.where, f"Define a separate target for it: `{key}: {text}`.")
     if option is None:
         return None
@@ -280,7 +280,7 @@ def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None)
     try:
         normalize(found, text, booleans=packaging.booleans, names=packaging.canonical_names(option))
     except BadValue as error:
-        return Problem("EPB212", f"option {quoted(option)}: {error.message}", item.where, error.hint)
+        return Problem("EPB212", f"option {quote_text(option)}: {error.message}", item.where, error.hint)
     return None
 
 
@@ -305,15 +305,15 @@ def _unknown_product(key: str, node: Node, packaging: EpEntry, option: str | Non
     products = [product for row in rows for product in row.products]
     if not products:
         return None
-    hint = nearest(text, products) or f"Write a name of the {key}, such as {products[-1]} or {rows[-1].name}."
-    return Problem("EPB212", f"the catalog has no {key} {quoted(text)}", node.where, hint)
+    hint = suggest_nearest(text, products) or f"Write a name of the {key}, such as {products[-1]} or {rows[-1].name}."
+    return Problem("EPB212", f"the catalog has no {key} {quote_text(text)}", node.where, hint)
 
 
 def _device_hint(packaging: EpEntry | None) -> str:
     """Return what to write in place of a key that an EP does not have."""
     start = packaging.start if packaging is not None else None
     if start is not None and start.key is not None:
-        return f"Write {quoted(start.key)}, such as `{start.key}: {start.example}`."
+        return f"Write {quote_text(start.key)}, such as `{start.key}: {start.example}`."
     if start is not None and start.option is not None:
         return f"Write `provider_options: {{{start.option}: {start.example}}}`."
     if packaging is not None and packaging.devices:
@@ -341,7 +341,7 @@ def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Proble
                         MISSING_KEY,
                         message,
                         entry.node.where,
-                        f"List the models, or name the group after a model: there is no model {quoted(name)}.",
+                        f"List the models, or name the group after a model: there is no model {quote_text(name)}.",
                     )
                 )
     if default is None:
@@ -350,13 +350,13 @@ def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Proble
             if name in grouped or name_problem(name, entry.name_where):
                 continue
             if name == DEFAULT_GROUPS:
-                message = f"the model {quoted(name)} is in no group, and a group cannot have that name"
+                message = f"the model {quote_text(name)} is in no group, and a group cannot have that name"
                 problems.append(
                     Problem(BAD_NAME, message, entry.name_where, f"Write `groups: {{<name>: {{models: [{name}]}}}}`.")
                 )
                 continue
             if name in found:
-                message = f"the model {quoted(name)} is in no group, and the group with its name has other models"
+                message = f"the model {quote_text(name)} is in no group, and the group with its name has other models"
                 hint = f"Add it to a group; or write `groups: {{{DEFAULT_GROUPS}: none}}` to build only what groups name."
                 problems.append(Problem(BAD_NAME, message, found[name].name_where, hint))
                 continue
@@ -382,7 +382,7 @@ def _members(group: Node, models: Collection[str]) -> Iterator[str]:
     listed = _node(group.entries, "models") if isinstance(group, MappingNode) else None
     for item in listed.items if isinstance(listed, SequenceNode) else ():
         name = _string(_node(item.entries, "model") if isinstance(item, MappingNode) else item)
-        yield from matching(name, models)
+        yield from match_names(name, models)
 
 
 def _environment(start: Start, where: Position) -> MappingNode:
@@ -395,7 +395,7 @@ def _environment(start: Start, where: Position) -> MappingNode:
 def _full_name(entries: Mapping[str, KeyedNode]) -> str:
     """Return the EP of a target by ONNX Runtime's name. A name that is unknown, or has a template, stays as it is."""
     name = _string(_node(entries, "ep"))
-    return full_name(name) or name
+    return get_full_name(name) or name
 
 
 def _start(ep: str) -> Start | None:
@@ -464,8 +464,8 @@ def _with_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> Mappin
 
 
 def _sequence(where: Position, items: Sequence[Node]) -> SequenceNode:
-    return SequenceNode(where, tuple(items), *extent(items))
+    return SequenceNode(where, tuple(items), *measure_extent(items))
 
 
 def _mapping(where: Position, entries: Mapping[str, KeyedNode], gaps: Iterable[str] = ()) -> MappingNode:
-    return MappingNode(where, entries, *extent([entry.node for entry in entries.values()]), frozenset(gaps))
+    return MappingNode(where, entries, *measure_extent([entry.node for entry in entries.values()]), frozenset(gaps))

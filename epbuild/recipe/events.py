@@ -15,8 +15,27 @@ from typing import Any, NamedTuple, NoReturn
 from yaml import AliasEvent, Event, MappingEndEvent, NodeEvent, ScalarEvent, SequenceEndEvent, SequenceStartEvent, StreamEndEvent
 
 from epbuild.core.errors import Position, Problem, RecipeError
-from epbuild.recipe.nodes import MAX_DEPTH, MAX_NODES, KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, extent
-from epbuild.recipe.problems import DUPLICATE_KEY, SYNTAX, TOO_LARGE, UNUSABLE, WRONG_TYPE, WRONG_VALUE, code_point, quoted
+from epbuild.recipe.nodes import (
+    MAX_DEPTH,
+    MAX_NODES,
+    KeyedNode,
+    MappingNode,
+    Node,
+    Scalar,
+    ScalarNode,
+    SequenceNode,
+    measure_extent,
+)
+from epbuild.recipe.problems import (
+    DUPLICATE_KEY,
+    SYNTAX,
+    TOO_LARGE,
+    UNUSABLE,
+    WRONG_TYPE,
+    WRONG_VALUE,
+    format_code_point,
+    quote_text,
+)
 
 # A number as JSON writes it. Everything else that some YAML calls a number is text: `012`, `0x1F`, `1:30`, `1_000`, `.5`, `.inf`.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)((?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")
@@ -96,7 +115,7 @@ class EventReader:
         text: str = event.value
         # The text as a whole has no such character, but an escape may stand for one.
         if event.style == '"' and (unusable := UNUSABLE.search(text)):
-            self._note(WRONG_VALUE, f"the character {code_point(unusable[0])} is not allowed here", event)
+            self._note(WRONG_VALUE, f"the character {format_code_point(unusable[0])} is not allowed here", event)
             text = UNUSABLE.sub("\N{REPLACEMENT CHARACTER}", text)
         return ScalarNode(self._where(event), _plain_scalar(text) if event.implicit[0] else text, text)
 
@@ -104,7 +123,7 @@ class EventReader:
         items = []
         while type(item := next(self._events)) is not SequenceEndEvent:
             items.append(self._node(item, depth + 1))
-        return SequenceNode(self._where(event), tuple(items), *extent(items))
+        return SequenceNode(self._where(event), tuple(items), *measure_extent(items))
 
     def _mapping(self, event: NodeEvent, depth: int) -> MappingNode:
         entries: dict[str, KeyedNode] = {}
@@ -123,7 +142,7 @@ class EventReader:
             first = merge_where if is_merge else (entries[written].name_where if written in entries else None)
             if first is not None:
                 place = f"line {first.line}, column {first.column}"
-                self._note(DUPLICATE_KEY, f"duplicate key {quoted(written)}; first at {place}", key_event)
+                self._note(DUPLICATE_KEY, f"duplicate key {quote_text(written)}; first at {place}", key_event)
             elif is_merge:
                 merge_where = name_where
                 merged = self._merged(value, value_event)
@@ -132,7 +151,7 @@ class EventReader:
         for mapping in merged:
             for name, entry in mapping.entries.items():
                 entries.setdefault(name, entry)
-        return MappingNode(self._where(event), entries, *extent([entry.node for entry in entries.values()]))
+        return MappingNode(self._where(event), entries, *measure_extent([entry.node for entry in entries.values()]))
 
     def _merged(self, value: Node, event: Event) -> list[MappingNode]:
         """Return the mappings of a merge key: one, or a list in which the earlier ones win."""
@@ -145,9 +164,9 @@ class EventReader:
     def _anchored(self, event: Any, depth: int) -> Node:
         name: Any = event.anchor
         if name in self._open_anchors:
-            self._stop(SYNTAX, f"the alias {quoted('*' + name)} refers to a value that contains it", event)
+            self._stop(SYNTAX, f"the alias {quote_text('*' + name)} refers to a value that contains it", event)
         if name not in self._anchors:
-            self._stop(SYNTAX, f"undefined alias {quoted('*' + name)}: no anchor '&{name}' comes before it", event)
+            self._stop(SYNTAX, f"undefined alias {quote_text('*' + name)}: no anchor '&{name}' comes before it", event)
         node = self._anchors[name]
         if depth + node.height > MAX_DEPTH:
             self._too_deep(event)

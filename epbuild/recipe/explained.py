@@ -13,15 +13,26 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from epbuild.catalog.catalog import entries_for, known_eps
-from epbuild.catalog.preparations import preparation
+from epbuild.catalog.preparations import get_preparation
 from epbuild.core.errors import Position
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.recipe.defaults import DEFAULT_GROUPS, DEVICE_KEYS
 from epbuild.recipe.load import LoadedRecipe, load_with_nodes
 from epbuild.recipe.model import GroupSpec, PrepareStep, Recipe
 from epbuild.recipe.models import BUILT_IN
-from epbuild.recipe.nodes import KeyedNode, KeyPath, MappingNode, Node, Scalar, ScalarNode, SequenceNode, extent, pruned, render
-from epbuild.recipe.paths import rebased
+from epbuild.recipe.nodes import (
+    KeyedNode,
+    KeyPath,
+    MappingNode,
+    Node,
+    Scalar,
+    ScalarNode,
+    SequenceNode,
+    measure_extent,
+    prune_paths,
+    render,
+)
+from epbuild.recipe.paths import rebase_path
 from epbuild.recipe.schema import judge
 from epbuild.recipe.variables import Override, read_overrides
 from epbuild.recipe.yaml_text import write_yaml
@@ -66,7 +77,7 @@ class _Explanation:
             groups = entries["groups"].node
             if isinstance(groups, MappingNode) and isinstance(kept.node, ScalarNode):
                 entries["groups"] = entries["groups"]._replace(node=_mapping(groups, {DEFAULT_GROUPS: kept, **groups.entries}))
-        order = [key for key in schema("recipe")["properties"] if key in entries]
+        order = [key for key in read_schema("recipe")["properties"] if key in entries]
         paths = _Paths(self.loaded)
         whole = {key: entries[key]._replace(node=paths.rebased(entries[key].node)) for key in order}
         known = self.comments
@@ -101,10 +112,10 @@ class _Explanation:
 
     def _definitions(self, name: str, section: Node) -> Node:
         """Return a section whose definitions have the defaults of the schema."""
-        part = schema("recipe")["properties"][name]
+        part = read_schema("recipe")["properties"][name]
         if isinstance(section, SequenceNode):
             items = [self._definition(item, part["items"], (name, index)) for index, item in enumerate(section.items)]
-            return SequenceNode(section.where, tuple(items), *extent(items))
+            return SequenceNode(section.where, tuple(items), *measure_extent(items))
         if not isinstance(section, MappingNode):
             return section
         entries = {}
@@ -119,12 +130,12 @@ class _Explanation:
         """Return a definition with the defaults of the schema that have a meaning in it."""
         filled = self._filled(node, part, path)
         wrong = [found.path for found in judge(path, filled) if self.comments.get(found.path) == _DEFAULT]
-        return pruned(filled, [place[len(path) :] for place in wrong])
+        return prune_paths(filled, [place[len(path) :] for place in wrong])
 
     def _filled(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
         """Return a mapping with the defaults of the schema, also in the mappings in it. Keys are in the order of the schema."""
         while "$ref" in part:
-            part = schema("recipe")["$defs"][part["$ref"].removeprefix("#/$defs/")]
+            part = read_schema("recipe")["$defs"][part["$ref"].removeprefix("#/$defs/")]
         if not isinstance(node, MappingNode):
             return node
         entries: _Entries = {}
@@ -168,7 +179,9 @@ class _Paths:
         for model in loaded.recipe.models.values():
             for step in model.prepare:
                 for item in _named_files(step):
-                    self._known.setdefault(item.where, {})[str(item.value)] = rebased(str(item.value), item.where, self._recipe)
+                    self._known.setdefault(item.where, {})[str(item.value)] = rebase_path(
+                        str(item.value), item.where, self._recipe
+                    )
 
     def rebased(self, node: Node) -> Node:
         """Return a node whose paths are relative to the folder of the recipe."""
@@ -176,7 +189,7 @@ class _Paths:
             return _mapping(node, {key: entry._replace(node=self.rebased(entry.node)) for key, entry in node.entries.items()})
         if isinstance(node, SequenceNode):
             items = [self.rebased(item) for item in node.items]
-            return SequenceNode(node.where, tuple(items), *extent(items))
+            return SequenceNode(node.where, tuple(items), *measure_extent(items))
         known = self._known.get(node.where)
         if known is None or not isinstance(node.value, str) or node.where.file == str(self._recipe):
             return node
@@ -192,7 +205,7 @@ def _named_files(step: PrepareStep) -> Iterator[ScalarNode]:
     """Yield the paths in the options of a built-in preparation."""
     if step.kind not in BUILT_IN or not isinstance(step.options, MappingNode):
         return
-    for option in preparation(step.kind).files:
+    for option in get_preparation(step.kind).files:
         entry = step.options.entries.get(option)
         node = entry.node if entry is not None else None
         for item in node.items if isinstance(node, SequenceNode) else (node,):
@@ -205,4 +218,4 @@ def _scalar(where: Position, value: Scalar) -> ScalarNode:
 
 
 def _mapping(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
-    return MappingNode(node.where, entries, *extent([entry.node for entry in entries.values()]), node.gaps)
+    return MappingNode(node.where, entries, *measure_extent([entry.node for entry in entries.values()]), node.gaps)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from epbuild.core.errors import Position, Problem
-from epbuild.core.units import bytes_of
+from epbuild.core.units import parse_bytes
 from epbuild.recipe.model import InputShape, Reference, Setting
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode
-from epbuild.recipe.paths import rebased
-from epbuild.recipe.problems import WRONG_VALUE, quoted, wrong_type
+from epbuild.recipe.paths import rebase_path
+from epbuild.recipe.problems import WRONG_VALUE, make_type_problem, quote_text
 
 
 class MappingReader:
@@ -70,7 +70,7 @@ class MappingReader:
             return self.integer(key)
         if value == "any":
             return "any"
-        message = f"invalid number of nodes {quoted(value)}: expected a whole number or 'any'"
+        message = f"invalid number of nodes {quote_text(value)}: expected a whole number or 'any'"
         self.problems.append(Problem(WRONG_VALUE, message, self.where_of(key)))
         return None
 
@@ -80,9 +80,9 @@ class MappingReader:
         if not isinstance(value, str):
             return self.integer(key)
         try:
-            size = bytes_of(value)
+            size = parse_bytes(value)
         except ValueError as error:
-            self.problems.append(Problem(WRONG_VALUE, f"invalid size {quoted(value)}", self.where_of(key), str(error)))
+            self.problems.append(Problem(WRONG_VALUE, f"invalid size {quote_text(value)}", self.where_of(key), str(error)))
             return None
         if size < 1:
             self.problems.append(Problem(WRONG_VALUE, "must be at least 1", self.where_of(key)))
@@ -113,7 +113,7 @@ class MappingReader:
 
     def rebased(self, text: str, where: Position) -> Reference:
         """Return the path `text`, written at `where`, relative to the recipe."""
-        path = self.rebased_paths[where, text] = rebased(text, where, self._home)
+        path = self.rebased_paths[where, text] = rebase_path(text, where, self._home)
         return Reference(path, where)
 
     def setting(self, key: str) -> Setting | None:
@@ -168,7 +168,7 @@ class MappingReader:
         """Return a number, or None. The schema admits a template at some places for numbers, and its value may be a text."""
         value = node.value if isinstance(node, ScalarNode) else None
         if isinstance(value, str):
-            self.problems.append(wrong_type(node, kind))
+            self.problems.append(make_type_problem(node, kind))
             return None
         return value
 

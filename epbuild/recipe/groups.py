@@ -18,9 +18,9 @@ from epbuild.recipe.model import (
     Reference,
     Setting,
 )
-from epbuild.recipe.models import overlaid, read_verify
+from epbuild.recipe.models import overlay_choice, read_verify
 from epbuild.recipe.names import name_problem
-from epbuild.recipe.nodes import MappingNode, SequenceNode, merged, render
+from epbuild.recipe.nodes import MappingNode, SequenceNode, merge_nodes, render
 from epbuild.recipe.problems import MISSING_KEY
 from epbuild.recipe.template import substitute
 
@@ -65,7 +65,7 @@ def read_member(model: Reference, group: MappingReader, own: MappingReader) -> G
         _read_compile_settings(settings, name) if settings is not None else CompileSettings(),
         _read_expectation(expected) if expected is not None else Expectation(),
         own.shapes("input_shapes"),
-        overlaid(read_verify(own), read_verify(group)),
+        overlay_choice(read_verify(own), read_verify(group)),
     )
 
 
@@ -74,7 +74,7 @@ def _overlaid(group: MappingReader, own: MappingReader, key: str) -> MappingRead
     nodes = [fields.entries[key].node for fields in (group, own) if key in fields.entries]
     match nodes:
         case [MappingNode() as base, MappingNode() as over]:
-            return own.of(merged(base, over))
+            return own.of(merge_nodes(base, over))
         case _:
             return own.of(nodes[-1]) if nodes else None
 

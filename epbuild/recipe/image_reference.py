@@ -8,7 +8,7 @@ from ipaddress import AddressValueError, IPv6Address
 from msgspec import Struct
 
 from epbuild.core.errors import BadText
-from epbuild.recipe.problems import quoted
+from epbuild.recipe.problems import quote_text
 
 DEFAULT_TAG = "latest"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -59,17 +59,17 @@ def parse_image_reference(text: str) -> ImageReference:
     if "@" in host:
         raise BadImageReference("an image reference must not contain a user or a password: it is shown in the build's log")
     if len(text) > _LONGEST + 1 + _LONGEST_TAG:
-        raise BadImageReference(f"{quoted(text)} is too long for an image reference", "Shorten it.")
+        raise BadImageReference(f"{quote_text(text)} is too long for an image reference", "Shorten it.")
     if not slash or not ("." in host or ":" in host or host in LOOPBACK):
         hint = f"{_FORM} A host without a dot needs its port: {host}:443." if slash and _HOST.fullmatch(host) else _FORM
-        raise BadImageReference(f"{quoted(text)} does not name a registry", hint)
+        raise BadImageReference(f"{quote_text(text)} does not name a registry", hint)
     _check_host(text, host)
     if "@" in rest:
         raise BadImageReference("an image to push cannot have a digest in its reference: the digest is computed from its content")
     repository, colon, tag = rest.partition(":")
     if colon and not _TAG.fullmatch(tag):
         hint = "A tag has up to 128 letters, digits, '.', '_' and '-', and does not begin with '.' or '-'."
-        raise BadImageReference(f"invalid tag {quoted(tag)}", hint)
+        raise BadImageReference(f"invalid tag {quote_text(tag)}", hint)
     _check_repository(host, repository)
     return ImageReference(host.lower(), repository, tag or DEFAULT_TAG)
 
@@ -83,7 +83,7 @@ def _check_host(text: str, host: str) -> None:
         except AddressValueError:
             good = False
     if not good:
-        raise BadImageReference(f"invalid host {quoted(host)} in {quoted(text)}")
+        raise BadImageReference(f"invalid host {quote_text(host)} in {quote_text(text)}")
 
 
 def _check_repository(host: str, repository: str) -> None:
@@ -95,7 +95,7 @@ def _check_repository(host: str, repository: str) -> None:
                 if lower
                 else "Its parts are separated by '/' and have lower-case letters and digits, joined by '.', '_', '__' or '-'."
             )
-            raise BadImageReference(f"invalid repository {quoted(repository)}", hint)
+            raise BadImageReference(f"invalid repository {quote_text(repository)}", hint)
     if len(host) + 1 + len(repository) > _LONGEST:
         raise BadImageReference(
             f"the reference is too long: host and repository have more than {_LONGEST} characters", "Shorten it."

@@ -20,9 +20,9 @@ from epbuild.core.errors import Position, Problem
 from epbuild.recipe.model import Reference
 from epbuild.recipe.names import is_glob, name_of_text
 from epbuild.recipe.nodes import KeyedNode, Node, Scalar, ScalarNode, SequenceNode, render
-from epbuild.recipe.paths import is_remote, package_file, rebased
-from epbuild.recipe.patterns import FileFinder, PatternLimits, unmatched
-from epbuild.recipe.problems import BAD_NAME, quoted
+from epbuild.recipe.paths import find_package_file, is_remote, rebase_path
+from epbuild.recipe.patterns import FileFinder, PatternLimits, make_unmatched_problem
+from epbuild.recipe.problems import BAD_NAME, quote_text
 from epbuild.recipe.template import TemplateError, escape, substitute
 
 _LIMITS = PatternLimits(files=100_000, hidden=False)
@@ -93,12 +93,15 @@ class _Reader:
         if not name:
             self._fail(
                 Problem(
-                    BAD_NAME, f"the file name of {quoted(path)} has no letter or digit to name the model after", node.where, hint
+                    BAD_NAME,
+                    f"the file name of {quote_text(path)} has no letter or digit to name the model after",
+                    node.where,
+                    hint,
                 )
             )
         elif other in models:
-            both = f"{quoted(models[other][0])} and {quoted(path)}"
-            message = f"two models have the name {quoted(name)}: {both}"
+            both = f"{quote_text(models[other][0])} and {quote_text(path)}"
+            message = f"two models have the name {quote_text(name)}: {both}"
             if other != name:
                 message = f"the names of two models differ only in case: {both}"
             self._fail(Problem(BAD_NAME, message, node.where, hint))
@@ -107,13 +110,13 @@ class _Reader:
 
     def _matches(self, pattern: str, where: Position) -> Iterator[str]:
         """Yield the files that a pattern matches, as paths relative to the folder before its first wildcard."""
-        reference = Reference(rebased(pattern, where, self._recipe), where)
+        reference = Reference(rebase_path(pattern, where, self._recipe), where)
         found = self._finder.find(reference)
         if found is None:  # the finder has added the problem
             self._is_whole = False
             return
         if not found.files:
-            self._fail(unmatched(reference))
+            self._fail(make_unmatched_problem(reference))
         for folder, name in found.files:
             yield PurePath(folder, name).relative_to(found.root).as_posix()
 
@@ -121,7 +124,7 @@ class _Reader:
         """Return a text by which two spellings of a path are equal."""
         if not _is_file_path(path):
             return path
-        return os.path.normcase(os.path.normpath(rebased(path, where, self._recipe)))
+        return os.path.normcase(os.path.normpath(rebase_path(path, where, self._recipe)))
 
     def _fail(self, problem: Problem) -> None:
         self._problems.append(problem)
@@ -139,7 +142,7 @@ def _starts(pattern: str, written: str) -> tuple[str, str]:
 
 
 def _is_file_path(text: str) -> bool:
-    return not is_remote(text) and package_file(text) is None
+    return not is_remote(text) and find_package_file(text) is None
 
 
 def _is_pattern(text: str) -> bool:

@@ -10,18 +10,18 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from epbuild.core.digest import digest_of
+from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
 from epbuild.recipe import groups, models, outputs
-from epbuild.recipe.cache import environment_problems, read_cache
-from epbuild.recipe.compose import compose, digest_of_texts
+from epbuild.recipe.cache import find_environment_problems, read_cache
+from epbuild.recipe.compose import compose, hash_texts
 from epbuild.recipe.defaults import write_out
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.groups import read_group, read_member
 from epbuild.recipe.matrix import Matrix, MatrixRow
 from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec, OutputSpec, Recipe, Reference, Target, ToolchainSpec
 from epbuild.recipe.models import read_model
-from epbuild.recipe.names import clash_problems, is_glob, matching, name_problem, unknown
+from epbuild.recipe.names import find_clashes, is_glob, make_unknown_problem, match_names, name_problem
 from epbuild.recipe.nodes import (
     KeyedNode,
     KeyPath,
@@ -30,17 +30,17 @@ from epbuild.recipe.nodes import (
     Scalar,
     ScalarNode,
     SequenceNode,
-    extent,
-    merged,
-    pruned,
-    without,
+    drop_keys,
+    measure_extent,
+    merge_nodes,
+    prune_paths,
 )
 from epbuild.recipe.outputs import read_output
-from epbuild.recipe.problems import BAD_NAME, TOO_LARGE, WRONG_VALUE, one_of, quoted
+from epbuild.recipe.problems import BAD_NAME, TOO_LARGE, WRONG_VALUE, format_choices, quote_text
 from epbuild.recipe.remote_address import CacheChoice
 from epbuild.recipe.schema import judge, judge_sections
 from epbuild.recipe.targets import read_target, read_toolchain
-from epbuild.recipe.template import TemplateNames, resolved
+from epbuild.recipe.template import TemplateNames, resolve_templates
 from epbuild.recipe.variables import Override, read_overrides, read_variables
 
 MAX_EXPANDED = 500_000
@@ -85,10 +85,10 @@ def load_with_nodes(path: Path, *, environment: Mapping[str, str] | None = None,
     """Load a recipe as `load` does. Return its nodes too."""
     environment = os.environ if environment is None else environment
     composition = compose(path)
-    digest = digest_of_texts(composition.contents, environment, settings)
+    digest = hash_texts(composition.contents, environment, settings)
     overrides, refused = read_overrides(settings)
     assembler = _Assembler(path, composition.root, environment, overrides)
-    digests = dict(zip(composition.files, map(digest_of, composition.contents), strict=True))
+    digests = dict(zip(composition.files, map(hash_bytes, composition.contents), strict=True))
     recipe = replace(assembler.recipe(), files=composition.files, names=composition.names, digests=digests, digest=digest)
     problems = list(dict.fromkeys((*composition.problems, *refused, *assembler.problems)))
     if problems:
@@ -166,7 +166,7 @@ class _Assembler:
     def _entries(self, section: str) -> Iterator[tuple[str, KeyedNode]]:
         """Check the names of a section, and yield its definitions that are not broken."""
         entries = self._section(section)
-        self.problems += clash_problems((name, entry.name_where) for name, entry in entries.items())
+        self.problems += find_clashes((name, entry.name_where) for name, entry in entries.items())
         for name, entry in entries.items():
             if (section, name) in self._broken:
                 continue
@@ -181,12 +181,12 @@ class _Assembler:
 
         Return the definition and whether it had no violation. The definition is None if templates are invalid or nothing is left.
         """
-        result, problems = resolved(node, names, later)
+        result, problems = resolve_templates(node, names, later)
         if result is not node or id(node) not in self._judged:
             violations = judge(path, result, unresolved=bool(problems))
             wrong = [violation.path[len(path) :] for violation in violations]
             self.problems += [*problems, *(violation.problem for violation in violations)]
-            left = None if problems or () in wrong else pruned(result, wrong)
+            left = None if problems or () in wrong else prune_paths(result, wrong)
             if left is None:
                 self._broken.add(path[:2])
             if result is not node:
@@ -235,7 +235,7 @@ class _Assembler:
         node, _ = self._definition(("cache",), entry.node, names)
         if node is None:
             return None
-        problems = environment_problems(entry.node, self._section("vars"))
+        problems = find_environment_problems(entry.node, self._section("vars"))
         self.problems += problems
         return None if problems else read_cache(self._root.of(node))
 
@@ -246,14 +246,14 @@ class _Assembler:
                 name = base + row.suffix
                 where = row.where or entry.name_where
                 if name in found:
-                    message = f"a matrix row of {quoted(base)} has the same name as the target {quoted(name)}"
+                    message = f"a matrix row of {quote_text(base)} has the same name as the target {quote_text(name)}"
                     self.problems.append(Problem(BAD_NAME, message, where))
                 elif row.suffix:
                     self._rows_of.setdefault(base, []).append(name)
                     self.problems += filter(None, [name_problem(name, where)])
                 found[name] = read_target(name, entry.name_where, fields, whole=is_whole)
                 self._follow(found[name].toolchain, "toolchain", "toolchains")
-        self.problems += clash_problems((name, target.where) for name, target in found.items())
+        self.problems += find_clashes((name, target.where) for name, target in found.items())
         return found
 
     def _rows(self, base: str, entry: KeyedNode, names: TemplateNames) -> Iterator[tuple[MatrixRow, MappingReader, bool]]:
@@ -261,7 +261,7 @@ class _Assembler:
         pattern, rows = entry.node, [MatrixRow("", {})]
         if isinstance(pattern, MappingNode) and "matrix" in pattern.entries:
             matrix = pattern.entries["matrix"].node
-            pattern = without(pattern, ("matrix",))
+            pattern = drop_keys(pattern, ("matrix",))
             rows = self._matrix_rows(("targets", base, "matrix"), matrix, pattern.size, names)
         for row in rows:
             mine = names.with_values({f"matrix.{axis}": value for axis, value in row.values.items()}) if row.values else names
@@ -299,7 +299,7 @@ class _Assembler:
         for base, entry in self._entries("groups"):
             for name, fields, members in self._each_group(base, entry, names):
                 if name in found:
-                    message = f"a separate group of {quoted(base)} has the same name as the group {quoted(name)}"
+                    message = f"a separate group of {quote_text(base)} has the same name as the group {quote_text(name)}"
                     self.problems.append(Problem(BAD_NAME, message, entry.name_where))
                 elif name != base and (problem := name_problem(name, entry.name_where)):
                     self.problems.append(problem)
@@ -307,7 +307,7 @@ class _Assembler:
                 found[name] = read_group(
                     name, entry.name_where, fields, members, own, self._allowed_failures(fields, own, targets)
                 )
-        self.problems += clash_problems((name, group.where) for name, group in found.items())
+        self.problems += find_clashes((name, group.where) for name, group in found.items())
         return found
 
     def _each_group(
@@ -356,23 +356,23 @@ class _Assembler:
                 self._follow(model, "model", "models")
                 found.append(read_member(model, group, entry))
                 continue
-            matches = matching(name, known)
+            matches = match_names(name, known)
             if not matches and self._has_all("models"):
                 self._unknown("model", name, known, model.where)
             if not self._can_hold(matches, model.where):
                 continue
             if "name" in entry.entries:
-                message = f"{quoted(name)} matches several models, which cannot all have the same name"
+                message = f"{quote_text(name)} matches several models, which cannot all have the same name"
                 self.problems.append(
                     Problem(WRONG_VALUE, message, entry.where_of("name"), "Name a single model, or remove 'name'.")
                 )
             found += [read_member(Reference(match, model.where), group, entry) for match in matches if match not in taken]
             taken.update(matches)
-        self.problems += clash_problems((member.name, member.model.where) for member in found)
+        self.problems += find_clashes((member.name, member.model.where) for member in found)
         return tuple(found)
 
     def _unknown(self, kind: str, name: str, known: Collection[str], where: Position | Argument) -> None:
-        self.problems.append(unknown(kind, name, known, where, suggest=len(self.problems) < _MAX_SUGGESTIONS))
+        self.problems.append(make_unknown_problem(kind, name, known, where, suggest=len(self.problems) < _MAX_SUGGESTIONS))
 
     def _follow(self, reference: Reference, kind: str, section: str) -> None:
         known = self._section(section)
@@ -389,7 +389,7 @@ class _Assembler:
         matched = self._matched(fields, "allow_failure", targets)
         for where in dict.fromkeys(reference.where for reference in matched):
             if names and names.isdisjoint(reference.name for reference in matched if reference.where == where):
-                hint = f"Its targets are {one_of(sorted(names))}."
+                hint = f"Its targets are {format_choices(sorted(names))}."
                 self.problems.append(Problem(WRONG_VALUE, "the group does not have this target", where, hint))
         return names.intersection(reference.name for reference in matched)
 
@@ -408,7 +408,7 @@ class _Assembler:
 
     def _targets_matching(self, pattern: str, targets: Collection[str]) -> list[str]:
         """Return the targets that a name or glob matches. The name of a target with a matrix matches all of its rows."""
-        return matching(pattern, targets) or sorted(self._rows_of.get(pattern, ()))
+        return match_names(pattern, targets) or sorted(self._rows_of.get(pattern, ()))
 
     def _can_hold(self, names: Collection[str], where: Position) -> bool:
         """Return whether the matches of a glob fit. Otherwise a recipe of many globs over many targets would be unbounded."""
@@ -427,7 +427,7 @@ class _Assembler:
         def named(pattern: str, where: Position, section: str) -> tuple[str, ...] | None:
             if not whole[section]:
                 return None
-            find = self._targets_matching if section == "targets" else matching
+            find = self._targets_matching if section == "targets" else match_names
             names = find(pattern, known[section])
             if not names and (section != "groups" or self._all_groups_known):
                 self._unknown(section.removesuffix("s"), pattern, known[section], where)
@@ -444,10 +444,10 @@ def _of_one(group: MappingNode, item: Node, model: Reference) -> MappingNode:
     alone: Node = ScalarNode(model.where, model.name, model.name)
     if isinstance(item, MappingNode):
         alone = _with(item, "model", alone)
-    models = SequenceNode(group.entries["models"].node.where, (alone,), *extent([alone]))
+    models = SequenceNode(group.entries["models"].node.where, (alone,), *measure_extent([alone]))
     return _with(group, "models", models)
 
 
 def _with(node: MappingNode, key: str, value: Node) -> MappingNode:
     """Return the mapping with another value for an existing key."""
-    return merged(node, msgspec.structs.replace(node, entries={key: node.entries[key]._replace(node=value)}))
+    return merge_nodes(node, msgspec.structs.replace(node, entries={key: node.entries[key]._replace(node=value)}))

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import MappingReader
-from epbuild.recipe.names import is_name_part, unknown
+from epbuild.recipe.names import is_name_part, make_unknown_problem
 from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, render
-from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quoted
+from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quote_text
 
 
 class MatrixRow(NamedTuple):
@@ -44,7 +44,7 @@ class Matrix:
         for item, given in self._excluded:
             for axis in given:
                 if axis not in self._axes and isinstance(item, MappingNode):
-                    self.problems.append(unknown("axis", axis, self._axes, item.entries[axis].name_where))
+                    self.problems.append(make_unknown_problem("axis", axis, self._axes, item.entries[axis].name_where))
 
     def __len__(self) -> int:
         """Return the number of rows before the exclusions."""
@@ -93,7 +93,7 @@ class Matrix:
                 continue
             part = render(value)
             if part in found:
-                message = f"duplicate value {quoted(part)} in this axis"
+                message = f"duplicate value {quote_text(part)} in this axis"
                 self.problems.append(Problem(BAD_NAME, message, node.where))
             else:
                 found[part] = value
@@ -111,5 +111,7 @@ class Matrix:
         if is_name_part(part):
             return node.value
         hint = "A name has letters, digits, '.', '_' and '-', and does not end with '.'."
-        self.problems.append(Problem(BAD_NAME, f"the value {quoted(part)} cannot be part of a target's name", node.where, hint))
+        self.problems.append(
+            Problem(BAD_NAME, f"the value {quote_text(part)} cannot be part of a target's name", node.where, hint)
+        )
         return None

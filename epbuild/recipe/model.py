@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from epbuild.core.errors import Position
 from epbuild.recipe.nodes import Node, Scalar
-from epbuild.recipe.paths import is_remote, package_file
+from epbuild.recipe.paths import find_package_file, is_remote
 from epbuild.recipe.requirement import Requirement, read_requirement
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class ModelSpec(Struct, frozen=True):
     @property
     def package_file(self) -> tuple[str, str] | None:
         """Installed Python package and the file in it, or None for another path."""
-        return package_file(self.path)
+        return find_package_file(self.path)
 
 
 class DeviceChoice(NamedTuple):

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from epbuild.core.errors import Position, Problem
-from epbuild.recipe.address import address_problem
+from epbuild.recipe.address import find_address_problem
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.model import MadeInputs, ModelSpec, PrepareStep, Reference, Setting, VerifyChoice
 from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, SequenceNode
-from epbuild.recipe.paths import is_remote, package_file
+from epbuild.recipe.paths import find_package_file, is_remote
 from epbuild.recipe.problems import WRONG_VALUE
 
 RUN: Final = "run"
@@ -26,13 +26,13 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
     path, path_where, sha256 = fields.text("path") or "", fields.where_of("path"), fields.text("sha256")
     folder = fields.path("external_data")
     if is_remote(path):
-        problem = address_problem(path, path_where, pinned=sha256 is not None)
+        problem = find_address_problem(path, path_where, pinned=sha256 is not None)
         fields.problems += [problem] if problem else []
         if folder:
             message = "'external_data' is not supported for a model at an address: its data must be at the same address"
             hint = "Remove 'external_data', or use the path of a local copy of the model."
             fields.problems.append(Problem(WRONG_VALUE, message, folder.where, hint))
-    elif path and package_file(path) is None:
+    elif path and find_package_file(path) is None:
         path = fields.rebased(path, path_where).name
     pins, sizes = fields.mapping("data_sha256"), fields.mapping("dimensions")
     load_from: Any = fields.text("load_from") or "file"
@@ -101,7 +101,7 @@ def read_verify(owner: MappingReader) -> VerifyChoice | None:
     )
 
 
-def overlaid(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoice | None:
+def overlay_choice(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoice | None:
     """Overlay the choice of a group with a member's own, key by key."""
     if own is None or base is None or not base.wanted or not own.wanted:
         return base if own is None else own

@@ -6,9 +6,9 @@ import fnmatch
 import re
 from collections.abc import Collection, Iterable
 
-from epbuild.core.errors import Argument, Position, Problem, nearest
+from epbuild.core.errors import Argument, Position, Problem, suggest_nearest
 from epbuild.core.safepath import is_device
-from epbuild.recipe.problems import BAD_NAME, UNKNOWN_REFERENCE, one_of, quoted
+from epbuild.recipe.problems import BAD_NAME, UNKNOWN_REFERENCE, format_choices, quote_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAME_PART = re.compile(r"[A-Za-z0-9._-]+")
@@ -19,13 +19,13 @@ _MAX_NAME = 100
 def name_problem(name: str, where: Position) -> Problem | None:
     """Return the problem of an invalid name. Names become ids, and file names on every system."""
     if not _NAME.fullmatch(name):
-        message = f"invalid name {quoted(name)}: expected letters, digits, '.', '_' and '-', starting with a letter or digit"
+        message = f"invalid name {quote_text(name)}: expected letters, digits, '.', '_' and '-', starting with a letter or digit"
     elif name.endswith("."):
-        message = f"the name {quoted(name)} ends with '.', which Windows drops from file names"
+        message = f"the name {quote_text(name)} ends with '.', which Windows drops from file names"
     elif is_device(name):
-        message = f"the name {quoted(name)} is reserved on Windows"
+        message = f"the name {quote_text(name)} is reserved on Windows"
     elif len(name) > _MAX_NAME:
-        message = f"the name {quoted(name)} is longer than {_MAX_NAME} characters"
+        message = f"the name {quote_text(name)} is longer than {_MAX_NAME} characters"
     else:
         return None
     return Problem(BAD_NAME, message, where)
@@ -41,19 +41,19 @@ def name_of_text(text: str) -> str:
     return _NO_NAME_PART.sub("-", text).strip("-._")
 
 
-def clash_problems(names: Iterable[tuple[str, Position]]) -> list[Problem]:
+def find_clashes(names: Iterable[tuple[str, Position]]) -> list[Problem]:
     """Return problems for names that differ in letter case only: their files would collide on Windows and macOS."""
     first: dict[str, str] = {}
     found = []
     for name, where in names:
         other = first.setdefault(name.casefold(), name)
         if other != name:
-            message = f"the name {quoted(name)} differs from {quoted(other)} only in case"
+            message = f"the name {quote_text(name)} differs from {quote_text(other)} only in case"
             found.append(Problem(BAD_NAME, message, where))
     return found
 
 
-def matching(pattern: str, names: Collection[str]) -> list[str]:
+def match_names(pattern: str, names: Collection[str]) -> list[str]:
     """Return the names that a name or glob matches, sorted, as the order of a recipe's keys has no meaning."""
     if pattern in names:
         return [pattern]
@@ -64,9 +64,11 @@ def is_glob(pattern: str) -> bool:
     return any(character in pattern for character in "*?[")
 
 
-def unknown(kind: str, name: str, known: Collection[str], where: Position | Argument, *, suggest: bool = True) -> Problem:
+def make_unknown_problem(
+    kind: str, name: str, known: Collection[str], where: Position | Argument, *, suggest: bool = True
+) -> Problem:
     """Return the problem of a reference or glob that matches nothing of `kind`. With `suggest`, search for a similar known name."""
-    message = f"no {kind} matches {quoted(name)}" if is_glob(name) else f"there is no {kind} {quoted(name)}"
+    message = f"no {kind} matches {quote_text(name)}" if is_glob(name) else f"there is no {kind} {quote_text(name)}"
     hint = _suggestion(name, known) if suggest else None
     return Problem(UNKNOWN_REFERENCE, message, where, hint)
 
@@ -75,4 +77,4 @@ def _suggestion(name: str, known: Collection[str]) -> str:
     rows = f"{name}-*"
     if _NAME.fullmatch(name) and any(fnmatch.fnmatchcase(other, rows) for other in known):
         return f"Did you mean '{rows}'?"
-    return nearest(name, known) or f"Available: {one_of(sorted(known))}."
+    return suggest_nearest(name, known) or f"Available: {format_choices(sorted(known))}."

@@ -66,12 +66,12 @@ Node = ScalarNode | SequenceNode | MappingNode
 """Value in the text. `size` counts it and everything in it with aliases expanded; `height` is its depth."""
 
 
-def plain(node: Node) -> object:
+def to_plain(node: Node) -> object:
     """Convert a node to dicts, lists and scalars for a schema validator."""
     if isinstance(node, MappingNode):
-        return {key: plain(entry.node) for key, entry in node.entries.items()}
+        return {key: to_plain(entry.node) for key, entry in node.entries.items()}
     if isinstance(node, SequenceNode):
-        return [plain(item) for item in node.items]
+        return [to_plain(item) for item in node.items]
     return node.value
 
 
@@ -88,24 +88,24 @@ def locate(root: Node, path: KeyPath) -> Node:
     return node
 
 
-def merged(base: MappingNode, over: MappingNode) -> MappingNode:
+def merge_nodes(base: MappingNode, over: MappingNode) -> MappingNode:
     """Overlay `base` with `over`: mappings merge key by key, in the order of `base`; lists and scalars are replaced."""
     entries = dict(base.entries)
     for key, entry in over.entries.items():
         below = entries.get(key)
         entries[key] = entry
         if below and isinstance(below.node, MappingNode) and isinstance(entry.node, MappingNode):
-            entries[key] = KeyedNode(entry.name_where, merged(below.node, entry.node))
-    return MappingNode(over.where, entries, *extent([entry.node for entry in entries.values()]), base.gaps | over.gaps)
+            entries[key] = KeyedNode(entry.name_where, merge_nodes(below.node, entry.node))
+    return MappingNode(over.where, entries, *measure_extent([entry.node for entry in entries.values()]), base.gaps | over.gaps)
 
 
-def without(node: MappingNode, keys: Collection[str]) -> MappingNode:
+def drop_keys(node: MappingNode, keys: Collection[str]) -> MappingNode:
     """Return the mapping without some of its keys."""
     entries = {key: entry for key, entry in node.entries.items() if key not in keys}
-    return MappingNode(node.where, entries, *extent([entry.node for entry in entries.values()]), node.gaps)
+    return MappingNode(node.where, entries, *measure_extent([entry.node for entry in entries.values()]), node.gaps)
 
 
-def pruned(node: Node, paths: Collection[KeyPath]) -> Node:
+def prune_paths(node: Node, paths: Collection[KeyPath]) -> Node:
     """Return the node without the values at the `paths` below it, which need not exist. They become gaps."""
     if not paths:
         return node
@@ -115,19 +115,19 @@ def pruned(node: Node, paths: Collection[KeyPath]) -> Node:
     gone = {step for step, rest in below.items() if () in rest}
     if isinstance(node, MappingNode):
         entries = {
-            key: KeyedNode(entry.name_where, pruned(entry.node, below.get(key, ())))
+            key: KeyedNode(entry.name_where, prune_paths(entry.node, below.get(key, ())))
             for key, entry in node.entries.items()
             if key not in gone
         }
         gaps = node.gaps | {key for key in gone if isinstance(key, str)}
-        return MappingNode(node.where, entries, *extent([entry.node for entry in entries.values()]), gaps)
+        return MappingNode(node.where, entries, *measure_extent([entry.node for entry in entries.values()]), gaps)
     if isinstance(node, SequenceNode):
-        items = [pruned(item, below.get(index, ())) for index, item in enumerate(node.items) if index not in gone]
-        return SequenceNode(node.where, tuple(items), *extent(items), node.gaps + len(gone))
+        items = [prune_paths(item, below.get(index, ())) for index, item in enumerate(node.items) if index not in gone]
+        return SequenceNode(node.where, tuple(items), *measure_extent(items), node.gaps + len(gone))
     return node
 
 
-def extent(children: Iterable[Node]) -> tuple[int, int]:
+def measure_extent(children: Iterable[Node]) -> tuple[int, int]:
     """Return the size and the height of a node with these children."""
     size, height = 1, 0
     for child in children:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from epbuild.core.errors import Position
-from epbuild.core.safepath import links_on_the_way, real_path
+from epbuild.core.safepath import find_links, resolve_links
 
 PACKAGE: Final = "package:"
 # Characters of a requirement with a version, which no name of an importable package has.
@@ -18,7 +18,7 @@ SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _LIBRARY = re.compile(r"[/\\]|\.(?:so(?:\.\d+)*|dll|dylib|pyd)$", re.IGNORECASE)
 
 
-def rebased(text: str, where: Position, main: Path) -> str:
+def rebase_path(text: str, where: Position, main: Path) -> str:
     """Convert a path that is written at `where`, relative to its own file, to one relative to the folder of the `main` recipe."""
     if where.file == str(main):
         return text
@@ -38,11 +38,11 @@ def rebased(text: str, where: Position, main: Path) -> str:
 
 def is_same(one: Path, other: Path) -> bool:
     """Return whether two paths lead to one file by the same links. With other links, they may lead elsewhere later."""
-    links = [set(links_on_the_way([str(path.absolute())]).items()) for path in (one, other)]
-    return links[0] == links[1] and real_path(one) == real_path(other)
+    links = [set(find_links([str(path.absolute())]).items()) for path in (one, other)]
+    return links[0] == links[1] and resolve_links(one) == resolve_links(other)
 
 
-def package_file(path: str) -> tuple[str, str] | None:
+def find_package_file(path: str) -> tuple[str, str] | None:
     """Return the installed Python package and its file that `package:<package>/<file>` names, or None for another path."""
     if not path.startswith(PACKAGE) or RELEASE.match(path):
         return None
@@ -55,6 +55,6 @@ def is_remote(path: str) -> bool:
     return SCHEME.match(path) is not None or RELEASE.match(path) is not None
 
 
-def names_library(text: str) -> bool:
+def is_library_path(text: str) -> bool:
     """Return whether a text is the path of a shared library, not the name of a Python package: it has a folder or a library's suffix."""
     return _LIBRARY.search(text) is not None

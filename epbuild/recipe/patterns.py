@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import Problem
-from epbuild.core.host import on_windows
+from epbuild.core.host import is_windows
 from epbuild.core.safepath import is_file
 from epbuild.recipe.model import Reference
 from epbuild.recipe.names import is_glob
@@ -172,7 +172,7 @@ class FileFinder:
         return found
 
 
-def unmatched(pattern: Reference) -> Problem:
+def make_unmatched_problem(pattern: Reference) -> Problem:
     """Return the problem of a pattern that matches no file."""
     what = "no file matches" if is_glob(pattern.name) else "file not found:"
     return Problem("EPB271", f"{what} '{pattern.name}'", pattern.where, "Paths are relative to the recipe.")
@@ -180,7 +180,7 @@ def unmatched(pattern: Reference) -> Problem:
 
 def _compiled(parts: Sequence[str]) -> list[_Part]:
     """Return a matcher for each part of a pattern. Adjacent `**` count as one."""
-    flags = re.IGNORECASE if on_windows() else 0
+    flags = re.IGNORECASE if is_windows() else 0
     compiled: list[_Part] = []
     for part in parts:
         if part != "**":

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from epbuild.core.errors import Problem, printable
-from epbuild.core.redact import concealed
+from epbuild.core.errors import Problem, escape_controls
+from epbuild.core.redact import conceal_text
 from epbuild.recipe.nodes import MappingNode, Node, ScalarNode, SequenceNode, render
 
 CANNOT_READ: Final = "EPB100"
@@ -37,21 +37,21 @@ _EXPECTED = {
 }
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Return `text` in quotes, on one line, without its middle if it is long, and without values of the environment."""
-    text = concealed(text)
+    text = conceal_text(text)
     if len(text) > _MAX_QUOTE:
         half = _MAX_QUOTE // 2
         text = f"{text[:half]}…{text[-half:]}"
-    return f"'{printable(text)}'"
+    return f"'{escape_controls(text)}'"
 
 
-def code_point(character: str) -> str:
+def format_code_point(character: str) -> str:
     """Write a character as Unicode's tables do."""
     return f"U+{ord(character):04X}"
 
 
-def one_of(words: Iterable[str]) -> str:
+def format_choices(words: Iterable[str]) -> str:
     """Return the allowed words for a hint, or `nothing` if there are none."""
     known = list(words)
     shown = ", ".join(known[:_MAX_LIST])
@@ -60,7 +60,7 @@ def one_of(words: Iterable[str]) -> str:
     return shown or "nothing"
 
 
-def wrong_type(node: Node, types: str | list[str]) -> Problem:
+def make_type_problem(node: Node, types: str | list[str]) -> Problem:
     """Return the problem of a value that has none of the JSON Schema `types`."""
     expected = [types] if isinstance(types, str) else types
     *most, last = [_EXPECTED[name] for name in expected]
@@ -68,10 +68,10 @@ def wrong_type(node: Node, types: str | list[str]) -> Problem:
     hint = None
     if isinstance(node, ScalarNode) and "string" in expected and not node.written.startswith("${"):
         hint = f'Put it in quotes to make it a string: "{node.written}".' if node.value is not None else None
-    return Problem(WRONG_TYPE, f"expected {words}, found {actual(node)}", node.where, hint)
+    return Problem(WRONG_TYPE, f"expected {words}, found {describe_type(node)}", node.where, hint)
 
 
-def actual(node: Node) -> str:
+def describe_type(node: Node) -> str:
     """Describe the type of a value for a message."""
     if isinstance(node, MappingNode):
         return "a mapping"
@@ -80,11 +80,11 @@ def actual(node: Node) -> str:
     if node.value is None:
         return "no value"
     if node.written.startswith("${env."):
-        return f"the value of {quoted(node.written)}"
+        return f"the value of {quote_text(node.written)}"
     if node.written.startswith("${") and node.value != node.written:
-        return f"{quoted(render(node.value))}, the value of {quoted(node.written)}"
+        return f"{quote_text(render(node.value))}, the value of {quote_text(node.written)}"
     if isinstance(node.value, str):
-        return f"the string {quoted(node.written)}"
+        return f"the string {quote_text(node.written)}"
     if isinstance(node.value, bool):
-        return f"the boolean {quoted(node.written)}"
-    return f"the number {quoted(node.written)}"
+        return f"the boolean {quote_text(node.written)}"
+    return f"the number {quote_text(node.written)}"

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from epbuild.core.errors import Position, nearest
+from epbuild.core.errors import Position, suggest_nearest
 from epbuild.recipe.address import BUCKET, BadAddress
 from epbuild.recipe.paths import SCHEME
-from epbuild.recipe.problems import one_of, quoted
+from epbuild.recipe.problems import format_choices, quote_text
 
 Scheme = Literal["directory", "http", "https", "s3", "gs", "az"]
 
@@ -94,8 +94,10 @@ def parse_remote(text: str) -> RemoteAddress:
         return RemoteAddress("directory", text)
     scheme = found[1]
     if scheme not in _FORMS:
-        hint = nearest(scheme, _FORMS) or f"Supported: {one_of(_FORMS)}; everything else is the path of a directory."
-        raise BadAddress(f"remote caches do not support {quoted(found[0])}", hint)
+        hint = (
+            suggest_nearest(scheme, _FORMS) or f"Supported: {format_choices(_FORMS)}; everything else is the path of a directory."
+        )
+        raise BadAddress(f"remote caches do not support {quote_text(found[0])}", hint)
     rest = text[found.end() :]
     server, _, path = rest.partition("/")
     if "@" in server:
@@ -122,4 +124,4 @@ def parse_remote(text: str) -> RemoteAddress:
 
 
 def _bad_form(text: str, scheme: str, reason: str) -> BadAddress:
-    return BadAddress(f"{quoted(text.partition('?')[0])} {reason}", f"Write {_FORMS[scheme]}.")
+    return BadAddress(f"{quote_text(text.partition('?')[0])} {reason}", f"Write {_FORMS[scheme]}.")

@@ -47,7 +47,7 @@ def read_requirement(text: str) -> Requirement:
     """Parse a pip requirement. Every text is accepted."""
     whole = _REQUIREMENT.fullmatch(text)
     name = whole or _NAMED.match(text)
-    distribution = plain_name(name[1]) if name else ""
+    distribution = normalize_name(name[1]) if name else ""
     return Requirement(
         text=text, distribution=distribution, version=whole[3] if whole else None, is_plain=whole is not None and whole[2] is None
     )
@@ -67,7 +67,7 @@ def is_requirement(text: str) -> bool:
     return text.isprintable() and (url is None or _WEB.match(url) is not None)
 
 
-def plain_name(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Normalize the name of a distribution (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from epbuild.core.errors import Problem, nearest
-from epbuild.core.schemas import schema
-from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, locate, plain, render
+from epbuild.core.errors import Problem, suggest_nearest
+from epbuild.core.schemas import read_schema
+from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, locate, render, to_plain
 from epbuild.recipe.problems import (
     BAD_NAME,
     MISSING_KEY,
     UNKNOWN_KEY,
     WRONG_TYPE,
     WRONG_VALUE,
-    actual,
-    one_of,
-    quoted,
-    wrong_type,
+    describe_type,
+    format_choices,
+    make_type_problem,
+    quote_text,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _SECTIONS = ("toolchains", "models", "targets", "groups", "outputs")
 
 def judge_sections(root: MappingNode) -> list[Violation]:
     """Return the violations of a recipe, except those in the definitions of its sections."""
-    document = plain(root)
+    document = to_plain(root)
     if _conforms(document, ()):
         return []
     errors = _validator(()).iter_errors(document)
@@ -65,7 +65,7 @@ def judge(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violat
     violates the schema there, no other violation is returned, since one value may decide what the others have to be.
     """
     part = (path[0], *path[2:])
-    document = plain(node)
+    document = to_plain(node)
     if _conforms(document, part):
         return []
     errors = list(_validator(part).iter_errors(document))
@@ -77,7 +77,7 @@ def judge(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violat
 
 def judge_key(key: str, node: Node) -> list[Violation]:
     """Return the violations of a key of a recipe that is read before any template is substituted."""
-    document = plain(node)
+    document = to_plain(node)
     if _conforms(document, (key,)):
         return []
     return [found for error in _validator((key,)).iter_errors(document) for found in _translated(error, node, (key,))]
@@ -136,7 +136,7 @@ def _definitions(section: Mapping[str, Any]) -> str:
 
 @cache
 def _recipe_schema() -> dict[str, Any]:
-    return schema("recipe")
+    return read_schema("recipe")
 
 
 def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
@@ -198,9 +198,9 @@ def _unknown_keys(error: SchemaError, path: KeyPath, node: MappingNode) -> Itera
     for key, entry in node.entries.items():
         if key not in known:
             synonym = error.schema.get("synonyms", {}).get(key)
-            hint = f"Use '{synonym}' instead." if synonym else nearest(key, unused) or nearest(key, known)
-            hint = hint or f"Allowed here: {one_of(known)}."
-            problem = Problem(UNKNOWN_KEY, f"unknown key {quoted(key)} in {_dotted(path)}", entry.name_where, hint)
+            hint = f"Use '{synonym}' instead." if synonym else suggest_nearest(key, unused) or suggest_nearest(key, known)
+            hint = hint or f"Allowed here: {format_choices(known)}."
+            problem = Problem(UNKNOWN_KEY, f"unknown key {quote_text(key)} in {_dotted(path)}", entry.name_where, hint)
             yield Violation((*path, key), problem)
 
 
@@ -217,15 +217,17 @@ def _wrong(error: SchemaError, node: Node, path: KeyPath) -> Problem:
         return Problem(WRONG_VALUE, message, node.where)
     match error.validator:
         case "type":
-            return wrong_type(node, limit)
+            return make_type_problem(node, limit)
         case "enum" if isinstance(node, ScalarNode) and isinstance(node.value, str):
             words = list(map(render, limit))
-            message = f"invalid value {quoted(node.value)}: expected one of {one_of(words)}"
+            message = f"invalid value {quote_text(node.value)}: expected one of {format_choices(words)}"
             synonym = error.schema.get("synonyms", {}).get(node.value.casefold())
-            hint = f"Use '{synonym}' instead." if synonym else nearest(node.value, words)
+            hint = f"Use '{synonym}' instead." if synonym else suggest_nearest(node.value, words)
             return Problem(WRONG_VALUE, message, node.where, hint)
         case "enum":
-            return Problem(WRONG_TYPE, f"expected one of {one_of(map(render, limit))}; found {actual(node)}", node.where)
+            return Problem(
+                WRONG_TYPE, f"expected one of {format_choices(map(render, limit))}; found {describe_type(node)}", node.where
+            )
         case "pattern":
             code = BAD_NAME if path == ("name",) else WRONG_VALUE
             return Problem(code, error.schema.get("patternErrorMessage") or error.message, node.where)

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from epbuild.core.errors import Position, Problem, RecipeError
-from epbuild.recipe.problems import SYNTAX, TOO_LARGE, code_point
+from epbuild.recipe.problems import SYNTAX, TOO_LARGE, format_code_point
 
 if TYPE_CHECKING:
     import yaml
@@ -45,7 +45,7 @@ def _decode(content: bytes, file: str) -> str:
 
     if control := Reader.NON_PRINTABLE.search(text):
         where = _end_of(text[: control.start()], file)
-        problem = Problem(SYNTAX, f"the control character {code_point(control[0])} is not allowed in YAML", where)
+        problem = Problem(SYNTAX, f"the control character {format_code_point(control[0])} is not allowed in YAML", where)
         raise RecipeError(problem)
     return text
 

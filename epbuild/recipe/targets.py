@@ -8,8 +8,8 @@ from typing import Any
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.model import DeviceChoice, EpChoice, Reference, Setting, Target, ToolchainSpec
-from epbuild.recipe.paths import names_library
-from epbuild.recipe.problems import WRONG_VALUE, quoted
+from epbuild.recipe.paths import is_library_path
+from epbuild.recipe.problems import WRONG_VALUE, quote_text
 from epbuild.recipe.requirement import is_requirement, read_requirement
 
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -25,7 +25,7 @@ def read_toolchain(name: str, where: Position, fields: MappingReader) -> Toolcha
         read = [(text, where) for text, where in named if (text, where) not in foreign]
         fields.problems += [_uncheckable(text, where) for text, where in read if not read_requirement(text).is_plain]
     if python is not None and (python.startswith("-") or not python.isprintable()):
-        message = f"invalid Python {quoted(python)}"
+        message = f"invalid Python {quote_text(python)}"
         fields.problems.append(
             Problem(WRONG_VALUE, message, fields.where_of("python"), "Write a version, such as '3.11', or a path.")
         )
@@ -61,7 +61,7 @@ def _read_custom_ops(fields: MappingReader) -> tuple[Reference, ...]:
     """Read paths of libraries, relative to the recipe, and names of packages."""
     named = [(text, where) for text, where in fields.texts("custom_ops") if text]
     fields.problems += filter(None, (_custom_ops_problem(text, where) for text, where in named))
-    return tuple(fields.rebased(text, where) if names_library(text) else Reference(text, where) for text, where in named)
+    return tuple(fields.rebased(text, where) if is_library_path(text) else Reference(text, where) for text, where in named)
 
 
 def _read_ep(fields: MappingReader) -> EpChoice:
@@ -87,21 +87,25 @@ def _read_device(fields: MappingReader) -> DeviceChoice:
 
 def _foreign(requirement: str, where: Position) -> Problem:
     hint = "Write <name>==<version>. For your own wheel, set UV_FIND_LINKS to its folder."
-    return Problem(WRONG_VALUE, f"{quoted(requirement)} is not a requirement that starts with the name of a package", where, hint)
+    return Problem(
+        WRONG_VALUE, f"{quote_text(requirement)} is not a requirement that starts with the name of a package", where, hint
+    )
 
 
 def _uncheckable(requirement: str, where: Position) -> Problem:
-    message = f"{quoted(requirement)} cannot be checked in an existing environment"
+    message = f"{quote_text(requirement)} cannot be checked in an existing environment"
     return Problem(WRONG_VALUE, message, where, "With 'interpreter', write '<name>' or '<name>==<version>'.")
 
 
 def _custom_ops_problem(text: str, where: Position) -> Problem | None:
     """Return the problem of a text that is neither the path of a library nor the import name of a package."""
-    if names_library(text) or _MODULE.fullmatch(text):
+    if is_library_path(text) or _MODULE.fullmatch(text):
         return None
-    message = f"{quoted(text)} is neither the path of a shared library nor the name of a Python package"
+    message = f"{quote_text(text)} is neither the path of a shared library nor the name of a Python package"
     imported = text.replace("-", "_")
     hint = "Write a path that ends in .so, .dll or .dylib, or the import name of the package."
     if _MODULE.fullmatch(imported):  # its name for pip
-        hint = f"Write the import name of the package, such as {quoted(imported)}, or the path of a library, such as './{text}'."
+        hint = (
+            f"Write the import name of the package, such as {quote_text(imported)}, or the path of a library, such as './{text}'."
+        )
     return Problem(WRONG_VALUE, message, where, hint)

@@ -14,10 +14,10 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epbuild.core.errors import Argument, Position, Problem, nearest
+from epbuild.core.errors import Argument, Position, Problem, suggest_nearest
 from epbuild.core.redact import conceal
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, render
-from epbuild.recipe.problems import TEMPLATE, UNUSABLE, one_of, quoted
+from epbuild.recipe.problems import TEMPLATE, UNUSABLE, format_choices, quote_text
 
 OUTPUT_NAMES = ("group", "target", "model", "first_model", "ep", "ep.short", "ep.binary")
 """Names that only an emit step defines. Templates of outputs keep them until `substitute` is called with their values."""
@@ -65,7 +65,9 @@ class TemplateNames(Mapping[str, Scalar]):
         value = self._environment[name.removeprefix(_ENVIRONMENT)]
         conceal(name.removeprefix(_ENVIRONMENT), value)
         if UNUSABLE.search(value):
-            raise TemplateError(f"the value of {quoted('${' + name + '}')} contains characters that are not allowed in a recipe")
+            raise TemplateError(
+                f"the value of {quote_text('${' + name + '}')} contains characters that are not allowed in a recipe"
+            )
         return value
 
     def __iter__(self) -> Iterator[str]:
@@ -87,7 +89,7 @@ def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
     return pieces[0] if len(pieces) == 1 else _bounded("".join(map(render, pieces)))
 
 
-def variables_in(text: str) -> frozenset[str]:
+def find_variables(text: str) -> frozenset[str]:
     """Return the names that a template refers to; none for a template that cannot be read."""
     try:
         return frozenset(piece.name for piece in _pieces(text) if isinstance(piece, _Name))
@@ -112,13 +114,13 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
         else:
             if literal.endswith("$"):
                 # The two together would read as an escape when the rest is substituted.
-                raise TemplateError(f"'$' is not allowed before {quoted('${' + piece.name + '}')}")
+                raise TemplateError(f"'$' is not allowed before {quote_text('${' + piece.name + '}')}")
             done += f"{escape(literal)}${{{piece.name}}}"
             literal = ""
     return _bounded(done + escape(literal))
 
 
-def resolved(
+def resolve_templates(
     node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
 ) -> tuple[Node, list[Problem]]:
     """Substitute the templates of a node's values. Return the new node and the problems. Keys have no templates.
@@ -187,7 +189,7 @@ def _split(text: str) -> Iterator[str | _Name]:
             literal += "${"
         elif marker[1] is None:
             hint = "Close it, or write '$${' for a literal '${'."
-            raise TemplateError(f"unclosed '${{' in {quoted(text)}", hint)
+            raise TemplateError(f"unclosed '${{' in {quote_text(text)}", hint)
         else:
             if literal:
                 yield literal
@@ -204,9 +206,11 @@ def _name(inside: str) -> _Name:
     if not has_default:
         return _Name(inside)
     if not _VARIABLE.fullmatch(name):
-        raise TemplateError(f"{quoted('${' + inside + '}')} cannot have a default", "Only ${env.<NAME>:-default} can.")
+        raise TemplateError(f"{quote_text('${' + inside + '}')} cannot have a default", "Only ${env.<NAME>:-default} can.")
     if "${" in default:
-        raise TemplateError(f"the default in {quoted('${' + inside + '}')} cannot contain a template", "Write the value itself.")
+        raise TemplateError(
+            f"the default in {quote_text('${' + inside + '}')} cannot contain a template", "Write the value itself."
+        )
     return _Name(name, default)
 
 
@@ -218,12 +222,12 @@ def _value(piece: _Name, names: Mapping[str, Scalar], later: Collection[str] = (
     if value is not None:
         return value
     if _VARIABLE.fullmatch(name):
-        message = f"the environment variable {quoted(name.removeprefix(_ENVIRONMENT))} is not set"
+        message = f"the environment variable {quote_text(name.removeprefix(_ENVIRONMENT))} is not set"
         raise TemplateError(message, f"Set it, or write a default: '${{{name}:-…}}'.", name)
     known = [*names, *later]
-    allowed = f"Allowed here: {one_of(known)}."
-    close = nearest(name, known)
-    message = f"{quoted('${' + name + '}')} refers to an unknown name"
+    allowed = f"Allowed here: {format_choices(known)}."
+    close = suggest_nearest(name, known)
+    message = f"{quote_text('${' + name + '}')} refers to an unknown name"
     raise TemplateError(message, f"{close} {allowed}" if close else allowed, name)
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
 from epbuild.recipe.nodes import KeyedNode, Scalar, ScalarNode
-from epbuild.recipe.problems import TEMPLATE, WRONG_VALUE, quoted
+from epbuild.recipe.problems import TEMPLATE, WRONG_VALUE, quote_text
 from epbuild.recipe.source import read
 from epbuild.recipe.template import TemplateError, TemplateNames, substitute
 
@@ -30,13 +30,13 @@ def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], lis
         where = Argument(f"--set {setting}")
         path, equals, text = setting.partition("=")
         if not equals or not path.startswith(_PREFIX):
-            message = f"{quoted(setting)} does not set a variable"
+            message = f"{quote_text(setting)} does not set a variable"
             problems.append(Problem(WRONG_VALUE, message, where, "Write vars.<name>=<value>."))
             continue
         value = _scalar(text)
         if value is None:
             hint = "Write a string, a number, true or false. Write '' for an empty string."
-            problems.append(Problem(WRONG_VALUE, f"{quoted(text)} is not a single value", where, hint))
+            problems.append(Problem(WRONG_VALUE, f"{quote_text(text)} is not a single value", where, hint))
         else:
             found[path.removeprefix(_PREFIX)] = Override(value, where)
     return found, problems
@@ -75,5 +75,5 @@ def read_variables(
 def _var_problem(error: TemplateError, where: Position | Argument) -> Problem:
     if error.name is None or error.name.startswith("env."):
         return error.problem(where)
-    message = f"a variable cannot refer to another: {quoted('${' + error.name + '}')}"
+    message = f"a variable cannot refer to another: {quote_text('${' + error.name + '}')}"
     return Problem(TEMPLATE, message, where, "Write '$${' for a literal '${'.")

@@ -12,7 +12,7 @@ _NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 _WIDTH = 100
 
 
-def scalar(text: str) -> str:
+def format_scalar(text: str) -> str:
     """Return a text as a YAML scalar, in quotes if it needs them."""
     if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _NOT_TEXT and not re.fullmatch(r"[0-9.]+e[0-9]+", text.lower()):
         return text
@@ -32,7 +32,7 @@ class _Writer:
 
     def mapping(self, node: MappingNode, margin: str, path: KeyPath) -> Iterator[str]:
         for key, entry in node.entries.items():
-            yield from self._value(f"{margin}{scalar(key)}:", entry.node, f"{margin}  ", (*path, key))
+            yield from self._value(f"{margin}{format_scalar(key)}:", entry.node, f"{margin}  ", (*path, key))
 
     def _value(self, beginning: str, node: Node, margin: str, path: KeyPath) -> Iterator[str]:
         """Yield the lines of a value after its key or the dash of an item."""
@@ -71,5 +71,5 @@ def _in_flow(node: Node) -> str | None:
 
 def _scalar(node: ScalarNode) -> str:
     if isinstance(node.value, str):
-        return scalar(node.value)
+        return format_scalar(node.value)
     return "null" if node.value is None else node.written

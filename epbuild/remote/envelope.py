@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from epbuild.core.canonical import canonical_json
+from epbuild.core.canonical import encode_canonical
 from epbuild.core.digest import Blob
-from epbuild.core.safepath import BadReference, check_reference, unportable
+from epbuild.core.safepath import BadReference, check_reference, find_unportable_part
 from epbuild.remote.keys import SigningKey, is_signed
 from epbuild.remote.reapi import MalformedMessage, ReapiFile, ReapiResult
 
@@ -88,7 +88,7 @@ def seal(kind: RecordKind, key: str, record: Mapping[str, Any], signer: SigningK
     content = {"format": FORMAT, "kind": kind.name, "key": key, "record": record, "by": signer.public}
     envelope = {**content, "signature": signer.sign(_signed_bytes(content))}
     files = tuple(ReapiFile(name, blob) for name, blob in sorted(kind.files(record).items()))
-    data = ReapiResult(files, canonical_json(envelope).encode(), kind.log(record), _WORKER).encode()
+    data = ReapiResult(files, encode_canonical(envelope).encode(), kind.log(record), _WORKER).encode()
     found = unseal(data, kind, key, frozenset((signer.public,)))
     if isinstance(found, Unusable):
         raise ValueError(str(found))  # noqa: TRY004 - it is the value that is wrong
@@ -149,7 +149,7 @@ def _check(kind: RecordKind, key: str, written: str, found: RemoteRecord, result
 
 
 def _signed_bytes(content: Mapping[str, Any]) -> bytes:
-    return canonical_json(content).encode()
+    return encode_canonical(content).encode()
 
 
 def _is_safe(name: str) -> bool:
@@ -158,4 +158,4 @@ def _is_safe(name: str) -> bool:
         check_reference(name)
     except BadReference:
         return False
-    return unportable(name) is None and all(part not in ("", ".") for part in name.split("/"))
+    return find_unportable_part(name) is None and all(part not in ("", ".") for part in name.split("/"))

@@ -25,21 +25,21 @@ def open_remote(settings: RemoteSettings, warn: Warn, cancelled: threading.Event
     require_signing()
     address = settings.address
     if address.is_directory:
-        stores = folder_stores(Path(address.text), writes=settings.provides or settings.signer is not None)
+        stores = open_folder_stores(Path(address.text), writes=settings.provides or settings.signer is not None)
     elif address.scheme in ("http", "https"):
-        stores = web_stores(address.text, settings.authorization, cancelled)
+        stores = open_web_stores(address.text, settings.authorization, cancelled)
     else:
-        stores = bucket_stores(address, is_anonymous=settings.anonymous)
+        stores = open_bucket_stores(address, is_anonymous=settings.anonymous)
     return RemoteCache(stores, str(address), trust=settings.trust, signer=settings.signer, warn=warn, cancelled=cancelled)
 
 
-def folder_stores(root: Path, *, writes: bool = False) -> RemoteStores:
+def open_folder_stores(root: Path, *, writes: bool = False) -> RemoteStores:
     """Return the stores of a remote cache in a folder."""
     store = FolderStore(root, writes=writes)
     return RemoteStores(store, store)
 
 
-def web_stores(
+def open_web_stores(
     base: str,
     authorization: str | None = None,
     cancelled: threading.Event | None = None,
@@ -53,7 +53,7 @@ def web_stores(
     return RemoteStores(*(WebStore(client, base, authorization=authorization, access_hint=_ACCESS) for client in clients))
 
 
-def bucket_stores(
+def open_bucket_stores(
     address: RemoteAddress,
     timeouts: tuple[Timeouts, Timeouts] = (RECORD_TIMEOUTS, BLOB_TIMEOUTS),
     *,

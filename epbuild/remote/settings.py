@@ -37,7 +37,7 @@ class RemoteSettings:
     """Whether inputs are uploaded for other machines."""
 
 
-def remote_settings(
+def resolve_remote_settings(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str], mode: Mode = "read", *, insecure: bool = False
 ) -> RemoteSettings | None:
     """Return the settings of the remote cache of a recipe in `folder`; None if there is none, or it is off.
@@ -72,7 +72,7 @@ def remote_settings(
     return RemoteSettings(address, trust or None, signer, authorization or None, anonymous)
 
 
-def signing_key(environment: Mapping[str, str]) -> SigningKey | None:
+def read_signing_key(environment: Mapping[str, str]) -> SigningKey | None:
     """Return the key that signs results; None if there is none. Raises RecipeError (EPB277) for an invalid key."""
     text = environment.get(SIGNING_KEY, "").strip()
     try:
@@ -106,7 +106,7 @@ def _make_absolute(address: RemoteAddress, folder: Path) -> RemoteAddress:
 
 
 def _require_signer(environment: Mapping[str, str], trust: frozenset[str], where: Location | None) -> SigningKey:
-    signer = signing_key(environment)
+    signer = read_signing_key(environment)
     if signer is None:
         message = "results cannot be written to the remote cache without a signing key"
         hint = f"Set {SIGNING_KEY}, which `epbuild cache key` creates, or read only, without --remote-cache write."

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from epbuild.core.errors import printable
+from epbuild.core.errors import escape_controls
 from epbuild.report.terminal.screen import WIDTH, wrap
 
 _MAX_OPEN_ROWS = 12
@@ -95,9 +95,9 @@ class Table(Struct, frozen=True):
         return f"<h2>{self.title}</h2>\n<table>{_html_row('th', self.columns)}\n{lines}</table>{rest}"
 
 
-def code(text: str, max_length: int = _MAX_CODE) -> str:
+def format_code(text: str, max_length: int = _MAX_CODE) -> str:
     """Return untrusted text as Markdown code, so that it cannot be markup or mention a user. The middle of a long text is left out."""
-    text = printable(text)
+    text = escape_controls(text)
     if len(text) > max_length:
         text = f"{text[: max_length // 2]}...{text[-max_length // 2 :]}"
     if not text:
@@ -110,7 +110,7 @@ def code(text: str, max_length: int = _MAX_CODE) -> str:
 def _text_row(name: str, cells: Sequence[str], widths: Sequence[int], width: int) -> Iterator[str]:
     """Return the lines of a row. A name that would touch the numbers gets lines of its own."""
     numbers = "".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True)).lstrip()
-    text, room = printable(name), width - len(numbers)
+    text, room = escape_controls(name), width - len(numbers)
     if len(text) > room - _GAP:
         indent = text[: len(text) - len(text.lstrip())]
         yield from wrap(text.strip(), indent, f"{indent}  ")

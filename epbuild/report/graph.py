@@ -12,8 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.commands.graph import REMOTE, GraphNode, StepGraph
-from epbuild.core.errors import EnvironmentFailure, Problem, printable
-from epbuild.core.units import counted
+from epbuild.core.errors import EnvironmentFailure, Problem, escape_controls
+from epbuild.core.units import format_count
 
 _MAX_NAME = 48
 _MAX_REASONS = 6
@@ -61,30 +61,30 @@ def label_lines(node: GraphNode) -> tuple[str, ...]:
     return (first, format_counts(node.states)) if node.grouped else (first,)
 
 
-def heading_lines(graph: StepGraph) -> tuple[str, ...]:
+def format_heading(graph: StepGraph) -> tuple[str, ...]:
     """Return the title of the picture, and how its steps are grouped."""
-    total = f"{shorten_name(graph.recipe)}: {counted(graph.steps, 'step')}"
+    total = f"{shorten_name(graph.recipe)}: {format_count(graph.steps, 'step')}"
     if graph.grouped_by is None:
         return (total,)
-    return total, f"grouped by {graph.grouped_by}: {counted(len(graph.nodes), 'node')}. Name steps to see them one by one."
+    return total, f"grouped by {graph.grouped_by}: {format_count(len(graph.nodes), 'node')}. Name steps to see them one by one."
 
 
-def hover_lines(node: GraphNode) -> tuple[str, ...]:
+def format_tooltip(node: GraphNode) -> tuple[str, ...]:
     """Return the tooltip of a node."""
     state = format_counts(node.states) if node.grouped else node.state
-    return (printable(node.name), state, *map(printable, node.reasons[:_MAX_REASONS]))
+    return (escape_controls(node.name), state, *map(escape_controls, node.reasons[:_MAX_REASONS]))
 
 
 def shorten_name(text: str) -> str:
     """Return a printable name, without its middle if it is long."""
-    text = printable(text)
+    text = escape_controls(text)
     half = (_MAX_NAME - 3) // 2
     return text if len(text) <= _MAX_NAME else f"{text[:half]}...{text[-half:]}"
 
 
-def dot_text(graph: StepGraph) -> str:
+def format_dot(graph: StepGraph) -> str:
     """Return a digraph from left to right, with a cluster for each box and a node for each step id."""
-    heading = _dot_text([*heading_lines(graph), format_counts(graph.states)], left=True)
+    heading = _dot_text([*format_heading(graph), format_counts(graph.states)], left=True)
     columns = 3 if graph.grouped_by is None else 4  # about as wide as a page
     lines = [
         "digraph plan {",
@@ -118,12 +118,12 @@ def _dot_nodes(nodes: Iterable[GraphNode]) -> Iterator[str]:
         label = _dot_text([first if more else f"{look.sign} {first}", *more])
         fill, border = look.light
         colors = f'style="filled,{look.border}", fillcolor="{fill}", color="{border}"'
-        yield f"{_dot_text([node.name])} [label={label}, tooltip={_dot_text(hover_lines(node))}, {colors}];"
+        yield f"{_dot_text([node.name])} [label={label}, tooltip={_dot_text(format_tooltip(node))}, {colors}];"
 
 
 def _dot_text(lines: Iterable[str], *, left: bool = False) -> str:
     """Return lines as a DOT string, with escapes of DOT and HTML neutralized."""
-    escaped = (printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
+    escaped = (escape_controls(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
     end = "\\l" if left else "\\n"
     text = end.join(escaped)
     return f'"{text}{end if left else ""}"'
@@ -142,7 +142,7 @@ def find_graphviz() -> str | None:
     return next(filter(None, found), None)
 
 
-def svg_of(dot: str, program: str | None) -> str:
+def convert_to_svg(dot: str, program: str | None) -> str:
     """Convert a graph in DOT to SVG with the program of `find_graphviz`. Raises EnvironmentFailure (EPB445, EPB446)."""
     if program is None:
         raise EnvironmentFailure(Problem("EPB445", "no program to draw graphs was found (Graphviz)", None, _GRAPHVIZ_HINT))
@@ -164,12 +164,12 @@ def _drawing_error(program: str, why: str) -> EnvironmentFailure:
     return EnvironmentFailure(Problem("EPB446", message, None, "Name fewer steps, or use --format mermaid or dot."))
 
 
-def svg_text(graph: StepGraph, program: str | None) -> str:
+def draw_svg(graph: StepGraph, program: str | None) -> str:
     """Return an SVG drawn by a Graphviz program, with colors for light and dark themes.
 
     Raises EnvironmentFailure.
     """
-    drawn = svg_of(dot_text(graph), program)
+    drawn = convert_to_svg(format_dot(graph), program)
     start = drawn.index("<svg")
     end = drawn.index(">", start) + 1
     return f"{drawn[:end]}\n<style>{_style()}</style>{drawn[end:]}"
@@ -183,9 +183,9 @@ def _style() -> str:
     return f"svg{{background:#fff}}{font}@media(prefers-color-scheme:dark){{svg{{background:#0d1117}}{dark}}}"
 
 
-def mermaid_text(graph: StepGraph) -> str:
+def format_mermaid(graph: StepGraph) -> str:
     """Return a flowchart from left to right, with a title and a subgraph for each box."""
-    title = ". ".join([*heading_lines(graph), format_counts(graph.states)])
+    title = ". ".join([*format_heading(graph), format_counts(graph.states)])
     lines = ["---", f"title: {_scalar(title)}", "---", "flowchart LR"]
     boxes: dict[str, list[str]] = {}
     for number, node in enumerate(graph.nodes):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from epbuild.core.atomic import make_folders, write_file
 from epbuild.core.errors import EnvironmentFailure, Problem
-from epbuild.core.units import about
+from epbuild.core.units import format_estimate
 from epbuild.engine.events import Event, TakesMany
 from epbuild.report.formatting import format_size
 from epbuild.report.terminal.problems import print_problems
@@ -89,9 +89,9 @@ def write_document(path: Path, text: str) -> None:
         raise EnvironmentFailure(Problem("EPB443", message, None, "Name another file; results and outputs are kept.")) from error
 
 
-def hashing_text(event: Hashing) -> str:
+def format_hashing(event: Hashing) -> str:
     """Return the progress of hashing, such as `hashing 1.2 GB of 3.2 GB, about 8 s left`."""
-    return f"hashing {format_size(event.done)} of {format_size(event.total)}, about {about(event.seconds_left)} left"
+    return f"hashing {format_size(event.done)} of {format_size(event.total)}, about {format_estimate(event.seconds_left)} left"
 
 
 class WaitingRow(Listener):
@@ -115,10 +115,10 @@ class WaitingRow(Listener):
                     from epbuild.report.terminal.live import Rows  # imported late: few commands wait
 
                     self._rows = Rows(sys.stderr)
-                self._rows.show(FILES, hashing_text(event))
+                self._rows.show(FILES, format_hashing(event))
             case Hashing() if self._clock() >= self._next_line:
                 self._next_line = self._clock() + HEARTBEAT
-                sys.stderr.write(f"{FILES}: {hashing_text(event)}\n")
+                sys.stderr.write(f"{FILES}: {format_hashing(event)}\n")
                 sys.stderr.flush()
             case Hashed():
                 self._close()

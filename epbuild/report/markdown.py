@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from epbuild.core.differences import shown
-from epbuild.core.units import counted
+from epbuild.core.differences import format_value
+from epbuild.core.units import format_count
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.diff.sizes import SizeChange
-from epbuild.report.formatting import Table, code, format_percent, format_size, format_size_change, join_names
+from epbuild.report.formatting import Table, format_code, format_percent, format_size, format_size_change, join_names
 from epbuild.report.terminal.artifacts import NOT_COMPARED
 
 MAX_CHARACTERS = 65_000
@@ -35,10 +35,10 @@ _FOLDED = {"Contexts", "Names"}
 
 
 def print_markdown(old: str, new: str, found: Comparison) -> None:
-    sys.stdout.write(markdown(old, new, found))
+    sys.stdout.write(format_markdown(old, new, found))
 
 
-def markdown(old: str, new: str, found: Comparison) -> str:
+def format_markdown(old: str, new: str, found: Comparison) -> str:
     """Return a headline, tables of sizes, and tables of facts that differ by subject."""
     untold = _not_compared(old, new, found)
     if not found.differences:
@@ -64,13 +64,13 @@ def _sum(old: str, new: str, found: Comparison) -> str:
         if before != after
         else format_size(after)
     )
-    text = f"{code(old)} {_ARROW} {code(new)}: {sizes}."
+    text = f"{format_code(old)} {_ARROW} {format_code(new)}: {sizes}."
     if found.artifacts == ("",):
         return text
     differing = {item.artifact for item in found.differences} & set(found.artifacts)
     alone = [item.kind for item in found.differences if item.lone_artifact]
     parts_shown = [
-        f"Of {counted(len(found.artifacts), 'output')} on both sides, {len(differing)} differ{'s' if len(differing) == 1 else ''}"
+        f"Of {format_count(len(found.artifacts), 'output')} on both sides, {len(differing)} differ{'s' if len(differing) == 1 else ''}"
     ]
     parts_shown += [f"{alone.count(kind)} {word}" for kind, word in (("added", "new"), ("removed", "gone")) if kind in alone]
     return f"{text} {', '.join(parts_shown)}."
@@ -80,7 +80,7 @@ def _alone(found: Comparison) -> Table:
     rows = [
         (
             _output_cell(item.artifact),
-            code(item.new or item.old) if item.new or item.old else _NOTHING,
+            format_code(item.new or item.old) if item.new or item.old else _NOTHING,
             "new" if item.kind == "added" else "gone",
         )
         for item in found.differences
@@ -104,7 +104,7 @@ def _size_tables(found: Comparison) -> Iterator[Table]:
         rows = tuple(
             (
                 *([_output_cell(item.artifact)] if several else []),
-                code(item.name),
+                format_code(item.name),
                 *(_NOTHING if size is None else format_size(size) for size in (item.before, item.after)),
                 _change(item.before, item.after),
                 *([", ".join(_senses(item, senses))] if kind == "model" else []),
@@ -129,7 +129,7 @@ def _fact_tables(found: Comparison) -> Iterator[Table]:
     for item in found.differences:
         if not item.lone:
             values = (_value(item, item.old), _value(item, item.new))
-            where = tables[_subject(item)].setdefault((code(replace(item, artifact="").what), *values), [])
+            where = tables[_subject(item)].setdefault((format_code(replace(item, artifact="").what), *values), [])
             where.append(item.artifact)
     for title, facts in tables.items():
         rows = [(*fact, *([_output_cells(where, found.artifacts)] if several else [])) for fact, where in facts.items()]
@@ -145,11 +145,11 @@ def _subject(item: Difference) -> str:
 
 
 def _value(item: Difference, value: Any) -> str:
-    return _NOTHING if value is None and item.kind != "changed" else code(shown(value))
+    return _NOTHING if value is None and item.kind != "changed" else format_code(format_value(value))
 
 
 def _output_cell(artifact: str) -> str:
-    return code(artifact.rstrip("/"))
+    return format_code(artifact.rstrip("/"))
 
 
 def _output_cells(where: list[str], everywhere: tuple[str, ...]) -> str:
@@ -166,7 +166,7 @@ def _change(before: int | None, after: int | None) -> str:
 
 
 def _not_compared(old: str, new: str, found: Comparison) -> str:
-    without = [code({"A": old, "B": new}[side]) for side in found.without_manifest]
+    without = [format_code({"A": old, "B": new}[side]) for side in found.without_manifest]
     if not without:
         return ""
     return f"Not compared, as {' and '.join(without)} {'has no manifest' if len(without) == 1 else 'have no manifests'}: {NOT_COMPARED}."

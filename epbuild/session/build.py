@@ -11,28 +11,28 @@ from typing import Any
 
 import msgspec
 
-from epbuild.actions.types import action_type, read_result
+from epbuild.actions.types import get_action_type, read_result
 from epbuild.cache.state import Measurement
 from epbuild.core.errors import Cancelled, EpbuildError, Problem, StepId, StoreError, VerifyError
-from epbuild.core.shown import shown_path
+from epbuild.core.shown import format_path
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import Idle
 from epbuild.engine.scheduler import Cost, Runnable
-from epbuild.plan.key import action_key, differences
+from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, SessionGroup
-from epbuild.plan.verification import verification_id
+from epbuild.plan.verification import make_verification_id
 from epbuild.publish.sizes import SharingSaved, compute_savings
-from epbuild.session.coverage import covered_models
-from epbuild.session.emitting import Emitter, step_record
+from epbuild.session.coverage import find_covered_models
+from epbuild.session.emitting import Emitter, make_step_record
 from epbuild.session.execution import Executions, KeyedAction
 from epbuild.session.provisioning import Provisioning, name_of
 from epbuild.session.runner import ActionRunner, MissingResultError, NewResult
 from epbuild.session.shared_results import SharedResults
-from epbuild.survey.costs import cost_name, expected_cost
+from epbuild.survey.costs import estimate_cost, get_cost_name
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.execution import Workplace
 
@@ -106,7 +106,7 @@ class Actions:
             self._made[ident] = status.made
             self._results[ident] = status.made.result
             if recorded.get(ident) != status.made.key:  # found in the store, or built here by another configuration
-                known.append(step_record(ident, status.made.key, status.document, msgspec.to_builtins(status.made.result)))
+                known.append(make_step_record(ident, status.made.key, status.document, msgspec.to_builtins(status.made.result)))
             if status.state == "restorable":
                 self._ledger.end_current(current)  # in the order of the steps
                 current = []
@@ -126,7 +126,7 @@ class Actions:
         """Return the expected cost of an action. A result that is only fetched costs nothing."""
         if self._found.actions[ident].remote:
             return Cost(0.0, measured=True)
-        return expected_cost(self._plan.actions[ident], self._workspace, self._memory)
+        return estimate_cost(self._plan.actions[ident], self._workspace, self._memory)
 
     def memory(self, ident: str) -> int:
         """Return the memory of this machine that an action needs: none if another machine runs it."""
@@ -138,8 +138,8 @@ class Actions:
     def _needed_memory(self, ident: str) -> int:
         """Return the memory that an action needs wherever it runs."""
         action = self._plan.actions[ident]
-        measured = self._workspace.measurement(cost_name(ident, self._memory))
-        return action_type(action).memory(action, measured.peak_rss_bytes if measured is not None else None)
+        measured = self._workspace.measurement(get_cost_name(ident, self._memory))
+        return get_action_type(action).memory(action, measured.peak_rss_bytes if measured is not None else None)
 
     def execute(self, action: str) -> None:
         """Run one action. Raises EpbuildError if it fails, Cancelled if the build is being stopped."""
@@ -172,7 +172,7 @@ class Actions:
             self._held_back[ident] = failed
             if isinstance(other, Emission) and self._outputs.last(other.path) is not None and os.path.lexists(other.path):
                 message = (
-                    f"{shown_path(other.path)} is left from an earlier build, because {failed} failed, which the recipe allows"
+                    f"{format_path(other.path)} is left from an earlier build, because {failed} failed, which the recipe allows"
                 )
                 hint = "Remove it if it must not be used anymore."
                 self._progress.report(Warned(Problem("EPB460", message, StepId(other.id), hint)))
@@ -193,13 +193,13 @@ class Actions:
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
         """Report the coverage of new models, or of every model, and what sharing saves, and return the totals."""
         new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
-        for event in (*covered_models(self._plan, self._results, self._failures, new), *self._savings()):
+        for event in (*find_covered_models(self._plan, self._results, self._failures, new), *self._savings()):
             self._progress.report(event)
         return self._ledger.finished(seconds)
 
     def _is_new(self, group: SessionGroup) -> bool:
         """Return whether this build compiled a session group, restored it, or verified it."""
-        its = {group.id, verification_id(group.group, group.target.name)}
+        its = {group.id, make_verification_id(group.group, group.target.name)}
         return not its.isdisjoint(self._todo) or self._ledger.outcomes.get(group.steps[-1]) == "restored"
 
     def _savings(self) -> Iterator[SharingSaved]:
@@ -222,7 +222,7 @@ class Actions:
         With `again`, the action was current, but the store has lost its result.
         """
         subject, origin = self._look_up(planned)
-        action, key, kind = subject.action, subject.key, action_type(planned)
+        action, key, kind = subject.action, subject.key, get_action_type(planned)
         if self._known(subject, again=again)[1] is None:
             self._check_runnable(subject)
             if not self._runner.is_for_others(action) and not self._has_toolchain(subject):
@@ -245,20 +245,20 @@ class Actions:
         for warning in kind.warnings(action, result):
             self._progress.report(Warned(warning))
         seconds = time.monotonic() - begin
-        self._memory.record_steps([step_record(action.id, key, subject.document, msgspec.to_builtins(result))])
+        self._memory.record_steps([make_step_record(action.id, key, subject.document, msgspec.to_builtins(result))])
         is_new = machine is None and (origin is None or is_finished)  # other machines publish their results themselves
         if self._shared is not None and is_new and self._surveyor.result(action, key) is not None:
             self._shared.add(key, _record(subject, result), more=is_finished)
         if outcome == "built":
             measured = Measurement(seconds if machine is None else result.measured.seconds, result.measured.peak_memory)
-            self._workspace.record_measurement(cost_name(action.id, self._memory), measured)
+            self._workspace.record_measurement(get_cost_name(action.id, self._memory), measured)
         self._made[action.id] = Made(action, key, subject.document, result, tuple(subject.needed))
         self._end_steps(action, NewResult(result, outcome, machine), seconds, origin if outcome == "restored" else None)
 
     def _end_steps(self, action: Action, new: NewResult, seconds: float, origin: Origin | None) -> None:
         """Report the end of each step of an action."""
         result, outcome, machine = new
-        for end in action_type(action).step_ends(action, result):
+        for end in get_action_type(action).step_ends(action, result):
             is_last = end.step == action.id
             took = end.seconds if outcome == "built" else None if is_last else 0.0
             took = seconds if took is None else took
@@ -289,7 +289,7 @@ class Actions:
             return KeyedAction(planned, status.key, status.document, needed)
         # Results that it needs may have been built in this very build, and may differ from those of the survey.
         action, document = self._surveyor.keyed(planned, needed, toolchain)
-        return KeyedAction(action, action_key(document), document, needed)
+        return KeyedAction(action, compute_action_key(document), document, needed)
 
     def _fetch(self, subject: KeyedAction) -> Origin | None:
         """Store the result of an action if only the remote cache has it. Returns where it came from."""
@@ -341,8 +341,8 @@ class Actions:
             environment = self._toolchains.environment(action)
         finally:
             self.idle.discard(action.id)
-        identity = action_type(action).identity(action, environment)
-        return not differences({"toolchain": subject.document["toolchain"]}, {"toolchain": identity})
+        identity = get_action_type(action).identity(action, environment)
+        return not describe_differences({"toolchain": subject.document["toolchain"]}, {"toolchain": identity})
 
     def _restore(self, needed: Iterable[Made]) -> bool:
         """Build the needed results again that the store has lost. Returns whether there were any."""
@@ -368,7 +368,7 @@ class Actions:
         self._surveyor.records.put(subject.key, _record(subject, result))
 
     def _check_expectations(self, action: Action, result: ActionResult) -> None:
-        unmet = action_type(action).unmet_expectations(action, result)
+        unmet = get_action_type(action).unmet_expectations(action, result)
         if unmet:
             raise VerifyError(*unmet)
 

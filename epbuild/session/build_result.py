@@ -17,7 +17,7 @@ from epbuild.engine.events import (
     StepsCurrent,
     TakesMany,
     Warned,
-    one_by_one,
+    forward_one_by_one,
 )
 from epbuild.session.events import StepCompared
 
@@ -46,7 +46,7 @@ class ResultCollector(TakesMany):
     """`Progress` that passes every event on and collects the result."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress = one_by_one(progress)
+        self._progress = forward_one_by_one(progress)
         self._outcomes: dict[str, Outcome] = {}
         self._failures: dict[str, tuple[Problem, ...]] = {}
         self._refused: list[Problem] = []

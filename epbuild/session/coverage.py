@@ -11,17 +11,17 @@ from msgspec.structs import asdict
 from epbuild.core.errors import Problem
 from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
 from epbuild.plan.steps import Action, Plan, SessionGroup
-from epbuild.plan.verification import Verification, verification_id
+from epbuild.plan.verification import Verification, make_verification_id
 from epbuild.session.events import ModelCovered
 from epbuild.verify.fallback import Outside
-from epbuild.verify.live.judging import number_problems
+from epbuild.verify.live.judging import find_number_problems
 
 _FIGURES = {"cosine": 6, "snr_db": 1}
 """Metrics in the table, with their significant decimals. Larger values are better."""
 _NOT_TRIED = "a step that it needs failed"
 
 
-def covered_models(
+def find_covered_models(
     plan: Plan, results: Mapping[str, ActionResult], failures: Mapping[str, Sequence[Problem]], touched: Container[str]
 ) -> list[ModelCovered]:
     """Yield the coverage of each model for all its targets, in the plan's order, from the session groups in `touched`.
@@ -29,10 +29,10 @@ def covered_models(
     `results` has all known results, including those that do not meet expectations. `failures` has why actions failed. Models that the build
     did not reach are left out.
     """
-    return [row for row in all_models(plan, results, failures, touched) if row.outcome != "not built"]
+    return [row for row in list_all_models(plan, results, failures, touched) if row.outcome != "not built"]
 
 
-def all_models(
+def list_all_models(
     plan: Plan,
     results: Mapping[str, ActionResult],
     failures: Mapping[str, Sequence[Problem]],
@@ -45,7 +45,7 @@ def all_models(
         if touched is not None and ident not in touched:
             continue
         problems, target = _problems(plan, ident, failures), group.target.name
-        verify = verification_id(group.group, target)
+        verify = make_verification_id(group.group, target)
         result, checked = results.get(ident), results.get(verify)
         for step, member in zip(group.steps, group.members, strict=False):
             name = f"{group.group}/{member.name}" if names[target, member.name] > 1 else member.name
@@ -84,17 +84,17 @@ def _verify_problems(
     if checked is None:
         return ()
     if isinstance(result, VerificationResult):
-        return tuple(number_problems(action, checked, result, fails=True))
+        return tuple(find_number_problems(action, checked, result, fails=True))
     return failures.get(action.id, ())  # of all models of the group: none of them is emitted
 
 
 def _accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:
     """Return the worst figures of all outputs of a model; None if they were not measured, or are unknown."""
     figures = checked.figures if isinstance(checked, VerificationResult) else ()
-    return worst_figures([asdict(row) for row in figures if row.member == member])
+    return find_worst_figures([asdict(row) for row in figures if row.member == member])
 
 
-def worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
+def find_worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
     """Return the worst figures of rows that have one for each output; None if there are none."""
     found: dict[str, list[float]] = {name: [] for name in _FIGURES}
     for row in rows:

@@ -18,16 +18,16 @@ from epbuild.archive.artifact import Copy
 from epbuild.cache.digests import Digests
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.state import OutputRecord, StepRecord
-from epbuild.core.directory import interrupted_swaps, recover_swaps
+from epbuild.core.directory import find_interrupted_swaps, recover_swaps
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StepId, StoreError
-from epbuild.core.shown import shown_path
+from epbuild.core.shown import format_path
 from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.output.existing import Written
 from epbuild.output.tree import OutputTree
-from epbuild.plan.key import action_key
+from epbuild.plan.key import compute_action_key
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
 from epbuild.publish.emit import emit_output, materialize
@@ -35,7 +35,7 @@ from epbuild.publish.removal import Cleaned, Emitted
 from epbuild.publish.sizes import compare_outputs, read_last_files
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.session.events import OutputRemoved
-from epbuild.survey.orphans import PLACE, RESULTS, Orphan, Outputs, lease_name
+from epbuild.survey.orphans import PLACE, RESULTS, Orphan, Outputs, get_lease_name
 from epbuild.survey.status import Survey, Surveyor
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Emitter:
         current = [emission for ident, emission in self._found.plan.emissions.items() if ident not in todo]
         statuses = [(emission, self._found.actions[emission.id]) for emission in current]
         self._outputs.adopt(
-            self._emission_record(emission, status.key or action_key(status.document), status.document)
+            self._emission_record(emission, status.key or compute_action_key(status.document), status.document)
             for emission, status in statuses
         )
         self._clear_away({emission.path: emission for emission in current})
@@ -93,7 +93,7 @@ class Emitter:
             return
         self._progress.report(StepStarted(emission.steps[0], "emitting"))
         with self._actions.leases.hold(
-            emission.id, emission.id, self._surveyor.workspace.directory, lease_name(self._outputs.place(emission.path))
+            emission.id, emission.id, self._surveyor.workspace.directory, get_lease_name(self._outputs.place(emission.path))
         ):
             begin = time.monotonic()  # waiting for another build is no work
             recorded = self._outputs.last(emission.path)  # of this configuration or another one, perhaps in another form
@@ -119,7 +119,7 @@ class Emitter:
             )
         for problem in written.problems(emission):
             self._progress.report(Warned(problem))
-        place = shown_path(emission.path)
+        place = format_path(emission.path)
         note = f"{place}, pushed to {emission.registry}" if emission.registry is not None else place
         changed = compare_outputs(emission.id, place, last, files)
         self._end(emission, files, time.monotonic() - begin, note, changed)
@@ -133,7 +133,7 @@ class Emitter:
         self._end(emission, files, time.monotonic() - begin, f"pushed to {emission.registry}")
 
     def _end(self, emission: Emission, files: Mapping[str, Any], seconds: float, note: str, changed: Event | None = None) -> None:
-        *merged, emitted = ends_of(emission, files)
+        *merged, emitted = find_ends(emission, files)
         for end in merged:
             self._ledger.end(StepFinished(end.step, "built", 0.0, end.note, end.size))
         if changed is not None:
@@ -145,7 +145,7 @@ class Emitter:
         made = [self._actions.made.get(ident) or self._found.actions[ident].made for ident in emission.needs]
         results = sorted(item.key for item in made if item is not None)
         result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
-        return step_record(emission.id, key, document, result)
+        return make_step_record(emission.id, key, document, result)
 
     def _moved_files(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
         """Return the files that the emission wrote to its former place, under their present names."""
@@ -157,7 +157,7 @@ class Emitter:
 
     def _clear_away(self, current: Mapping[Path, Emission]) -> None:
         """Remove what killed builds left beside current outputs, unless another build is working on them."""
-        for directory in interrupted_swaps(current):
+        for directory in find_interrupted_swaps(current):
             emission = current[directory]
             with suppress(OSError, StoreError), self._outputs.held_if_free(directory) as free:
                 if free:
@@ -224,7 +224,7 @@ class _PushLog:
             self.progress.report(StepOutput(self.step, f"pushing to {self.host}: {done:,} of {total:,} bytes"))
 
 
-def ends_of(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:
+def find_ends(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:
     """Yield how each step of an emission ended that wrote these files."""
     for part in emission.parts:
         if part.merging is not None:
@@ -233,7 +233,7 @@ def ends_of(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:
     yield StepEnd(emission.id, None, "", sum(file["size"] for file in files.values()))
 
 
-def step_record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:
+def make_step_record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:
     return StepRecord(step, key, document, result, time.time())
 
 
@@ -241,7 +241,7 @@ def remove_orphans(found: Survey, surveyor: Surveyor, progress: Progress, cancel
     """Remove the outputs that the recipe no longer asks for, and report them. Raises Cancelled."""
     outputs = surveyor.outputs
     for left in outputs.release(emission.path for emission in found.plan.emissions.values()):
-        place = shown_path(surveyor.workspace.base / left.place)
+        place = format_path(surveyor.workspace.base / left.place)
         message = f"the recipe no longer asks for {place}, but {outputs.writer(left)} also emits it, so it is kept"
         progress.report(
             Warned(
@@ -253,9 +253,9 @@ def remove_orphans(found: Survey, surveyor: Surveyor, progress: Progress, cancel
     for orphan in found.orphans:
         gone = remove_orphan(outputs, orphan, surveyor.digests, claimed, cancelled, hidden)
         if gone is not None:
-            changed, foreign = (tuple(map(shown_path, gone.kept_for(why))) for why in ("changed since", "not made by epbuild"))
+            changed, foreign = (tuple(map(format_path, gone.kept_for(why))) for why in ("changed since", "not made by epbuild"))
             progress.report(
-                OutputRemoved(orphan.step, shown_path(orphan.directory), len(gone.removed), changed, foreign, gone.size)
+                OutputRemoved(orphan.step, format_path(orphan.directory), len(gone.removed), changed, foreign, gone.size)
             )
 
 

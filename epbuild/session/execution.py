@@ -12,14 +12,14 @@ from typing import Any
 from msgspec import Struct
 
 from epbuild.actions.action_type import KeyInputs
-from epbuild.actions.types import action_type
+from epbuild.actions.types import get_action_type
 from epbuild.cache.workspace import log_file
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.safepath import is_regular
-from epbuild.core.shown import shown_path
+from epbuild.core.shown import format_path
 from epbuild.engine.events import Progress
 from epbuild.engine.loop import Idle
-from epbuild.plan.key import differences
+from epbuild.plan.key import describe_differences
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Action
 from epbuild.session.provisioning import Provisioning
@@ -48,22 +48,24 @@ class WatchedExecution(Execution):
     surveyor: Surveyor
     idle: Idle
     written: Mapping[Path, tuple[int, ...]]
-    """Stats of the users' files, as `last_written` returns them. Blobs are left out, as they are named by their content."""
+    """Stats of the users' files, as `stat_writes` returns them. Blobs are left out, as they are named by their content."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
-        return digests_of(self.surveyor, self.subject, files)
+        return collect_digests(self.surveyor, self.subject, files)
 
     def recheck(self) -> None:
         """Raise BuildError if an input of the action differs from its key document, or may have differed for a while."""
         action, needed, document = self.subject.action, self.subject.needed, self.subject.document
-        kind, environment = action_type(action), self.environment.now()
+        kind, environment = get_action_type(action), self.environment.now()
         digests = self.surveyor.digests.of_many(action.files)
-        changes = differences(document, kind.key_document(action, KeyInputs(digests, kind.identity(action, environment), needed)))
+        changes = describe_differences(
+            document, kind.key_document(action, KeyInputs(digests, kind.identity(action, environment), needed))
+        )
         # A file that changed and changed back may have been read in between.
-        touched = [str(path) for path, before in self.written.items() if last_written(path) != before]
+        touched = [str(path) for path, before in self.written.items() if stat_writes(path) != before]
         touched += environment.touched_since(self.environment)
         if not changes and touched:
-            changes = [f"{shown_path(Path(touched[0]))} was touched, and may have changed in between"]
+            changes = [f"{format_path(Path(touched[0]))} was touched, and may have changed in between"]
         if changes:
             message = f"an input changed while it was {kind.done}: {'; '.join(changes)}"
             raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))
@@ -71,7 +73,7 @@ class WatchedExecution(Execution):
     def compiled(self) -> None:
         """Let another action start while this one is checked and stored, unless a process of this action follows."""
         action = self.subject.action
-        if not action_type(action).starts_another_process(action) and len(self.idle) < _MAX_STORING:
+        if not get_action_type(action).starts_another_process(action) and len(self.idle) < _MAX_STORING:
             self.idle.add(action.id)
 
     def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
@@ -109,20 +111,20 @@ class Executions:
                 environment,
                 staging,
                 log,
-                shown_path(log),
+                format_path(log),
                 store,
                 self._progress,
                 self._cancelled,
                 subject,
                 self._surveyor,
                 self._idle,
-                {path: last_written(path) for path in action.files if path not in blobs},
+                {path: stat_writes(path) for path in action.files if path not in blobs},
             )
 
     def _check_toolchain(self, action: Action, document: Mapping[str, Any]) -> Environment:
         """Return the current environment of the action's toolchain. Raises BuildError if it differs from the key `document`."""
-        kind, environment = action_type(action), self._toolchains.current(action)
-        changes = differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
+        kind, environment = get_action_type(action), self._toolchains.current(action)
+        changes = describe_differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
         if changes:
             message = f"the toolchain '{environment.name}' changed before it was {kind.done}: {'; '.join(changes)}"
             raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))
@@ -137,13 +139,13 @@ class _Workplace(Struct, frozen=True):
         return self.executions.open(self.subject, f"{self.subject.action.id}/{name}".removesuffix("/"))
 
 
-def digests_of(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Path]) -> Mapping[Path, str]:
+def collect_digests(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Path]) -> Mapping[Path, str]:
     """Return the SHA-256 of files of an action, and of the blobs that it needs, which are named by it."""
     blobs = {surveyor.store.place(digest): digest for made in subject.needed for digest in made.result.digests.values()}
     return {**surveyor.digests.of_many(file for file in files if file not in blobs), **blobs}
 
 
-def last_written(path: Path) -> tuple[int, ...]:
+def stat_writes(path: Path) -> tuple[int, ...]:
     """Return stats that change when a file is written or replaced, but not when it is linked. Empty if the file is gone."""
     try:
         seen = path.stat()

@@ -68,9 +68,9 @@ class HeldLock(Struct, frozen=True):
         return self._raise_if_strict(ToolchainError, problems)
 
     def _other_toolchain(self, toolchain: ToolchainSpec, environment: Environment) -> list[Problem]:
-        from epbuild.toolchain.resolve import deviations
+        from epbuild.toolchain.resolve import describe_deviations
 
-        reasons = deviations(environment, str(self.platform), self.environments[toolchain.name])
+        reasons = describe_deviations(environment, str(self.platform), self.environments[toolchain.name])
         if not reasons:
             return []
         message = f"the toolchain '{toolchain.name}' does not match {self.path.name}: {', '.join(reasons)}"
@@ -116,9 +116,9 @@ def read_lock_text(path: Path) -> str | None:
         raise PlanError(
             Problem("EPB242", message, Position(str(path), 1, 1), "Check that it is a file that this user may read.")
         ) from error
-    from epbuild.toolchain.lock_file import decoded
+    from epbuild.toolchain.lock_file import decode_lock
 
-    return decoded(content)
+    return decode_lock(content)
 
 
 def check_lock(recipe: Recipe) -> None:
@@ -126,7 +126,7 @@ def check_lock(recipe: Recipe) -> None:
     _fitting(recipe, _lock_beside(recipe), strict=True)
 
 
-def locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
+def find_locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Return the locked SHA-256 of the wheels of the releases that models come from, by requirement.
 
     Raises PlanError (EPB242) for a lock that cannot be read.
@@ -150,9 +150,9 @@ def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
         return HeldLock(path)
     if lock.recipe != recipe.name:
         return HeldLock(path, exists=True, warnings=tuple(replace(misfit.problem, hint=_LEFT_ALONE) for misfit in unfit))
-    from epbuild.toolchain.platforms import platform_here
+    from epbuild.toolchain.platforms import get_own_platform
 
-    platform = platform_here()
+    platform = get_own_platform()
     environments, elsewhere, missing = {}, {}, []
     for name, (toolchain, *_) in plan.toolchains().items():
         if name in {misfit.toolchain for misfit in unfit}:
@@ -183,9 +183,9 @@ def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]
             message = f"--locked needs a lock, but {path.name} does not exist beside the recipe"
             raise PlanError(Problem("EPB241", message, Position(str(recipe.file), 1, 1), "Create it with `epbuild lock`."))
         return []
-    from epbuild.session.lock_fit import misfits
+    from epbuild.session.lock_fit import find_misfits
 
-    found = list(misfits(recipe, lock, path))
+    found = list(find_misfits(recipe, lock, path))
     if found and strict:
         raise PlanError(*(misfit.problem for misfit in found))
     return found

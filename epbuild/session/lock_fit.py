@@ -8,14 +8,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from epbuild.catalog.catalog import Catalog, session_keys
+from epbuild.catalog.catalog import Catalog, list_session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import PackageAddress, parse_address
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.toolchain.lock import Lock, LockedModel, LockedToolchain
-from epbuild.toolchain.resolve import named_python, requirements_of
+from epbuild.toolchain.resolve import list_requirements, parse_named_python
 
 _AGAIN = "Update the lock with `epbuild lock`."
 _SESSION_KEYS = "session-keys"
@@ -28,7 +28,7 @@ class Misfit(Struct, frozen=True):
     toolchain: str | None = None
 
 
-def misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
+def find_misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
     """Yield the deviations of a recipe from the lock in `path`: one for each toolchain, model and EP."""
 
     def misfit(code: str, message: str, where: Position | None = None, toolchain: str | None = None) -> Misfit:
@@ -49,14 +49,14 @@ def misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
         yield misfit("EPB244", f"{path.name} has a toolchain '{name}', which the recipe does not have")
     for reason in _catalog_reasons(recipe, lock, path.name):
         yield misfit("EPB246", reason)
-    remote = remote_models(recipe)
+    remote = list_remote_models(recipe)
     for name, model in remote.items():
         reason = _model_reason(model, lock.models.get(name), path.name)
         if reason is not None:
             yield misfit("EPB247", reason, model.path_where)
     for name in lock.models.keys() - remote.keys():
         yield misfit("EPB247", f"{path.name} has a remote model '{name}', which the recipe does not use")
-    releases = releases_of_models(recipe)
+    releases = list_model_releases(recipe)
     reported: set[str] = set()
     held = {release.requirement: release.name for release in lock.wheels}
     for requirement, (address, model) in releases.items():
@@ -70,14 +70,14 @@ def misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
         yield misfit("EPB297", f"{path.name} has the wheel of {requirement}, which no model of the recipe uses")
 
 
-def catalog_facts(recipe: Recipe) -> dict[str, str]:
+def collect_catalog_facts(recipe: Recipe) -> dict[str, str]:
     """Return the locked facts of the catalog: a revision for each EP of the recipe's targets in its packaging, and that of session keys.
 
     Raises BadCatalog and OSError for a catalog file of the user's own, KeyError for an unknown EP.
     """
     catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
     used = {(choice.ep.name, target.toolchain.name) for target in recipe.targets.values() for choice in target.eps}
-    facts = {_SESSION_KEYS: str(session_keys().revision)}
+    facts = {_SESSION_KEYS: str(list_session_keys().revision)}
     for ep, toolchain in used:
         entry = _entry(catalog, ep, recipe.toolchains[toolchain])
         subject = f"{ep}/{entry.distribution}" if entry.distribution else ep
@@ -85,24 +85,24 @@ def catalog_facts(recipe: Recipe) -> dict[str, str]:
     return facts
 
 
-def entries_in(recipe: Recipe, toolchain: ToolchainSpec) -> list[EpEntry]:
-    """Return the EPs that the recipe's targets use from a toolchain. Raises what `catalog_facts` raises."""
+def list_toolchain_eps(recipe: Recipe, toolchain: ToolchainSpec) -> list[EpEntry]:
+    """Return the EPs that the recipe's targets use from a toolchain. Raises what `collect_catalog_facts` raises."""
     catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
     targets = [target for target in recipe.targets.values() if target.toolchain.name == toolchain.name]
     names = {choice.ep.name for target in targets for choice in target.eps if choice.library is None}
     return [_entry(catalog, name, toolchain) for name in sorted(names)]
 
 
-def remote_models(recipe: Recipe) -> dict[str, ModelSpec]:
+def list_remote_models(recipe: Recipe) -> dict[str, ModelSpec]:
     """Return the remote models that a group uses, by name. Other models are never fetched."""
     used = {member.model.name for group in recipe.groups.values() for member in group.members}
     return {name: model for name, model in recipe.models.items() if name in used and model.is_remote}
 
 
-def releases_of_models(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelSpec]]:
+def list_model_releases(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelSpec]]:
     """Return the releases whose wheels models come from, by requirement: an address in each, and its first model."""
     releases: dict[str, tuple[PackageAddress, ModelSpec]] = {}
-    for model in remote_models(recipe).values():
+    for model in list_remote_models(recipe).values():
         address = parse_address(model.path)
         if isinstance(address, PackageAddress):
             releases.setdefault(address.requirement, (address, model))
@@ -115,8 +115,8 @@ def _entry(catalog: Catalog, ep: str, toolchain: ToolchainSpec) -> EpEntry:
 
 def _toolchain_reason(toolchain: ToolchainSpec, locked: LockedToolchain, lock: str) -> str | None:
     name, environments = toolchain.name, locked.platforms
-    new = [text for text in requirements_of(toolchain) if _plain(text) not in map(_plain, locked.requires)]
-    gone = [text for text in locked.requires if _plain(text) not in map(_plain, requirements_of(toolchain))]
+    new = [text for text in list_requirements(toolchain) if _plain(text) not in map(_plain, locked.requires)]
+    gone = [text for text in locked.requires if _plain(text) not in map(_plain, list_requirements(toolchain))]
     if new:
         before = f"for {', '.join(gone)}" if gone else "without it"
         return f"the toolchain '{name}' requires {', '.join(new)}, but {lock} was created {before}"
@@ -133,7 +133,7 @@ def _toolchain_reason(toolchain: ToolchainSpec, locked: LockedToolchain, lock: s
                 return f"the toolchain '{name}' requires {requirement.text}, but {lock} has no such package on {platform}"
             if package is not None and not requirement.is_met_by(package.version):
                 return f"the toolchain '{name}' requires {requirement.text}, but {lock} has {package.version} on {platform}"
-        python = named_python(toolchain.python) if toolchain.python is not None else None
+        python = parse_named_python(toolchain.python) if toolchain.python is not None else None
         if python is not None and environment.python != python:
             return f"the toolchain '{name}' requires Python {toolchain.python}, but {lock} has {environment.python} on {platform}"
     return None
@@ -141,7 +141,7 @@ def _toolchain_reason(toolchain: ToolchainSpec, locked: LockedToolchain, lock: s
 
 def _catalog_reasons(recipe: Recipe, lock: Lock, name: str) -> Iterator[str]:
     try:
-        known = catalog_facts(recipe)
+        known = collect_catalog_facts(recipe)
     except (BadCatalog, KeyError, OSError):  # planning reports these better
         return
     for subject in sorted(known.keys() | lock.catalog.keys()):

@@ -16,12 +16,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.location import cache_directory, tag_cache
+from epbuild.cache.location import find_cache_directory, tag_cache
 from epbuild.cache.memo import NO_MEMO, Memo
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import REMOTE_MODEL, Workspace
 from epbuild.core.defaults import WORKSPACE
-from epbuild.core.digest import document_digest
+from epbuild.core.digest import hash_document
 from epbuild.core.errors import PlanError, Problem, RecipeError, StoreError
 from epbuild.core.redact import conceal
 from epbuild.plan.planner import check_partial_recipe, make_plan
@@ -29,9 +29,9 @@ from epbuild.plan.steps import Plan
 from epbuild.recipe.address import PackageAddress
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
-from epbuild.remote.settings import RemoteSettings, remote_settings
+from epbuild.remote.settings import RemoteSettings, resolve_remote_settings
 from epbuild.session.events import Fetched, Fetching
-from epbuild.session.lock import check_lock, locked_wheels
+from epbuild.session.lock import check_lock, find_locked_wheels
 from epbuild.session.provisioning import ONLINE
 from epbuild.session.request import Request
 
@@ -74,7 +74,7 @@ def read_plan(
     Needed remote models that are missing are fetched with `fetching`; without it, their steps are planned with unknown files. The recipe
     reads its variables from `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetching` raises.
     """
-    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
+    with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
         recipe = read_recipe(request, environment)
         return recipe, plan_of(request, recipe, fetching, workspace, memo)
 
@@ -90,18 +90,18 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
 
 def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, workspace: Workspace, memo: Memo) -> Plan:
     """Return the plan of a recipe. Raises what `read_plan` raises."""
-    remote = RemoteModels(workspace, BlobStore(cache_directory()))
-    remote_of(request, recipe)  # wrong settings fail before anything is fetched
+    remote = RemoteModels(workspace, BlobStore(find_cache_directory()))
+    resolve_remote(request, recipe)  # wrong settings fail before anything is fetched
     if request.locked:
         check_lock(recipe)  # before anything is fetched
     if fetching is not None:
-        remote = replace(remote, wheels=locked_wheels(recipe))
+        remote = replace(remote, wheels=find_locked_wheels(recipe))
     locate = remote.known if fetching is None else lambda model: fetching.fetch(remote, model)
     selection = request.selection
     if request.shard is not None:
-        from epbuild.plan.shards import shard_steps  # only CI asks for one
+        from epbuild.plan.shards import select_shard  # only CI asks for one
 
-        selection = shard_steps(make_plan(recipe, selection, places=request.places, memo=memo), request.shard)
+        selection = select_shard(make_plan(recipe, selection, places=request.places, memo=memo), request.shard)
         if not selection:
             return Plan((), {})
     plan = make_plan(recipe, selection, locate, request.places, memo)
@@ -119,17 +119,17 @@ def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, wor
     return plan
 
 
-def remote_of(request: Request, recipe: Recipe) -> RemoteSettings | None:
+def resolve_remote(request: Request, recipe: Recipe) -> RemoteSettings | None:
     """Return the settings of the remote cache of a request; None if it uses none. Raises RecipeError for one that must not be used."""
     chosen = request.remote
     if chosen is None:
         return None
     mode = "off" if chosen.offline else chosen.mode
-    found = remote_settings(recipe.cache, recipe.directory, os.environ, mode, insecure=chosen.insecure)
+    found = resolve_remote_settings(recipe.cache, recipe.directory, os.environ, mode, insecure=chosen.insecure)
     return dataclasses.replace(found, provides=True) if found is not None and request.cluster is not None else found
 
 
-def workspace_of(recipe: Path) -> Path:
+def get_workspace_folder(recipe: Path) -> Path:
     """Return the folder beside a recipe that holds the workspace."""
     return recipe.absolute().parent / WORKSPACE
 
@@ -206,12 +206,12 @@ class _Arrivals:
             self.progress.report(Fetching(self.model, address, done, total))
 
 
-def wheels_of(address: PackageAddress, model: ModelSpec) -> tuple[str, ...]:
+def find_wheels(address: PackageAddress, model: ModelSpec) -> tuple[str, ...]:
     """Return the SHA-256 of each wheel of a release that `model` comes from. Raises StoreError (EPB320, EPB322)."""
-    from epbuild.fetch.wheels import wheel_digests
+    from epbuild.fetch.wheels import find_wheel_digests
 
     try:
-        return wheel_digests(address)
+        return find_wheel_digests(address)
     except StoreError as error:
         raise _with_position(error, model) from error
 
@@ -225,7 +225,7 @@ def _with_position(error: PlanError | StoreError, model: ModelSpec) -> PlanError
 def _fact(model: ModelSpec) -> str:
     """Return the name under which a model's place is remembered: a digest, as an address may hold a secret."""
     asked = {"path": model.path, "sha256": model.sha256, "data": dict(model.data_sha256)}
-    return f"{REMOTE_MODEL}{document_digest(asked)}"
+    return f"{REMOTE_MODEL}{hash_document(asked)}"
 
 
 class NeededModels(Struct, frozen=True):
@@ -251,8 +251,8 @@ class NeededModels(Struct, frozen=True):
 @contextmanager
 def open_workspace(recipe: Path) -> Iterator[Workspace]:
     """Open the workspace beside a recipe, created if missing, and register it with the store."""
-    with Workspace.open(workspace_of(recipe)) as workspace:
+    with Workspace.open(get_workspace_folder(recipe)) as workspace:
         with suppress(StoreError):  # code that has to write reports that nothing can be written
-            tag_cache(cache_directory())
-            Roots(cache_directory()).register(workspace.directory)
+            tag_cache(find_cache_directory())
+            Roots(find_cache_directory()).register(workspace.directory)
         yield workspace

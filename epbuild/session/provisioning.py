@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from msgspec import Struct
 
-from epbuild.cache.location import cache_directory, tag_cache
+from epbuild.cache.location import find_cache_directory, tag_cache
 from epbuild.core.errors import Cancelled, EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
-from epbuild.core.redact import concealed
+from epbuild.core.redact import conceal_text
 from epbuild.engine.events import Progress, Warned
-from epbuild.plan.key import differences
+from epbuild.plan.key import describe_differences
 from epbuild.plan.steps import Action
 from epbuild.session.events import ToolchainFailed, ToolchainInstalling, ToolchainReady, ToolchainStarted
 from epbuild.toolchain.environment import Environment
@@ -155,9 +155,9 @@ class Provisioning:
                 raise ToolchainError(
                     Problem("EPB525", f"the toolchain '{name}' has not been provisioned yet", toolchain.where, ONLINE)
                 )
-            tag_cache(cache_directory())
+            tag_cache(find_cache_directory())
             self._progress.report(
-                ToolchainStarted(name, f"creating an environment with {concealed(', '.join(toolchain.packages))}")
+                ToolchainStarted(name, f"creating an environment with {conceal_text(', '.join(toolchain.packages))}")
             )
         try:
             environment = self.known.prepare(name, InstallProgress(_Installation(name, self._progress), self._cancelled))
@@ -189,7 +189,7 @@ class Provisioning:
         recorded, needs = self.known.recorded(name), self.known.needs[name]
         if recorded is None:
             return
-        changes = differences(
+        changes = describe_differences(
             {"toolchain": recorded.identity(needs.entries, needs.packages)},
             {"toolchain": environment.identity(needs.entries, needs.packages)},
         )
@@ -218,7 +218,7 @@ class _Installation(Struct, frozen=True):
     progress: Progress
 
     def installing(self, doing: str, done: int, total: int) -> None:
-        self.progress.report(ToolchainInstalling(self.toolchain, concealed(doing), done, total))
+        self.progress.report(ToolchainInstalling(self.toolchain, conceal_text(doing), done, total))
 
 
 def name_of(action: Action) -> str:

@@ -19,14 +19,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from epbuild.actions.types import action_type
+from epbuild.actions.types import get_action_type
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.workspace import Workspace
 from epbuild.catalog.facts import KnownDifference
-from epbuild.core.differences import shown
+from epbuild.core.differences import format_value
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
-from epbuild.core.shown import shown_path
+from epbuild.core.shown import format_path
 from epbuild.diff.bytes_differ import FileDifference, compare_bytes
 from epbuild.diff.difference import compare
 from epbuild.engine.events import OutputOf, Progress, StepFailed, StepStarted
@@ -59,7 +59,7 @@ def rebuild_and_compare(
     Each comparison is an event. Raises KeyboardInterrupt if the user stopped it, StoreError if there is no space.
     """
     begin = time.monotonic()
-    made = {ident: item for ident, item in actions.made.items() if action_type(item.action).is_comparable(item.action)}
+    made = {ident: item for ident, item in actions.made.items() if get_action_type(item.action).is_comparable(item.action)}
     costs = {ident: actions.cost(ident) for ident in made}
     tally = Tally({ident: [ident] for ident in made}, costs, jobs)
     rebuilding = _Rebuilding(actions, made, workspace, store, progress, tally)
@@ -71,13 +71,13 @@ def rebuild_and_compare(
     return rebuilding.exit_code
 
 
-def kept_place(workspace: Path, action: str) -> Path:
+def get_kept_folder(workspace: Path, action: str) -> Path:
     """Return the folder that keeps both versions of an action that differ."""
     # As with logs: no name in a recipe has a '+', so two actions never share a folder.
     return workspace / _FOLDER / re.sub(r"[^A-Za-z0-9._-]", "+", action)
 
 
-def verdict_on(differences: Sequence[FileDifference], known: Sequence[KnownDifference]) -> Comparison:
+def judge_differences(differences: Sequence[FileDifference], known: Sequence[KnownDifference]) -> Comparison:
     """Return the verdict on differences: `known` if they are all among the `known` ones of the target."""
     if not differences:
         return "same"
@@ -108,8 +108,8 @@ class _Rebuilding:
         begin = time.monotonic()
         self._tally.begin(ident)
         made = self._made[ident]
-        kind = action_type(made.action)
-        place = kept_place(self._workspace.directory, ident)
+        kind = get_action_type(made.action)
+        place = get_kept_folder(self._workspace.directory, ident)
         lease = re.sub(r"[^A-Za-z0-9._-]+", ".", f"{_FOLDER}-{ident}")
         self._progress.report(StepStarted(ident, kind.doing_again))
         with self._actions.leases.hold(ident, ident, self._workspace.directory, lease):
@@ -128,13 +128,13 @@ class _Rebuilding:
                     execution.log.unlink(missing_ok=True)  # it is kept only for a failed compile
                 size = sum(artifact.size for artifact in made.result.artifacts.values())
         known = kind.known_differences(made.action)
-        verdict = verdict_on(differences, known)
+        verdict = judge_differences(differences, known)
         if meant is not None and verdict == "different":
             verdict = "different" if meant else "known"
         problems = tuple(_problem(item, made, place) for item in differences) if verdict == "different" else ()
         if problems and meant:
             message = f"the rebuild differs in more than the context bytes that the recipe allows to differ: {'; '.join(meant)}"
-            problems = (Problem("EPB652", message, StepId(ident), f"Both versions are kept in {shown_path(place)}."),)
+            problems = (Problem("EPB652", message, StepId(ident), f"Both versions are kept in {format_path(place)}."),)
         self._count(verdict, 1 if problems else 0)
         compared = StepCompared(
             step=ident,
@@ -144,7 +144,7 @@ class _Rebuilding:
             size=size,
             differences=tuple(differences),
             known=kind.known_to_differ(made.action),
-            kept=shown_path(place) if differences else None,
+            kept=format_path(place) if differences else None,
             problems=problems,
         )
         with self._ending:
@@ -174,7 +174,7 @@ class _Rebuilding:
     def _remake(self, made: Made, execution: Execution) -> Mapping[str, Path]:
         ident = made.action.id
         try:
-            return action_type(made.action).rebuild(
+            return get_action_type(made.action).rebuild(
                 made.action, made.document, dataclasses.replace(execution, progress=OutputOf(self._progress, ident))
             )
         except EnvironmentFailure:
@@ -220,19 +220,21 @@ def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference
         found = compare(trees / _OLD, trees / _NEW)
     except EpbuildError as error:
         return tuple(problem.message for problem in error.problems)
-    return tuple(f"{item.what}: {shown(item.old)}, then {shown(item.new)}" for item in found.differences if not item.of_bytes)
+    return tuple(
+        f"{item.what}: {format_value(item.old)}, then {format_value(item.new)}" for item in found.differences if not item.of_bytes
+    )
 
 
 def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
-    ident, why = StepId(made.action.id), action_type(made.action).known_to_differ(made.action)
-    hint = f"Both versions are kept in {shown_path(place)}."
+    ident, why = StepId(made.action.id), get_action_type(made.action).known_to_differ(made.action)
+    hint = f"Both versions are kept in {format_path(place)}."
     if item.new_size is None:
         return Problem("EPB651", f"the rebuild has no {item.file}", ident, hint)
     if item.old_size is None:
         return Problem("EPB651", f"the rebuild has an additional file {item.file}", ident, hint)
     if not item.found:
         message = f"the rebuilt {item.file} has another SHA-256, but the original is missing from the store"
-        return Problem("EPB653", message, ident, f"The rebuilt file is kept in {shown_path(place)}.")
+        return Problem("EPB653", message, ident, f"The rebuilt file is kept in {format_path(place)}.")
     size = f"{item.old_size:,}" if item.old_size == item.new_size else f"{item.old_size:,} and {item.new_size:,}"
     extent = f"{item.count:,} of {size} bytes differ, the first at byte {item.offset:,}"
     if why is None:

@@ -19,9 +19,9 @@ from epbuild.cache.errors import MissingBlob
 from epbuild.cache.workspace import log_file
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
-from epbuild.cluster.placement import RELEASE, Placement, labels_of
-from epbuild.cluster.protocol import MachineReply, RequestExecutor, ToolchainDenyList, error_of
-from epbuild.cluster.request import ActionRequest, files_of, only_here, request_of, toolchain_request
+from epbuild.cluster.placement import RELEASE, Placement, list_needed_labels
+from epbuild.cluster.protocol import MachineReply, RequestExecutor, ToolchainDenyList, decode_error
+from epbuild.cluster.request import ActionRequest, build_toolchain_request, find_local_reason, list_files, request_of
 from epbuild.core.errors import Argument, EnvironmentFailure, EpbuildError, PlanError, Problem, StepId
 from epbuild.engine.events import Progress, StepStarted, Warned
 from epbuild.engine.loop import Idle
@@ -29,7 +29,7 @@ from epbuild.engine.scheduler import Runnable
 from epbuild.plan.steps import Action
 from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.session.events import ToolchainFailed, ToolchainReady, ToolchainStarted
-from epbuild.session.execution import KeyedAction, digests_of
+from epbuild.session.execution import KeyedAction, collect_digests
 from epbuild.session.shared_results import SharedResults
 from epbuild.session.toolchains import Place, PlanToolchains, UnknownToolchain
 from epbuild.survey.remote_results import RemoteResults
@@ -121,7 +121,7 @@ class RemoteMachines:
             return self._decisions[action.id]
 
     def _is_for_others(self, action: Action) -> bool:
-        if action.runs_in is None or only_here(action) is not None:
+        if action.runs_in is None or find_local_reason(action) is not None:
             return False
         labels = self._labels(action)
         if any(offer.serves(labels) for offer in self._executor.offers()):
@@ -130,7 +130,7 @@ class RemoteMachines:
         return not self._toolchains.is_for_here(action)
 
     def _labels(self, action: Action) -> frozenset[str]:
-        return labels_of(action, self._toolchains.locked_for(action)[0])
+        return list_needed_labels(action, self._toolchains.locked_for(action)[0])
 
     def run(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> RemoteResult | None:
         """Run an action on another machine. It occupies no job of this machine while it waits.
@@ -157,7 +157,7 @@ class RemoteMachines:
             return None
         self._keep_log(action, reply)
         if reply.outcome not in ("made", "found"):
-            raise error_of(reply)
+            raise decode_error(reply)
         result = self._results.fetch_new(key, action.id)
         if result is None:
             message = f"{reply.machine} built it, but its result cannot be read from the remote cache"
@@ -185,8 +185,8 @@ class RemoteMachines:
                 self._progress.report(Warned(warning))
 
     def _digests(self, subject: KeyedAction) -> dict[Path, str]:
-        files = files_of(subject.action)
-        digests = digests_of(self._surveyor, subject, files)
+        files = list_files(subject.action)
+        digests = collect_digests(self._surveyor, subject, files)
         return {file: digests[file] for file in files}
 
     def _provide(self, action: Action, request: ActionRequest, digests: Mapping[Path, str]) -> None:
@@ -268,7 +268,7 @@ class IdentityRequests:
     def _request(self, item: UnknownToolchain) -> None:
         name, begin = item.needs.toolchain.name, time.monotonic()
         self._progress.report(ToolchainStarted(name, f"asking a machine of the cluster for its record on {item.platform}"))
-        request = toolchain_request(item.needs, item.locked, item.records)
+        request = build_toolchain_request(item.needs, item.locked, item.records)
         try:
             reply = self._reply(request, _placement(item))
         except EpbuildError as error:
@@ -289,8 +289,8 @@ class IdentityRequests:
                 return reply
             placement = replace(placement, without=placement.without | {reply.machine})
             if len(placement.without) >= _MAX_IDENTITY_MACHINES or not any(map(placement.allows, self._executor.offers())):
-                raise error_of(reply)
+                raise decode_error(reply)
 
 
 def _placement(item: UnknownToolchain) -> Placement:
-    return Placement(labels_of(item.action, item.platform))
+    return Placement(list_needed_labels(item.action, item.platform))

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.core.defaults import DEFAULT_RECIPE
-from epbuild.toolchain.environment import Toolchains, toolchains_here
+from epbuild.toolchain.environment import Toolchains, list_toolchains
 
 if TYPE_CHECKING:
     from epbuild.cluster.address import ClusterAddress
@@ -60,7 +60,7 @@ class Request(Struct, frozen=True):
     """Whether only pushed outputs are emitted, without a folder on this machine."""
     compiles: bool = True
     """True if missing results may be built."""
-    toolchains: Toolchains = field(default_factory=lambda: toolchains_here())  # noqa: PLW0108 - looked up when a request is made
+    toolchains: Toolchains = field(default_factory=lambda: list_toolchains())  # noqa: PLW0108 - looked up when a request is made
     shard: Shard | None = None
     """Shard to build. None means all."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from epbuild.actions.types import action_type, read_result
+from epbuild.actions.types import get_action_type, read_result
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.engine.events import Outcome
 from epbuild.engine.loop import Idle
@@ -59,7 +59,7 @@ class ActionRunner(Struct, frozen=True):
         if not self.compiles:
             raise MissingResultError(action)
         if not self.is_for_others(action):
-            action_type(action).check(action)
+            get_action_type(action).check(action)
 
     def run(self, subject: KeyedAction, expected: Runnable, idle: Idle, work: Workplace) -> NewResult:
         """Run an action here or on another machine. Raises EpbuildError and Cancelled."""
@@ -73,12 +73,12 @@ class ActionRunner(Struct, frozen=True):
                     hint = "Use the same release of epbuild on all machines."
                     raise BuildError(Problem("EPB537", message, StepId(action.id), hint))
                 return NewResult(result, "built" if found.is_new else "restored", found.machine)
-            action_type(action).check(action)
+            get_action_type(action).check(action)
         with work.open("") as execution:
-            return NewResult(action_type(action).run(action, subject.document, execution), "built")
+            return NewResult(get_action_type(action).run(action, subject.document, execution), "built")
 
     def finish(self, action: Action, result: ActionResult, work: Workplace) -> Iterator[ActionResult]:
         """Yield the result with one more of its missing parts each time. Raises what `run` raises."""
-        if not self.compiles and action_type(action).missing_parts(action, result):
+        if not self.compiles and get_action_type(action).missing_parts(action, result):
             raise MissingResultError(action)
-        yield from action_type(action).finish(action, result, work)
+        yield from get_action_type(action).finish(action, result, work)

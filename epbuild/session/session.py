@@ -14,17 +14,17 @@ from msgspec.structs import replace
 
 from epbuild.actions.types import is_stored
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.location import cache_directory
+from epbuild.cache.location import find_cache_directory
 from epbuild.cache.memo import Memo
 from epbuild.cache.state import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import EnvironmentFailure, Problem
-from epbuild.engine.capacity import memory_here
+from epbuild.engine.capacity import get_memory
 from epbuild.engine.events import NoProgress, Progress, RunFinished, RunStarted, Warned
 from epbuild.engine.loop import drive
 from epbuild.engine.scheduler import Runnable, Scheduler
 from epbuild.plan.possible import find_obstacles
-from epbuild.plan.result import action_records
+from epbuild.plan.result import open_action_records
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.recipe.model import Recipe
 from epbuild.session.events import HashingEvents
@@ -33,20 +33,20 @@ from epbuild.session.planning import (
     ModelFetcher,
     NeededModels,
     ReadVariables,
+    get_workspace_folder,
     open_workspace,
     read_plan,
-    remote_of,
-    workspace_of,
+    resolve_remote,
 )
 from epbuild.session.provisioning import Circumstances, Provisioning
 from epbuild.session.request import Request
 from epbuild.session.shared_results import SharedResults
-from epbuild.session.snapshot import clock_at, ends_of_actions, last_outputs, observed_files
+from epbuild.session.snapshot import collect_ends, estimate_clock, find_last_outputs, list_observed_files
 from epbuild.session.toolchains import PlanToolchains, ToolchainSources
-from epbuild.survey.snapshot import clock, forget, memo_place
+from epbuild.survey.snapshot import forget, get_memo_path, read_clock
 from epbuild.survey.snapshot_writer import Observations, write_snapshot
 from epbuild.survey.status import Survey, Surveyor
-from epbuild.toolchain.identity import toolchain_records
+from epbuild.toolchain.identity import open_toolchain_records
 
 if TYPE_CHECKING:
     from epbuild.remote.cache import RemoteCache, Warn
@@ -153,7 +153,7 @@ class Session:
             code = self._rebuild_and_compare(actions)
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - self.begin)
         self.progress.report(ended)
-        self.memo.write(memo_place(str(request.recipe), request.settings), is_whole=request.is_whole)
+        self.memo.write(get_memo_path(str(request.recipe), request.settings), is_whole=request.is_whole)
         self._write_snapshot(found, actions, ended)
         return ended.exit_code
 
@@ -165,7 +165,7 @@ class Session:
         todo = [
             Runnable(ident, found.plan.actions[ident].needs, actions.cost(ident), actions.memory(ident)) for ident in found.todo
         ]
-        scheduler = Scheduler(todo, request.memory or memory_here())
+        scheduler = Scheduler(todo, request.memory or get_memory())
         drive(
             scheduler,
             actions,
@@ -192,7 +192,7 @@ class Session:
 
         request = self.request
         forget(str(request.recipe))  # should it be killed, the next build has to clean up
-        memory = request.memory or memory_here()
+        memory = request.memory or get_memory()
         with self.workspace.staging("run"):
             return rebuild_and_compare(
                 actions,
@@ -207,19 +207,19 @@ class Session:
     def _write_snapshot(self, found: Survey, actions: Actions, ended: RunFinished) -> None:
         """Write the snapshot that answers the next run if nothing changes, unless the next run has work in any case."""
         request, lock = self.request, self.lock
-        began = self.began or clock_at(self.begin, request.recipe)
+        began = self.began or estimate_clock(self.begin, request.recipe)
         is_complete = request.emits_all and request.shard is None and not self.provisioning.warnings
         if not is_complete or began is None or (ended.exit_code != 0 and found.orphans):
             return
-        outputs = last_outputs(found.plan, self.surveyor)
-        ends = ends_of_actions(found, actions.made, actions.outcomes, outputs, self.surveyor)
+        outputs = find_last_outputs(found.plan, self.surveyor)
+        ends = collect_ends(found, actions.made, actions.outcomes, outputs, self.surveyor)
         observations = Observations(
             recipe=self.recipe,
             began=began,
             variables=self.variables.seen,
             lock="none" if not lock.exists else "doubted" if lock.warnings else "held",
             warnings=found.plan.warnings,
-            files=observed_files(self.recipe, self.toolchains, lock, found.plan, outputs, self.surveyor),
+            files=list_observed_files(self.recipe, self.toolchains, lock, found.plan, outputs, self.surveyor),
             absent=(*self.toolchains.absent(), *(() if lock.exists else (lock.path,))),
             steps=[status._replace(key=ends[status.step.action].key) for status in found.steps()],
             is_current=all(end.is_current for end in ends.values()),
@@ -245,20 +245,20 @@ def open_session(
     is given. Raises EpbuildError or Cancelled.
     """
     begin, variables = time.monotonic(), ReadVariables()
-    began = clock(str(request.recipe)) if builds else None  # it touches a file in the workspace
+    began = read_clock(str(request.recipe)) if builds else None  # it touches a file in the workspace
     progress = NoProgress() if progress is None else progress  # an empty list of events is falsy
     cancelled = cancelled or threading.Event()
-    memo = Memo.read(memo_place(str(request.recipe), request.settings))
+    memo = Memo.read(get_memo_path(str(request.recipe), request.settings))
     recipe, plan = read_plan(request, NeededModels(request, progress, cancelled, fetcher) if builds else None, variables, memo)
     lock = hold_lock(recipe, plan, strict=request.locked)
     if builds:
         _report(progress, (*plan.warnings, *lock.warnings))
     refused: list[Problem] = []
-    store = BlobStore(cache_directory())
+    store = BlobStore(find_cache_directory())
     shared = SharedResults(store, progress, cancelled, None if builds else warn or refused.append)
     reads = not (builds and request.rebuild_and_compare)
-    with shared.opened(remote_of(request, recipe), reads=reads), ExitStack() as stack:
-        sources = ToolchainSources(request.toolchains, toolchain_records(store.root), shared.results)
+    with shared.opened(resolve_remote(request, recipe), reads=reads), ExitStack() as stack:
+        sources = ToolchainSources(request.toolchains, open_toolchain_records(store.root), shared.results)
         known = PlanToolchains(plan, recipe.directory, lock, sources)
         found_here = dict(known.environments)
         under = Circumstances(lock, request.is_offline, shared.results is not None)
@@ -268,14 +268,14 @@ def open_session(
             _refuse_obstacles(request, (group for group in plan.session_groups.values() if known.of(group) is None))
             provisioning.provision_unknown(plan.actions.values())  # other toolchains are provisioned when an action needs them
         workspace = stack.enter_context(
-            open_workspace(request.recipe) if builds else Workspace.open(workspace_of(request.recipe), create=False)
+            open_workspace(request.recipe) if builds else Workspace.open(get_workspace_folder(request.recipe), create=False)
         )
         if builds:
             _report(progress, workspace.problems())
             workspace.sweep()
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
         counting = HashingEvents(progress).counting
-        surveyor = Surveyor(workspace, store, action_records(store.root), recipe, configuration, shared.results, counting)
+        surveyor = Surveyor(workspace, store, open_action_records(store.root), recipe, configuration, shared.results, counting)
         deviations = lock.deviations(plan, found_here, surveyor.digests)
         if builds:
             _report(progress, deviations)

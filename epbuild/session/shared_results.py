@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.records import ActionRecords
 from epbuild.core.errors import Cancelled, Problem, StoreError
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.engine.events import Progress, Warned
 from epbuild.remote.settings import RemoteSettings
 from epbuild.session.events import RemoteCacheUsed, ResultsShared
@@ -30,7 +30,7 @@ _NOTHING_FOUND = (
 
 
 @contextmanager
-def remote_cache(
+def open_remote_cache(
     settings: RemoteSettings | None, warn: Warn, cancelled: threading.Event | None = None
 ) -> Iterator[RemoteCache | None]:
     """Open the remote cache of these settings without contacting it; None if there are none. Raises StoreError."""
@@ -72,7 +72,7 @@ class SharedResults:
     @contextmanager
     def opened(self, settings: RemoteSettings | None, *, reads: bool = True) -> Iterator[None]:
         """Open the remote cache of these settings, and use its results if `reads`. Raises what `remote_cache` raises."""
-        with remote_cache(settings, self._warn, self.cancelled) as self.cache:
+        with open_remote_cache(settings, self._warn, self.cancelled) as self.cache:
             if self.cache is not None and reads:
                 from epbuild.survey.remote_results import RemoteResults
 
@@ -120,15 +120,13 @@ class SharedResults:
                 self._progress.report(ResultsShared(self.cache.name, number, len(self._writing)))
             lost += not future.result()
         if lost and not self._warned:
-            message = (
-                f"{lost} of {counted(len(self._writing), 'result')} could not be written to the remote cache {self.cache.name}"
-            )
+            message = f"{lost} of {format_count(len(self._writing), 'result')} could not be written to the remote cache {self.cache.name}"
             self._warn(Problem("EPB524", message, None, "They are kept here, but other machines must build them themselves."))
         if self.results is not None:
             self.results.warn_of_the_rest()
         found = self.cache.statistics
         if found.asked >= actions > 0 == found.found + found.unusable and not self.cache.writes:
-            message = f"the remote cache {self.cache.name} has none of the {counted(found.asked, 'result')} of this recipe"
+            message = f"the remote cache {self.cache.name} has none of the {format_count(found.asked, 'result')} of this recipe"
             self._warn(Problem("EPB523", message, None, _NOTHING_FOUND))
         if found.asked or self._writing:
             counts = (found.asked, found.found, found.unusable, found.received_bytes, found.published, found.sent_bytes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from epbuild.cache.state import OutputRecord
 from epbuild.core.errors import ProblemRecord
-from epbuild.core.own_files import own_files
+from epbuild.core.own_files import list_own_files
 from epbuild.core.records import convert
 from epbuild.engine.events import Outcome
 from epbuild.plan.made import Made
@@ -19,7 +19,7 @@ from epbuild.recipe.model import Defaults, Recipe
 from epbuild.session.lock import HeldLock
 from epbuild.session.request import Request
 from epbuild.session.toolchains import PlanToolchains
-from epbuild.survey.snapshot import Snapshot, clock, read_unchanged, view_of
+from epbuild.survey.snapshot import Snapshot, describe_view, read_clock, read_unchanged
 from epbuild.survey.status import StepStatus, Survey, Surveyor
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def read_last(request: Request, *, refresh: bool = False) -> Snapshot | None:
     recipe = str(request.recipe)
     snapshot = read_unchanged(recipe, request.settings, request.selection, refresh=refresh)
     # Messages and outputs name files relative to the recipe's path as given, and a doubted lock is checked again.
-    if snapshot is None or not snapshot.is_current or snapshot.view != view_of(recipe) or snapshot.lock == "doubted":
+    if snapshot is None or not snapshot.is_current or snapshot.view != describe_view(recipe) or snapshot.lock == "doubted":
         return None
     return None if request.locked and snapshot.lock != "held" else snapshot
 
 
-def recorded_survey(snapshot: Snapshot) -> Survey:
+def read_survey(snapshot: Snapshot) -> Survey:
     """Return the survey in a snapshot: all steps are current."""
     records = convert(snapshot.warnings, tuple[ProblemRecord, ...])
     statuses = [
@@ -63,7 +63,7 @@ class ActionEnd(NamedTuple):
     is_current: bool
 
 
-def last_outputs(plan: Plan, surveyor: Surveyor) -> dict[str, OutputRecord]:
+def find_last_outputs(plan: Plan, surveyor: Surveyor) -> dict[str, OutputRecord]:
     """Return the record of the last output at the path of each emission, by the id of the emission.
 
     The records are read once for a snapshot, as another recipe's build may write to a path at any moment. If it does so later, the files do
@@ -75,7 +75,7 @@ def last_outputs(plan: Plan, surveyor: Surveyor) -> dict[str, OutputRecord]:
     return {ident: records[place] for ident, place in places.items() if place in records}
 
 
-def ends_of_actions(
+def collect_ends(
     found: Survey,
     made: Mapping[str, Made],
     outcomes: Mapping[str, Outcome],
@@ -99,7 +99,7 @@ def ends_of_actions(
     return ends
 
 
-def observed_files(
+def list_observed_files(
     recipe: Recipe,
     toolchains: PlanToolchains,
     lock: HeldLock,
@@ -108,7 +108,7 @@ def observed_files(
     surveyor: Surveyor,
 ) -> dict[str | Path, str]:
     """Return all files and folders that a run read or emitted, with their SHA-256, or an empty text if it is unknown."""
-    shared = [*map(Path, own_files()), *((lock.path,) if lock.exists else ())]
+    shared = [*map(Path, list_own_files()), *((lock.path,) if lock.exists else ())]
     shared += (recipe.directory / catalog.name for catalog in recipe.catalogs)
     read = {**dict.fromkeys(shared, ""), **toolchains.watched(), **dict.fromkeys(recipe.names, ""), **recipe.digests}
     files: dict[str | Path, str] = {**read}
@@ -120,7 +120,7 @@ def observed_files(
     return files | dict.fromkeys(plan.folders, "")
 
 
-def clock_at(begin: float, recipe: Path) -> Moment | None:
+def estimate_clock(begin: float, recipe: Path) -> Moment | None:
     """Return the time of a workspace's clock at the moment `begin` of this process, when there was no workspace yet."""
-    now = clock(str(recipe))
+    now = read_clock(str(recipe))
     return (now[0] - int((time.monotonic() - begin) * 1e9), now[1]) if now is not None else None

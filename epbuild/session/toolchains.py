@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from epbuild.cache.records import ActionRecords
-from epbuild.core.digest import file_digest
+from epbuild.core.digest import hash_file
 from epbuild.core.installer import UvListener
 from epbuild.plan.possible import find_obstacle
 from epbuild.plan.steps import Action, InTarget, Plan, ToolchainNeeds
-from epbuild.survey.platforms import possible_platforms
+from epbuild.survey.platforms import list_possible_platforms
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import NotProbed
 from epbuild.toolchain.identity import (
     Identified,
     RecordedToolchain,
+    find_recorded_toolchain,
+    make_records,
     record_documents,
     record_key,
-    recorded_toolchain,
-    records_of,
 )
 from epbuild.toolchain.lock import LockedEnvironment
-from epbuild.toolchain.platforms import drivers_of, platform_here
+from epbuild.toolchain.platforms import get_own_platform, read_drivers
 
 if TYPE_CHECKING:
     from epbuild.session.lock import HeldLock
@@ -111,7 +111,7 @@ class PlanToolchains:
         places = self._places(action)
         known = (place for place in places if place[1] == self._here or place in self._recorded)
         place = next(known, (places or (("", self._here),))[0])
-        return place[1] or platform_here() or "", self._find_locked(place) if place[0] else None
+        return place[1] or get_own_platform() or "", self._find_locked(place) if place[0] else None
 
     def unidentified(self, actions: Iterable[Action]) -> dict[Place, UnknownToolchain]:
         """Return the locked toolchains of actions whose identity is unknown, each with its first action."""
@@ -124,7 +124,9 @@ class PlanToolchains:
                 is_asked = place in self._documents and (place[1] == self._here or not _depends_on_host(action))
                 if is_asked and locked is not None and place not in found:
                     keys = frozenset(map(record_key, self._documents[place].values()))
-                    found[place] = UnknownToolchain(action, place[1] or platform_here() or "", self.needs[place[0]], locked, keys)
+                    found[place] = UnknownToolchain(
+                        action, place[1] or get_own_platform() or "", self.needs[place[0]], locked, keys
+                    )
         return found
 
     def look_again(self, places: Iterable[Place]) -> None:
@@ -169,7 +171,7 @@ class PlanToolchains:
 
     def records(self, name: str, environment: Environment) -> dict[str, dict[str, Any]]:
         """Return the records of a toolchain whose environment is as locked, by key."""
-        return dict(records_of(environment, self._documents.get((name, self._here), {}).values()))
+        return dict(make_records(environment, self._documents.get((name, self._here), {}).values()))
 
     def remember(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """Store records that are new or different. Raises StoreError."""
@@ -192,11 +194,11 @@ class PlanToolchains:
             for document in self._documents[place].values()
         }
         kept = [self._sources.records.place(key) for key in sorted(keys)]
-        return {**dict.fromkeys(files, ""), **{path: file_digest(path) if path.is_file() else "" for path in kept}}
+        return {**dict.fromkeys(files, ""), **{path: hash_file(path) if path.is_file() else "" for path in kept}}
 
     def drivers(self) -> Mapping[Any, str]:
         """Return the versions of the drivers that identities depend on, by how each is read."""
-        return drivers_of(entry for uses in self._used for entry in uses)
+        return read_drivers(entry for uses in self._used for entry in uses)
 
     def absent(self) -> list[Path]:
         """Return missing files that would make more identities known."""
@@ -219,7 +221,7 @@ class PlanToolchains:
         asked = (name, action.target.name if isinstance(action, InTarget) else "")
         found = self._possible.get(asked)
         if found is None:
-            platforms = possible_platforms(action, self._here, sys.platform, self._lock.elsewhere.get(name, {}))
+            platforms = list_possible_platforms(action, self._here, sys.platform, self._lock.elsewhere.get(name, {}))
             chosen = (self._here,) if self._here in platforms else platforms
             found = self._possible[asked] = tuple((name, platform) for platform in chosen)
         return found
@@ -246,7 +248,7 @@ class PlanToolchains:
 
     def _known(self) -> Iterator[tuple[Place, RecordedToolchain]]:
         for place, records in self._records.items():
-            found = recorded_toolchain(records) if records.keys() == self._documents[place].keys() else None
+            found = find_recorded_toolchain(records) if records.keys() == self._documents[place].keys() else None
             if found is not None:
                 yield place, found
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
-from epbuild.actions.types import action_type
+from epbuild.actions.types import get_action_type
 from epbuild.cache.state import Memory, StepRecord
-from epbuild.cache.workspace import Workspace, action_name
+from epbuild.cache.workspace import Workspace, get_action_name
 from epbuild.engine.scheduler import Cost
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification
@@ -15,30 +15,30 @@ from epbuild.survey.status import Survey
 _BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
 
 
-def cost_name(action: str, memory: Memory) -> str:
+def get_cost_name(action: str, memory: Memory) -> str:
     """Return the name under which a workspace stores the cost of an action. Actions of two recipes may have one id, but not one name."""
-    return action_name(action, memory.configuration.recipe)
+    return get_action_name(action, memory.configuration.recipe)
 
 
-def expected_cost(action: Action, workspace: Workspace, memory: Memory) -> Cost:
+def estimate_cost(action: Action, workspace: Workspace, memory: Memory) -> Cost:
     """Return the expected cost of an action: as last measured on any machine, otherwise estimated from the size of its inputs."""
     if isinstance(action, Emission):
         return Cost(0.0, measured=True)  # publishing comes cheap
-    measured = workspace.measurement(cost_name(action.id, memory))
+    measured = workspace.measurement(get_cost_name(action.id, memory))
     if measured is not None:
         return Cost(measured.seconds, measured=True)
     seconds = _recorded(memory.previous(action.id))
     return Cost(seconds, measured=True) if seconds is not None else Cost(_guess(action), measured=False)
 
 
-def likely_seconds(found: Survey, workspace: Workspace, memory: Memory) -> dict[str, float]:
+def estimate_seconds(found: Survey, workspace: Workspace, memory: Memory) -> dict[str, float]:
     """Return the expected seconds of each action of a survey whose result is stored, by id.
 
     An estimate from size is corrected by the measured actions that are most similar: the same models for another target, otherwise other
     models with the same EPs, otherwise the same type of action.
     """
     stored = {ident: action for ident, action in found.plan.actions.items() if not isinstance(action, Emission)}
-    costs = {ident: expected_cost(action, workspace, memory) for ident, action in stored.items()}
+    costs = {ident: estimate_cost(action, workspace, memory) for ident, action in stored.items()}
     for ident, status in found.actions.items():
         if ident in costs and not costs[ident].measured and status.made is not None:
             costs[ident] = Cost(status.made.result.measured.seconds, measured=True)
@@ -53,7 +53,7 @@ def likely_seconds(found: Survey, workspace: Workspace, memory: Memory) -> dict[
 
 
 def _guess(action: Action) -> float:
-    return 1.0 + action_type(action).size(action) / _BYTES_PER_SECOND
+    return 1.0 + get_action_type(action).size(action) / _BYTES_PER_SECOND
 
 
 def _recorded(record: StepRecord | None) -> float | None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from epbuild.core.errors import Problem
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.plan.packing import make_bundles, pack, select_ids
 from epbuild.plan.steps import Action, Emission
-from epbuild.survey.platforms import possible_platforms
+from epbuild.survey.platforms import list_possible_platforms
 from epbuild.survey.status import Survey
-from epbuild.toolchain.platforms import platform_here
+from epbuild.toolchain.platforms import get_own_platform
 
 Label = str | tuple[str, ...]
 """One label of a runner, or all labels that it must have."""
@@ -34,19 +34,19 @@ class Runners:
 
     labels: Mapping[str, Label]
     locked: Mapping[str, Sequence[str]]
-    here: str = platform_here() or ""
+    here: str = get_own_platform() or ""
 
     def platforms(self, action: Action) -> Sequence[str]:
         """Return the platforms that an action can run on, the best first: this one, then those of its toolchain in the recipe or lock."""
         toolchain = action.runs_in.toolchain if action.runs_in is not None else None
         others = (toolchain.platforms or self.locked.get(toolchain.name, ())) if toolchain is not None else ()
-        return possible_platforms(action, self.here, sys.platform, others) or (self.here,)
+        return list_possible_platforms(action, self.here, sys.platform, others) or (self.here,)
 
     def label(self, platform: str) -> Label:
         return self.labels.get(platform, platform)
 
 
-def missing_actions(found: Survey) -> dict[str, Action]:
+def find_missing_actions(found: Survey) -> dict[str, Action]:
     """Return the actions whose results are needed and are neither in the store nor in the remote cache."""
     actions = found.plan.actions
     return {
@@ -94,5 +94,5 @@ def _platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runn
 def _warnings(waiting: Iterable[str]) -> Iterable[Problem]:
     left = sorted(waiting)
     if left:
-        message = f"{counted(len(left), 'step')} cannot run before jobs of another platform have results: {left[0]}"
+        message = f"{format_count(len(left), 'step')} cannot run before jobs of another platform have results: {left[0]}"
         yield Problem("EPB279", message + (", ..." if left[1:] else ""), None, "Plan again after these jobs have finished.")

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from epbuild.cache.leases import lease, lease_if_free
 from epbuild.cache.state import Configuration, Memory, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
-from epbuild.core.digest import digest_of
+from epbuild.core.digest import hash_bytes
 
 PLACE, RESULTS = "place", "results"
 """Fields of an emission's result in its step record: the path of the output, and the keys of the results that it contains."""
@@ -92,7 +92,7 @@ class Outputs:
         """Return the absolute paths of the files of all outputs except those in the folders `leaving`. Raises StoreError."""
         places = set(map(self.place, leaving))
         others = (output for output in self._workspace.outputs() if output.place not in places)
-        return {path for output in others for path in output_files(output, self.base)}
+        return {path for output in others for path in list_output_files(output, self.base)}
 
     def release(self, wanted: Iterable[Path]) -> list[OutputRecord]:
         """Give up this configuration's ownership of outputs outside the folders `wanted` that other configurations own too.
@@ -119,13 +119,13 @@ class Outputs:
     @contextmanager
     def held(self, directory: Path, *, cancelled: threading.Event | None = None) -> Iterator[None]:
         """Hold the lease of an output during a `with` block. Raises StoreError and Cancelled."""
-        with lease(self._workspace.directory, lease_name(self.place(directory)), cancelled=cancelled):
+        with lease(self._workspace.directory, get_lease_name(self.place(directory)), cancelled=cancelled):
             yield
 
     @contextmanager
     def held_if_free(self, directory: Path) -> Iterator[bool]:
         """Hold the lease of an output if it is free. The `with` block receives True if it is held. Raises StoreError."""
-        with lease_if_free(self._workspace.directory, lease_name(self.place(directory))) as free:
+        with lease_if_free(self._workspace.directory, get_lease_name(self.place(directory))) as free:
             yield free
 
     def others(self, output: OutputRecord, *, recipes: bool = False) -> tuple[Configuration, ...]:
@@ -150,15 +150,15 @@ class Outputs:
         return Orphan(output.step, self.base / output.place, output.files)
 
 
-def output_files(output: OutputRecord, base: Path) -> list[Path]:
+def list_output_files(output: OutputRecord, base: Path) -> list[Path]:
     """Return the paths of the files of an output below the folder `base`. Files of an archive lie beside it."""
     path = base / output.place
     root = path.parent if path.name in output.files and not path.is_dir() else path
     return [root / name for name in output.files]
 
 
-def lease_name(place: str) -> str:
+def get_lease_name(place: str) -> str:
     """Return the name of the workspace's lease for the output at a place. It is the same for all recipes."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", ".", place)[-60:]
     # On Windows two places that differ by case alone are one output.
-    return f"output.{readable}.{digest_of(os.path.normcase(place).encode(errors='surrogateescape'))[:16]}"
+    return f"output.{readable}.{hash_bytes(os.path.normcase(place).encode(errors='surrogateescape'))[:16]}"

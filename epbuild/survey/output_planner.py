@@ -9,7 +9,7 @@ from typing import Any
 
 from epbuild.cache.digests import Digests
 from epbuild.cache.memo import Memo
-from epbuild.core.redact import concealed_values
+from epbuild.core.redact import conceal_values
 from epbuild.output.tree import OutputTree, plan_output
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission, Part, SessionGroup
@@ -59,7 +59,7 @@ class OutputPlanner:
             return None
         recipe = (self._recipe.name, self._recipe.digest if emission.sbom or emission.provenance else "")
         results = [(item.key, item.result, *_fields_and_target(item.group)) for item in made]
-        parts = [(*_fields_and_target(part), concealed_values(part.target.environment)) for part in emission.parts]
+        parts = [(*_fields_and_target(part), conceal_values(part.target.environment)) for part in emission.parts]
         own = [getattr(emission, name) for name in emission.__struct_fields__ if name != "parts"]
         return recipe, own, parts, results, list(self._files(emission).items())
 

@@ -9,7 +9,7 @@ from epbuild.plan.steps import Action, InTarget
 from epbuild.toolchain.platforms import PYTHON_SYSTEMS
 
 
-def possible_platforms(action: Action, here: str, system: str, others: Iterable[str]) -> tuple[str, ...]:
+def list_possible_platforms(action: Action, here: str, system: str, others: Iterable[str]) -> tuple[str, ...]:
     """Return the platforms that an action can run on, the best first: `here` (whose `sys.platform` is `system`), then `others`.
 
     A platform is left out if the catalog says that the target's EP cannot compile there. `here` is left out too if the recipe lists

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild import __version__
-from epbuild.cache.workspace import Workspace, action_name
+from epbuild.cache.workspace import Workspace, get_action_name
 from epbuild.core.errors import BuildError, EpbuildError, Problem, ProblemRecord, StepId, VerifyError
 from epbuild.core.records import convert
 
@@ -91,7 +91,7 @@ class Failures:
             self._workspace.forget_facts([self._name(action)])
 
     def _name(self, action: str) -> str:
-        return f"failed {action_name(action, self._recipe)}"
+        return f"failed {get_action_name(action, self._recipe)}"
 
 
 def _is_step(problem: Problem) -> bool:

@@ -12,7 +12,7 @@ from epbuild.cache.blobs import BlobSource, BlobStore
 from epbuild.cache.errors import MissingBlob
 from epbuild.core.digest import Blob, Write
 from epbuild.core.errors import Problem, StepId
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.plan.made import Made
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache, Warn
@@ -106,11 +106,11 @@ class RemoteResults:
     def warn_of_the_rest(self) -> None:
         """Warn with the number of unusable results beyond those named before, and of results for which the cache did not answer."""
         if self._unanswered and self._cache.is_readable:  # else a warning was given
-            message = f"the remote cache {self._cache.name} did not answer for {counted(self._unanswered, 'result')}"
+            message = f"the remote cache {self._cache.name} did not answer for {format_count(self._unanswered, 'result')}"
             self._warn(Problem("EPB521", message, None, "They will be built here."))
         more = self._unusable - _MAX_WARNINGS
         if more > 0:
-            message = f"{counted(more, 'more result')} in the remote cache cannot be used"
+            message = f"{format_count(more, 'more result')} in the remote cache cannot be used"
             self._warn(Problem("EPB522", message, None, "They will be built here."))
 
     def _refuse(self, step: str, why: str) -> None:

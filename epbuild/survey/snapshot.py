@@ -17,8 +17,8 @@ import sys
 from stat import S_ISREG
 
 from epbuild import __version__
-from epbuild.core.defaults import CACHE_VARIABLES, DEFAULT_RECIPE, WORKSPACE, cache_root
-from epbuild.core.host import changed_ns, cpu_count, cpu_name, driver_version, on_windows
+from epbuild.core.defaults import CACHE_VARIABLES, DEFAULT_RECIPE, WORKSPACE, find_cache_root
+from epbuild.core.host import count_cpus, get_change_time_ns, is_windows, read_cpu_name, read_driver_version
 from epbuild.core.own_files import read_own, write_own
 
 TYPE_CHECKING = False  # as type checkers read it: to import typing takes longer than an answer
@@ -61,7 +61,7 @@ class Snapshot:
     """Content of a snapshot. Not a dataclass: importing `dataclasses` takes longer than an answer."""
 
     identity: tuple[Any, ...]
-    """Values that identify the program, the machine and the workspace, as `identity_of` returns them."""
+    """Values that identify the program, the machine and the workspace, as `describe_identity` returns them."""
     environment: Sequence[tuple[str, str | None]]
     """Variables that were read, with digests of their values; of `_PLACES`, the values."""
     absent: Sequence[str]
@@ -69,9 +69,9 @@ class Snapshot:
     links: Sequence[tuple[str, str]]
     """Links on the way to the files, with their targets."""
     view: tuple[str, str]
-    """As `view_of` returns it."""
+    """As `describe_view` returns it."""
     drivers: Sequence[tuple[Any, str]]
-    """Drivers that an EP's output may depend on, as `driver_version` takes them, with their versions."""
+    """Drivers that an EP's output may depend on, as `read_driver_version` takes them, with their versions."""
     lock: str
     """`held` if everything was as in the recipe's lock, `doubted` if not, `none` without a lock."""
     warnings: Sequence[Mapping[str, Any]]
@@ -101,9 +101,9 @@ class Snapshot:
     def has_same_surroundings(self, recipe: str) -> bool:
         """Return whether program, machine, workspace, environment and links are as they were. Raises OSError."""
         return (
-            self.identity == identity_of(recipe)
+            self.identity == describe_identity(recipe)
             and all(_is_as_before(name, value) for name, value in self.environment)
-            and all(driver_version(*driver) == version for driver, version in self.drivers)
+            and all(read_driver_version(*driver) == version for driver, version in self.drivers)
             and not any(map(os.path.lexists, self.absent))
             and all(os.readlink(link) == target for link, target in self.links)  # noqa: PTH115
         )
@@ -119,7 +119,7 @@ class Snapshot:
 
     def doubted(self) -> set[int]:
         """Return the numbers of the files whose stat differs, or could not be trusted."""
-        lstat, windows = os.lstat, on_windows()
+        lstat, windows = os.lstat, is_windows()
         found = set(self.fresh)
         for number, (path, size, mtime_ns, ctime_ns, inode) in enumerate(self.files):
             try:
@@ -132,7 +132,7 @@ class Snapshot:
                 seen.st_mtime_ns != mtime_ns
                 or seen.st_size != size
                 or seen.st_ino != inode
-                or (changed_ns(path, seen) if windows else seen.st_ctime_ns) != ctime_ns
+                or (get_change_time_ns(path, seen) if windows else seen.st_ctime_ns) != ctime_ns
             ):
                 found.add(number)
         return found
@@ -148,7 +148,7 @@ class Snapshot:
             # A pipe must not be opened.
             if not digests[number] or not S_ISREG(seen.st_mode) or left < 0 or _digest_of_file(path) != digests[number]:
                 return False
-            ctime_ns = changed_ns(path, seen)
+            ctime_ns = get_change_time_ns(path, seen)
             self.files[number] = (path, seen.st_size, seen.st_mtime_ns, ctime_ns, seen.st_ino)
             if moment is None or not is_settled(seen, ctime_ns, moment):
                 fresh.append(number)
@@ -174,15 +174,15 @@ def answer(
     found = read_unchanged(recipe, refresh=not check)
     if found is None or not found.is_current or ("--locked" in arguments and found.lock != "held"):
         return None
-    if found.warnings and found.view != view_of(recipe):
+    if found.warnings and found.view != describe_view(recipe):
         return None
     if found.warnings and warn is not None and not check:
         warn(found.warnings)
-    line = nothing_to_do(found.count)
+    line = format_nothing_to_do(found.count)
     return f"{line}." if check else f"{line} ({seconds():.2f} s)"
 
 
-def nothing_to_do(steps: int) -> str:
+def format_nothing_to_do(steps: int) -> str:
     """Return the sentence about a number of steps that are all up to date."""
     return "Nothing to do: " + ("1 step is" if steps == 1 else f"{steps} steps are") + " up to date"
 
@@ -202,7 +202,7 @@ def read_unchanged(
         if not found.has_same_surroundings(recipe):
             return None
         doubted = found.doubted()
-        if not found.accept(doubted, clock(recipe) if doubted else None):
+        if not found.accept(doubted, read_clock(recipe) if doubted else None):
             return None
     except _UNREADABLE:
         return None
@@ -216,7 +216,7 @@ def read(place: str) -> Snapshot:
     return Snapshot(**marshal.loads(read_own(place)))  # noqa: S302 - as trusted as the program
 
 
-def clock(recipe: str) -> Moment | None:
+def read_clock(recipe: str) -> Moment | None:
     """Return the time by the file system of the recipe's workspace, as a server's clock may differ from this machine's.
 
     None if there is no workspace yet, or none that this user may write to.
@@ -244,12 +244,12 @@ def is_settled(seen: os.stat_result, ctime_ns: int, moment: Moment) -> bool:
     return max(seen.st_mtime_ns, ctime_ns) < moment_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS)
 
 
-def view_of(recipe: str) -> tuple[str, str]:
+def describe_view(recipe: str) -> tuple[str, str]:
     """Return the values that decide how messages name the files beside a recipe."""
     return os.path.normcase(recipe), os.getcwd()  # noqa: PTH109
 
 
-def identity_of(recipe: str) -> tuple[Any, ...] | None:
+def describe_identity(recipe: str) -> tuple[Any, ...] | None:
     """Return values that identify the program, the machine and the workspace of a recipe; None if there is no workspace.
 
     A snapshot counts only while they are equal. The inode of the state file differs in a workspace that was copied or created anew,
@@ -261,10 +261,10 @@ def identity_of(recipe: str) -> tuple[Any, ...] | None:
     except OSError:
         return None
     paths = os.path.realpath(recipe), os.path.realpath(workspace)
-    return FORMAT, __version__, sys.version, cpu_name(), cpu_count(), *paths, state.st_ino
+    return FORMAT, __version__, sys.version, read_cpu_name(), count_cpus(), *paths, state.st_ino
 
 
-def environment_of(read: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
+def describe_environment(read: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
     """Return the environment variables that an answer depends on, as a snapshot stores them. `read` has those that the recipe read."""
     kept = {name: _digest(value) for name, value in read.items()} | {name: os.environ.get(name) for name in _PLACES}
     return tuple(sorted(kept.items()))
@@ -275,21 +275,21 @@ def place_of(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> 
 
     None if this user has no cache.
     """
-    root = cache_root()
+    root = find_cache_root()
     asked = "\0".join(["", *settings, "", *selection])
     return None if root is None else os.path.join(root, _FOLDER, f"{_name(os.path.realpath(recipe))}-{_name(asked)}")  # noqa: PTH118
 
 
-def memo_place(recipe: str, settings: Sequence[str]) -> str | None:
+def get_memo_path(recipe: str, settings: Sequence[str]) -> str | None:
     """Return the file of the memo of a recipe and its settings. None if this user has no cache."""
-    root = cache_root()
+    root = find_cache_root()
     name = f"memo-{_name(os.path.realpath(recipe))}-{_name(chr(0).join(settings))}"
     return None if root is None else os.path.join(root, _FOLDER, name)  # noqa: PTH118
 
 
-def snapshots_of(recipe: str, root: str | None = None) -> list[str]:
+def list_snapshots(recipe: str, root: str | None = None) -> list[str]:
     """Return the files of all snapshots of a recipe, in this user's cache or in that at `root`."""
-    folder = os.path.join(root or cache_root() or "", _FOLDER)  # noqa: PTH118
+    folder = os.path.join(root or find_cache_root() or "", _FOLDER)  # noqa: PTH118
     beginning = f"{_name(os.path.realpath(recipe))}-"
     try:
         names = os.listdir(folder)  # noqa: PTH208
@@ -300,7 +300,7 @@ def snapshots_of(recipe: str, root: str | None = None) -> list[str]:
 
 def forget(recipe: str) -> None:
     """Remove all snapshots of a recipe. One that cannot be removed stays, and is no less right."""
-    for place in snapshots_of(recipe):
+    for place in list_snapshots(recipe):
         try:
             os.unlink(place)  # noqa: PTH108
         except OSError:

@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, field
 
-from epbuild.core.digest import digest_of
+from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Problem, ProblemRecord
-from epbuild.core.host import changed_ns
-from epbuild.core.safepath import links_on_the_way, read_regular
+from epbuild.core.host import get_change_time_ns
+from epbuild.core.safepath import find_links, read_regular
 from epbuild.recipe.model import Recipe
-from epbuild.survey.snapshot import Snapshot, clock, environment_of, identity_of, is_settled, place_of, view_of
+from epbuild.survey.snapshot import (
+    Snapshot,
+    describe_environment,
+    describe_identity,
+    describe_view,
+    is_settled,
+    place_of,
+    read_clock,
+)
 from epbuild.survey.status import StepStatus
 
 if TYPE_CHECKING:
@@ -55,7 +63,7 @@ def write_snapshot(seen: Observations, settings: Sequence[str], selection: Seque
     There is none if a file is gone, or is too young for its times to show a change and has no known digest.
     """
     recipe = str(seen.recipe.file)
-    place, identity = place_of(recipe, settings, selection), identity_of(recipe)
+    place, identity = place_of(recipe, settings, selection), describe_identity(recipe)
     here = os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118
     # Not shortened, as `link/..` is the folder above the one that the link leads to.
     absent = [os.path.join(here, str(path)) for path in seen.absent]  # noqa: PTH118
@@ -72,10 +80,10 @@ def write_snapshot(seen: Observations, settings: Sequence[str], selection: Seque
     ]
     Snapshot(
         identity=identity,
-        environment=environment_of(seen.variables),
+        environment=describe_environment(seen.variables),
         absent=tuple(absent),
-        links=tuple(links_on_the_way([*digests, *absent]).items()),
-        view=view_of(recipe),
+        links=tuple(find_links([*digests, *absent]).items()),
+        view=describe_view(recipe),
         drivers=tuple(seen.drivers.items()),
         lock=seen.lock,
         warnings=msgspec.to_builtins([ProblemRecord.of(problem) for problem in dict.fromkeys(seen.warnings)]),
@@ -118,7 +126,7 @@ class _Files:
             return False
         if self.digests.get(path):
             return True
-        ctime_ns = changed_ns(path, seen)
+        ctime_ns = get_change_time_ns(path, seen)
         settled = is_settled(seen, ctime_ns, self._began)
         if not settled and digest and seen.st_size <= _MAX_REREAD_BYTES:
             settled = self._is_settled_by_now(path, seen, ctime_ns, digest)
@@ -133,7 +141,7 @@ class _Files:
     def _is_settled_by_now(self, path: str, seen: os.stat_result, ctime_ns: int, digest: str) -> bool:
         """Return whether a file that was written in this run is old enough by now, and has the content that was written."""
         if self._now is None:
-            self._now = clock(self._recipe) or (0, 0)
+            self._now = read_clock(self._recipe) or (0, 0)
         if not is_settled(seen, ctime_ns, self._now):
             return False
-        return digest_of(read_regular(path)) == digest
+        return hash_bytes(read_regular(path)) == digest

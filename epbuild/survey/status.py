@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.actions.action_type import KeyInputs
-from epbuild.actions.types import action_type, is_stored, read_result, reject_reasons
+from epbuild.actions.types import get_action_type, is_stored, read_result, reject_reasons
 from epbuild.cache.blobs import BlobSource, BlobStore
 from epbuild.cache.digests import Counting, Digests, uncounted
 from epbuild.cache.errors import DamagedBlob, MissingBlob
@@ -25,11 +25,11 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
 from epbuild.output.existing import Written
 from epbuild.output.tree import OutputTree
-from epbuild.plan.key import action_key, differences
+from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, Plan, Step
-from epbuild.plan.verification import needs_real_device
+from epbuild.plan.verification import is_real_device_needed
 from epbuild.recipe.model import Recipe
 from epbuild.survey.action_status import ActionStatus, StepState, Work, sort_into_waves
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
@@ -122,7 +122,7 @@ class Survey(Struct, frozen=True, dict=True):
         outputs: tuple[str, ...] = ()
         if step.action in self.plan.emissions:
             outputs = self.plan.emissions[step.action].main_files
-        on_device = needs_real_device(self.plan, step)
+        on_device = is_real_device_needed(self.plan, step)
         return StepStatus(step, status.state, status.reasons, status.key, outputs, status.remote, on_device)
 
 
@@ -197,7 +197,7 @@ class Surveyor:
     def result(self, action: Action, key: str) -> ActionResult | None:
         """Return the result of an action from the store; None unless the store has all its blobs."""
         record = self.records.read(key)
-        result = record[1] if record is not None and isinstance(record[1], action_type(action).result) else None
+        result = record[1] if record is not None and isinstance(record[1], get_action_type(action).result) else None
         whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return result if whole else None
 
@@ -219,7 +219,7 @@ class Surveyor:
         Results are known by their digests, so their blobs need not be in the store. Files that are in `digests` are not read.
         Raises StoreError if a file cannot be read.
         """
-        kind = action_type(action)
+        kind = get_action_type(action)
         action = kind.resolve_inputs(action, needed, self.store)
         files = action.files
         # Select only the action's own files: a plan may have ten thousand times as many.
@@ -255,7 +255,7 @@ class Surveyor:
         def pending(*reasons: str) -> ActionStatus:
             return ActionStatus("out of date" if self._was_done(action) else "new", reasons)
 
-        unknown = action_type(action).unknown_inputs(action)
+        unknown = get_action_type(action).unknown_inputs(action)
         if unknown:
             return pending(*unknown)
         needed = [made for ident in action.needs if (made := found[ident].made) is not None]
@@ -265,7 +265,7 @@ class Surveyor:
         if toolchain is None:
             return pending(toolchains.why_unknown(action))
         action, document = self.keyed(action, needed, toolchain, digests)
-        key = action_key(document)
+        key = compute_action_key(document)
         # A result that was built here counts even if the store has lost it, as long as its outputs are in place.
         is_here = self._last_keys.get(action.id) == key or (not self._is_first and self.memory.result(key) is not None)
         return _Keyed(action, key, document, tuple(needed), is_here, self.result(action, key))
@@ -313,7 +313,7 @@ class Surveyor:
         if keyed.is_here:
             return ActionStatus("current" if result else "out of date", () if result else (_LOST,), key, document, made)
         before = self._previous(action)
-        reasons = tuple(differences(before.key_document, document)) if before else ()
+        reasons = tuple(describe_differences(before.key_document, document)) if before else ()
         if self.remote is not None and (why := self.remote.refused.get(key)) is not None:
             reasons = (*reasons, f"its result in the remote cache cannot be used: {why}")
         if made is not None:
@@ -343,7 +343,7 @@ class Surveyor:
         if before is None:
             return ActionStatus("new", reasons, key, document)
         if before.action_key != key:
-            return ActionStatus("out of date", (*differences(before.key_document, document), *reasons), key, document)
+            return ActionStatus("out of date", (*describe_differences(before.key_document, document), *reasons), key, document)
         elsewhere = (
             f"it is at another path: {before.result[PLACE]}" if before.result.get(PLACE) != place else "it no longer exists"
         )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from epbuild.catalog.entries import EpEntry
-from epbuild.engine.capacity import memory_here
+from epbuild.engine.capacity import get_memory
 from epbuild.toolchain.process import Ending
 
 Cause = Literal["timed out", "out of memory", "ended", "crashed", "unfit", "custom operators", "cannot write", "raised"]
@@ -48,7 +48,7 @@ class Diagnosis(Struct, frozen=True):
     @property
     def raised(self) -> str | None:
         """Message of the reported exception, on one line. None if there is none."""
-        return (without_boilerplate(str(self.report["message"])) or str(self.report["type"])) if self.report else None
+        return (strip_boilerplate(str(self.report["message"])) or str(self.report["type"])) if self.report else None
 
     @property
     def from_outside(self) -> bool:
@@ -61,9 +61,9 @@ class Diagnosis(Struct, frozen=True):
         status = self.ending.status
         if self.cause == "ended":
             by = "by the kernel for lack of memory" if self.ending.out_of_memory else "from outside"
-            return f"was killed {by} ({signal_name(-status)})"
+            return f"was killed {by} ({get_signal_name(-status)})"
         if status < 0:
-            return f"crashed ({signal_name(-status)})"
+            return f"crashed ({get_signal_name(-status)})"
         return f"crashed ({_WINDOWS_CRASHES[status]})" if status in _WINDOWS_CRASHES else f"exited with status {status}"
 
 
@@ -81,15 +81,15 @@ def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | Non
     return Diagnosis(_cause(ending, report, text, out_of_memory=out_of_memory), ending, report, spare_memory)
 
 
-def meets_address_limit(report: Mapping[str, Any]) -> bool:
+def is_at_address_limit(report: Mapping[str, Any]) -> bool:
     """Return whether a worker has mapped nearly all the memory that `ulimit -v` allows."""
     return bool(report.get("mapped", 0) > _NEARLY * report.get("mappable", math.inf))
 
 
 def _spare_memory(report: Mapping[str, Any]) -> str:
     """Return a sentence on the memory that a failed worker left unused; empty if it used much of it, or if that is unknown."""
-    peak, here = report.get("peak_memory"), memory_here()
-    if peak is None or here is None or peak > _MUCH * here or meets_address_limit(report):
+    peak, here = report.get("peak_memory"), get_memory()
+    if peak is None or here is None or peak > _MUCH * here or is_at_address_limit(report):
         return ""
     return f"The worker had used {peak / 1e6:.0f} of {here / 1e6:.0f} MB: the EP refused the graph, and memory was not short."
 
@@ -106,12 +106,12 @@ def _cause(ending: Ending, report: Mapping[str, Any], text: str, *, out_of_memor
     return "cannot write" if _CANNOT_WRITE.search(text) else "raised"
 
 
-def could_not_write(lines: Sequence[str]) -> bool:
+def is_disk_full(lines: Sequence[str]) -> bool:
     """Return whether a log reports that a file could not be written for lack of space."""
     return _CANNOT_WRITE.search("\n".join(lines)) is not None
 
 
-def signal_name(number: int) -> str:
+def get_signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -150,18 +150,18 @@ def merge_reasons(raised: str | None, lines: Sequence[str]) -> tuple[str | None,
         longer = [text for text in quotes if _core(raised) in _core(text)]
         if longer:
             raised, quotes = longer[-1], [text for text in quotes if text not in longer]
-        raised = shortened(raised, _MAX_REASON)
+        raised = shorten_middle(raised, _MAX_REASON)
     words = _join(quotes)
     return raised, f" The EP logged: {words}" if words else ""
 
 
-def last_words(lines: Sequence[str]) -> str:
+def extract_last_lines(lines: Sequence[str]) -> str:
     """Return the last few log lines that bear on a failure, as one text: errors if any, else warnings, else all others."""
     return _join(_quotable(lines))
 
 
 def _join(quotes: Sequence[str]) -> str:
-    return " | ".join(shortened(text, _MAX_QUOTE) for text in quotes)
+    return " | ".join(shorten_middle(text, _MAX_QUOTE) for text in quotes)
 
 
 def _quotable(lines: Sequence[str]) -> list[str]:
@@ -172,7 +172,7 @@ def _quotable(lines: Sequence[str]) -> list[str]:
             continue
         text, rank = _severity(line)
         if text:
-            ranks[rank].append(without_boilerplate(text))
+            ranks[rank].append(strip_boilerplate(text))
     chosen = next((found for found in ranks.values() if found), [])
     distinct: list[str] = []
     for text in dict.fromkeys(chosen):
@@ -186,7 +186,7 @@ def _core(text: str) -> str:
     return text.rstrip(". ").casefold()
 
 
-def shortened(text: str, most: int) -> str:
+def shorten_middle(text: str, most: int) -> str:
     """Return `text`, or its beginning and its end (which often has the reason) if it has more than `most` characters."""
     if len(text) <= most:
         return text
@@ -194,15 +194,15 @@ def shortened(text: str, most: int) -> str:
     return text[: most - end - len(_ELLIPSIS)].rstrip() + _ELLIPSIS + text[-end:].lstrip()
 
 
-def readable(line: str) -> str:
+def strip_log_prefix(line: str) -> str:
     """Return a log line without its time stamp and source place; empty for a line that is always logged."""
     match = _LOG_PREFIX.match(line) or _SEVERITY_PREFIX.match(line)
     return "" if _NOISE.search(line) else line[match.end() :] if match else line
 
 
-def shows_progress(line: str) -> bool:
+def is_progress_line(line: str) -> bool:
     """Return whether a log line shows the EP's progress. Most lines are about other matters, such as weights."""
-    return _severity(line)[1] == _OTHER and _PROGRESS.search(readable(line)) is not None
+    return _severity(line)[1] == _OTHER and _PROGRESS.search(strip_log_prefix(line)) is not None
 
 
 def _severity(line: str) -> tuple[str, int]:
@@ -217,6 +217,6 @@ def _severity(line: str) -> tuple[str, int]:
     return line, _ERROR if _ERROR_WORDS.search(line) else _OTHER
 
 
-def without_boilerplate(message: str) -> str:
+def strip_boilerplate(message: str) -> str:
     """Return an ORT message on one line, without its boilerplate and without a full stop at the end."""
     return _BOILERPLATE.sub("", " ".join(message.split())).rstrip(". ")

@@ -13,28 +13,28 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from epbuild.cache.location import toolchain_directory
+from epbuild.cache.location import find_toolchain_directory
 from epbuild.catalog.catalog import entries_for
 from epbuild.catalog.entries import EpEntry
-from epbuild.catalog.packagings import environments, find_additions
-from epbuild.core.digest import digest_of
+from epbuild.catalog.packagings import find_additions, format_environments
+from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.installer import UvListener
-from epbuild.core.safepath import user_path
+from epbuild.core.safepath import expand_home
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import Requirement, read_requirement
-from epbuild.toolchain.fingerprint import Fingerprint, of_package, read_fingerprint
+from epbuild.toolchain.fingerprint import Fingerprint, read_fingerprint, select_package_files
 from epbuild.toolchain.lock import LockedEnvironment
-from epbuild.toolchain.packages import FileState, is_touched, state_of
-from epbuild.toolchain.platforms import host_identity
+from epbuild.toolchain.packages import FileState, get_state, is_touched
+from epbuild.toolchain.platforms import describe_host
 from epbuild.toolchain.process import RunWorker, supervise
 from epbuild.toolchain.provision import (
     Requirements,
     complete_file,
-    environment_folder,
-    installed_file,
+    find_interpreter,
+    get_environment_folder,
+    get_installed_file,
     provision,
-    provisioned,
     read_installed,
 )
 
@@ -58,17 +58,17 @@ class Environment(Struct, frozen=True):
     def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
         """Return the environment's part of a key, for a compile with these EPs and packages of custom operators."""
         used = list(entries)
-        modules = {*modules_of(used), *packages}
-        return self.fingerprint.document(modules, host_identity(used))
+        modules = {*find_ep_modules(used), *packages}
+        return self.fingerprint.document(modules, describe_host(used))
 
     def watched(self) -> list[Path]:
         """Return the files and folders whose stats show whether the environment has changed."""
-        installed = installed_file(self.memory.parent)
+        installed = get_installed_file(self.memory.parent)
         return [self.interpreter, self.memory, *map(Path, self.states), *([installed] if installed.exists() else ())]
 
     def now(self) -> Environment:
         """Return this environment as it is now: the same object if no file was touched. Raises ToolchainError."""
-        if all(state_of(path) == state for path, state in self.states.items()):
+        if all(get_state(path) == state for path, state in self.states.items()):
             return self
         seen = read_fingerprint(self.interpreter, self.modules, self.memory)
         return replace(self, fingerprint=seen.fingerprint, states=seen.states)
@@ -89,8 +89,8 @@ class Environment(Struct, frozen=True):
             outer, _, folder = module.rpartition(".")
             inside = f"{outer.replace('.', '/')}/" if outer else ""
             within = {name.removeprefix(inside): digest for name, digest in installed.items() if name.startswith(inside)}
-            wanted = of_package(within, folder)
-            held = of_package(contents, folder)
+            wanted = select_package_files(within, folder)
+            held = select_package_files(contents, folder)
             found.update(name for name in wanted.keys() | held.keys() if wanted.get(name) != held.get(name))
         return sorted(found)
 
@@ -113,13 +113,13 @@ class Toolchains:
         """Return whether the environment exists, so that `prepare` need not provision it."""
         if toolchain.interpreter is not None:
             return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - also false if a folder may not be read
-        return provisioned(environment_folder(_requirements(toolchain, locked), self.home)) is not None
+        return find_interpreter(get_environment_folder(_requirements(toolchain, locked), self.home)) is not None
 
     def place(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> Path:
         """Return a file that exists as soon as the environment is complete."""
         if toolchain.interpreter is not None:
             return _existing(toolchain, base)
-        return complete_file(environment_folder(_requirements(toolchain, locked), self.home))
+        return complete_file(get_environment_folder(_requirements(toolchain, locked), self.home))
 
     def prepare(
         self,
@@ -147,12 +147,12 @@ class Toolchains:
                 raise ToolchainError(
                     Problem("EPB304", message, toolchain.where, "Name the path of a Python executable.")
                 ) from error
-            memory = self.home / "interpreters" / f"{digest_of(os.fsencode(interpreter))[:20]}.json"
+            memory = self.home / "interpreters" / f"{hash_bytes(os.fsencode(interpreter))[:20]}.json"
         else:
             requirements = _requirements(toolchain, locked)
             interpreter = provision(requirements, self.home, name=toolchain.name, where=toolchain.where, listener=listener)
-            memory = environment_folder(requirements, self.home) / "fingerprint.json"
-        modules = frozenset({*modules_of(entries), *packages})
+            memory = get_environment_folder(requirements, self.home) / "fingerprint.json"
+        modules = frozenset({*find_ep_modules(entries), *packages})
         seen = read_fingerprint(interpreter, modules, memory, toolchain.where, may_run=self.may_run)
         fingerprint = seen.fingerprint
         problems = [
@@ -165,12 +165,12 @@ class Toolchains:
         return Environment(toolchain.name, interpreter, fingerprint, memory, modules, seen.states)
 
 
-def toolchains_here() -> Toolchains:
-    """Return the toolchains of this user. Raises StoreError as `toolchain_directory` does."""
-    return Toolchains(toolchain_directory())
+def list_toolchains() -> Toolchains:
+    """Return the toolchains of this user. Raises StoreError as `find_toolchain_directory` does."""
+    return Toolchains(find_toolchain_directory())
 
 
-def modules_of(entries: Iterable[EpEntry]) -> set[str]:
+def find_ep_modules(entries: Iterable[EpEntry]) -> set[str]:
     """Return the Python packages of ONNX Runtime and of the EPs."""
     return {RUNTIME, *(entry.module for entry in entries)}
 
@@ -206,14 +206,16 @@ def _advise(toolchain: ToolchainSpec, installed: Set[str], entry: EpEntry, addit
     """Return the way to a toolchain with an EP. `additions` are the packages that add all EPs to the `installed` distributions."""
     packagings = _packagings(entry)
     if toolchain.interpreter is None:
-        return f"Add {', '.join(additions)} to its packages." if additions else f"Write {environments(packagings)} instead."
+        return (
+            f"Add {', '.join(additions)} to its packages." if additions else f"Write {format_environments(packagings)} instead."
+        )
     there = [name for packaging in packagings for name in packaging.distributions if name in installed]
     if there:
         return f"{entry.ep} is in the installed package {there[0]}: add that to the toolchain's packages."
     other = f"If another package there contains {entry.ep}, add that one to the toolchain's packages."
     if additions:
         return f"Install {', '.join(additions)} there. {other}"
-    return f"Name another environment, such as {environments(packagings)}. {other}"
+    return f"Name another environment, such as {format_environments(packagings)}. {other}"
 
 
 def _packagings(entry: EpEntry) -> Sequence[EpEntry]:
@@ -224,7 +226,7 @@ def _missing_modules(toolchain: ToolchainSpec, fingerprint: Fingerprint, package
     """Yield a problem for each missing package of custom operators."""
     for module, where in packages.items():
         folder = module.rpartition(".")[2]
-        if not of_package(fingerprint.files, folder) and not of_package(fingerprint.libraries, folder):
+        if not select_package_files(fingerprint.files, folder) and not select_package_files(fingerprint.libraries, folder):
             message = f"toolchain '{toolchain.name}' has no Python package '{module}', which should provide custom operators"
             place = "Install it there" if toolchain.interpreter is not None else "Add it to the toolchain's packages"
             yield Problem("EPB254", message, where, f"{place}, or use the path of the library itself.")
@@ -237,7 +239,7 @@ def _requirements(toolchain: ToolchainSpec, locked: LockedEnvironment | None) ->
 def _existing(toolchain: ToolchainSpec, base: Path) -> Path:
     # Not resolved: the python of a virtual environment is a link, and following it leaves the environment.
     # Absolute: a bare name would be searched for on PATH, and the worker runs in another folder.
-    return (base / user_path(str(toolchain.interpreter))).absolute()
+    return (base / expand_home(str(toolchain.interpreter))).absolute()
 
 
 class ProvisionedToolchain(Struct, frozen=True):
@@ -252,10 +254,10 @@ class ProvisionedToolchain(Struct, frozen=True):
 
     def environment(self, entries: Sequence[EpEntry]) -> Environment | None:
         """Return the environment, for these EPs. None if its interpreter no longer runs."""
-        interpreter, memory = provisioned(self.folder), self.folder / "fingerprint.json"
+        interpreter, memory = find_interpreter(self.folder), self.folder / "fingerprint.json"
         if interpreter is None:
             return None
-        modules = frozenset(modules_of(entries))
+        modules = frozenset(find_ep_modules(entries))
         try:
             seen = read_fingerprint(interpreter, modules, memory)
         except ToolchainError:
@@ -263,7 +265,7 @@ class ProvisionedToolchain(Struct, frozen=True):
         return Environment(self.folder.name, interpreter, seen.fingerprint, memory, modules, seen.states)
 
 
-def provisioned_toolchains(home: Path) -> Iterator[ProvisionedToolchain]:
+def list_provisioned_toolchains(home: Path) -> Iterator[ProvisionedToolchain]:
     """Yield the complete environments below `home`, whatever their recipes, the newest first."""
     for marker in sorted(home.glob(f"*/{complete_file(home).name}"), key=_time_of, reverse=True):
         try:

@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct, field
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.core.digest import Blob, file_digest
+from epbuild.core.digest import Blob, hash_file
 from epbuild.core.errors import BuildError, Cancelled, EnvironmentFailure, Problem, StepId
-from epbuild.core.safepath import real_path
+from epbuild.core.safepath import resolve_links
 from epbuild.engine.events import Progress, StepOutput
-from epbuild.toolchain.diagnosis import readable, shows_progress
+from epbuild.toolchain.diagnosis import is_progress_line, strip_log_prefix
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.process import Ending, WorkerListener
 from epbuild.toolchain.reports import BadReport
@@ -44,9 +44,9 @@ class StepLog(WorkerListener):
         self.progress = progress
 
     def logged(self, line: str) -> None:
-        text = readable(line)
+        text = strip_log_prefix(line)
         if text:
-            self.progress.report(StepOutput(self.step, text, status=shows_progress(line)))
+            self.progress.report(StepOutput(self.step, text, status=is_progress_line(line)))
 
 
 class Kept(NamedTuple):
@@ -71,7 +71,7 @@ class Execution:
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
         """Return the current SHA-256 of files."""
-        return {file: file_digest(file) for file in files}
+        return {file: hash_file(file) for file in files}
 
     def recheck(self) -> None:
         """Raise an error if an input of the action is no longer the one in its key."""
@@ -109,8 +109,8 @@ class Execution:
 
     def keep(self, folder: Path, names: Iterable[str]) -> Kept:
         """Store the artifacts of these names from a folder, and the log. Raises StoreError."""
-        folder = real_path(folder)
-        files = {name: real_path(folder / name) for name in names}
+        folder = resolve_links(folder)
+        files = {name: resolve_links(folder / name) for name in names}
         # Several names may lead to one file, which can be moved once. A link may lead to a file elsewhere, which must stay there.
         blobs = {file: self.store.put(file, move=file.is_relative_to(folder)) for file in dict.fromkeys(files.values())}
         return Kept({name: blobs[file] for name, file in files.items()}, self.store.put(self.log))

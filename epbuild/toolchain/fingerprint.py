@@ -20,9 +20,18 @@ from msgspec import Struct, ValidationError, field, to_builtins
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.records import convert
-from epbuild.core.safepath import links_on_the_way
-from epbuild.toolchain.packages import REPAIRED, FileState, Tree, digest_of_all, digests_of, is_library, package_tree, state_of
-from epbuild.toolchain.process import ask_program
+from epbuild.core.safepath import find_links
+from epbuild.toolchain.packages import (
+    REPAIRED,
+    FileState,
+    Tree,
+    get_state,
+    hash_file_list,
+    hash_files,
+    is_library,
+    list_package_files,
+)
+from epbuild.toolchain.process import run_program
 from epbuild.worker.scripts import PROBE
 
 FORMAT = 4
@@ -48,17 +57,19 @@ class Fingerprint(Struct, frozen=True):
     def document(self, modules: Iterable[str], host: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the fingerprint for a key, limited to the packages of `modules`: EPs of other targets do not count.
 
-        It lists each library, and one digest for the hundreds of other files of a package. `host` is the document of `host_identity`,
+        It lists each library, and one digest for the hundreds of other files of a package. `host` is the document of `describe_host`,
         for EPs whose output depends on the machine.
         """
         folders = sorted({module.rpartition(".")[2] for module in modules})
-        others = {folder: of_package(self.files, folder) for folder in folders}
+        others = {folder: select_package_files(self.files, folder) for folder in folders}
         document: dict[str, Any] = {
             "python": self.python,
             "platform": self.platform,
             "distributions": dict(self.distributions),
-            "libraries": {name: digest for folder in folders for name, digest in of_package(self.libraries, folder).items()},
-            "files": {folder: digest_of_all(files) for folder, files in others.items() if files},
+            "libraries": {
+                name: digest for folder in folders for name, digest in select_package_files(self.libraries, folder).items()
+            },
+            "files": {folder: hash_file_list(files) for folder, files in others.items() if files},
         }
         if host is not None:
             document["host"] = dict(host)
@@ -100,7 +111,7 @@ class _Memory(Struct, frozen=True):
     fingerprint: Fingerprint
 
 
-def of_package(files: Mapping[str, str], folder: str) -> dict[str, str]:
+def select_package_files(files: Mapping[str, str], folder: str) -> dict[str, str]:
     """Return the files of a fingerprint that belong to the package in a folder of that name."""
     return {name: digest for name, digest in files.items() if name.partition("/")[0].removesuffix(REPAIRED) == folder}
 
@@ -122,13 +133,13 @@ def read_fingerprint(
     # A selection of steps may need fewer modules than were remembered.
     if remembered is not None and set(wanted) <= set(remembered.modules):
         with contextlib.suppress(OSError):
-            trees = {package: package_tree(package) for package in remembered.packages}
+            trees = {package: list_package_files(package) for package in remembered.packages}
             states = _states([*remembered.files, *remembered.folders], trees)
             if (
                 {package: tree.files for package, tree in trees.items()} == remembered.packages
                 and all(_stat(states[path]) == stat for path, stat in remembered.files.items())
                 and all(_listing(Path(path)) == listing for path, listing in remembered.folders.items())
-                and links_on_the_way(remembered.files) == remembered.links
+                and find_links(remembered.files) == remembered.links
             ):
                 return Observation(remembered.fingerprint, states)
     if not may_run:
@@ -148,7 +159,7 @@ def probe(
     try:
         with TemporaryDirectory(prefix="epbuild-probe-") as folder:
             command = [str(interpreter), "-I", str(PROBE), *wanted]
-            done = ask_program(command, Path(folder), timeout=seconds, max_bytes=_MAX_ANSWER)
+            done = run_program(command, Path(folder), timeout=seconds, max_bytes=_MAX_ANSWER)
     except OSError as error:
         raise failure(f"does not run: {error.strerror or error}") from error
     if done.cause == "timed out":
@@ -181,16 +192,16 @@ def _read_answer(line: str, modules: list[str]) -> ProbeAnswer:
 def _take_fingerprint(interpreter: Path, modules: list[str], memory: Path, where: Position | None) -> Observation:
     answer = probe(interpreter, modules, where)
     try:
-        trees = {folder: package_tree(folder) for folder in answer.modules.values() if folder}
+        trees = {folder: list_package_files(folder) for folder in answer.modules.values() if folder}
         names = {
             Path(file).relative_to(Path(folder).parent).as_posix(): file for folder, tree in trees.items() for file in tree.files
         }
         files = list(dict.fromkeys([str(interpreter), *names.values()]))
         # Everything but the digests is read before the files: a file that changes meanwhile is then hashed again.
-        links = links_on_the_way(files)
+        links = find_links(files)
         folders = {path: _listing(Path(path)) for path in answer.site}
         states = _states([*files, *folders], trees)
-        digests = dict(zip(names, digests_of(names.values()), strict=True))
+        digests = dict(zip(names, hash_files(names.values()), strict=True))
     except OSError as error:
         message = f"{error.filename or interpreter}, which is part of the toolchain, cannot be read: {error.strerror or error}"
         raise ToolchainError(Problem("EPB310", message, where, "Check its permissions, or reinstall its package.")) from error
@@ -213,7 +224,7 @@ def _take_fingerprint(interpreter: Path, modules: list[str], memory: Path, where
 def _states(paths: Iterable[str], trees: Mapping[str, Tree]) -> dict[str, FileState | None]:
     """Return the current state of paths, and of the folders of packages."""
     folders = [folder for tree in trees.values() for folder in tree.folders]
-    return {path: state_of(path) for path in (*paths, *folders)}
+    return {path: get_state(path) for path in (*paths, *folders)}
 
 
 def _stat(state: FileState | None) -> list[int] | None:

@@ -29,13 +29,13 @@ from msgspec import Struct
 
 from epbuild.cache.records import ActionRecords
 from epbuild.catalog.entries import EpEntry
-from epbuild.core.digest import document_digest
+from epbuild.core.digest import hash_document
 from epbuild.core.records import convert
-from epbuild.recipe.requirement import is_same_version, plain_name
+from epbuild.recipe.requirement import is_same_version, normalize_name
 from epbuild.remote.envelope import RecordKind
-from epbuild.toolchain.environment import RUNTIME, Environment, modules_of
+from epbuild.toolchain.environment import RUNTIME, Environment, find_ep_modules
 from epbuild.toolchain.lock import LockedEnvironment, Package
-from epbuild.toolchain.platforms import host_identity, platform_here
+from epbuild.toolchain.platforms import describe_host, get_own_platform
 
 FORMAT = 1
 KIND = "toolchain"
@@ -75,7 +75,7 @@ class RecordedToolchain(Struct, frozen=True):
         """Return the same as `Environment.identity`. Facts of the host are read from this machine."""
         used = list(entries)
         first = self.modules[RUNTIME]
-        known = [self.modules[name] for name in sorted({*modules_of(used), *packages} & self.modules.keys())]
+        known = [self.modules[name] for name in sorted({*find_ep_modules(used), *packages} & self.modules.keys())]
         document: dict[str, Any] = {
             "python": first.python,
             "platform": first.platform,
@@ -83,7 +83,7 @@ class RecordedToolchain(Struct, frozen=True):
             "libraries": {name: digest for module in known for name, digest in module.libraries.items()},
             "files": {name: digest for module in known for name, digest in module.files.items()},
         }
-        host = host_identity(used)
+        host = describe_host(used)
         return document if host is None else {**document, "host": host}
 
 
@@ -95,11 +95,11 @@ def record_documents(
     Empty for an environment that is not provisioned from the lock, and if an installer's choice on `platform` is unknown here.
     """
     used = list(entries)
-    tag = sysconfig.get_platform() if platform == platform_here() else _TAGS.get(platform)
+    tag = sysconfig.get_platform() if platform == get_own_platform() else _TAGS.get(platform)
     if tag is None or locked.is_installed:
         return {}
     found = {}
-    for module in sorted({*modules_of(used), *packages}):
+    for module in sorted({*find_ep_modules(used), *packages}):
         chosen_by = _choice(platform) if _leaves_a_choice(locked, module, used) else ""
         if chosen_by is None:
             return {}
@@ -115,7 +115,7 @@ def record_documents(
     return found
 
 
-def recorded_toolchain(records: Mapping[str, Mapping[str, Any]]) -> RecordedToolchain | None:
+def find_recorded_toolchain(records: Mapping[str, Mapping[str, Any]]) -> RecordedToolchain | None:
     """Return the toolchain of sound records, given by Python package. None if there is none, or if their environments differ."""
     modules = {name: convert(record["result"], ModuleIdentity) for name, record in records.items()}
     shared = {(item.python, item.platform, tuple(sorted(item.distributions.items()))) for item in modules.values()}
@@ -132,7 +132,7 @@ def is_toolchain_record(record: Mapping[str, Any]) -> bool:
         if not all(_DIGEST.fullmatch(digest) for digest in (*found.libraries.values(), *found.files.values())):
             return False
         wanted = {name: version for name, version, *_ in document["packages"]}
-        held = {plain_name(name): version for name, version in found.distributions.items()}
+        held = {normalize_name(name): version for name, version in found.distributions.items()}
         if (found.python, found.platform, held.keys()) != (document["python"], document["platform"], wanted.keys()):
             return False
         return all(is_same_version(held[name], version) for name, version in wanted.items())
@@ -142,15 +142,15 @@ def is_toolchain_record(record: Mapping[str, Any]) -> bool:
 
 def record_key(document: Mapping[str, Any]) -> str:
     """Return the key of the record that has this document."""
-    return document_digest(document)
+    return hash_document(document)
 
 
-def toolchain_records(root: Path) -> ActionRecords:
+def open_toolchain_records(root: Path) -> ActionRecords:
     """Return the toolchain records in the store at `root`."""
     return ActionRecords(root / "identities", is_toolchain_record)
 
 
-def records_of(environment: Environment, documents: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def make_records(environment: Environment, documents: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the key and the record of each document, unless the environment no longer matches its lock."""
     for document in documents:
         record = {"document": dict(document), "result": environment.fingerprint.document([document["module"]])}
@@ -160,7 +160,7 @@ def records_of(environment: Environment, documents: Iterable[Mapping[str, Any]])
 
 def _leaves_a_choice(locked: LockedEnvironment, module: str, entries: Iterable[EpEntry]) -> bool:
     """Return whether a distribution that may contain the module can be installed from several files."""
-    names = {plain_name(name) for entry in entries if entry.module == module for name in entry.distributions}
+    names = {normalize_name(name) for entry in entries if entry.module == module for name in entry.distributions}
 
     def may_hold(package: Package) -> bool:
         return package.name.startswith(RUNTIME) if module == RUNTIME else not names or package.name in names
@@ -172,7 +172,7 @@ def _choice(platform: str) -> str | None:
     """Return the basis, besides Python, of an installer's choice between files for `platform`. None if it is unknown here."""
     if platform.startswith("windows-"):
         return platform
-    if platform != platform_here():
+    if platform != get_own_platform():
         return None
     if platform.startswith("macos-"):
         return f"macos {machine.mac_ver()[0]}"

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from epbuild.recipe.requirement import plain_name
+from epbuild.recipe.requirement import normalize_name
 
 
 class Package(Struct, frozen=True, order=True):
@@ -54,7 +54,7 @@ class LockedEnvironment(Struct, frozen=True):
         return hash((self.python, self.packages))
 
     def package(self, name: str) -> Package | None:
-        return next((package for package in self.packages if package.name == plain_name(name)), None)
+        return next((package for package in self.packages if package.name == normalize_name(name)), None)
 
     @property
     def is_installed(self) -> bool:
@@ -117,7 +117,7 @@ class LockChange(Struct, frozen=True):
     """Platforms of a package or a Python."""
 
 
-def changes(old: Lock | None, new: Lock) -> list[LockChange]:
+def compare_locks(old: Lock | None, new: Lock) -> list[LockChange]:
     """Return the changes from `old` (None: there was no lock) to `new`: recipe, catalog, models, toolchains, each by name."""
     former = old or Lock("")
     found: list[LockChange] = []

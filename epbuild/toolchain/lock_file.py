@@ -52,14 +52,16 @@ _VERSION = re.compile(r"[A-Za-z0-9.!+_-]+")
 _Key = tuple[str, ...]
 
 
-def decoded(content: bytes) -> str:
+def decode_lock(content: bytes) -> str:
     """Return a lock's bytes as text, without a byte order mark. Bytes that are not UTF-8 are replaced, and so form no valid fact."""
     return content.decode("utf-8-sig", errors="replace")
 
 
 def render(lock: Lock) -> str:
     """Return the text of a lock: the same for equal locks."""
-    return "\n".join([_COMMENT, toml_line(_HEAD, FORMAT), *sorted(toml_line(*fact) for fact in _facts(lock))]) + "\n"
+    return (
+        "\n".join([_COMMENT, format_toml_line(_HEAD, FORMAT), *sorted(format_toml_line(*fact) for fact in _facts(lock))]) + "\n"
+    )
 
 
 def read_lock(text: str, file: str) -> Lock:
@@ -124,7 +126,7 @@ def _fact(line: str) -> tuple[_Key, object]:
 
 def _check_head(key: _Key, value: object, where: Position) -> None:
     if key != _HEAD:
-        message = f"this is not an epbuild lock: its first line is not '{toml_line(_HEAD, FORMAT)}'"
+        message = f"this is not an epbuild lock: its first line is not '{format_toml_line(_HEAD, FORMAT)}'"
         raise PlanError(Problem("EPB242", message, where, "If nothing needs it, remove it."))
     if value != FORMAT:
         message = "the lock has a format that this epbuild does not know"
@@ -239,10 +241,12 @@ def _package(name: str, version: object, files: list[object]) -> Package:
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def toml_line(key: Iterable[str], value: object) -> str:
-    return f"{'.'.join(part if _BARE_KEY.fullmatch(part) else toml_value(part) for part in key)} = {toml_value(value)}"
+def format_toml_line(key: Iterable[str], value: object) -> str:
+    return (
+        f"{'.'.join(part if _BARE_KEY.fullmatch(part) else format_toml_value(part) for part in key)} = {format_toml_value(value)}"
+    )
 
 
-def toml_value(value: object) -> str:
+def format_toml_value(value: object) -> str:
     """Return a text, a number, a truth value or a list of these as TOML, which is JSON except for the escaped DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from epbuild.core.digest import digest_of, file_digest
-from epbuild.core.host import changed_ns
+from epbuild.core.digest import hash_bytes, hash_file
+from epbuild.core.host import get_change_time_ns
 
 REPAIRED = ".libs"
 _LIBRARY_SUFFIXES = (".so", ".dll", ".pyd", ".dylib")
@@ -15,7 +15,7 @@ _BYTECODE = "__pycache__"
 
 
 class FileState(NamedTuple):
-    """State of a file or folder. Times are nanoseconds since the epoch; `ctime_ns` is that of `changed_ns`."""
+    """State of a file or folder. Times are nanoseconds since the epoch; `ctime_ns` is that of `get_change_time_ns`."""
 
     size: int
     mtime_ns: int
@@ -24,13 +24,13 @@ class FileState(NamedTuple):
     links: int
 
 
-def state_of(path: str) -> FileState | None:
+def get_state(path: str) -> FileState | None:
     """Return the state of a file or folder, or None if it does not exist."""
     try:
         seen = os.stat(path)  # noqa: PTH116 - hundreds of them, before and after every compile
     except OSError:
         return None
-    return FileState(seen.st_size, seen.st_mtime_ns, changed_ns(path, seen), seen.st_ino, seen.st_nlink)
+    return FileState(seen.st_size, seen.st_mtime_ns, get_change_time_ns(path, seen), seen.st_ino, seen.st_nlink)
 
 
 def is_touched(path: str, before: Mapping[str, FileState | None], now: Mapping[str, FileState | None]) -> bool:
@@ -53,7 +53,7 @@ class Tree(NamedTuple):
     folders: list[str]
 
 
-def package_tree(package: str) -> Tree:
+def list_package_files(package: str) -> Tree:
     """List a package's folder and the `.libs` folder that wheel repair tools add beside it, without Python's bytecode caches.
 
     Links to files and folders are followed. Raises OSError for a folder that cannot be read.
@@ -82,14 +82,14 @@ def is_library(name: str) -> bool:
     return name.endswith(_LIBRARY_SUFFIXES) or ".so." in name
 
 
-def digests_of(paths: Iterable[str]) -> list[str]:
+def hash_files(paths: Iterable[str]) -> list[str]:
     """Return the SHA-256 of each file, hashing several at a time. Raises OSError."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(file_digest, paths))
+        return list(pool.map(hash_file, paths))
 
 
-def digest_of_all(files: Mapping[str, str]) -> str:
+def hash_file_list(files: Mapping[str, str]) -> str:
     """Return one digest for files of these names and digests."""
-    return digest_of("".join(f"{files[name]}  {name}\n" for name in sorted(files)))
+    return hash_bytes("".join(f"{files[name]}  {name}\n" for name in sorted(files)))

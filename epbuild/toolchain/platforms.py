@@ -10,7 +10,7 @@ from typing import Any
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Driver
-from epbuild.core.host import cpu_count, cpu_features, cpu_name, driver_version
+from epbuild.core.host import count_cpus, read_cpu_features, read_cpu_name, read_driver_version
 
 PLATFORMS = {
     # The newest C library that uv has a name for. With an older one, packages such as onnxruntime-qnn (2.35) could not be locked at all.
@@ -46,7 +46,7 @@ _SYSTEMS = {"linux": "linux", "win": "windows", "macosx": "macos"}
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 
 
-def platform_name(tag: str) -> str | None:
+def translate_platform_tag(tag: str) -> str | None:
     """Return epbuild's name of the platform that Python calls `tag`, such as `win-amd64`. None if it cannot be locked."""
     system, _, rest = tag.partition("-")
     kind = rest.rpartition("-")[2]
@@ -56,12 +56,12 @@ def platform_name(tag: str) -> str | None:
     return name if name in PLATFORMS else None
 
 
-def platform_here() -> str | None:
+def get_own_platform() -> str | None:
     """Return epbuild's name of this Python's platform. None if it cannot be locked."""
-    return platform_name(sysconfig.get_platform())
+    return translate_platform_tag(sysconfig.get_platform())
 
 
-def host_identity(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
+def describe_host(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
     """Return the facts of this machine that outputs of these EPs may depend on, for a key. None if there are none."""
     found = [entry.host for entry in entries if entry.output_depends_on_host]
     if not found:
@@ -69,21 +69,21 @@ def host_identity(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
     document: dict[str, Any] = {}
     cpu_facts = {host.cpu for host in found}
     if "model" in cpu_facts:
-        document["cpu"] = cpu_name()
+        document["cpu"] = read_cpu_name()
     elif "instructions" in cpu_facts:
         document["cpu"] = _instructions()
     if any(host.cpu_count for host in found):
-        document["cpus"] = cpu_count()
+        document["cpus"] = count_cpus()
     drivers = {driver.name: version for host in found for driver in host.drivers if (version := _version(driver))}
     return {**document, **({"drivers": drivers} if drivers else {})} or None
 
 
-def drivers_of(entries: Iterable[EpEntry]) -> Mapping[Any, str]:
+def read_drivers(entries: Iterable[EpEntry]) -> Mapping[Any, str]:
     """Return the version of each driver that outputs of these EPs may depend on, by how it is read."""
     return {driver.plain: _version(driver) for entry in entries if entry.output_depends_on_host for driver in entry.host.drivers}
 
 
-def lacks_driver(entry: EpEntry) -> bool:
+def is_driver_missing(entry: EpEntry) -> bool:
     """Return whether this machine lacks a driver that, by the catalog, the EP needs to compile."""
     needed = {row.driver for row in entry.cannot} - {None}
     return any(driver.name in needed and not _version(driver) for driver in entry.host.drivers)
@@ -91,9 +91,9 @@ def lacks_driver(entry: EpEntry) -> bool:
 
 @cache
 def _instructions() -> str:
-    return cpu_features()
+    return read_cpu_features()
 
 
 @cache  # all actions of a build must see one version
 def _version(driver: Driver) -> str:
-    return driver_version(*driver.plain)
+    return read_driver_version(*driver.plain)

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
-from epbuild.core.host import on_windows
+from epbuild.core.host import is_windows
 from epbuild.toolchain.reports import read_report
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[by
         is_line_start, worth = True, "shown"
         while piece := pipe.readline(_MAX_PIECE):
             # A long line arrives in pieces. The first piece decides on the line, and only its text is passed to `listener`.
-            text = plain(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if is_line_start else ""
+            text = strip_colors(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if is_line_start else ""
             worth = listener.classify(text) if is_line_start else worth
             is_line_start = piece.endswith(b"\n")
             if worth == "detail":
@@ -166,7 +166,7 @@ class ShortAnswer(Struct, frozen=True):
     errors: bytes
 
 
-def ask_program(command: Sequence[str], folder: Path, *, timeout: float, max_bytes: int) -> ShortAnswer:
+def run_program(command: Sequence[str], folder: Path, *, timeout: float, max_bytes: int) -> ShortAnswer:
     """Run a program in `folder` with a few inherited variables, and return its output.
 
     A program that writes more than `max_bytes` to a stream, or runs for more than `timeout` seconds, is killed with all its children.
@@ -260,7 +260,7 @@ def _whole_lines(pipe: IO[bytes], max_bytes: int) -> Iterator[bytes]:
         is_line_start = is_line_end
 
 
-def plain(line: str) -> str:
+def strip_colors(line: str) -> str:
     """Return a line without the color codes that ONNX Runtime writes even if the output is not a terminal."""
     return _ESCAPE_SEQUENCE.sub("", line).strip()
 
@@ -295,7 +295,7 @@ class _Tree(Struct, frozen=True):
         """Kill the rest of the tree. On Windows without a job, an ended process no longer leads to its children."""
         if self.job is not None:
             self.job.end()
-        elif not on_windows():
+        elif not is_windows():
             # macOS raises PermissionError for a group of which only zombies are left.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -307,7 +307,7 @@ def _start(command: Sequence[str], folder: Path, environment: Mapping[str, str])
         variables = _environment(folder, environment)
         return subprocess.Popen(list(command), cwd=folder, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, **how)
 
-    if not on_windows():
+    if not is_windows():
         return _Tree(start(start_new_session=True))
     from epbuild.core.windows import start_in_job
 
@@ -348,12 +348,12 @@ def _killed_for_memory() -> int:
 
 def _environment(folder: Path, requested: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a worker in `folder`. The `requested` ones override fixed and inherited ones."""
-    inherited = _INHERITED_ON_WINDOWS if on_windows() else _INHERITED
-    kept = {name: value for name, value in os.environ.items() if (name.upper() if on_windows() else name) in inherited}
+    inherited = _INHERITED_ON_WINDOWS if is_windows() else _INHERITED
+    kept = {name: value for name, value in os.environ.items() if (name.upper() if is_windows() else name) in inherited}
     # ONNX Runtime and EPs write below HOME and read settings from there: HOME is the staging directory. Telemetry would take 0.05 s to
     # create a database of events for Microsoft in each such HOME (docs/internals/facts.md, "Telemetry").
     variables = {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", "ORT_DISABLE_TELEMETRY": "1"}
-    if on_windows():  # `Path` and `PATH` are the same variable
+    if is_windows():  # `Path` and `PATH` are the same variable
         names = {name.upper() for name in requested}
         variables = {name: value for name, value in variables.items() if name.upper() not in names}
     return {**variables, **requested}

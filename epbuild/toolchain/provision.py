@@ -15,12 +15,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from epbuild.core.digest import digest_of
+from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.core.installer import UvListener, is_network, reported, run_uv
+from epbuild.core.installer import UvListener, is_network, quote_report, run_uv
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.lock import LockedEnvironment
-from epbuild.toolchain.packages import digests_of, package_tree
+from epbuild.toolchain.packages import hash_files, list_package_files
 
 FORMAT = 1
 _LOCKED_FORMAT = 2
@@ -45,26 +45,26 @@ class Requirements(Struct, frozen=True):
         document: dict[str, object] = {"format": FORMAT, "platform": sysconfig.get_platform()}
         if self.locked is None:
             document["packages"] = sorted(re.sub(r"\s+", "", package) for package in self.packages)
-            document["python"] = self.python or running_python()
+            document["python"] = self.python or get_own_python()
         else:
             document["format"] = _LOCKED_FORMAT
             document["locked"] = [[package.name, package.version, *package.files] for package in self.locked.packages]
             document["python"] = self.python or self.locked.python
-        name = digest_of(json.dumps(document, sort_keys=True))[:20]
+        name = hash_bytes(json.dumps(document, sort_keys=True))[:20]
         return name if self.locked is None else f"{LOCKED}{name}"
 
 
-def running_python() -> str:
+def get_own_python() -> str:
     """Return the implementation and minor version of the Python that epbuild runs on, such as `cpython-3.11`."""
     return f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-def environment_folder(requirements: Requirements, home: Path) -> Path:
+def get_environment_folder(requirements: Requirements, home: Path) -> Path:
     """Return the folder of the environment for these requirements, whether or not it exists."""
     return home / requirements.digest()
 
 
-def provisioned(folder: Path) -> Path | None:
+def find_interpreter(folder: Path) -> Path | None:
     """Return the interpreter of the environment in a folder, or None if it is incomplete. Writes and starts nothing."""
     interpreter = _interpreter(folder)
     return interpreter if complete_file(folder).is_file() and interpreter.exists() else None
@@ -75,7 +75,7 @@ def complete_file(folder: Path) -> Path:
     return folder / "complete"
 
 
-def installed_file(folder: Path) -> Path:
+def get_installed_file(folder: Path) -> Path:
     """Return the path of the list of files that were installed from a lock into the environment in a folder."""
     return folder / "installed.json"
 
@@ -86,7 +86,7 @@ def read_installed(folder: Path) -> dict[str, str]:
     Empty if there is no readable list: then every file counts as changed.
     """
     try:
-        document = json.loads(installed_file(folder).read_bytes())
+        document = json.loads(get_installed_file(folder).read_bytes())
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
@@ -100,8 +100,8 @@ def provision(
     `name` and `where` are those of the toolchain, for messages. `listener` receives uv's log. Two processes that provision the same
     environment wait for each other. Raises ToolchainError (EPB301) with the package and uv's report.
     """
-    folder = environment_folder(requirements, home)
-    ready = provisioned(folder)
+    folder = get_environment_folder(requirements, home)
+    ready = find_interpreter(folder)
     if ready is not None:
         return ready
     from filelock import FileLock
@@ -109,7 +109,7 @@ def provision(
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
-            return provisioned(folder) or _make(requirements, folder, name, where, listener)
+            return find_interpreter(folder) or _make(requirements, folder, name, where, listener)
     except OSError as error:
         hint = "Free some space, or set EPBUILD_TOOLCHAIN_DIR to a writable folder."
         message = f"toolchain '{name}' could not be written to {folder}: {error}"
@@ -142,7 +142,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
         uv(*install, "--require-hashes", "--requirements", str(listed))
         # A check: without any source of packages, this succeeds only if the locked packages meet all requirements of the recipe.
         uv(*install, "--offline", "--no-index", "--", *requirements.packages, changes={"UV_FIND_LINKS": None})
-        installed_file(folder).write_text(json.dumps(_hash_installed(folder / "env")), encoding="utf-8")
+        get_installed_file(folder).write_text(json.dumps(_hash_installed(folder / "env")), encoding="utf-8")
     complete_file(folder).write_text(json.dumps(sorted(held)), encoding="utf-8")
     return interpreter
 
@@ -151,8 +151,8 @@ def _hash_installed(environment: Path) -> dict[str, str]:
     """Return the SHA-256 of every file in the packages' folders of an environment, by its relative path. Raises OSError."""
     found: dict[str, str] = {}
     for site in sorted({path.resolve() for pattern in _SITES for path in environment.glob(pattern)}):
-        files = package_tree(str(site)).files
-        found |= zip((Path(file).relative_to(site).as_posix() for file in files), digests_of(files), strict=True)
+        files = list_package_files(str(site)).files
+        found |= zip((Path(file).relative_to(site).as_posix() for file in files), hash_files(files), strict=True)
     return found
 
 
@@ -161,11 +161,11 @@ def _python(requirements: Requirements) -> str:
     if requirements.python is not None:
         return requirements.python
     locked = requirements.locked
-    return sys.executable if locked is None or locked.python == running_python() else locked.python.replace("-", "@")
+    return sys.executable if locked is None or locked.python == get_own_python() else locked.python.replace("-", "@")
 
 
 def _failure(requirements: Requirements, name: str, where: Position | None, stderr: str, *, lacks_python: bool) -> ToolchainError:
-    text, quote = reported(stderr)
+    text, quote = quote_report(stderr)
     if requirements.locked is not None:
         message = f"toolchain '{name}' could not be created from the lock; uv reported: {quote}"
         hint = "Check the network." if is_network(text) else "If the lock is wrong, write a new one with `epbuild lock`."

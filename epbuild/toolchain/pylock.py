@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.toolchain.lock import FileOrigin, LockedToolchain, Package
-from epbuild.toolchain.lock_file import toml_value
+from epbuild.toolchain.lock_file import format_toml_value
 from epbuild.toolchain.platforms import MARKERS
 
 
-def pylock_name(toolchain: str) -> str:
+def get_pylock_name(toolchain: str) -> str:
     """Return the file name of a toolchain. PEP 751 allows no full stop between `pylock.` and `.toml`."""
     return f"pylock.{toolchain.replace('.', '-')}.toml"
 
 
-def pylock_text(toolchain: LockedToolchain) -> str | None:
+def format_pylock(toolchain: LockedToolchain) -> str | None:
     """Return the text of the file, or None if all environments exist already, as the files of their packages are unknown.
 
     A package with different versions on different platforms has an entry for each version.
@@ -35,20 +35,20 @@ def pylock_text(toolchain: LockedToolchain) -> str | None:
         origins |= environment.origins
         for package in environment.packages:
             releases[package.name, package.version][platform] = package
-    lines = ['lock-version = "1.0"', f"environments = {toml_value([MARKERS[platform] for platform in platforms])}"]
+    lines = ['lock-version = "1.0"', f"environments = {format_toml_value([MARKERS[platform] for platform in platforms])}"]
     pythons = {environment.python.rpartition("-")[2] for environment in platforms.values()}
     if len(pythons) == 1:
-        lines.append(f"requires-python = {toml_value(f'=={pythons.pop()}.*')}")
+        lines.append(f"requires-python = {format_toml_value(f'=={pythons.pop()}.*')}")
     lines.append('created-by = "epbuild"')
     for (name, version), packages in sorted(releases.items()):
-        lines += ["", "[[packages]]", f"name = {toml_value(name)}", f"version = {toml_value(version)}"]
+        lines += ["", "[[packages]]", f"name = {format_toml_value(name)}", f"version = {format_toml_value(version)}"]
         if len(packages) < len(platforms):
-            lines.append(f"marker = {toml_value(' or '.join(f'({MARKERS[platform]})' for platform in packages))}")
+            lines.append(f"marker = {format_toml_value(' or '.join(f'({MARKERS[platform]})' for platform in packages))}")
         lines += _file_lines({digest: origins[digest] for package in packages.values() for digest in package.files})
     return "\n".join([*lines, ""])
 
 
-def origins_of(document: Mapping[str, Any], folder: Path) -> dict[str, FileOrigin]:
+def read_origins(document: Mapping[str, Any], folder: Path) -> dict[str, FileOrigin]:
     """Return the origin of each file of a `pylock.toml` in `folder`, by its SHA-256."""
     packages = document.get("packages", ())
     files = [(file, True) for package in packages for file in package.get("wheels", ())]
@@ -67,7 +67,7 @@ def _file_lines(origins: Mapping[str, FileOrigin]) -> Iterator[str]:
     wheels: list[str] = []
     for digest, origin in sorted(origins.items(), key=lambda item: item[1].place):
         kind, place = origin.place
-        entry = f"{{ {kind} = {toml_value(place)}, hashes = {{ sha256 = {toml_value(digest)} }} }}"
+        entry = f"{{ {kind} = {format_toml_value(place)}, hashes = {{ sha256 = {format_toml_value(digest)} }} }}"
         (wheels if origin.is_wheel else sources).append(entry)
     if sources:
         yield f"sdist = {sources[0]}"  # a release has one

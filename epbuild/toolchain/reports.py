@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, defstruct
 
-from epbuild.core.errors import printable
+from epbuild.core.errors import escape_controls
 from epbuild.core.records import convert
 
 _MAX_SHOWN = 200
@@ -58,11 +58,11 @@ def read_report(line: bytes) -> dict[str, Any] | None:
     try:
         convert(report, _EVENTS.get(report["event"], _Report))
     except ValidationError as error:
-        raise BadReport(shown(line)) from error
+        raise BadReport(shorten_line(line)) from error
     return report
 
 
-def shown(line: bytes) -> str:
+def shorten_line(line: bytes) -> str:
     """Return a worker's line for a message, shortened if it is long."""
-    text = printable(line[: 4 * _MAX_SHOWN + 4].decode("utf-8", "replace").strip())
+    text = escape_controls(line[: 4 * _MAX_SHOWN + 4].decode("utf-8", "replace").strip())
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

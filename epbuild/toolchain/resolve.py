@@ -14,16 +14,16 @@ from typing import Any
 from msgspec import Struct
 
 from epbuild.core.errors import Problem, ToolchainError
-from epbuild.core.installer import is_network, reported, run_uv
-from epbuild.core.units import counted
+from epbuild.core.installer import is_network, quote_report, run_uv
+from epbuild.core.units import format_count
 from epbuild.recipe.model import ToolchainSpec
-from epbuild.recipe.requirement import is_same_version, plain_name
+from epbuild.recipe.requirement import is_same_version, normalize_name
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import probe
 from epbuild.toolchain.lock import LockedEnvironment, Package
-from epbuild.toolchain.platforms import MACOS_VERSION, PLATFORMS, platform_name
-from epbuild.toolchain.provision import running_python
-from epbuild.toolchain.pylock import origins_of
+from epbuild.toolchain.platforms import MACOS_VERSION, PLATFORMS, translate_platform_tag
+from epbuild.toolchain.provision import get_own_python
+from epbuild.toolchain.pylock import read_origins
 
 _VERSION = re.compile(r"(?:cpython[-@]?)?([0-9]+\.[0-9]+)(\.[0-9]+)?")
 # Requirements that are not a version of a package in an index: an address, a file, an option of the installer.
@@ -39,22 +39,22 @@ class Python(Struct, frozen=True):
     arguments: tuple[str, ...]
 
 
-def requirements_of(toolchain: ToolchainSpec) -> tuple[str, ...]:
+def list_requirements(toolchain: ToolchainSpec) -> tuple[str, ...]:
     """Return the requirements of a toolchain, each on one line, distinct and sorted."""
     return tuple(sorted({" ".join(package.split()) for package in toolchain.packages}))
 
 
-def named_python(request: str | None) -> str | None:
+def parse_named_python(request: str | None) -> str | None:
     """Return the Python that a recipe's `python` names, such as `cpython-3.11`, or None if uv must find it."""
     if request is None:
-        return running_python()
+        return get_own_python()
     found = _VERSION.fullmatch(request.strip().lower())
     return f"cpython-{found[1]}" if found else None
 
 
 def find_python(toolchain: ToolchainSpec) -> Python:
     """Return the Python to provision a toolchain with. Raises ToolchainError (EPB309) if uv must find it and does not."""
-    request, name = toolchain.python, named_python(toolchain.python)
+    request, name = toolchain.python, parse_named_python(toolchain.python)
     if name is not None:
         version = _VERSION.fullmatch((request or name).strip().lower())
         if version:
@@ -63,7 +63,7 @@ def find_python(toolchain: ToolchainSpec) -> Python:
         return Python(name, ("--python", sys.executable))
     done = run_uv(["python", "find", "--no-project", "--no-config", "--", str(request)])
     if done.returncode != 0:
-        quote = reported(done.stderr)[1]
+        quote = quote_report(done.stderr)[1]
         message = f"toolchain '{toolchain.name}' requires the Python '{request}', which is not installed; uv reported: {quote}"
         raise ToolchainError(Problem("EPB309", message, toolchain.where, "Install it, or write a version, such as '3.11'."))
     interpreter = Path(done.stdout.strip())
@@ -80,7 +80,7 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
         raise _not_lockable(toolchain, place)
     with tempfile.TemporaryDirectory(prefix="epbuild-lock-") as folder:
         wanted, found = Path(folder, "requirements.in"), Path(folder, "pylock.toml")
-        wanted.write_text("\n".join([*requirements_of(toolchain), ""]), encoding="utf-8")
+        wanted.write_text("\n".join([*list_requirements(toolchain), ""]), encoding="utf-8")
         if preferred:
             found.write_text(_preferences(preferred), encoding="utf-8")
         options = ["--no-config", "--no-header", "--no-annotate", "--format", "pylock.toml", "--output-file", str(found)]
@@ -94,25 +94,25 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
         if done.returncode != 0:
             raise _resolution_error(toolchain, platform, done.stderr)
         document = tomllib.loads(found.read_text(encoding="utf-8"))
-        return LockedEnvironment(python.name, _packages(toolchain, document), origins_of(document, Path(folder)))
+        return LockedEnvironment(python.name, _packages(toolchain, document), read_origins(document, Path(folder)))
 
 
 def read_installed(environment: Environment) -> LockedEnvironment:
     """Return the packages that an environment contains now, as an entry of a lock."""
     versions = environment.fingerprint.distributions
-    packages = [Package(plain_name(name), versions[name]) for name in sorted(versions)]
+    packages = [Package(normalize_name(name), versions[name]) for name in sorted(versions)]
     return LockedEnvironment(environment.fingerprint.python, tuple(packages))
 
 
-def deviations(environment: Environment, platform: str, locked: LockedEnvironment) -> list[str]:
+def describe_deviations(environment: Environment, platform: str, locked: LockedEnvironment) -> list[str]:
     """Return phrases on how an environment deviates from the one locked for `platform`."""
     fingerprint = environment.fingerprint
     found = []
     if fingerprint.python != locked.python:
         found.append(f"its Python is {fingerprint.python} instead of {locked.python}")
-    if not locked.is_installed and platform_name(fingerprint.platform) != platform:
+    if not locked.is_installed and translate_platform_tag(fingerprint.platform) != platform:
         found.append(f"it is for {fingerprint.platform} instead of {platform}")
-    held = {plain_name(name): version for name, version in fingerprint.distributions.items()}
+    held = {normalize_name(name): version for name, version in fingerprint.distributions.items()}
     wanted = {package.name: package.version for package in locked.packages}
     for name in sorted(held.keys() | wanted.keys()):
         if name not in held:
@@ -124,7 +124,9 @@ def deviations(environment: Environment, platform: str, locked: LockedEnvironmen
     rewritten = [] if locked.is_installed else environment.rewritten()
     if rewritten:
         verb = "was" if len(rewritten) == 1 else "were"
-        found.append(f"{counted(len(rewritten), 'file')} in it {verb} changed after the installation, such as {rewritten[0]}")
+        found.append(
+            f"{format_count(len(rewritten), 'file')} in it {verb} changed after the installation, such as {rewritten[0]}"
+        )
     return found
 
 
@@ -141,7 +143,7 @@ def _packages(toolchain: ToolchainSpec, document: Mapping[str, Any]) -> tuple[Pa
         if not digests:
             message = f"toolchain '{toolchain.name}' cannot be locked: the index has no SHA-256 for {name} {item.get('version')}"
             raise ToolchainError(Problem("EPB309", message, toolchain.where, "Use an index that has it."))
-        packages.append(Package(plain_name(name), str(item["version"]), tuple(digests)))
+        packages.append(Package(normalize_name(name), str(item["version"]), tuple(digests)))
     return tuple(sorted(packages))
 
 
@@ -157,7 +159,7 @@ def _not_lockable(toolchain: ToolchainSpec, package: str) -> ToolchainError:
 
 
 def _resolution_error(toolchain: ToolchainSpec, platform: str, stderr: str) -> ToolchainError:
-    text, quote = reported(stderr)
+    text, quote = quote_report(stderr)
     hint = "Check the network." if is_network(text) else "Check the packages, and whether they exist for that platform."
     message = f"toolchain '{toolchain.name}' could not be locked for {platform}; uv reported: {quote}"
     return ToolchainError(Problem("EPB309", message, toolchain.where, hint))

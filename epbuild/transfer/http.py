@@ -110,18 +110,18 @@ class HttpClient:
         self, method: str, url: str, *, headers: Mapping[str, str], authorization: str | None = None, body: Body | None = None
     ) -> Response:
         """Send a request as `send` does, and return the answer before its body is read."""
-        first_origin = origin(url)
+        first_origin = get_origin(url)
         # Other redirects would turn other methods into GET.
         redirects = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
         for _ in range(_MAX_REDIRECTS):
-            secret = {"Authorization": authorization} if authorization and origin(url) == first_origin else {}
+            secret = {"Authorization": authorization} if authorization and get_origin(url) == first_origin else {}
             response = Response(self._send_once(method, url, {**headers, **secret}, body), url, self)
             location = response.headers.get("Location")
             if location is None or response.status not in redirects:
                 return response
             response.finish()
             url = self.resolve(url, location)
-            if body is not None and body.is_secret and origin(url) != first_origin:
+            if body is not None and body.is_secret and get_origin(url) != first_origin:
                 raise TransferError("it redirects a request that carries credentials to another host", _CHECK_SERVER, "denied")
         raise TransferError("it redirects in a loop", self._address_hint, "denied")
 
@@ -129,13 +129,13 @@ class HttpClient:
         """Return the address to which `url` redirects. Raises TransferError if `location` is invalid, or less safe than `url`."""
         try:
             address = urljoin(url, location)
-            scheme, host, _ = origin(address)
+            scheme, host, _ = get_origin(address)
             is_printable = address.isascii() and address.isprintable() and " " not in address
         except ValueError:
             scheme, host, is_printable = "", "", False
         if not is_printable or not host or scheme not in ("http", "https"):
             raise TransferError("it redirects to an invalid address", _CHECK_SERVER, "denied")
-        if scheme == "http" and self._upgrades and origin(url)[:2] == ("https", host):
+        if scheme == "http" and self._upgrades and get_origin(url)[:2] == ("https", host):
             # A server behind a proxy that terminates TLS does not know that clients use TLS.
             return urlsplit(address)._replace(scheme="https", netloc=urlsplit(url).netloc).geturl()
         if scheme == "http" and host not in self._local:
@@ -158,7 +158,7 @@ class HttpClient:
             sent |= {"Content-Type": body.media_type, "Content-Length": str(body.size)}
         try:
             with self.translate_errors():
-                return self._pool(origin(url)).urlopen(
+                return self._pool(get_origin(url)).urlopen(
                     method,
                     _target(url),
                     body=None if body is None else [body],  # type: ignore[list-item] # for `_Connection.send`
@@ -271,7 +271,7 @@ class Response:
         self._response.release_conn()
 
 
-def origin(url: str) -> tuple[str, str, int]:
+def get_origin(url: str) -> tuple[str, str, int]:
     """Return scheme, host in lower case and port of a URL. Raises ValueError for an invalid port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)

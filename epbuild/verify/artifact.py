@@ -79,8 +79,10 @@ class ArtifactFolder:
         return any(name.startswith(f"{folder}/") and name != f"{folder}/{MANIFEST}" for folder in self.inner)
 
     def files(self) -> Iterator[str]:
-        """Return all files below the folder except those of inner artifacts and hidden folders, as `files_in` does."""
-        return (name for name in files_in(self.folder) if not any(name.startswith(f"{folder}/") for folder in self.inner))
+        """Return all files below the folder except those of inner artifacts and hidden folders, as `list_artifact_files` does."""
+        return (
+            name for name in list_artifact_files(self.folder) if not any(name.startswith(f"{folder}/") for folder in self.inner)
+        )
 
 
 def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
@@ -101,7 +103,7 @@ def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
 
 
 def _in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
-    listed = list(files_in(folder))
+    listed = list(list_artifact_files(folder))
     places = [name[: -len(MANIFEST)] for name in listed if name == MANIFEST or name.endswith(f"/{MANIFEST}")]
     emitted = {place: found for place in places if (found := _with_manifest(folder / place, place, MANIFEST)) is not None}
     loose: dict[str, list[str]] = {}
@@ -127,7 +129,7 @@ def _with_manifest(folder: Path, place: str, name: str) -> ArtifactFolder | None
         flaw = str(error)
     except OSError as error:
         flaw = f"it cannot be read: {error.strerror or error}"
-    models = _models_of(folder, (name for name in files_in(folder) if name.endswith(_MODEL)))
+    models = _models_of(folder, (name for name in list_artifact_files(folder) if name.endswith(_MODEL)))
     return ArtifactFolder(folder, models, place, flaw=flaw)
 
 
@@ -140,7 +142,7 @@ def _models_of(folder: Path, names: Iterable[str]) -> tuple[Model, ...]:
     return tuple(Model(folder, name) for name in names)
 
 
-def files_in(folder: Path) -> Iterator[str]:
+def list_artifact_files(folder: Path) -> Iterator[str]:
     """Return all files below a folder as sorted POSIX paths. Hidden folders and links to folders are not entered. Raises OSError."""
 
     def refuse(error: OSError) -> None:

@@ -25,7 +25,7 @@ class ExpectedEp(Struct, frozen=True):
     target: str | None = None
 
 
-def ep_of(source: str | None, eps: Sequence[ExpectedEp]) -> ExpectedEp | None:
+def find_node_ep(source: str | None, eps: Sequence[ExpectedEp]) -> ExpectedEp | None:
     """Return the EP that a node's `source` names; None if it is not one of `eps`."""
     return next((ep for ep in eps if source in ep.sources), None)
 
@@ -46,7 +46,7 @@ def check_sources(model: Model, eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
         if not source:
             text = "an EPContext node has no source: ONNX Runtime assigns it to no EP"
             yield Flaw("EPB604", model.file, text, standalone=True)
-        elif eps and ep_of(source, eps) is None:
+        elif eps and find_node_ep(source, eps) is None:
             text = f"an EPContext node comes from '{source}', not from {makers}"
             yield Flaw("EPB604", model.file, text, standalone=True)
 

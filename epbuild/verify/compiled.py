@@ -18,7 +18,7 @@ from epbuild.verify.checks import (
     check_sources,
     check_target,
     check_whole,
-    ep_of,
+    find_node_ep,
     read_target,
 )
 from epbuild.verify.facts import Model
@@ -86,7 +86,7 @@ def _target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterato
     contexts: dict[Payload, tuple[str, ExpectedEp]] = {}
     for model in models:
         for context in model.contexts:
-            ep = ep_of(context.node.source, eps)
+            ep = find_node_ep(context.node.source, eps)
             if ep is not None and context.payload is not None:
                 contexts[context.payload] = context.node.reference or model.file, ep
     for payload, (name, ep) in contexts.items():
@@ -97,7 +97,7 @@ def _target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterato
 def _compiled_model(model: Model, member: str, eps: Sequence[ExpectedEp]) -> CompiledModel:
     header = model.header
     assert not isinstance(header, str)  # noqa: S101 - a model that cannot be read has a flaw
-    makers = ((node.reference, ep_of(node.source, eps)) for node in model.nodes)
+    makers = ((node.reference, find_node_ep(node.source, eps)) for node in model.nodes)
     binaries = {name: ep.name for name, ep in makers if name is not None and ep is not None}
     return CompiledModel(member, model.file, header, binaries, header.external_locations)
 

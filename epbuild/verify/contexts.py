@@ -14,12 +14,12 @@ from epbuild.catalog.catalog import entry, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue as BadOption
 from epbuild.catalog.normalize import UnknownName, find_option, normalize
-from epbuild.core.errors import nearest
+from epbuild.core.errors import suggest_nearest
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.checks import ExpectedEp, check_one_binary, check_sources, check_target, ep_of, read_target
-from epbuild.verify.facts import Model, node_title
-from epbuild.verify.findings import Finding, failed, sentence
+from epbuild.verify.checks import ExpectedEp, check_one_binary, check_sources, check_target, find_node_ep, read_target
+from epbuild.verify.facts import Model, format_node_title
+from epbuild.verify.findings import Finding, format_sentence, make_failed
 from epbuild.verify.manifest import Manifest
 from epbuild.verify.payload import Payload
 
@@ -36,20 +36,20 @@ class Maker(ExpectedEp, frozen=True):
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def entry_of(source: str | None) -> EpEntry | None:
+def find_entry(source: str | None) -> EpEntry | None:
     """Return the catalog entry of the EP whose EPContext nodes have this `source`."""
     return next((found for found in map(entry, known_eps()) if source in found.sources), None)
 
 
-def target_of(payload: Payload, source: str | None) -> str | None:
+def read_context_target(payload: Payload, source: str | None) -> str | None:
     """Return the target that a context names; None if the catalog does not know how the EP writes it. Raises OSError."""
-    ep_entry = entry_of(source)
+    ep_entry = find_entry(source)
     if ep_entry is None or not ep_entry.binary.target_pattern:
         return None
     return read_target(payload, ep_entry.binary.target_pattern)
 
 
-def makers_in(manifest: Manifest | None) -> tuple[Maker, ...]:
+def list_manifest_eps(manifest: Manifest | None) -> tuple[Maker, ...]:
     """Return the EPs of a manifest's target; none without a manifest."""
     if manifest is None:
         return ()
@@ -64,9 +64,9 @@ def makers_in(manifest: Manifest | None) -> tuple[Maker, ...]:
     return tuple(makers)
 
 
-def maker_by(model: Model, node: EPContextNode) -> Maker | None:
+def find_ep_by_compatibility(model: Model, node: EPContextNode) -> Maker | None:
     """Return the EP of a node with the target of the model's compatibility string; None if there is no such string."""
-    ep_entry = entry_of(node.source)
+    ep_entry = find_entry(node.source)
     text = model.compatibility.get(ep_entry.ep) if ep_entry is not None else None
     if ep_entry is None or text is None:
         return None
@@ -92,41 +92,41 @@ def _canonical(known: EpEntry, name: str, value: str) -> str:
         return value
 
 
-def source_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_node_sources(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that every node comes from an EP of the manifest's target or, without a manifest, of the catalog."""
-    makers = makers_in(artifact.manifest)
+    makers = list_manifest_eps(artifact.manifest)
     for model in artifact.models:
         name = artifact.shown(model.file)
-        found = [failed("source", name, flaw) for flaw in check_sources(model, makers)]
+        found = [make_failed("source", name, flaw) for flaw in check_sources(model, makers)]
         sources = dict.fromkeys(node.source for node in model.nodes)
         if not makers:
-            for source in (source for source in sources if source and entry_of(source) is None):
+            for source in (source for source in sources if source and find_entry(source) is None):
                 message = f"No EP of the catalog writes nodes with the source '{source}'."
-                hint = nearest(source, [known for ep in known_eps() for known in entry(ep).sources])
+                hint = suggest_nearest(source, [known for ep in known_eps() for known in entry(ep).sources])
                 found.append(Finding("source", name, "skipped", message, hint=hint))
         yield from found
         if sources and not found:
             yield Finding("source", name, "passed")
 
 
-def target_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that contexts and compatibility strings are for the target of the manifest, or else for the one that their model names."""
-    makers = makers_in(artifact.manifest)
+    makers = list_manifest_eps(artifact.manifest)
     read = cache(read_target)
     judged: set[tuple[Payload, str | None]] = set()
     for model in artifact.models:
         for context in model.contexts:
             payload, node = context.payload, context.node
-            maker = ep_of(node.source, makers)
+            maker = find_node_ep(node.source, makers)
             # A manifest has the options for sessions only. Several SoCs in one context are an option of the compile.
-            own = maker_by(model, node) if maker is None or maker.target is None else None
+            own = find_ep_by_compatibility(model, node) if maker is None or maker.target is None else None
             by = own or maker
             wanted = by.target if by is not None else None
             if payload is None or payload.size == 0 or (payload, wanted) in judged:
                 continue
             judged.add((payload, wanted))
             name = artifact.shown(model.binary(node) or model.file)
-            known = entry_of(node.source)
+            known = find_entry(node.source)
             pattern = by.target_pattern if by is not None else known.binary.target_pattern if known is not None else None
             try:
                 seen = read(payload, pattern) if pattern else None
@@ -139,7 +139,7 @@ def target_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield from _compatibility_findings(artifact, model, makers)
 
 
-def partition_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_partitions(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that each context holds the graph that its node runs, as far as it names graphs."""
 
     @cache
@@ -160,7 +160,7 @@ def partition_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
             yield _partition_finding(name, node, sorted(graphs))
 
 
-def sharing_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that models that share weights have one context binary in common, and that others share none."""
     manifest = artifact.manifest
     shared = _shared_binaries(artifact.models)
@@ -179,12 +179,12 @@ def sharing_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         if not shared:
             yield Finding("sharing", subject, "passed")
         return
-    makers = [maker for maker in makers_in(manifest) if maker.sources]
+    makers = [maker for maker in list_manifest_eps(manifest) if maker.sources]
     if not all(maker.entry is not None and maker.entry.sharing.binaries == "one" for maker in makers):
         yield from _shared_data_findings(artifact, manifest)
         return
     flaw = check_one_binary(artifact.models)
-    yield Finding("sharing", subject, "passed") if flaw is None else failed("sharing", subject, flaw)
+    yield Finding("sharing", subject, "passed") if flaw is None else make_failed("sharing", subject, flaw)
 
 
 def _shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
@@ -200,7 +200,7 @@ def _shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
 def _shared_data_findings(artifact: ArtifactFolder, manifest: Manifest) -> Iterator[Finding]:
     """Check that the sources' external data was published, if EPs share weights through it."""
     subject = artifact.place or manifest.group
-    if not any(maker.entry is not None and maker.entry.sharing.weights == "source" for maker in makers_in(manifest)):
+    if not any(maker.entry is not None and maker.entry.sharing.weights == "source" for maker in list_manifest_eps(manifest)):
         yield Finding("sharing", subject, "skipped", "The catalog does not know how this EP shares weights.")
         return
     needed = (str(PurePosixPath(model.file).parent / data) for model in manifest.models for data in sorted(model.source_data))
@@ -219,7 +219,9 @@ def _target_finding(name: str, seen: str | None, wanted: str | None, by_whom: st
     if wanted is None:
         return Finding("target", name, "skipped", f"It was compiled for {seen}; the requested target is unknown.")
     flaw = check_target(name, seen, wanted, by_whom)
-    return Finding("target", name, "passed", f"It was compiled for {seen}.") if flaw is None else failed("target", name, flaw)
+    return (
+        Finding("target", name, "passed", f"It was compiled for {seen}.") if flaw is None else make_failed("target", name, flaw)
+    )
 
 
 def _names_like(graph: str) -> bytes:
@@ -235,7 +237,7 @@ def _partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) 
     graph = node.partition_name or ""
     if graph.encode() in graphs:
         return Finding("partitions", name, "passed")
-    subject = sentence(node_title(node)).rstrip(".")
+    subject = format_sentence(format_node_title(node)).rstrip(".")
     if graphs:
         # The context has names of graphs, so that a graph whose name is missing is not in it.
         message = f"{subject} runs the graph {graph}; its context contains {graphs[0].decode()} instead."

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from epbuild.catalog.catalog import CPU_EP
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import Problem, StepId
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.plan.member import Member
 from epbuild.plan.result import CompileResult, ModelResult
 from epbuild.plan.shapes import has_fixed_inputs
@@ -50,22 +50,22 @@ class SharedBytes(Struct, frozen=True):
         return f"{(1000 * self.saved // self.alone if self.alone else 0) / 1000:.3f}"
 
 
-def unmet_expectations(group: SessionGroup, result: CompileResult) -> list[Problem]:
+def find_unmet_expectations(group: SessionGroup, result: CompileResult) -> list[Problem]:
     """Return the expectations that a session group's result does not meet. The sharing ratio is skipped until it has been measured."""
     problems = [problem for model in result.models for problem in _unmet(group, group.member(model.member), model)]
-    if group.min_shared_ratio is not None and (found := shared_bytes(group, result)) is not None:
+    if group.min_shared_ratio is not None and (found := measure_shared_bytes(group, result)) is not None:
         problems += check_shared_bytes(found, group.steps[-1], group.min_shared_ratio)
     return problems
 
 
-def advice(target: PlannedTarget, member: Member, found: LeftGroup) -> tuple[str, ...]:
+def find_advice(target: PlannedTarget, member: Member, found: LeftGroup) -> tuple[str, ...]:
     """Return the catalog's hints for fallback nodes of one operator and one reason."""
     limitations = (limitation for _, limitation in target.limitations(f"{found.operator}: {found.reason}", "compile"))
     hints = (_with_hint(limitation, member, (found.operator, found.nodes[0])).hint for limitation in limitations)
     return tuple(dict.fromkeys(hint for hint in hints if hint))
 
 
-def most_concerned(target: PlannedTarget, member: Member, outside: Outside) -> list[tuple[str, Limitation]]:
+def find_main_limitations(target: PlannedTarget, member: Member, outside: Outside) -> list[tuple[str, Limitation]]:
     """Return the limitations in the catalog that explain most fallback nodes, in that order; none that explains few."""
     counts: Counter[str] = Counter()
     concerned: dict[str, tuple[str, Limitation]] = {}
@@ -105,10 +105,10 @@ def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[
     if most is None or outside.count <= most:
         return
     which = f": {outside.what}" if outside.nodes else ""
-    message = f"{group.target.title} did not compile {counted(outside.count, 'node')} of the model '{member.name}'{which}"
+    message = f"{group.target.title} did not compile {format_count(outside.count, 'node')} of the model '{member.name}'{which}"
     if outside.reasons:
         message += f". The EP logged: {outside.why}"
-    hints = [limitation.hint for _, limitation in most_concerned(group.target, member, outside) if limitation.hint]
+    hints = [limitation.hint for _, limitation in find_main_limitations(group.target, member, outside) if limitation.hint]
     hint = " ".join([*hints, _ACCEPT.format(outside.count, CPU_EP)])
     if member.expect.fallback_nodes is None:
         yield Problem("EPB655", message, step, hint)
@@ -116,7 +116,7 @@ def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[
         yield Problem("EPB609", f"{message}. The recipe expects {most} at most", step, hint)
 
 
-def unmeasured(group: SessionGroup, result: CompileResult) -> tuple[Member, ...]:
+def find_unmeasured(group: SessionGroup, result: CompileResult) -> tuple[Member, ...]:
     """Return the members that must still be compiled alone to judge the group's sharing ratio."""
     if group.min_shared_ratio is None:
         return ()
@@ -128,9 +128,9 @@ def with_alone(result: CompileResult, member: Member, size: int) -> CompileResul
     return replace(result, alone={**result.alone, member.name: size})
 
 
-def shared_bytes(group: SessionGroup, result: CompileResult) -> SharedBytes | None:
+def measure_shared_bytes(group: SessionGroup, result: CompileResult) -> SharedBytes | None:
     """Return the bytes with and without sharing; None unless the recipe sets a ratio and every member has been measured."""
-    if group.min_shared_ratio is None or unmeasured(group, result):
+    if group.min_shared_ratio is None or find_unmeasured(group, result):
         return None
     names = (name for model in result.models for name in (*model.binaries, *model.data))
     return SharedBytes(result.size(names), sum(result.alone.values()))

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 
 from epbuild.core.safepath import BadReference, locate
-from epbuild.onnxfile.read.epcontext import EPContextNode, compatibility
+from epbuild.onnxfile.read.epcontext import EPContextNode, read_compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 from epbuild.onnxfile.read.wire import MalformedModel
@@ -56,7 +56,7 @@ class Model(Struct, frozen=True, dict=True):
     @cached_property
     def compatibility(self) -> dict[str, str]:
         """Compatibility strings by EP; none if the model cannot be read."""
-        return {} if isinstance(self.header, str) else compatibility(self.header.metadata)
+        return {} if isinstance(self.header, str) else read_compatibility(self.header.metadata)
 
     @cached_property
     def size(self) -> int:
@@ -122,6 +122,6 @@ class Model(Struct, frozen=True, dict=True):
         return too_short if size < needed else None
 
 
-def node_title(node: EPContextNode) -> str:
+def format_node_title(node: EPContextNode) -> str:
     name = node.name if len(node.name) <= _MAX_NAME_LENGTH else f"{node.name[:_MAX_NAME_LENGTH]}…"
     return f"the EPContext node '{name}'" if name else "an EPContext node without a name"

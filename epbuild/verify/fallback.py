@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.plan.result import LeftNode, ModelResult
 
 _MAX_SHOWN = 5
@@ -48,7 +48,7 @@ class Outside(Struct, frozen=True):
     @property
     def why(self) -> str:
         """Reasons that EPs logged, as in `Cannot get shape (66 nodes)`; empty if there are none."""
-        named = [(number, f"{reason} ({counted(number, 'node')})") for reason, number in self.reasons.items()]
+        named = [(number, f"{reason} ({format_count(number, 'node')})") for reason, number in self.reasons.items()]
         return _sentence_of(named, sum(self.reasons.values()), "nodes for {} other reasons", "; ")
 
     @property

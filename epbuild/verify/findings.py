@@ -25,7 +25,7 @@ class Flaw(Struct, frozen=True):
     @property
     def sentence(self) -> str:
         """The clause as a sentence for a place that already names the file."""
-        return sentence(self.text if self.standalone else f"it {self.text}")
+        return format_sentence(self.text if self.standalone else f"it {self.text}")
 
 
 class Finding(Struct, frozen=True):
@@ -45,11 +45,11 @@ class Finding(Struct, frozen=True):
     """Metrics of each output of a model that was run, and the kind of its inputs."""
 
 
-def failed(check: str, subject: str, flaw: Flaw) -> Finding:
+def make_failed(check: str, subject: str, flaw: Flaw) -> Finding:
     return Finding(check, subject, "failed", flaw.sentence, flaw.code, flaw.hint)
 
 
-def sentence(text: str) -> str:
+def format_sentence(text: str) -> str:
     """Turn a clause into a sentence: with a full stop, and with a capital letter unless it begins with a name."""
     begin = text[:1].upper() if text.partition(" ")[0].isalpha() else text[:1]
     return f"{begin}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")

@@ -14,16 +14,16 @@ from msgspec.structs import asdict
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
-from epbuild.onnxfile.read.epcontext import EPContextNode, compatibility
+from epbuild.onnxfile.read.epcontext import EPContextNode, read_compatibility
 from epbuild.onnxfile.read.headers import read_header
-from epbuild.onnxfile.read.model_header import ModelHeader, operator_name
+from epbuild.onnxfile.read.model_header import ModelHeader, format_operator
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.result import LeftNode, ValueType
-from epbuild.verify.artifact import files_in
-from epbuild.verify.contexts import target_of
+from epbuild.verify.artifact import list_artifact_files
+from epbuild.verify.contexts import read_context_target
 from epbuild.verify.manifest import BadManifest, read_manifest
 from epbuild.verify.payload import Payload
-from epbuild.verify.signature import signature
+from epbuild.verify.signature import get_signature
 
 if TYPE_CHECKING:
     from epbuild.verify.inspected import BrokenModel, InspectedModel, Inspection, SharedFile
@@ -72,7 +72,7 @@ class _Contexts(Struct, frozen=True):
     """Cached digests and targets of contexts, since several models can refer to one."""
 
     digest: Callable[[Payload], str] = field(default_factory=lambda: cache(Payload.sha256))
-    target: Callable[[Payload, str | None], str | None] = field(default_factory=lambda: cache(target_of))
+    target: Callable[[Payload, str | None], str | None] = field(default_factory=lambda: cache(read_context_target))
 
 
 def _read_model(path: Path) -> ModelHeader:
@@ -97,7 +97,7 @@ def _models_at(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return (path,)
     try:
-        models = [path / name for name in files_in(path) if name.endswith(".onnx")]
+        models = [path / name for name in list_artifact_files(path) if name.endswith(".onnx")]
     except OSError as error:
         raise _unreadable(path, error) from error
     if not models:
@@ -106,7 +106,7 @@ def _models_at(path: Path) -> Sequence[Path]:
 
 
 def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> InspectedModel:
-    typed = signature(header)
+    typed = get_signature(header)
     described = {
         "format": FORMAT,
         "file": str(path),
@@ -125,7 +125,7 @@ def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> Inspected
             "inline_bytes": sum(initializer.inline_bytes for initializer in header.initializers),
         },
         "external_data": list(header.external_data),
-        "compatibility": compatibility(header.metadata),
+        "compatibility": read_compatibility(header.metadata),
     }
     return cast("InspectedModel", described)
 
@@ -168,7 +168,7 @@ def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any
 def _others(header: ModelHeader) -> dict[str, int]:
     """Count the operators other than EPContext, most frequent first."""
     counts = {
-        operator_name(domain, name): count
+        format_operator(domain, name): count
         for (domain, name), count in header.operators.items()
         if (domain, name) != ("com.microsoft", "EPContext")
     }

@@ -13,7 +13,7 @@ from epbuild.cache.digests import Count, Counting, uncounted
 from epbuild.core.defaults import MANIFEST, STATEMENT
 from epbuild.core.safepath import BadReference, MissingReference, locate, open_regular
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.findings import EMIT_AGAIN, Finding, sentence
+from epbuild.verify.findings import EMIT_AGAIN, Finding, format_sentence
 from epbuild.verify.manifest import ListedFile
 from epbuild.verify.payload import Payload
 
@@ -22,7 +22,7 @@ _MAX_STATEMENT_BYTES = 64 << 20
 _STATEMENT_TYPE = "https://in-toto.io/Statement/"
 
 
-def manifest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_manifest(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that there is a manifest, and that it can be used."""
     name = artifact.shown(MANIFEST)
     if artifact.flaw is not None:
@@ -37,7 +37,7 @@ def manifest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield Finding("manifest", artifact.title, "skipped", message)
 
 
-def file_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_files(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that every listed file is in the folder, and report files that are not listed."""
     manifest = artifact.manifest
     if manifest is None:
@@ -56,8 +56,8 @@ def file_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield Finding("files", artifact.shown(name), "skipped", message)
 
 
-def digest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that every listed file has its size and digest. Missing files are reported by `file_findings`."""
+def check_digests(artifact: ArtifactFolder) -> Iterator[Finding]:
+    """Check that every listed file has its size and digest. Missing files are reported by `check_files`."""
     manifest = artifact.manifest
     files = [listed for listed in manifest.files.values() if not artifact.is_inner(listed.path)] if manifest is not None else []
     with artifact.counting(sum(listed.size for listed in files)) as count:
@@ -94,11 +94,11 @@ def _check_presence(artifact: ArtifactFolder, listed: ListedFile) -> Finding:
     except MissingReference:
         return Finding("files", name, "failed", "The manifest lists it, but it is missing.", "EPB615", EMIT_AGAIN)
     except BadReference as error:
-        return Finding("files", name, "failed", sentence(str(error)), "EPB615", EMIT_AGAIN)
+        return Finding("files", name, "failed", format_sentence(str(error)), "EPB615", EMIT_AGAIN)
     return Finding("files", name, "passed")
 
 
-def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_provenance(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that the statement that the manifest names exists, and is about the manifest and all listed files."""
     manifest = artifact.manifest
     if manifest is None or manifest.provenance is None:
@@ -111,7 +111,7 @@ def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield Finding("provenance", name, "failed", "The manifest names it, but it is missing.", "EPB615", EMIT_AGAIN)
         return
     except BadReference as error:
-        yield Finding("provenance", name, "failed", sentence(str(error)), "EPB615", EMIT_AGAIN)
+        yield Finding("provenance", name, "failed", format_sentence(str(error)), "EPB615", EMIT_AGAIN)
         return
     except OSError as error:
         yield Finding("provenance", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")

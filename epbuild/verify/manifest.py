@@ -13,7 +13,7 @@ from epbuild.core.canonical import parse_json
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.records import convert
 from epbuild.core.safepath import BadReference, check_reference, open_regular
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.plan.result import LeftNode, ModelSignature
 
 _FORMAT = 1
@@ -151,7 +151,7 @@ def _check_schema(document: Mapping[str, Any]) -> None:
 def _validator() -> Any:
     from jsonschema import Draft202012Validator  # few commands check a manifest
 
-    return Draft202012Validator(schema("manifest"))
+    return Draft202012Validator(read_schema("manifest"))
 
 
 def _model(item: Mapping[str, Any]) -> ListedModel:
@@ -161,21 +161,21 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
         # External data for its compile: the data of its source, or the weights file of its group.
         source_data=frozenset(
             location
-            for each in sources_of(item).values()
+            for each in list_sources(item).values()
             for location in ([each["weights_file"]] if "weights_file" in each else each["external_data"])
         ),
-        signature=source_signature_of(item),
+        signature=find_source_signature(item),
         left=convert(item.get("left", []), tuple[LeftNode, ...]),
     )
 
 
-def source_signature_of(model: Mapping[str, Any]) -> ModelSignature | None:
+def find_source_signature(model: Mapping[str, Any]) -> ModelSignature | None:
     """Return the signature of the source of a model in a manifest; None if the manifest has none, or there is no one source."""
     source = model.get("source", {})
     return convert(source, ModelSignature) if {"inputs", "outputs"} <= source.keys() else None
 
 
-def sources_of(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def list_sources(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the source of a model in a manifest by the model's name, or the sources of the members of a merged model."""
     listed = [model] if "source" in model else model["merged"]
     return {item["name"]: item["source"] for item in listed}

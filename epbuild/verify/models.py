@@ -9,14 +9,14 @@ from epbuild.core.safepath import locate
 from epbuild.onnxfile.read.epcontext import SCHEMA_TYPES, EPContextNode
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import check_embedded_size, check_references, check_whole
-from epbuild.verify.facts import Context, Model, node_title
-from epbuild.verify.findings import Finding, failed, sentence
-from epbuild.verify.signature import declared_wrong, signature, signature_differences
+from epbuild.verify.facts import Context, Model, format_node_title
+from epbuild.verify.findings import Finding, format_sentence, make_failed
+from epbuild.verify.signature import describe_signature_differences, describe_wrong_declarations, get_signature
 
 _MAX_PATH_LENGTH = 1024
 
 
-def model_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_models(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that models are whole, and that there is a compiled one."""
     for model in artifact.models:
         name = artifact.shown(model.file)
@@ -26,19 +26,19 @@ def model_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         elif flaw.code == "EPB603" and artifact.manifest is None and artifact.whole:
             yield Finding("model", name, "skipped", "It contains no EPContext node: it is not a compiled model.")
         else:
-            yield failed("model", name, flaw)
+            yield make_failed("model", name, flaw)
     if artifact.whole and not artifact.has_manifest and not any(model.is_compiled for model in artifact.models):
         yield Finding("model", artifact.title, "failed", "None of the models in this folder is compiled.", "EPB603")
 
 
-def schema_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_schema(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check every EPContext node against the operator's schema, and that exactly the nodes that need a context have one."""
     for name, model, _ in artifact.compiled:
-        flaws = [f"{node_title(node)} {flaw}" for node in model.nodes for flaw in _flaws(node)]
+        flaws = [f"{format_node_title(node)} {flaw}" for node in model.nodes for flaw in _flaws(node)]
         yield from _findings("schema", name, [*flaws, *_flaws_between(model)], "EPB614")
 
 
-def reference_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_model_references(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that the files of a model are below its folder, neither empty nor too short, and listed in the manifest."""
     listed = artifact.manifest.files if artifact.manifest is not None else None
     for name, model, _ in artifact.compiled:
@@ -49,7 +49,7 @@ def reference_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield from _findings("references", name, flaws, "EPB605")
 
 
-def source_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_source_data(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that no model needs external data of its source that was not published with it."""
     manifest, listed = artifact.manifest, artifact.listed
     for name, model, header in artifact.compiled:
@@ -70,24 +70,24 @@ def source_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield from _findings("source data", name, flaws, "EPB616", hint)
 
 
-def signature_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def check_signatures(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that each model has the inputs and outputs of its source. Free dimensions of the source may have become sizes."""
     for name, model, header in artifact.compiled:
         source = artifact.listed.get(model.file)
         if source is None or source.signature is None:
             yield Finding("signature", name, "skipped", "The inputs and outputs of its source are unknown.")
             continue
-        flaws = list(signature_differences(source.signature, signature(header)))
+        flaws = list(describe_signature_differences(source.signature, get_signature(header)))
         if flaws:
             yield from _findings("signature", name, flaws, "EPB617")
         else:
-            yield Finding("signature", name, "passed", declared_wrong(source.signature.outputs))
+            yield Finding("signature", name, "passed", describe_wrong_declarations(source.signature.outputs))
 
 
 def _findings(check: str, name: str, flaws: list[str], code: str, hint: str | None = None) -> Iterator[Finding]:
     """Report a failure for each flaw, or that the model passed."""
     for flaw in dict.fromkeys(flaws):
-        yield Finding(check, name, "failed", sentence(flaw), code, hint)
+        yield Finding(check, name, "failed", format_sentence(flaw), code, hint)
     if not flaws:
         yield Finding(check, name, "passed")
 
@@ -115,10 +115,10 @@ def _flaws_between(model: Model) -> Iterator[str]:
     mains = {node.source for node in model.nodes if node.main_context != 0}
     for node in model.nodes:
         if node.main_context == 0 and node.source not in mains:
-            yield f"{node_title(node)} has main_context 0, and no node of '{node.source}' has main_context 1"
+            yield f"{format_node_title(node)} has main_context 0, and no node of '{node.source}' has main_context 1"
     for context in model.contexts:
         if (name := _embedded_name(model, context)) is not None:
-            yield f"{node_title(context.node)} embeds the name of a file, {name}, instead of a context: its embed_mode must be 0"
+            yield f"{format_node_title(context.node)} embeds the name of a file, {name}, instead of a context: its embed_mode must be 0"
     if (flaw := check_embedded_size(model)) is not None:
         yield f"the model {flaw.text}"
 

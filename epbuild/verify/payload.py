@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.cache.digests import Count
-from epbuild.core.digest import part_digest
+from epbuild.core.digest import hash_part
 from epbuild.core.safepath import open_regular
 from epbuild.onnxfile.read.epcontext import EPContextNode, resolve
 
@@ -41,7 +41,7 @@ class Payload(Struct, frozen=True):
     def sha256(self, count: Count = lambda size: None) -> str:
         """Return the digest of the bytes; `count` gets the size of each piece."""
         with open_regular(self.path) as file:
-            return part_digest(file, self.start, self.size, count).digest
+            return hash_part(file, self.start, self.size, count).digest
 
     def begins_with(self, magic: bytes) -> bool:
         with open_regular(self.path) as file:

@@ -21,18 +21,18 @@ _TYPES = (
 Shape = tuple[Any, ...] | None
 
 
-def signature(header: ModelHeader) -> ModelSignature:
+def get_signature(header: ModelHeader) -> ModelSignature:
     """Return the inputs and outputs of a model."""
     return ModelSignature(tuple(map(_value, header.inputs)), tuple(map(_value, header.outputs)))
 
 
-def source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], weights_file: str | None = None) -> ModelSignature:
+def get_source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], weights_file: str | None = None) -> ModelSignature:
     """Return the signature of a source, given the outputs of the model that was compiled from it.
 
     An output whose declared shape is not the one that its graph computes also has the `computed` shape. ONNX Runtime warns about such an
     output, and uses the inferred shape, or none if the two contradict each other.
     """
-    found, made = signature(source), {value.name: _value(value).shape for value in compiled}
+    found, made = get_signature(source), {value.name: _value(value).shape for value in compiled}
     outputs = (
         value if value.name not in made or _fits(value.shape, made[value.name]) else replace(value, computed=made[value.name])
         for value in found.outputs
@@ -40,7 +40,7 @@ def source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], weights
     return ModelSignature(found.inputs, tuple(outputs), weights_file)
 
 
-def signature_differences(source: ModelSignature, compiled: ModelSignature) -> Iterator[str]:
+def describe_signature_differences(source: ModelSignature, compiled: ModelSignature) -> Iterator[str]:
     """Describe the differences of a compiled model's signature from that of its source, as clauses.
 
     A free dimension of the source may have become a size.
@@ -49,7 +49,7 @@ def signature_differences(source: ModelSignature, compiled: ModelSignature) -> I
     yield from _differences("output", source.outputs, compiled.outputs)
 
 
-def declared_wrong(outputs: Sequence[ValueType]) -> str:
+def describe_wrong_declarations(outputs: Sequence[ValueType]) -> str:
     """Describe the outputs whose declared shape is not the computed one, as sentences; empty if there are none."""
     return " ".join(
         f"The source declares the output '{value.name}' as {_shape_text(value.shape)}; "

@@ -8,27 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.contexts import partition_findings, sharing_findings, source_findings, target_findings
+from epbuild.verify.contexts import check_node_sources, check_partitions, check_sharing, check_targets
 from epbuild.verify.findings import Finding
-from epbuild.verify.listing import digest_findings, file_findings, manifest_findings, provenance_findings
-from epbuild.verify.models import model_findings, reference_findings, schema_findings, signature_findings, source_data_findings
+from epbuild.verify.listing import check_digests, check_files, check_manifest, check_provenance
+from epbuild.verify.models import check_model_references, check_models, check_schema, check_signatures, check_source_data
 
 _OWN = "one of its files failed a check"
 
 CHECKS = (
-    manifest_findings,
-    file_findings,
-    digest_findings,
-    provenance_findings,
-    model_findings,
-    schema_findings,
-    reference_findings,
-    source_data_findings,
-    source_findings,
-    target_findings,
-    partition_findings,
-    sharing_findings,
-    signature_findings,
+    check_manifest,
+    check_files,
+    check_digests,
+    check_provenance,
+    check_models,
+    check_schema,
+    check_model_references,
+    check_source_data,
+    check_node_sources,
+    check_targets,
+    check_partitions,
+    check_sharing,
+    check_signatures,
 )
 
 
@@ -38,7 +38,7 @@ def check_artifact(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield from check(artifact)
 
 
-def faulty_models(artifact: ArtifactFolder, findings: Iterable[Finding]) -> dict[str, str]:
+def find_faulty_models(artifact: ArtifactFolder, findings: Iterable[Finding]) -> dict[str, str]:
     """Return the models that must not be loaded, by file, with the reason as the end of a sentence.
 
     A fault of a model, or of a file that it refers to, excludes that model only. A fault of another listed file excludes none. Any other

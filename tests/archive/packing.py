@@ -13,7 +13,7 @@ import zstandard
 
 from epbuild.archive.artifact import Artifact
 from epbuild.archive.formats import ArchiveName, write_archive
-from epbuild.archive.oci import image
+from epbuild.archive.oci import build_image
 from epbuild.archive.zstd import Compressed, compress, is_compressed
 from epbuild.core.digest import Write
 
@@ -61,7 +61,7 @@ def laid_out(files: Mapping[str, bytes], folder: Path, *, compressed: bool = Fal
         packed = [
             item.packed.file.read_bytes() for item in layers if isinstance(item, Compressed) and item.packed.file is not None
         ]
-    made = image(layers, {})
+    made = build_image(layers, {})
     by_digest = {hashlib.sha256(data).hexdigest(): data for data in (*files.values(), *packed)}
     blobs = {blob.path: by_digest[blob.sha256] for blob in made.blobs}
     for path, data in {**blobs, **{document.path: document.data for document in made.documents}}.items():

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 from epbuild.archive import formats as archives
 from epbuild.archive.artifact import Artifact, Copy
-from epbuild.archive.formats import ByteSink, compressor, listed
+from epbuild.archive.formats import ByteSink, find_compressor, read_listed
 from epbuild.archive.tar import write_tar
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob
@@ -395,8 +395,8 @@ def test_without_the_package_for_zstd_one_sentence_says_what_to_install(monkeypa
     monkeypatch.setitem(sys.modules, "zstandard", None)
     asks: Sequence[Callable[[], object]] = (
         lambda: archived("tar.zst", FILES),
-        lambda: compressor("zstd"),
-        lambda: listed(tmp_path / "a.tar.zst"),
+        lambda: find_compressor("zstd"),
+        lambda: read_listed(tmp_path / "a.tar.zst"),
     )
     for ask in asks:
         with pytest.raises(EnvironmentFailure, match=r"pip install 'epbuild\[archive\]'") as failure:
@@ -416,12 +416,12 @@ def test_a_deflated_zip_archive_is_smaller_and_says_by_which_level() -> None:
             assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_DEFLATED}
         sizes[level] = len(file.getvalue())
     assert sizes[9] < sizes[1] < len(archived("zip", files)) / 50
-    assert compressor("deflate") == f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
+    assert find_compressor("deflate") == f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
 
 
 def test_the_compressor_is_named_with_the_version_of_libzstd() -> None:
     version = ".".join(map(str, zstandard.ZSTD_VERSION))
-    assert compressor("zstd") == f"zstandard {zstandard.__version__}, libzstd {version}"
+    assert find_compressor("zstd") == f"zstandard {zstandard.__version__}, libzstd {version}"
 
 
 @every_form
@@ -430,14 +430,14 @@ def test_the_compressor_is_named_with_the_version_of_libzstd() -> None:
 )
 def test_an_archive_that_epbuild_made_is_known_by_its_manifest(form: Form, name: str, manifest: bytes, tmp_path: Path) -> None:
     (tmp_path / "archive").write_bytes(archived(form, {"A": b"first by name", name: manifest}))
-    assert listed(tmp_path / "archive") == json.loads(manifest)
+    assert read_listed(tmp_path / "archive") == json.loads(manifest)
 
 
 @every_form
 def test_only_the_beginning_of_an_archive_is_read_to_know_it(form: Form, tmp_path: Path) -> None:
     data = archived(form, {"manifest.json": MANIFEST, "weights": random.Random(4).randbytes(12 * MIB)})
     (tmp_path / "archive").write_bytes(data[: 4 * MIB])
-    assert listed(tmp_path / "archive") == json.loads(MANIFEST)
+    assert read_listed(tmp_path / "archive") == json.loads(MANIFEST)
 
 
 def foreign_zip(files: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
@@ -475,12 +475,12 @@ FOREIGN = {
 @pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN)
 def test_what_epbuild_did_not_make_is_nobody_elses_archive(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "archive").write_bytes(data)
-    assert listed(tmp_path / "archive") is None
+    assert read_listed(tmp_path / "archive") is None
 
 
 def test_a_place_without_an_archive_has_none(tmp_path: Path) -> None:
-    assert listed(tmp_path) is None
-    assert listed(tmp_path / "nothing") is None
+    assert read_listed(tmp_path) is None
+    assert read_listed(tmp_path / "nothing") is None
 
 
 @every_form
@@ -493,5 +493,5 @@ def test_a_mangled_archive_is_refused_or_read_but_never_trips_a_build(
     for at, change in changes:
         data[at % len(data)] ^= change
     (tmp_path / "archive").write_bytes(data)
-    found = listed(tmp_path / "archive")
+    found = read_listed(tmp_path / "archive")
     assert found is None or isinstance(found["files"], list)

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from epbuild.archive.artifact import Artifact, Role
-from epbuild.archive.oci import Document, Image, image
-from epbuild.archive.oci_layout import MEDIA_TYPES, listed
+from epbuild.archive.oci import Document, Image, build_image
+from epbuild.archive.oci_layout import MEDIA_TYPES, read_listed
 from epbuild.archive.zstd import compress
 from epbuild.core.digest import Write
 from epbuild.core.errors import BuildError
@@ -124,28 +124,28 @@ def blob(folder: Path, descriptor: Mapping[str, Any]) -> bytes:
 
 
 def test_who_knows_the_specification_finds_every_file_under_its_name(tmp_path: Path) -> None:
-    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     assert pulled(folder) == {path: data for path, (_, data) in FILES.items()}
 
 
 def test_the_digest_is_what_a_registry_will_call_it(tmp_path: Path) -> None:
-    made = image(contents(), ANNOTATIONS)
+    made = build_image(contents(), ANNOTATIONS)
     index = json.loads((laid_out(made, tmp_path / "image") / "index.json").read_bytes())
     assert index["manifests"][0]["digest"] == made.digest
 
 
 def test_annotations_and_the_tag_are_where_tools_look_for_them() -> None:
-    made = image(contents(), ANNOTATIONS, artifact_type="application/vnd.example.zoo", tag="1.0")
+    made = build_image(contents(), ANNOTATIONS, artifact_type="application/vnd.example.zoo", tag="1.0")
     manifest = json.loads(made.manifest.data)
     assert (manifest["annotations"], manifest["artifactType"]) == (ANNOTATIONS, "application/vnd.example.zoo")
     (named,) = json.loads(made.index.data)["manifests"]
     assert named["annotations"] == {"org.opencontainers.image.ref.name": "1.0"}
-    assert "annotations" not in json.loads(image(contents(), {}).manifest.data)
+    assert "annotations" not in json.loads(build_image(contents(), {}).manifest.data)
 
 
 def test_what_a_file_is_can_be_told_by_its_media_type() -> None:
     assert set(MEDIA_TYPES) == set(get_args(Role))
-    layers = json.loads(image(contents(), {}).manifest.data)["layers"]
+    layers = json.loads(build_image(contents(), {}).manifest.data)["layers"]
     kinds = {layer["annotations"]["org.opencontainers.image.title"]: layer["mediaType"] for layer in layers}
     assert kinds["npu/llm_qnn.bin"] == "application/vnd.epbuild.context-binary.v1"
     assert kinds["provenance.json"] == "application/vnd.in-toto+json"
@@ -155,26 +155,26 @@ def test_what_a_file_is_can_be_told_by_its_media_type() -> None:
 def test_equal_outputs_are_one_image_whatever_order_they_come_in(
     shuffled: list[Artifact], annotations: list[tuple[str, str]]
 ) -> None:
-    assert image(shuffled, dict(annotations)) == image(contents(), ANNOTATIONS)
+    assert build_image(shuffled, dict(annotations)) == build_image(contents(), ANNOTATIONS)
 
 
 def test_the_digest_changes_with_each_byte_and_each_name() -> None:
     longer = {**FILES, "decode_ctx.onnx": ("model", b"decode!")}
     renamed = {("other.onnx" if path == "decode_ctx.onnx" else path): file for path, file in FILES.items()}
-    digests = {image(contents(files), ANNOTATIONS).digest for files in (FILES, longer, renamed)}
+    digests = {build_image(contents(files), ANNOTATIONS).digest for files in (FILES, longer, renamed)}
     assert len(digests) == 3
 
 
 def test_one_content_under_several_names_is_one_blob(tmp_path: Path) -> None:
     files: dict[str, tuple[Role, bytes]] = {"a/llm.bin": ("context-binary", b"same"), "b/llm.bin": ("context-binary", b"same")}
-    made = image(contents(files), {})
+    made = build_image(contents(files), {})
     assert len(made.blobs) == 1
     assert pulled(laid_out(made, tmp_path / "image", files)) == {"a/llm.bin": b"same", "b/llm.bin": b"same"}
 
 
 def test_a_file_that_holds_just_what_the_configuration_does_is_written_once(tmp_path: Path) -> None:
     files: dict[str, tuple[Role, bytes]] = {"config.json": ("asset", b"{}"), "model.onnx": ("model", b"model")}
-    made = image(contents(files), {})
+    made = build_image(contents(files), {})
     paths = [*(content.path for content in made.blobs), *(document.path for document in made.documents)]
     assert len(paths) == len(set(paths))
     assert pulled(laid_out(made, tmp_path / "image", files)) == {"config.json": b"{}", "model.onnx": b"model"}
@@ -182,31 +182,31 @@ def test_a_file_that_holds_just_what_the_configuration_does_is_written_once(tmp_
 
 def test_a_file_that_was_made_for_the_output_is_still_where_its_bytes_are(tmp_path: Path) -> None:
     relinked = replace(contents()[1], file=tmp_path / "relinked.onnx")
-    (found,) = image([relinked], {}).blobs
+    (found,) = build_image([relinked], {}).blobs
     assert found.file == tmp_path / "relinked.onnx"
 
 
 def test_an_image_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a file"):
-        image([], ANNOTATIONS)
+        build_image([], ANNOTATIONS)
 
 
 def test_epbuild_knows_the_files_of_its_own_image_layout_and_their_digests(tmp_path: Path) -> None:
-    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
     (folder / "blobs/sha256" / ("0" * 64)).write_text("mine", encoding="utf-8")
-    found = listed(folder)
+    found = read_listed(folder)
     assert found == {path: hashlib.sha256(data).hexdigest() for path, data in tree(folder).items() if data != b"mine"}
 
 
 def test_a_blob_that_is_gone_or_changed_is_still_listed_as_what_it_should_be(tmp_path: Path) -> None:
-    made = image(contents(), ANNOTATIONS)
+    made = build_image(contents(), ANNOTATIONS)
     folder = laid_out(made, tmp_path / "image")
-    before = dict(listed(folder))
+    before = dict(read_listed(folder))
     first, second, *_ = made.blobs
     (folder / first.path).unlink()
     (folder / second.path).write_bytes(b"changed")
-    assert listed(folder) == before
+    assert read_listed(folder) == before
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -257,46 +257,46 @@ HOSTILE: Mapping[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", HOSTILE)
 def test_an_image_layout_that_is_not_epbuilds_lists_nothing(tmp_path: Path, how: str) -> None:
-    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     HOSTILE[how](folder)
-    assert listed(folder) == {}
+    assert read_listed(folder) == {}
 
 
 def test_a_manifest_that_was_changed_lists_nothing(tmp_path: Path) -> None:
-    made = image(contents(), ANNOTATIONS)
+    made = build_image(contents(), ANNOTATIONS)
     folder = laid_out(made, tmp_path / "image")
     (folder / made.manifest.path).write_bytes(made.manifest.data.replace(b"decode_ctx.onnx", b"ENCODE_ctx.onnx"))
-    assert listed(folder) == {}
+    assert read_listed(folder) == {}
 
 
 def test_a_folder_that_is_not_there_or_no_folder_lists_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    assert listed(tmp_path / "nowhere") == listed(tmp_path / "file") == {}
+    assert read_listed(tmp_path / "nowhere") == read_listed(tmp_path / "file") == {}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
 @pytest.mark.parametrize("linked", ["index.json", "oci-layout", "blobs", "blobs/sha256"])
 def test_links_out_of_the_folder_are_not_followed(tmp_path: Path, linked: str) -> None:
-    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     outside = tmp_path / "outside"
     (folder / linked).rename(outside)
     (folder / linked).symlink_to(outside)
-    assert listed(folder) == {}
+    assert read_listed(folder) == {}
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_a_pipe_in_the_place_of_a_file_stops_nothing(tmp_path: Path) -> None:
-    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     (folder / "index.json").unlink()
     os.mkfifo(folder / "index.json")
-    assert listed(folder) == {}
+    assert read_listed(folder) == {}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
 def test_the_output_folder_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
-    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     (tmp_path / "link").symlink_to(folder)
-    assert listed(tmp_path / "link") == listed(folder) != {}
+    assert read_listed(tmp_path / "link") == read_listed(folder) != {}
 
 
 def pour_zeros(content: Artifact, write: Write) -> None:

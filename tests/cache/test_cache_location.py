@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.cache.location import cache_directory, tag_cache
+from epbuild.cache.location import find_cache_directory, tag_cache
 from epbuild.core.errors import StoreError
 
 
@@ -24,13 +24,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_variable_decides_on_every_platform(home: Path, monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setenv("EPBUILD_CACHE_DIR", str(home / "elsewhere"))
-    assert cache_directory() == home / "elsewhere"
+    assert find_cache_directory() == home / "elsewhere"
 
 
 def test_a_relative_variable_is_taken_from_the_current_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     monkeypatch.setenv("EPBUILD_CACHE_DIR", "cache")
-    assert cache_directory() == home / "cache"
+    assert find_cache_directory() == home / "cache"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_without_it_the_store_is_where_the_platform_keeps_caches(
     home: Path, monkeypatch: pytest.MonkeyPatch, platform: str, below_home: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
-    assert cache_directory() == home / below_home
+    assert find_cache_directory() == home / below_home
 
 
 @pytest.mark.parametrize(
@@ -57,19 +57,19 @@ def test_the_platforms_own_variable_is_obeyed(
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setenv(variable, str(home / "caches"))
-    assert cache_directory() == home / "caches" / below
+    assert find_cache_directory() == home / "caches" / below
 
 
 def test_a_relative_xdg_directory_is_ignored_so_that_the_store_does_not_move(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "caches")
-    assert cache_directory() == home / ".cache" / "epbuild"
+    assert find_cache_directory() == home / ".cache" / "epbuild"
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as where nothing has a home for this user
     with pytest.raises(StoreError, match="EPBUILD_CACHE_DIR"):
-        cache_directory()
+        find_cache_directory()
 
 
 def test_backup_programs_can_tell_a_store_for_a_cache(home: Path) -> None:

@@ -16,7 +16,7 @@ from epbuild.cache.collect import Limits, collect
 from epbuild.cache.garbage import Needs
 from epbuild.cache.leases import lease
 from epbuild.cache.records import RECORD_FORMAT, ActionRecords
-from epbuild.core.canonical import canonical_json
+from epbuild.core.canonical import encode_canonical
 from epbuild.core.errors import StoreError
 from tests.cache.aged_stores import DAY, EVERYTHING, MONTH, AgedStore, Users, key_of
 
@@ -221,8 +221,8 @@ def test_what_was_set_aside_as_damaged_goes_at_once(store: AgedStore) -> None:
 def test_a_store_with_records_of_a_newer_epbuild_is_left_alone(store: AgedStore) -> None:
     store.record("old", "binary", days=31)
     newer = {"format": RECORD_FORMAT + 1, "key": key_of("newer"), "record": {}}
-    newer["sha256"] = hashlib.sha256(canonical_json(newer).encode()).hexdigest()
-    store.file(f"actions/{key_of('newer')[:2]}/{key_of('newer')}.json", canonical_json(newer) + "\n", 31)
+    newer["sha256"] = hashlib.sha256(encode_canonical(newer).encode()).hexdigest()
+    store.file(f"actions/{key_of('newer')[:2]}/{key_of('newer')}.json", encode_canonical(newer) + "\n", 31)
     with pytest.raises(StoreError) as failure:
         store.collect()
     assert failure.value.problems[0].code == "EPB506"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.cache.digests import Count, Digests, StatKey, unchanged
+from epbuild.cache.digests import Count, Digests, StatKey, is_unchanged
 from epbuild.core import digest
 from epbuild.core.errors import StoreError
 
@@ -218,11 +218,11 @@ def test_a_named_pipe_where_a_model_should_be_does_not_hang_the_build(tmp_path: 
 def test_an_input_that_changes_during_an_action_can_be_told_from_one_that_did_not(tmp_path: Path) -> None:
     path = write(tmp_path / "model.onnx", b"before")
     key = StatKey.of(path)
-    assert unchanged(path, key)
+    assert is_unchanged(path, key)
     path.write_bytes(b"afterwards")
-    assert not unchanged(path, key)
+    assert not is_unchanged(path, key)
     path.unlink()
-    assert not unchanged(path, key)
+    assert not is_unchanged(path, key)
 
 
 def test_a_hard_link_is_no_reason_to_read_a_file_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.cache.records import RECORD_FORMAT, ActionRecords
-from epbuild.core.canonical import canonical_json
+from epbuild.core.canonical import encode_canonical
 from epbuild.core.errors import StoreError
 
 KEY = "ab" * 32
@@ -34,8 +34,8 @@ def records(tmp_path: Path) -> ActionRecords:
 
 def sealed(**envelope: object) -> bytes:
     """A record file whose digest is right, whatever it says."""
-    digest = hashlib.sha256(canonical_json(envelope).encode()).hexdigest()
-    return f"{canonical_json({**envelope, 'sha256': digest})}\n".encode()
+    digest = hashlib.sha256(encode_canonical(envelope).encode()).hexdigest()
+    return f"{encode_canonical({**envelope, 'sha256': digest})}\n".encode()
 
 
 def place(root: Path, key: str = KEY) -> Path:

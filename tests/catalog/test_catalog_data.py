@@ -13,12 +13,12 @@ import pytest
 from msgspec import Struct
 
 import epbuild.catalog
-from epbuild.catalog.catalog import entries_for, entry, known_eps, session_keys
+from epbuild.catalog.catalog import entries_for, entry, known_eps, list_session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import normalize
 from epbuild.catalog.options import Option
 from epbuild.catalog.userfile import find_problems
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 
 DATA = Path(epbuild.catalog.__file__).parent / "data"
 EP_FILES = [path for path in sorted(DATA.glob("*.toml")) if path.stem != "session"]
@@ -30,7 +30,7 @@ def rows() -> Iterator[tuple[str, Option, tuple[str, str], Mapping[str, str]]]:
     for found in ENTRIES:
         for name, option in found.options.items():
             yield f"{found.short}-{found.kind}.{name}", option, found.booleans, found.canonical_names(name)
-    for name, option in session_keys().options.items():
+    for name, option in list_session_keys().options.items():
         yield name, option, ("0", "1"), {}
 
 
@@ -71,13 +71,13 @@ def test_the_first_line_names_the_ep_since_nothing_more_is_read_to_find_it(path:
 
 
 def test_the_session_keys_hold_nothing_that_their_schema_does_not_know() -> None:
-    whole = schema("catalog")
+    whole = read_schema("catalog")
     validator = jsonschema.Draft202012Validator({**whole["$defs"]["session"], "$defs": whole["$defs"]})
     assert [error.message for error in validator.iter_errors(document(DATA / "session.toml"))] == []
 
 
 def test_the_schema_itself_is_a_schema_so_that_editors_can_use_it() -> None:
-    jsonschema.Draft202012Validator.check_schema(schema("catalog"))
+    jsonschema.Draft202012Validator.check_schema(read_schema("catalog"))
 
 
 def test_every_value_that_a_row_offers_is_accepted_as_it_is_written() -> None:
@@ -140,14 +140,14 @@ def test_of_several_packagings_exactly_one_is_meant_by_default(ep: str) -> None:
 
 
 def test_a_session_key_is_either_the_users_or_epbuilds() -> None:
-    keys = session_keys()
+    keys = list_session_keys()
     assert not set(keys.options) & set(keys.reserved)
     assert all(len(key) <= keys.limits.key for key in keys.known)
 
 
 @each_entry
 def test_no_ep_option_has_the_name_of_a_session_key_since_silence_goes_by_name(found: EpEntry) -> None:
-    assert not set(found.options) & set(session_keys().known)
+    assert not set(found.options) & set(list_session_keys().known)
 
 
 def test_a_soc_number_stands_for_one_soc() -> None:
@@ -222,7 +222,7 @@ def test_only_a_list_of_socs_rules_sharing_out(value: str, refused: bool) -> Non
     ],
 )
 def test_a_key_is_known_to_the_versions_that_have_it(key: str, version: str, known: bool) -> None:
-    assert session_keys().options[key].known_in(version) is known
+    assert list_session_keys().options[key].known_in(version) is known
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_files_that_options_name_are_found_and_other_values_are_not_paths(
 
 
 def test_the_fields_of_entries_and_of_their_sections_are_the_keys_of_catalog_files() -> None:
-    properties = schema("catalog")["properties"]
+    properties = read_schema("catalog")["properties"]
     assert {*EpEntry.__struct_encode_fields__} == {*properties, "user_file"}
     sections = [(name, kind) for name, hint in get_type_hints(EpEntry).items() for kind in (hint, *get_args(hint))]
     found = {name: kind for name, kind in sections if isinstance(kind, type) and issubclass(kind, Struct)}

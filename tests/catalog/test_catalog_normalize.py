@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from epbuild.catalog.catalog import entries_for, entry, known_eps
 from epbuild.catalog.entries import EpEntry
-from epbuild.catalog.normalize import BadValue, normalize, plain_text
+from epbuild.catalog.normalize import BadValue, format_plain, normalize
 from epbuild.catalog.options import Option
 from tests.catalog.options import normalize_option
 
@@ -226,4 +226,4 @@ def test_a_number_is_one_value_whether_it_is_quoted_or_not(value: int) -> None:
     ("value", "expected"), [(True, "1"), (False, "0"), (3, "3"), (2.0, "2"), (0.5, "0.5"), (" text ", "text"), ("true", "true")]
 )
 def test_an_option_without_a_catalog_entry_is_passed_as_onnx_runtime_writes_it(value: object, expected: str) -> None:
-    assert plain_text(value) == expected
+    assert format_plain(value) == expected

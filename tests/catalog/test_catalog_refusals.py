@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epbuild.catalog.catalog import entry, find_session_key
-from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, normalize, refusals
+from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_refusals, normalize
 from tests.catalog.options import normalize_option
 
 QNN = "QNNExecutionProvider"
@@ -106,7 +106,7 @@ HTP = {"backend_type": "htp", "soc_model": "SC8380XP"}
 def test_a_combination_that_the_ep_rejects_or_misreads_is_refused_with_the_reason(
     ep: str, packages: list[str], options: dict[str, str], reason: str
 ) -> None:
-    found = refusals(entry(ep, packages), options)
+    found = find_refusals(entry(ep, packages), options)
     assert any(reason in why for _, why in found), found
     assert all(any(name in options for name in names) for names, _ in found), "a refusal must point at something in the recipe"
 
@@ -132,7 +132,7 @@ def test_a_combination_that_the_ep_rejects_or_misreads_is_refused_with_the_reaso
     ],
 )
 def test_a_combination_that_works_is_not_refused(ep: str, packages: list[str], options: dict[str, str]) -> None:
-    assert refusals(entry(ep, packages), options) == []
+    assert find_refusals(entry(ep, packages), options) == []
 
 
 def test_an_npu_platform_that_does_not_exist_is_refused_with_those_that_do() -> None:

@@ -10,7 +10,7 @@ import pytest
 from epbuild.catalog.catalog import entries_for, entry, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.userfile import BadCatalog, load_catalog
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.diff.bytes_differ import Meaning
 
 QNN = "QNNExecutionProvider"
@@ -59,7 +59,7 @@ def test_what_is_claimed_says_how_it_is_known(found: EpEntry) -> None:
 
 
 def test_what_a_target_may_be_known_for_is_something_that_a_comparison_can_tell() -> None:
-    allowed = schema("catalog")["properties"]["reproducible"]["properties"]["except"]["items"]["properties"]["by"]["enum"]
+    allowed = read_schema("catalog")["properties"]["reproducible"]["properties"]["except"]["items"]["properties"]["by"]["enum"]
     assert allowed
     assert set(allowed) <= set(get_args(Meaning))
 

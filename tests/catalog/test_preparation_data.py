@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 
 import epbuild
-from epbuild.catalog.preparations import OptionFault, check_options, preparation, preparation_kinds
+from epbuild.catalog.preparations import OptionFault, check_options, get_preparation, list_preparation_kinds
 
 SCRIPTS = Path(epbuild.__file__).parent / "worker" / "preparations"
 RANGES = {"x": [0, 1]}
 
 
 def faults(kind: str, given: object) -> list[OptionFault]:
-    return check_options(preparation(kind), given)[1]
+    return check_options(get_preparation(kind), given)[1]
 
 
 def options(kind: str, given: object) -> dict[str, Any]:
-    found, wrong = check_options(preparation(kind), given)
+    found, wrong = check_options(get_preparation(kind), given)
     assert wrong == []
     return found
 
 
 def test_every_kind_has_its_script_and_every_script_its_kind() -> None:
-    assert {path.stem for path in SCRIPTS.glob("*.py")} - {"__init__", "step"} == set(preparation_kinds())
+    assert {path.stem for path in SCRIPTS.glob("*.py")} - {"__init__", "step"} == set(list_preparation_kinds())
 
 
-@pytest.mark.parametrize("kind", preparation_kinds())
+@pytest.mark.parametrize("kind", list_preparation_kinds())
 def test_what_is_said_of_a_kind_fits_together(kind: str) -> None:
-    known = preparation(kind)
+    known = get_preparation(kind)
     assert {*known.one_of, *known.any_of, *filter(None, [known.short])} <= set(known.options)
     for option in known.options.values():
         assert option.meaning.endswith(".")
@@ -92,6 +92,6 @@ def test_what_samples_are_made_of_is_written_out_so_that_it_is_in_the_key() -> N
 
 
 def test_an_option_may_need_a_package_more() -> None:
-    simplify = preparation("simplify")
+    simplify = get_preparation("simplify")
     assert simplify.packages_for({"model_check": False}) == simplify.packages
     assert simplify.packages_for({"model_check": True}) == (*simplify.packages, "onnxruntime")

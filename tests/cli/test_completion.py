@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.cli.completion import joined
+from epbuild.cli.completion import join_words
 from tests.support.commands import RECIPE, environment, epbuild, write_model
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ SECONDS = 30
 def test_words_are_put_together_as_they_were_before_bash_split_them(
     parts: list[str], current: int, words: list[str], word: int
 ) -> None:
-    assert joined(parts, current) == (words, word)
+    assert join_words(parts, current) == (words, word)
 
 
 class Bash:

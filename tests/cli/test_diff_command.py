@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from epbuild.diff.difference import Comparison, Difference
-from epbuild.report.json.checks import comparison_document
-from epbuild.report.json.documents import json_text
+from epbuild.report.json.checks import build_comparison_document
+from epbuild.report.json.documents import format_json
 from epbuild.report.terminal.artifacts import print_comparison
 from tests.support.commands import epbuild, pack, write_model
 
@@ -74,7 +74,7 @@ def test_what_a_model_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixtu
 
 
 def test_programs_get_whole_digests_and_every_fact() -> None:
-    document = json.loads(json_text(comparison_document("old", "new", TWO_SOCS)))
+    document = json.loads(format_json(build_comparison_document("old", "new", TWO_SOCS)))
     assert {name: document[name] for name in ("format", "a", "b", "equal", "senses", "same", "without_manifest")} == {
         "format": 1,
         "a": "old",

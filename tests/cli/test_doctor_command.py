@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from tests.support.commands import RECIPE, epbuild, write_model
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def test_the_json_of_a_broken_recipe_is_as_its_schema_has_it(command: str, folde
     done = epbuild(folder, command, "--json", EPBUILD_TOOLCHAIN_DIR=str(folder / "toolchains"))
     assert (done.returncode, done.stderr) == (1, "")
     document = json.loads(done.stdout)
-    jsonschema.validate(document, schema("doctor"))
+    jsonschema.validate(document, read_schema("doctor"))
     assert document["healthy"] is False
 
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from epbuild.catalog.catalog import entries_for, known_eps, session_keys, short_name
+from epbuild.catalog.catalog import entries_for, get_short_name, known_eps, list_session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, normalize
-from epbuild.commands.schema import SCHEMAS, editor_schema
-from epbuild.core.schemas import schema
+from epbuild.commands.schema import SCHEMAS, build_editor_schema
+from epbuild.core.schemas import read_schema
 from tests.support.commands import RECIPE, ROOT
 
-SCHEMA = editor_schema("recipe")
+SCHEMA = build_editor_schema("recipe")
 EDITOR = Draft202012Validator(SCHEMA)
 OPTIONS = [(entry, name) for ep in known_eps() for entry in entries_for(ep) for name in sorted(entry.options)]
 SOME_VALUES: tuple[Any, ...] = (
@@ -62,16 +62,16 @@ def underlined(document: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_schema_is_one_that_tools_can_read(name: str) -> None:
-    document = editor_schema(name)
+    document = build_editor_schema(name)
     Draft202012Validator.check_schema(document)
     assert document["$schema"]
     assert document["title"]
 
 
 def test_the_checked_in_schema_stays_as_it_is_and_decides() -> None:
-    before = schema("recipe")
-    editor_schema("recipe")
-    assert schema("recipe") == before
+    before = read_schema("recipe")
+    build_editor_schema("recipe")
+    assert read_schema("recipe") == before
     assert "htp_performance_mode" not in str(before)
 
 
@@ -90,7 +90,7 @@ def test_hovering_any_option_of_any_ep_tells_its_meaning(ep: str) -> None:
 
 def test_hovering_a_session_key_tells_its_meaning_or_what_to_write_instead() -> None:
     described = SCHEMA["$defs"]["session-options"]["properties"]
-    keys = session_keys()
+    keys = list_session_keys()
     assert described.keys() == keys.options.keys() | keys.reserved.keys()
     for name, option in keys.options.items():
         assert option.meaning.rstrip(".") in described[name]["description"]
@@ -100,7 +100,7 @@ def test_hovering_a_session_key_tells_its_meaning_or_what_to_write_instead() -> 
 
 def test_typing_the_name_of_an_ep_is_completed() -> None:
     proposed = SCHEMA["$defs"]["target"]["properties"]["ep"]["anyOf"][0]
-    assert set(proposed["enum"]) == {*known_eps(), *map(short_name, known_eps())}
+    assert set(proposed["enum"]) == {*known_eps(), *map(get_short_name, known_eps())}
     assert len(proposed["enum"]) == len(proposed["enumDescriptions"])
 
 
@@ -156,7 +156,7 @@ def test_an_option_that_is_passed_on_unchecked_is_not_underlined() -> None:
     assert not underlined(recipe(provider_options={"backend_type": "new"}, allow_unknown_options=True))
 
 
-@pytest.mark.parametrize("name", sorted(session_keys().reserved))
+@pytest.mark.parametrize("name", sorted(list_session_keys().reserved))
 def test_a_session_key_that_epbuild_sets_itself_is_underlined(name: str) -> None:
     assert underlined(recipe(session_options={name: "1"}))
 

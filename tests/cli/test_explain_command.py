@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from epbuild.commands.explain import Explanation
 from epbuild.plan.key import Change
 from epbuild.plan.steps import Step
-from epbuild.report.json.build import explanation_document
-from epbuild.report.json.documents import json_text
+from epbuild.report.json.build import build_explanation_document
+from epbuild.report.json.documents import format_json
 from epbuild.report.terminal.plan import print_explanations
 from tests.support.commands import RECIPE, epbuild, write_model
 
@@ -151,7 +151,7 @@ def test_a_promise_to_restore_is_not_made_while_something_has_to_be_compiled_fir
 
 
 def test_the_document_has_every_fact_with_whole_values() -> None:
-    [step] = json.loads(json_text(explanation_document("epbuild.yaml", [STALE])))["steps"]
+    [step] = json.loads(format_json(build_explanation_document("epbuild.yaml", [STALE])))["steps"]
     assert step["changes"][1] == {
         "what": "model prefill: external data weights-of-the-whole-decoder-in-one-file.bin",
         "place": ["members", "prefill", "external", "weights-of-the-whole-decoder-in-one-file.bin"],

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from epbuild.commands.init.choices import KINDS
-from epbuild.commands.init.recipe import RecipeChoices, model_names, recipe_text
+from epbuild.commands.init.recipe import RecipeChoices, format_recipe, name_models
 from epbuild.recipe.load import load
 from epbuild.recipe.model import Recipe
-from epbuild.recipe.yaml_text import scalar
+from epbuild.recipe.yaml_text import format_scalar
 from tests.support.commands import environment, epbuild, write_model
 
 pytestmark = pytest.mark.slow  # each test starts the real command
@@ -356,12 +356,12 @@ def test_on_a_terminal_every_ep_of_the_catalog_is_offered_with_what_it_can_do_he
 
 @given(st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\u2028\u2029\ufeff\ufffe\uffff")))
 def test_any_text_is_read_back_from_the_recipe_as_it_was(text: str) -> None:
-    assert yaml.safe_load(f"key: {scalar(text)}    # said\nnext: 1\n") == {"key": text, "next": 1}
+    assert yaml.safe_load(f"key: {format_scalar(text)}    # said\nnext: 1\n") == {"key": text, "next": 1}
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1), min_size=1, max_size=6))
 def test_models_of_any_name_get_names_of_their_own(paths: list[str]) -> None:
-    names = model_names(paths)
+    names = name_models(paths)
     assert list(names.values()) == paths
     assert len({name.lower() for name in names}) == len(paths)
 
@@ -373,7 +373,7 @@ def test_a_model_file_of_any_name_can_be_started_with(tmp_path: Path, file: str)
     if os.name == "nt" and set(file) & set(':"'):
         pytest.skip("Windows has no such file names")
     recipe = tmp_path / "epbuild.yaml"
-    text = recipe_text(recipe, RecipeChoices(KINDS["qnn"], [str(tmp_path / file)], {"phone": "SM8750"}))
+    text = format_recipe(recipe, RecipeChoices(KINDS["qnn"], [str(tmp_path / file)], {"phone": "SM8750"}))
     recipe.write_text(text, encoding="utf-8")
     [model] = load(recipe).models.values()
     assert model.path == file

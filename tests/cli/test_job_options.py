@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer._click.exceptions import UsageError
 
-from epbuild.cli.job_options import labels_of, shard_of
+from epbuild.cli.job_options import parse_labels, parse_shard
 from tests.support.commands import RECIPE, epbuild, write_model
 
 CI_SYSTEMS = {
@@ -23,12 +23,12 @@ CI_SYSTEMS = {
 
 @pytest.mark.parametrize("system", CI_SYSTEMS)
 def test_the_second_of_five_equal_jobs_is_that_on_every_system(system: str) -> None:
-    assert str(shard_of("auto", CI_SYSTEMS[system])) == "2/5"
-    assert str(shard_of("3/4", CI_SYSTEMS[system])) == "3/4"
+    assert str(parse_shard("auto", CI_SYSTEMS[system])) == "2/5"
+    assert str(parse_shard("3/4", CI_SYSTEMS[system])) == "3/4"
 
 
 def test_a_job_of_gitlab_that_is_alone_does_all() -> None:
-    assert str(shard_of("auto", {"CI_NODE_TOTAL": "1"})) == "1/1"
+    assert str(parse_shard("auto", {"CI_NODE_TOTAL": "1"})) == "1/1"
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_a_job_of_gitlab_that_is_alone_does_all() -> None:
 )
 def test_no_job_takes_itself_for_another(text: str, environment: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="shard"):
-        shard_of(text, environment)
+        parse_shard(text, environment)
 
 
 def test_a_runner_may_need_several_labels() -> None:
-    assert labels_of(["windows-arm64=self-hosted,windows,npu", "linux-x86_64=big"]) == {
+    assert parse_labels(["windows-arm64=self-hosted,windows,npu", "linux-x86_64=big"]) == {
         "windows-arm64": ("self-hosted", "windows", "npu"),
         "linux-x86_64": "big",
     }
@@ -59,7 +59,7 @@ def test_a_runner_may_need_several_labels() -> None:
 @pytest.mark.parametrize("text", ["big", "=big", "linux-x86_64", "linux-x86_64=", "linux-x86_64=a,,b", "amiga=big"])
 def test_a_runner_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="PLATFORM=LABEL"):
-        labels_of([text])
+        parse_labels([text])
 
 
 @pytest.mark.slow

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from packaging.pylock import Pylock
 
-from epbuild.toolchain.platforms import platform_here
+from epbuild.toolchain.platforms import get_own_platform
 from tests.support.commands import RECIPE, epbuild, write_model
 from tests.support.packages import only_from, write_wheel
 from tests.support.recipe_texts import changed
 
 pytestmark = pytest.mark.slow
 
-HERE = str(platform_here())
+HERE = str(get_own_platform())
 PYTHON = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
 PACKAGES = "[onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]"
 

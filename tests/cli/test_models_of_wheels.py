@@ -16,7 +16,7 @@ from epbuild.cache.garbage import Garbage, Needs
 from epbuild.core.errors import EpbuildError, PlanError
 from epbuild.fetch.models import Pins, fetch_model
 from epbuild.fetch.partial import FetchError
-from epbuild.fetch.wheels import wheel_digests
+from epbuild.fetch.wheels import find_wheel_digests
 from epbuild.recipe.address import PackageAddress
 from tests.support.fake_fetcher import Arrivals
 from tests.support.packages import write_wheel
@@ -215,19 +215,19 @@ def digest(path: Path) -> str:
 
 def test_a_release_is_locked_with_its_wheels_for_all_platforms_and_pythons(index: Index) -> None:
     wheels = [index.has(tag=tag) for tag in (f"py3-none-{FOREIGN}", "cp39-none-any", "cp313-cp313-win_arm64")]
-    assert wheel_digests(ADDRESS) == tuple(sorted(map(digest, wheels)))
+    assert find_wheel_digests(ADDRESS) == tuple(sorted(map(digest, wheels)))
 
 
 def test_what_cannot_be_fetched_cannot_be_locked(index: Index) -> None:
     index.has()
     with pytest.raises(FetchError, match=r"there is no version 2\.0 of my-models"):
-        wheel_digests(PackageAddress("my-models", "2.0", "m.onnx"))
+        find_wheel_digests(PackageAddress("my-models", "2.0", "m.onnx"))
 
 
 @pytest.mark.parametrize("tag", ["py3-none-any", "cp39-none-any"])
 def test_a_wheel_that_is_locked_is_fetched(index: Index, tag: str) -> None:
     index.has(tag=tag)
-    assert index.fetch(ADDRESS.text, {RELEASE: wheel_digests(ADDRESS)}).read_bytes() == MODEL
+    assert index.fetch(ADDRESS.text, {RELEASE: find_wheel_digests(ADDRESS)}).read_bytes() == MODEL
 
 
 @pytest.mark.parametrize("tag", ["py3-none-any", "cp39-none-any"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epbuild.cli.names import recipe_and_steps
+from epbuild.cli.names import split_names
 
 
 @pytest.mark.parametrize(
@@ -25,5 +25,5 @@ from epbuild.cli.names import recipe_and_steps
     ],
 )
 def test_the_first_name_is_a_recipe_unless_it_can_only_be_a_step(names: list[str], recipe: str, steps: tuple[str, ...]) -> None:
-    assert recipe_and_steps(names) == (recipe, steps)
-    assert recipe_and_steps(names, "r[1].yaml") == ("r[1].yaml", tuple(names))
+    assert split_names(names) == (recipe, steps)
+    assert split_names(names, "r[1].yaml") == ("r[1].yaml", tuple(names))

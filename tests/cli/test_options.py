@@ -9,17 +9,17 @@ import pytest
 import typer
 from typer.main import get_command
 
-from epbuild.cli.options import Excludes, Needs, OptionGroup, UsageError, application, option, options
+from epbuild.cli.options import Excludes, Needs, OptionGroup, UsageError, declare_option, declare_options, make_application
 
 
 class Place(OptionGroup, frozen=True, kw_only=True):
-    folder: Annotated[Path | None, option("--folder", "-f", help="The folder.")] = None
-    tags: Annotated[list[str], options("--tag", help="A tag.")]
+    folder: Annotated[Path | None, declare_option("--folder", "-f", help="The folder.")] = None
+    tags: Annotated[list[str], declare_options("--tag", help="A tag.")]
 
 
 class Color(OptionGroup, frozen=True, kw_only=True):
-    name: Annotated[str, option("--color", help="The color.")] = "red"
-    seed: Annotated[int | None, option("--seed", help="A number.")] = None
+    name: Annotated[str, declare_option("--color", help="The color.")] = "red"
+    seed: Annotated[int | None, declare_option("--seed", help="A number.")] = None
 
 
 _RULES = (
@@ -31,14 +31,14 @@ _RULES = (
 def run(*arguments: str) -> tuple[Place, bool, Color, list[str]]:
     """Return the values that a command with two groups gets."""
     found: list[tuple[Place, bool, Color, list[str]]] = []
-    app = application()
+    app = make_application()
 
     @app.command(rules=_RULES)
     def command(
         words: Annotated[list[str], typer.Argument(default_factory=list)],
         place: Place,
         *,
-        loud: Annotated[bool, option("--loud", help="Loud.")] = False,
+        loud: Annotated[bool, declare_option("--loud", help="Loud.")] = False,
         color: Color,
     ) -> int:
         found.append((place, loud, color, words))
@@ -56,10 +56,10 @@ def test_a_group_has_the_values_of_its_options_and_their_defaults() -> None:
 
 
 def test_the_order_of_options_is_that_of_the_groups() -> None:
-    app = application()
+    app = make_application()
 
     @app.command()
-    def command(place: Place, loud: Annotated[bool, option("--loud", help="Loud.")] = False, *, color: Color) -> None:
+    def command(place: Place, loud: Annotated[bool, declare_option("--loud", help="Loud.")] = False, *, color: Color) -> None:
         """Do nothing."""
 
     names = [parameter.opts[0] for parameter in get_command(app).params]

@@ -15,11 +15,11 @@ import jsonschema
 import pytest
 from typer.main import get_command
 
-from epbuild.catalog.catalog import entries_for, known_eps, session_keys
+from epbuild.catalog.catalog import entries_for, known_eps, list_session_keys
 from epbuild.cli import app
 from epbuild.cli.job_options import _EQUAL_JOBS
 from epbuild.core.defaults import CACHE_VARIABLES
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.engine.events import Event
 from epbuild.report.json.documents import Document
 from epbuild.report.json.events import event_name
@@ -74,12 +74,12 @@ def test_every_option_of_an_ep_is_on_its_page_with_its_meaning(ep: str) -> None:
 
 
 def test_every_session_key_is_on_the_page() -> None:
-    for name in (*session_keys().options, *session_keys().reserved):
+    for name in (*list_session_keys().options, *list_session_keys().reserved):
         assert f"| `{name}` |" in PAGES["session-options.md"]
 
 
 def test_every_key_of_the_language_is_on_its_page() -> None:
-    document = schema("recipe")
+    document = read_schema("recipe")
     described = [document, *document["$defs"].values()]
     for keys in (set(one.get("properties", {})) for one in described):
         for key in keys:

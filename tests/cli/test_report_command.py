@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from tests.support.commands import RECIPE, epbuild, imported_by, write_model
 
 pytestmark = pytest.mark.slow  # each test starts the real command
@@ -25,7 +25,7 @@ def test_json_is_as_its_schema_has_it_and_nothing_is_made(folder: Path) -> None:
     done = epbuild(folder, "report", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
-    jsonschema.Draft202012Validator(schema("report")).validate(document)
+    jsonschema.Draft202012Validator(read_schema("report")).validate(document)
     assert {step["state"] for step in document["steps"]} == {"new"}
     assert document["build"] is None
     assert not (folder / ".epbuild").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.commands.schema import SCHEMAS, editor_schema
+from epbuild.commands.schema import SCHEMAS, build_editor_schema
 from tests.support.commands import epbuild
 
 pytestmark = pytest.mark.slow  # each test starts the real command
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.slow  # each test starts the real command
 def test_a_schema_is_printed_as_json_and_nothing_else(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = epbuild(tmp_path, "schema", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == editor_schema(*arguments or ("recipe",))
+    assert json.loads(done.stdout) == build_editor_schema(*arguments or ("recipe",))
 
 
 def test_a_schema_file_is_replaced_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
     (tmp_path / "epbuild.schema.json").write_text("old", encoding="utf-8")
     done = epbuild(tmp_path, "schema", "--output", "epbuild.schema.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert json.loads((tmp_path / "epbuild.schema.json").read_text(encoding="utf-8")) == editor_schema("recipe")
+    assert json.loads((tmp_path / "epbuild.schema.json").read_text(encoding="utf-8")) == build_editor_schema("recipe")
     assert [path.name for path in tmp_path.iterdir()] == ["epbuild.schema.json"]
 
 

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entries_for, entry
-from epbuild.cluster.abilities import Abilities, possible_abilities
-from epbuild.cluster.placement import labels_here, labels_of
+from epbuild.cluster.abilities import Abilities, list_possible_abilities
+from epbuild.cluster.placement import list_needed_labels, list_own_labels
 from epbuild.compile.probing import ProbeResult, Probes
 from epbuild.plan.ability import Ability
 from epbuild.plan.steps import SessionGroup
@@ -107,8 +107,8 @@ def test_another_toolchain_may_show_more_and_never_less(group: SessionGroup, env
 
 
 def test_an_action_needs_the_device_that_its_target_names(group: SessionGroup) -> None:
-    assert f"ep:{QNN}" in labels_of(group, "linux-x86_64")
-    assert f"ep:{QNN}@npu" in labels_of(on_device(group, DeviceChoice("npu")), "windows-arm64")
+    assert f"ep:{QNN}" in list_needed_labels(group, "linux-x86_64")
+    assert f"ep:{QNN}@npu" in list_needed_labels(on_device(group, DeviceChoice("npu")), "windows-arm64")
     [ep] = group.target.eps
     for options, labels in (
         ({"device_type": "AUTO:NPU,CPU"}, {f"ep:{OPENVINO}@npu", f"ep:{OPENVINO}@cpu"}),
@@ -117,25 +117,25 @@ def test_an_action_needs_the_device_that_its_target_names(group: SessionGroup) -
     ):
         other = replace(ep, entry=entry(OPENVINO, ["onnxruntime-openvino"]), provider_options=options)
         asked = replace(group, target=replace(group.target, eps=(other,)))
-        assert {label for label in labels_of(asked, "x") if label.startswith("ep:")} == labels
+        assert {label for label in list_needed_labels(asked, "x") if label.startswith("ep:")} == labels
     [plugin] = [found for found in entries_for(OPENVINO) if found.kind == "plugin"]
     virtual = replace(ep, entry=plugin, device=DeviceChoice("npu", virtual=True))
     asked = replace(group, target=replace(group.target, eps=(virtual,)))
-    assert f"ep:{OPENVINO}/onnxruntime-ep-openvino@virtual-npu" in labels_of(asked, "x")
+    assert f"ep:{OPENVINO}/onnxruntime-ep-openvino@virtual-npu" in list_needed_labels(asked, "x")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what Linux cannot do")
 def test_neither_impossible_targets_nor_a_gpu_without_its_driver_are_offered() -> None:
-    offered = labels_here(possible_abilities(lambda found: found.ep == RTX))
+    offered = list_own_labels(list_possible_abilities(lambda found: found.ep == RTX))
     assert {f"ep:{QNN}", f"ep:{QNN}@npu", f"real:{QNN}", f"real:{QNN}@npu", f"ep:{OPENVINO}@gpu", "prepare"} <= offered
     # An emulator's device is never a real one.
     assert not {f"real:{QNN}@cpu", f"ep:{OPENVINO}@npu", f"ep:{RTX}"} & offered
-    assert f"ep:{RTX}" in labels_here(possible_abilities(lambda found: False))
+    assert f"ep:{RTX}" in list_own_labels(list_possible_abilities(lambda found: False))
 
 
 def test_only_the_named_eps_are_offered_with_their_devices_and_preparations() -> None:
-    only = labels_here(possible_abilities(), [QNN])
+    only = list_own_labels(list_possible_abilities(), [QNN])
     assert {f"ep:{QNN}", f"real:{QNN}"} <= only
     assert not any(OPENVINO in label for label in only)
     assert "prepare" not in only
-    assert "prepare" in labels_here(possible_abilities(), [QNN, "prepare"])
+    assert "prepare" in list_own_labels(list_possible_abilities(), [QNN, "prepare"])

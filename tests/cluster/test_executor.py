@@ -12,28 +12,28 @@ import pytest
 from msgspec.structs import replace
 
 from epbuild.actions.action_type import KeyInputs
-from epbuild.actions.types import action_type
-from epbuild.cluster.abilities import possible_abilities
+from epbuild.actions.types import get_action_type
+from epbuild.cluster.abilities import list_possible_abilities
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.machine import Machine
-from epbuild.cluster.placement import RELEASE, Offer, Placement, labels_here, labels_of
+from epbuild.cluster.placement import RELEASE, Offer, Placement, list_needed_labels, list_own_labels
 from epbuild.cluster.protocol import RequestExecutor
-from epbuild.cluster.request import ActionRequest, files_of, request_of
-from epbuild.core.digest import Blob, file_digest
+from epbuild.cluster.request import ActionRequest, list_files, request_of
+from epbuild.core.digest import Blob, hash_file
 from epbuild.core.errors import Cancelled, EnvironmentFailure, ToolchainError, VerifyError
 from epbuild.engine.events import EventList, StepStarted
-from epbuild.plan.key import action_key
+from epbuild.plan.key import compute_action_key
 from epbuild.plan.remote_record import COMPILE
 from epbuild.plan.steps import SessionGroup
 from epbuild.remote.cache import RemoteCache
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.remote.keys import SigningKey
-from epbuild.remote.opening import folder_stores
+from epbuild.remote.opening import open_folder_stores
 from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
-from epbuild.toolchain.environment import toolchains_here
-from epbuild.toolchain.platforms import platform_here
+from epbuild.toolchain.environment import list_toolchains
+from epbuild.toolchain.platforms import get_own_platform
 from tests.support.clusters import Cluster, running_cluster
 from tests.support.local_executor import LocalExecutor
 from tests.support.projects import Project
@@ -61,16 +61,18 @@ class Asking:
     def request(self, group: SessionGroup | None = None) -> ActionRequest:
         group = group or self.group
         needs = group.runs_in
-        environment = toolchains_here().prepare(needs.toolchain, Path(), needs.entries)
-        digests = {file: file_digest(file) for file in files_of(group)}
-        document = action_type(group).key_document(group, KeyInputs(digests, action_type(group).identity(group, environment)))
+        environment = list_toolchains().prepare(needs.toolchain, Path(), needs.entries)
+        digests = {file: hash_file(file) for file in list_files(group)}
+        document = get_action_type(group).key_document(
+            group, KeyInputs(digests, get_action_type(group).identity(group, environment))
+        )
         for file, digest in digests.items():
             data = file.read_bytes()
             assert self.remote.provide(Blob(digest, len(data)), partial(iter, [data]))
-        return request_of(group, action_key(document), digests)
+        return request_of(group, compute_action_key(document), digests)
 
     def execute(self, request: ActionRequest):  # type: ignore[no-untyped-def]
-        placement = Placement(labels_of(self.group, platform_here() or ""))
+        placement = Placement(list_needed_labels(self.group, get_own_platform() or ""))
         return self.executor.execute(request, placement, self.events)
 
 
@@ -82,7 +84,7 @@ def asking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Asking]:
         running: Cluster = request.getfixturevalue("cluster")
         key, place = running.key, running.remote
     remote = RemoteCache(
-        folder_stores(place, writes=True),
+        open_folder_stores(place, writes=True),
         "the cache",
         trust={key.public},
         signer=key,
@@ -92,8 +94,8 @@ def asking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Asking]:
     if request.param == "dask":
         executor = DaskExecutor(ClusterAddress(f"tcp://127.0.0.1:{running.port}"), cancelled)
     else:
-        offer = Offer("here", labels_here(possible_abilities()), 1, 0)
-        executor = LocalExecutor(Machine(tmp_path / "cache", toolchains_here(), remote, "here"), offer, cancelled)
+        offer = Offer("here", list_own_labels(list_possible_abilities()), 1, 0)
+        executor = LocalExecutor(Machine(tmp_path / "cache", list_toolchains(), remote, "here"), offer, cancelled)
     project = write_project(Project(tmp_path / "project", tmp_path / "own"))
     # Every test and every executor asks for something that nobody has asked for yet.
     project.edit("vars: {quality: 1}", "vars: {quality: 1}\n# " + request.node.name)
@@ -125,9 +127,9 @@ def test_its_events_arrive_with_its_steps(asking: Asking) -> None:
 
 def test_offers_name_the_release_the_platform_and_eps(asking: Asking) -> None:
     [offer] = asking.executor.offers()
-    assert {RELEASE, f"platform:{platform_here()}", "ep:QNNExecutionProvider"} <= offer.labels
-    assert offer.serves(labels_of(asking.group, platform_here() or ""))
-    assert not offer.serves(labels_of(asking.group, "windows-arm64"))
+    assert {RELEASE, f"platform:{get_own_platform()}", "ep:QNNExecutionProvider"} <= offer.labels
+    assert offer.serves(list_needed_labels(asking.group, get_own_platform() or ""))
+    assert not offer.serves(list_needed_labels(asking.group, "windows-arm64"))
 
 
 def test_what_fails_fails_as_it_does_here_with_its_log(asking: Asking) -> None:
@@ -161,7 +163,7 @@ def test_a_toolchain_that_cannot_be_made_is_a_refusal(asking: Asking) -> None:
     request = asking.request()
     toolchain = replace(asking.group.target.toolchain, packages=("onnxruntime-of-nobody==1.0",))
     group = replace(asking.group, target=replace(asking.group.target, toolchain=toolchain))
-    digests = {file: file_digest(file) for file in files_of(group)}
+    digests = {file: hash_file(file) for file in list_files(group)}
     reply = asking.execute(request_of(group, request.key, digests))
     assert reply.outcome == "refused"
     assert isinstance(reply.to_error(), ToolchainError)

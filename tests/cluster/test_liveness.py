@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epbuild.cluster.placement import FROZEN_SECONDS, OFFER_SECONDS, Heartbeats, Offer, OfferTimeout, Placement
-from epbuild.cluster.protocol import unoffered_error
+from epbuild.cluster.protocol import make_unoffered_error
 
 
 class Clock:
@@ -71,7 +71,7 @@ def test_a_machine_that_is_not_to_be_asked_offers_nothing(clock: Clock) -> None:
 
 
 def test_what_is_lacking_is_that_of_the_machine_that_lacks_least() -> None:
-    [problem] = unoffered_error(frozenset({"x", "y"}), [offer("b", "x"), offer("a")], 12).problems
+    [problem] = make_unoffered_error(frozenset({"x", "y"}), [offer("b", "x"), offer("a")], 12).problems
     assert problem.message == "no machine of the cluster offers y (12 actions); connected: a, b"
-    [problem] = unoffered_error(frozenset({"x"}), []).problems
+    [problem] = make_unoffered_error(frozenset({"x"}), []).problems
     assert problem.message == "no machine of the cluster offers x (1 action); connected: no machine is connected"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epbuild.cluster.placement import Placement
-from epbuild.cluster.protocol import MachineReply, PendingRequest, ToolchainDenyList, error_of, read_reply
+from epbuild.cluster.protocol import MachineReply, PendingRequest, ToolchainDenyList, decode_error, read_reply
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, StoreError, ToolchainError
 from epbuild.engine.events import EventList, StepOutput
 
@@ -64,7 +64,7 @@ def test_the_last_refusal_is_one_of_the_step_that_it_is_met_for() -> None:
     refusals.add("qnn", refusal("a"))
     last = refusals.last("qnn", "compile:n")
     assert last is not None
-    error = error_of(last)
+    error = decode_error(last)
     assert isinstance(error, StoreError)
     assert error.problems == (Problem("EPB503", "on a: the disk is full", StepId("compile:n"), "Free some."),)
     assert refusals.last("other", "compile:n") is None

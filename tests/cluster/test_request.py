@@ -11,10 +11,18 @@ from msgspec import ValidationError
 from msgspec.structs import replace
 
 from epbuild.actions.action_type import KeyInputs
-from epbuild.actions.types import action_type, is_stored
+from epbuild.actions.types import get_action_type, is_stored
 from epbuild.cache.blobs import BlobStore
-from epbuild.cluster.request import ActionRequest, LocalOnlyError, action_of, asked_toolchain, files_of, read_request, request_of
-from epbuild.core.digest import Blob, file_digest
+from epbuild.cluster.request import (
+    ActionRequest,
+    LocalOnlyError,
+    list_files,
+    parse_action,
+    parse_toolchain,
+    read_request,
+    request_of,
+)
+from epbuild.core.digest import Blob, hash_file
 from epbuild.plan.steps import Action
 from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
@@ -28,7 +36,7 @@ def actions(recipe: Path) -> list[Action]:
     """Those of a recipe whose files are here."""
     _, plan = read_plan(Request(recipe))
     known = (action for action in plan.actions.values() if is_stored(action))
-    return [action for action in known if not action_type(action).unknown_inputs(action) and not action.needs]
+    return [action for action in known if not get_action_type(action).unknown_inputs(action) and not action.needs]
 
 
 @pytest.mark.parametrize("recipe", ["quickstart", "llm", "shipping", "two-toolchains"])
@@ -37,15 +45,15 @@ def test_what_was_sent_has_the_same_key_elsewhere_and_no_path_of_here(recipe: st
     sent = actions(RECIPES / f"{recipe}.yaml")
     assert sent
     for action in sent:
-        digests = {file: file_digest(file) for file in files_of(action)}
+        digests = {file: hash_file(file) for file in list_files(action)}
         text = request_of(action, KEY, digests).text
         assert str(RECIPES) not in text
         assert str(RECIPES.parent) not in text
-        received = action_of(read_request(text), store)
+        received = parse_action(read_request(text), store)
         there = {store.place(digest): digest for digest in digests.values()}
         assert set(received.files) <= there.keys()
         documents = [
-            action_type(one).key_document(one, KeyInputs(known, {"any": "toolchain"}))
+            get_action_type(one).key_document(one, KeyInputs(known, {"any": "toolchain"}))
             for one, known in ((action, digests), (received, there))
         ]
         assert documents[0] == documents[1]
@@ -54,7 +62,7 @@ def test_what_was_sent_has_the_same_key_elsewhere_and_no_path_of_here(recipe: st
 
 def test_all_that_an_action_reads_is_listed_with_its_size(tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
-    digests = {file: file_digest(file) for file in files_of(first)}
+    digests = {file: hash_file(file) for file in list_files(first)}
     more = Blob("1" * 64, 7)
     request = request_of(first, KEY, digests, [more])
     sizes = {Blob(digest, file.stat().st_size) for file, digest in digests.items()}
@@ -63,7 +71,7 @@ def test_all_that_an_action_reads_is_listed_with_its_size(tmp_path: Path) -> Non
 
 def test_the_lock_goes_with_it() -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
-    digests = {file: file_digest(file) for file in files_of(first)}
+    digests = {file: hash_file(file) for file in list_files(first)}
     locked = LockedEnvironment("cpython-3.11", (Package("numpy", "2.0", ("a" * 64, "b" * 64)),))
     request = replace(request_of(first, KEY, digests, environment=locked), memory=1 << 30, seconds=2.5)
     assert read_request(request.text) == request
@@ -76,7 +84,7 @@ def test_a_toolchain_of_this_machine_is_for_nobody_else(tmp_path: Path) -> None:
     (tmp_path / "models").symlink_to(RECIPES / "models")
     [first, *_] = actions(recipe)
     with pytest.raises(LocalOnlyError, match="environment of this machine"):
-        request_of(first, KEY, dict.fromkeys(files_of(first), "0" * 64))
+        request_of(first, KEY, dict.fromkeys(list_files(first), "0" * 64))
 
 
 @pytest.mark.parametrize(
@@ -94,26 +102,26 @@ def test_a_toolchain_of_this_machine_is_for_nobody_else(tmp_path: Path) -> None:
 )
 def test_what_is_no_request_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
-    document = json.loads(request_of(first, KEY, {file: file_digest(file) for file in files_of(first)}).text)
+    document = json.loads(request_of(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
     with pytest.raises(ValidationError):
-        action_of(read_request(json.dumps({**document, **change})), BlobStore(tmp_path))
+        parse_action(read_request(json.dumps({**document, **change})), BlobStore(tmp_path))
 
 
 @pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "0" * 63, "", "\ud800", 1, None])
 def test_a_file_is_named_by_its_digest_and_by_nothing_else(path: object, tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
-    document = json.loads(request_of(first, KEY, {file: file_digest(file) for file in files_of(first)}).text)
+    document = json.loads(request_of(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
     document["action"]["members"][0]["compiled_from"]["graph"] = path
     with pytest.raises(ValidationError):
-        action_of(read_request(json.dumps(document)), BlobStore(tmp_path))
+        parse_action(read_request(json.dumps(document)), BlobStore(tmp_path))
 
 
 def test_a_lone_surrogate_in_the_place_of_another_type_is_refused(tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
-    document = json.loads(request_of(first, KEY, {file: file_digest(file) for file in files_of(first)}).text)
+    document = json.loads(request_of(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
     document["action"]["members"] = "\ud800"
     with pytest.raises(ValidationError):
-        action_of(read_request(json.dumps(document)), BlobStore(tmp_path))
+        parse_action(read_request(json.dumps(document)), BlobStore(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -122,9 +130,9 @@ def test_a_lone_surrogate_in_the_place_of_another_type_is_refused(tmp_path: Path
 def test_a_toolchain_whose_eps_are_others_here_is_refused(entries: object, tmp_path: Path) -> None:
     action = {"toolchain": {"name": "t", "where": ["epbuild.yaml", 1, 1]}, "entries": [], "records": []}
     request = ActionRequest(KEY, "t", "toolchain", action, ())
-    assert asked_toolchain(request, BlobStore(tmp_path)).toolchain.name == "t"
+    assert parse_toolchain(request, BlobStore(tmp_path)).toolchain.name == "t"
     with pytest.raises(ValidationError):
-        asked_toolchain(replace(request, action={**action, "entries": entries}), BlobStore(tmp_path))
+        parse_toolchain(replace(request, action={**action, "entries": entries}), BlobStore(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, '{"key": "x"}'])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epbuild.cluster.dask_worker import worker_settings
+from epbuild.cluster.dask_worker import resolve_worker_settings
 from epbuild.core.errors import EpbuildError
 from epbuild.remote.keys import SigningKey
 
@@ -26,12 +26,12 @@ KEY = {"EPBUILD_SIGNING_KEY": OURS.text}
 )
 def test_what_a_worker_lacks_is_one_sentence(environment: dict[str, str], code: str, words: str) -> None:
     with pytest.raises(EpbuildError) as caught:
-        worker_settings(environment)
+        resolve_worker_settings(environment)
     [problem] = caught.value.problems
     assert (problem.code, words in problem.message) == (code, True)
 
 
 def test_a_worker_trusts_what_it_signs() -> None:
-    settings = worker_settings({**CACHE, **KEY})
+    settings = resolve_worker_settings({**CACHE, **KEY})
     assert settings.trust == frozenset({OURS.public})
     assert settings.signer is not None

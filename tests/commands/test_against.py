@@ -15,8 +15,8 @@ from epbuild.commands.reporting.changes import ReportedAgainst
 from epbuild.commands.reporting.report import report
 from epbuild.core.errors import NothingToVerify
 from epbuild.diff.traits import Incomparable
-from epbuild.report.html.report_page import page_of
-from epbuild.report.json.documents import json_text, report_document
+from epbuild.report.html.report_page import render_page
+from epbuild.report.json.documents import format_json, report_document
 from tests.support.fake_builds import Workshop, source_model
 
 
@@ -31,7 +31,7 @@ def kept(workshop: Workshop, name: str = "before.json") -> Path:
     """The report as it is now, in a file."""
     path = workshop.folder.parent / name
     document = report_document(report(workshop.request))
-    path.write_text(json_text(document) if path.suffix == ".json" else page_of(document), encoding="utf-8")
+    path.write_text(format_json(document) if path.suffix == ".json" else render_page(document), encoding="utf-8")
     return path
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.cache.workspace import Workspace, log_file
-from epbuild.commands.log import logged_steps, read_log
+from epbuild.commands.log import list_logged_steps, read_log
 from epbuild.core.errors import BuildError
 from epbuild.plan.steps import Plan
 from epbuild.session.planning import read_plan
@@ -46,14 +46,14 @@ def test_the_log_of_a_result_that_was_taken_over_is_that_of_its_compile(
     other.build()
     plan, workspace = opened(other)
     with workspace:
-        assert logged_steps(plan, workspace, MAIN) == [*COMPILES, SHARE, CLASSIFIER]
+        assert list_logged_steps(plan, workspace, MAIN) == [*COMPILES, SHARE, CLASSIFIER]
         assert list(read_log(plan, CLASSIFIER, workspace, MAIN)) == ["compiled classifier\n"]
 
 
 def test_a_step_that_was_never_compiled_has_no_log_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, workspace = opened(Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch))
     with workspace:
-        assert logged_steps(plan, workspace, MAIN) == []
+        assert list_logged_steps(plan, workspace, MAIN) == []
         with pytest.raises(BuildError, match="EPB430") as refused:
             read_log(plan, SHARE, workspace, MAIN)
     assert refused.value.problems[0].hint == "List the steps that have a log with `epbuild log`."

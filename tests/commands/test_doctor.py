@@ -16,18 +16,18 @@ from msgspec.structs import replace
 
 from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.attempt import CompileAttempt
-from epbuild.commands.doctor.devices import EpDevice, EpHealth, EpSurvey, ToolchainHealth, ep_checks
-from epbuild.commands.doctor.doctor import DoctorRequest, examine
-from epbuild.commands.doctor.health import HealthCheck, ThisMachine, TooSlow, machine_checks, within
-from epbuild.commands.doctor.places import Disks, Place, far_check, length_check, place_checks
-from epbuild.commands.doctor.servers import Servers, server_checks
+from epbuild.commands.doctor.devices import EpDevice, EpHealth, EpSurvey, ToolchainHealth, check_eps
+from epbuild.commands.doctor.doctor import DoctorRequest, run_checks
+from epbuild.commands.doctor.health import HealthCheck, ThisMachine, TooSlow, check_machine, run_within
+from epbuild.commands.doctor.places import Disks, Place, check_file_systems, check_path_length, place_checks
+from epbuild.commands.doctor.servers import Servers, check_servers
 from epbuild.core.errors import Argument, PlanError, Position, Problem, ToolchainError
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.recipe.remote_address import CacheChoice, RemoteAddress
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.settings import REMOTE, SIGNING_KEY
-from epbuild.report.json.checks import devices_document, health_document
-from epbuild.report.json.documents import json_text
+from epbuild.report.json.checks import build_devices_document, build_health_document
+from epbuild.report.json.documents import format_json
 from epbuild.report.terminal.checks import HealthPrinter
 from epbuild.toolchain.environment import Toolchains
 from tests.support.commands import RECIPE, write_model
@@ -58,7 +58,7 @@ def by_topic(checks: Sequence[HealthCheck]) -> Mapping[str, HealthCheck]:
 
 
 def test_a_sound_machine_has_no_fault() -> None:
-    assert {check.state for check in machine_checks(SOUND)} == {"ok"}
+    assert {check.state for check in check_machine(SOUND)} == {"ok"}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_sound_machine_has_no_fault() -> None:
     ],
 )
 def test_a_fault_of_the_machine_is_one_line(here: ThisMachine, topic: str, state: str, words: str) -> None:
-    found = by_topic(list(machine_checks(here)))
+    found = by_topic(list(check_machine(here)))
     assert found[topic].state == state
     assert words in found[topic].text
     assert state == "ok" or found[topic].hint
@@ -137,16 +137,16 @@ def test_a_cache_that_this_user_may_not_write_to_is_an_error(tmp_path: Path) -> 
 
 
 def test_two_folders_of_one_disk_need_no_line(tmp_path: Path) -> None:
-    assert far_check(tmp_path / "cache", tmp_path / "workspace") is None
+    assert check_file_systems(tmp_path / "cache", tmp_path / "workspace") is None
 
 
 @pytest.mark.parametrize(("depth", "allowed", "state"), [(1, False, "ok"), (6, False, "warning"), (6, True, "ok")])
 def test_windows_has_a_longest_path(depth: int, allowed: bool, state: str) -> None:
     windows = replace(ROOM, system="win32", long_paths=lambda: allowed)
-    check = length_check([place(Path("/c", *["a" * 40] * depth))], windows)
+    check = check_path_length([place(Path("/c", *["a" * 40] * depth))], windows)
     assert check is not None
     assert check.state == state
-    assert length_check([], ROOM) is None
+    assert check_path_length([], ROOM) is None
 
 
 KEY = "ed25519:" + "A" * 43 + "="
@@ -158,7 +158,7 @@ def choice(address: str | None, *trust: str) -> CacheChoice:
 
 
 def test_no_remote_cache_is_a_note(tmp_path: Path) -> None:
-    (check,) = server_checks(Servers(None, tmp_path, {}))
+    (check,) = check_servers(Servers(None, tmp_path, {}))
     assert (check.topic, check.state) == ("remote cache", "note")
 
 
@@ -175,21 +175,21 @@ def test_no_remote_cache_is_a_note(tmp_path: Path) -> None:
 def test_what_a_variable_names_wrongly_is_a_line(
     tmp_path: Path, variables: Mapping[str, str], topic: str, state: str, words: str
 ) -> None:
-    found = by_topic(server_checks(Servers(None, tmp_path, variables)))[topic]
+    found = by_topic(check_servers(Servers(None, tmp_path, variables)))[topic]
     assert (found.state, words in found.text, found.hint is not None) == (state, True, True)
 
 
 def test_a_signing_key_that_nobody_trusts_is_a_warning(tmp_path: Path) -> None:
     key = SigningKey.generate()
     servers = Servers(choice(None, KEY), tmp_path, {SIGNING_KEY: key.text})
-    found = by_topic(server_checks(servers))["signing key"]
+    found = by_topic(check_servers(servers))["signing key"]
     assert (found.state, key.public in found.text, key.text in found.text) == ("warning", True, False)
     trusted = replace(servers, choice=choice(None, key.public))
-    assert by_topic(server_checks(trusted))["signing key"].state == "ok"
+    assert by_topic(check_servers(trusted))["signing key"].state == "ok"
 
 
 def test_a_folder_as_remote_cache_answers(tmp_path: Path) -> None:
-    (check,) = server_checks(Servers(None, tmp_path, {REMOTE: str(tmp_path)}))
+    (check,) = check_servers(Servers(None, tmp_path, {REMOTE: str(tmp_path)}))
     assert check.state == "ok", check
     assert "answers in" in check.text
 
@@ -200,7 +200,7 @@ def test_a_remote_cache_that_refuses_is_a_warning_at_once(tmp_path: Path) -> Non
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     begin = time.monotonic()
-    check = by_topic(server_checks(Servers(choice(f"http://127.0.0.1:{port}", KEY), tmp_path, {})))["remote cache"]
+    check = by_topic(check_servers(Servers(choice(f"http://127.0.0.1:{port}", KEY), tmp_path, {})))["remote cache"]
     assert (check.state, check.code) == ("warning", "EPB521")
     assert time.monotonic() - begin < 10
 
@@ -211,7 +211,7 @@ def test_servers_that_never_answer_are_waited_for_some_seconds_and_together(tmp_
         port = silent.getsockname()[1]
         begin = time.monotonic()
         asked = Servers(choice(f"http://127.0.0.1:{port}", KEY), tmp_path, {}, ClusterAddress(f"tcp://127.0.0.1:{port}"))
-        found = by_topic(server_checks(asked))
+        found = by_topic(check_servers(asked))
         assert time.monotonic() - begin < 10
     assert found["remote cache"].state == "warning"
     assert (found["cluster"].state, found["cluster"].code) == ("error", "EPB535")
@@ -223,16 +223,16 @@ def test_a_cluster_that_is_named_wrongly_or_refuses_is_an_error(tmp_path: Path) 
         port = free.getsockname()[1]
     wrong = PlanError(Problem("EPB536", "invalid scheduler address: x", Argument("--executor x"), "Write it as dask://h:1."))
     for cluster, code in ((wrong, "EPB536"), (ClusterAddress(f"tcp://127.0.0.1:{port}"), "EPB535")):
-        found = by_topic(server_checks(Servers(None, tmp_path, {}, cluster)))["cluster"]
+        found = by_topic(check_servers(Servers(None, tmp_path, {}, cluster)))["cluster"]
         assert (found.state, found.code, bool(found.hint)) == ("error", code, True)
 
 
 def test_what_takes_too_long_holds_nobody_up() -> None:
     with pytest.raises(TooSlow):
-        within(0.01, lambda: threading.Event().wait(5))
+        run_within(0.01, lambda: threading.Event().wait(5))
     with pytest.raises(ZeroDivisionError):
-        within(5, lambda: 1 // 0)
-    assert within(5, lambda: 3) == 3
+        run_within(5, lambda: 1 // 0)
+    assert run_within(5, lambda: 3) == 3
 
 
 # Toolchains.
@@ -254,7 +254,7 @@ def test_a_toolchain_that_is_damaged_is_a_line_with_what_to_remove(tmp_path: Pat
     gone = toolchain(tmp_path, "gone", ["onnxruntime-ep-openvino==1.0"])
     gone.unlink()
     found, more = EpSurvey(Toolchains(tmp_path)).here()
-    checks = {check.text.partition(":")[0]: check for check in ep_checks(found, needed=False)}
+    checks = {check.text.partition(":")[0]: check for check in check_eps(found, needed=False)}
     assert more == 0
     assert len(found) == 3
     assert "its interpreter no longer runs" in checks["onnxruntime-ep-openvino==1.0"].text
@@ -297,7 +297,7 @@ HEALTHY = HealthCheck("toolchain", "ok", "ONNX Runtime 1.31.1", name="qnn")
     ],
 )
 def test_what_an_ep_can_do_is_a_line(ep: EpHealth, needed: bool, states: str, words: str) -> None:
-    checks = list(ep_checks([ToolchainHealth("qnn", "x", HEALTHY, "1.31.1", (ep,))], needed=needed))
+    checks = list(check_eps([ToolchainHealth("qnn", "x", HEALTHY, "1.31.1", (ep,))], needed=needed))
     assert " ".join(check.state for check in checks) == states
     assert words in checks[1].text
 
@@ -323,7 +323,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_recipe_that_was_never_built_is_healthy_with_what_is_made_later(folder: Path) -> None:
-    found = examine(request(folder, recipe=folder / "epbuild.yaml"), ignore)
+    found = run_checks(request(folder, recipe=folder / "epbuild.yaml"), ignore)
     assert found.is_healthy
     topics = by_topic(found.checks)
     assert topics["recipe"].text.endswith("2 steps for 1 target")
@@ -339,22 +339,22 @@ def test_a_broken_recipe_is_one_line_and_all_else_is_looked_at(folder: Path, tex
     file.unlink()
     if text is not None:
         file.write_text(text, encoding="utf-8")
-    found = examine(request(folder, recipe=file), ignore)
+    found = run_checks(request(folder, recipe=file), ignore)
     assert not found.is_healthy
     assert by_topic(found.checks)["recipe"].code == code
     assert {"python", "uv", "cache", "remote cache"} <= {check.topic for check in found.checks}
 
 
 def test_the_json_is_as_its_schema_has_it_and_the_lines_fit_a_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = examine(
+    found = run_checks(
         request(folder, machine=replace(SOUND, run_uv=raising(NO_UV)), disks=replace(ROOM, kind=lambda path: "nfs")), ignore
     )
     eps = (replace(EP, attempt=DONE), replace(EP, limit="cannot"), EP)
     found = replace(found, toolchains=(ToolchainHealth("", "x", HEALTHY, "1.31.1", eps),))
     import jsonschema
 
-    for document in (json.loads(json_text(each)) for each in (health_document(found), devices_document(found))):
-        jsonschema.validate(document, schema("doctor"))
+    for document in (json.loads(format_json(each)) for each in (build_health_document(found), build_devices_document(found))):
+        jsonschema.validate(document, read_schema("doctor"))
         assert document["healthy"] is False
     printer = HealthPrinter("epbuild")
     for check in found.checks:

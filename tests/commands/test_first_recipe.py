@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.commands.init.choices import KINDS
-from epbuild.commands.init.recipe import RecipeChoices, recipe_text
+from epbuild.commands.init.recipe import RecipeChoices, format_recipe
 from epbuild.plan.planner import make_plan
 from epbuild.plan.steps import Plan
 from epbuild.recipe.load import load
@@ -99,7 +99,7 @@ def planned(folder: Path, text: str) -> Plan:
 def test_a_first_recipe_has_the_plan_and_the_keys_of_the_recipe_that_writes_defaults_out(
     folder: Path, choices: RecipeChoices, long: str
 ) -> None:
-    text = recipe_text(folder / "epbuild.yaml", place(folder, choices))
+    text = format_recipe(folder / "epbuild.yaml", place(folder, choices))
     assert len(text.splitlines()) < len(long.splitlines()) / 2
     assert key_documents(written(folder, text)) == key_documents(written(folder, long))
 
@@ -115,7 +115,7 @@ def place(folder: Path, choices: RecipeChoices) -> RecipeChoices:
 def test_a_first_recipe_is_valid_for_each_ep_and_so_is_the_line_for_a_package(folder: Path, ep: str, models: list[str]) -> None:
     write_model(folder / "default.onnx")
     kind = KINDS[ep]
-    text = recipe_text(folder / "epbuild.yaml", place(folder, RecipeChoices(kind, models, {"x": kind.start.example})))
+    text = format_recipe(folder / "epbuild.yaml", place(folder, RecipeChoices(kind, models, {"x": kind.start.example})))
     plan = planned(folder, text)
     assert [step.kind for step in plan.steps].count("compile") == len(models)
     [comment] = [line for line in text.splitlines() if line.startswith("# outputs: ")]
@@ -126,7 +126,7 @@ def test_a_first_recipe_is_valid_for_each_ep_and_so_is_the_line_for_a_package(fo
 
 def test_the_commented_group_shares_weights_when_it_replaces_the_first_one(folder: Path) -> None:
     choices = place(folder, RecipeChoices(KINDS["qnn"], MODELS, {"phone": "SM8750"}))
-    text = recipe_text(folder / "epbuild.yaml", choices)
+    text = format_recipe(folder / "epbuild.yaml", choices)
     [shared] = [line.partition("`")[2].rstrip("`.") for line in text.splitlines() if "share_weights" in line]
     [separate] = [line for line in text.splitlines() if line.startswith("  main:")]
     assert "share:main/phone" in {step.id for step in planned(folder, text.replace(separate, f"  {shared}")).steps}
@@ -141,7 +141,7 @@ def test_a_name_is_written_if_the_folder_does_not_have_it(tmp_path: Path) -> Non
     ):
         write_model(tmp_path / folder / "a.onnx")
         choices = RecipeChoices(KINDS["qnn"], [str(tmp_path / folder / "a.onnx")], {"phone": "SM8750"}, name=given)
-        text = recipe_text(tmp_path / folder / "epbuild.yaml", choices)
+        text = format_recipe(tmp_path / folder / "epbuild.yaml", choices)
         assert [line for line in text.splitlines() if line.startswith("name:")] == ([f"name: {name}"] if name else [])
         planned(tmp_path / folder, text)
 
@@ -150,6 +150,6 @@ def test_many_models_have_a_line_each(folder: Path) -> None:
     names = [f"a_model_with_a_long_name_{number}.onnx" for number in range(5)]
     for name in names:
         write_model(folder / name)
-    text = recipe_text(folder / "epbuild.yaml", place(folder, RecipeChoices(KINDS["qnn"], names, {"phone": "SM8750"})))
+    text = format_recipe(folder / "epbuild.yaml", place(folder, RecipeChoices(KINDS["qnn"], names, {"phone": "SM8750"})))
     assert f"models:\n  - {names[0]}\n" in text
     assert len(planned(folder, text).steps) == 15

@@ -12,8 +12,8 @@ import pytest
 from epbuild.cache.collect import Limits
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.cache import cache_stats, check_cache
-from epbuild.commands.gc import Collection, collect_garbage, needs
+from epbuild.commands.cache import check_cache, count_cache
+from epbuild.commands.gc import Collection, collect_garbage, find_needed_entries
 from epbuild.core.errors import Cancelled, StoreError
 from epbuild.recipe.model import ModelSpec
 from epbuild.session import planning
@@ -129,7 +129,7 @@ def test_results_whose_outputs_were_deleted_are_not_needed_any_more(built: Works
     assert built.record(CLASSIFIER).action_key != kept.action_key
     for file in built.output("classifier").iterdir():
         file.unlink()
-    assert needs([built.folder / ".epbuild"], built.cache).keys == {kept.action_key}
+    assert find_needed_entries([built.folder / ".epbuild"], built.cache).keys == {kept.action_key}
     let_time_pass(built.cache)
     collect_garbage(built.cache, NOTHING_OLD)
     assert {path.stem for path in record_files(built.cache)} == {kept.action_key}
@@ -170,7 +170,7 @@ def test_a_dry_run_forgets_no_workspace(built: Workshop, tmp_path: Path) -> None
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     collect_garbage(tmp_path / "none", NOTHING_OLD)
     assert check_cache(tmp_path / "none", Read()).blobs == 0
-    assert cache_stats(tmp_path / "none", tmp_path / "none").workspaces == ()
+    assert count_cache(tmp_path / "none", tmp_path / "none").workspaces == ()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -288,7 +288,7 @@ def test_the_stock_counts_every_kind_of_thing(built: Workshop, toolchains: Path)
     for place in ("cas/partial/" + "b" * 64, "cas/damaged/" + "c" * 64, "remote/" + "d" * 64 + "/m.onnx"):
         (built.cache / place).parent.mkdir(parents=True, exist_ok=True)
         (built.cache / place).write_bytes(b"1234")
-    found = cache_stats(built.cache, toolchains)
+    found = count_cache(built.cache, toolchains)
     assert found.entries["blob"] == (len(built.blobs()), sum(path.stat().st_size for path in built.blobs()))
     assert found.entries["record"] == (2, sum(path.stat().st_size for path in record_files(built.cache)))
     assert found.entries["partial download"] == found.entries["damaged"] == found.entries["remote model"] == (1, 4)

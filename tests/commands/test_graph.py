@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epbuild.commands.graph import StepGraph, step_graph
+from epbuild.commands.graph import StepGraph, build_step_graph
 from epbuild.plan.steps import Step
 from epbuild.survey.action_status import StepState
 from epbuild.survey.status import StepStatus
@@ -39,7 +39,7 @@ def named_edges(graph: StepGraph) -> list[tuple[str, str]]:
 
 
 def test_every_step_is_a_node_with_its_state_and_an_edge_from_what_it_needs() -> None:
-    graph = step_graph("epbuild.yaml", DECODER)
+    graph = build_step_graph("epbuild.yaml", DECODER)
     assert [node.name for node in graph.nodes] == [found.step.id for found in DECODER]
     assert sorted(named_edges(graph)) == sorted((need, found.step.id) for found in DECODER for need in found.step.needs)
     assert [node.state for node in graph.nodes] == ["current", "new", "failed", "current", "restorable (remote)", "current"]
@@ -49,7 +49,7 @@ def test_every_step_is_a_node_with_its_state_and_an_edge_from_what_it_needs() ->
 
 
 def test_a_box_has_what_is_of_one_group_and_target_or_prepares_one_model() -> None:
-    nodes = step_graph("epbuild.yaml", DECODER).nodes
+    nodes = build_step_graph("epbuild.yaml", DECODER).nodes
     assert [(node.box, node.title) for node in nodes] == [
         ("prepare decoder", "1-quantize"),
         ("decoder / phone", "compile prefill"),
@@ -61,11 +61,11 @@ def test_a_box_has_what_is_of_one_group_and_target_or_prepares_one_model() -> No
 
 
 def test_steps_that_are_not_asked_for_have_no_edge() -> None:
-    assert step_graph("epbuild.yaml", DECODER[3:4]).edges == ()
+    assert build_step_graph("epbuild.yaml", DECODER[3:4]).edges == ()
 
 
 def test_two_hundred_steps_are_shown_one_by_one() -> None:
-    graph = step_graph("epbuild.yaml", many(50, 2))
+    graph = build_step_graph("epbuild.yaml", many(50, 2))
     assert (len(graph.nodes), graph.grouped_by) == (200, None)
 
 
@@ -73,7 +73,7 @@ def test_more_are_grouped_as_finely_as_can_be_read() -> None:
     by = {
         size: (found.grouped_by, len(found.nodes), found.steps)
         for size in ((11, 1), (10, 3), (3, 21), (21, 3), (21, 21))
-        for found in [step_graph("epbuild.yaml", many(*size), most=20)]
+        for found in [build_step_graph("epbuild.yaml", many(*size), most=20)]
     }
     assert by == {
         (11, 1): ("group and target", 11, 22),
@@ -85,7 +85,7 @@ def test_more_are_grouped_as_finely_as_can_be_read() -> None:
 
 
 def test_a_node_of_several_has_their_states_the_worst_first_and_the_edges_of_all() -> None:
-    graph = step_graph("epbuild.yaml", DECODER, most=4)
+    graph = build_step_graph("epbuild.yaml", DECODER, most=4)
     assert [(node.name, dict(node.states)) for node in graph.nodes] == [
         ("prepare:decoder/1-quantize", {"current": 1}),
         ("decoder / phone", {"failed": 1, "new": 1, "restorable (remote)": 1, "current": 1}),
@@ -99,7 +99,7 @@ def test_a_node_of_several_has_their_states_the_worst_first_and_the_edges_of_all
 
 
 def test_groups_are_boxes_where_their_targets_are_nodes() -> None:
-    nodes = step_graph("epbuild.yaml", [*DECODER, *many(1, 2)], most=6).nodes
+    nodes = build_step_graph("epbuild.yaml", [*DECODER, *many(1, 2)], most=6).nodes
     assert [(node.box, node.title) for node in nodes] == [
         ("", "prepare:decoder/1-quantize"),
         ("decoder", "phone"),

@@ -19,8 +19,8 @@ from epbuild.commands.importing.importing import ImportedRecipe, ImportRequest, 
 from epbuild.core.errors import EpbuildError, PlanError, Position
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.load import load
-from epbuild.report.json.build import imported_document
-from epbuild.report.json.documents import json_text
+from epbuild.report.json.build import build_imported_document
+from epbuild.report.json.documents import format_json
 from epbuild.report.terminal.recipes import print_imported
 from tests.support.commands import write_model
 from tests.support.plan_recipes import key_documents
@@ -205,7 +205,7 @@ def test_real_configurations_of_olive(folder: Path, name: str) -> None:
         assert key in told or "severity" in key or key in {"clean_cache", "evaluate_input_model", "no_artifacts"}
     for key, one in source["passes"].items():
         assert one["type"] == "EPContextBinaryGenerator" or f"pass {key} ({one['type']})" in told
-    assert json.loads(json_text(imported_document(done)))["not_carried_over"]
+    assert json.loads(format_json(build_imported_document(done)))["not_carried_over"]
 
 
 def test_a_configuration_of_olive_that_starts_from_onnx_needs_no_model(folder: Path) -> None:

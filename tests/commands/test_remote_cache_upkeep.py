@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from epbuild.commands.remote_cache import Push, RemoteCheck, check_results, push_results
 from epbuild.core.errors import Cancelled, RecipeError
-from epbuild.report.json.store import push_document, remote_check_document
+from epbuild.report.json.store import build_remote_check_document, push_document
 from epbuild.report.terminal.store import print_push, print_remote_check
 from epbuild.session.request import RemoteChoice
 from tests.session.shared_machines import (
@@ -151,7 +151,7 @@ def test_what_is_in_the_remote_cache_is_checked(place: Place, machines: Machines
     text = capsys.readouterr().out
     assert f"not there  {CLASSIFIER}\n" in text
     assert "2 results, 1 sound" in text
-    assert remote_check_document(found).results[0].outcome == "sound"
+    assert build_remote_check_document(found).results[0].outcome == "sound"
 
 
 def damaged(place: Place) -> None:

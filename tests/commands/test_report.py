@@ -12,7 +12,7 @@ import pytest
 
 from epbuild.commands.reporting.report import report
 from epbuild.commands.reporting.values import Report, ReportedStep
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.engine.events import StepFinished
 from epbuild.publish.sizes import SharingSaved
 from epbuild.report.json.documents import report_document
@@ -20,7 +20,7 @@ from epbuild.session.events import ModelCovered
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, LET_THE_CPU, SHARE, STEPS, Workshop
 
-VALIDATOR = jsonschema.Draft202012Validator(schema("report"))
+VALIDATOR = jsonschema.Draft202012Validator(read_schema("report"))
 
 
 @pytest.fixture

@@ -21,12 +21,12 @@ from onnx import TensorProto, helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from epbuild.commands.explain import explain
-from epbuild.commands.gc import needs
+from epbuild.commands.gc import find_needed_entries
 from epbuild.commands.run import run
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, NoProgress, StepFailed, StepFinished
 from epbuild.session.events import StepCompared
-from epbuild.session.rebuild import kept_place
+from epbuild.session.rebuild import get_kept_folder
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import COMPILES, EMIT_DECODER, SHARE, Workshop, context_model, source_model
 
@@ -274,7 +274,7 @@ def test_a_prepared_model_that_is_damaged_in_the_store_is_made_again(workshop: P
 def test_gc_keeps_what_the_next_compile_begins_with(workshop: Preparer) -> None:
     workshop.build_all()
     digest = workshop.record(ADD).result["artifacts"]["prefill.onnx"]["digest"]
-    assert digest in needs([workshop.folder / ".epbuild"], workshop.cache).blobs
+    assert digest in find_needed_entries([workshop.folder / ".epbuild"], workshop.cache).blobs
 
 
 # -- What is not fit to be compiled ------------------------------------------------------------------------------------
@@ -462,7 +462,7 @@ def test_a_preparation_that_makes_other_bytes_twice_is_told(workshop: Preparer) 
     [problem] = verdicts[FOLD_CLASSIFIER].problems
     assert problem.code == "EPB650"
     assert verdicts["compile:classifier/plain/classifier"].verdict == "same"
-    assert (kept_place(workshop.folder / ".epbuild", FOLD_CLASSIFIER) / "rebuilt" / "classifier.onnx").is_file()
+    assert (get_kept_folder(workshop.folder / ".epbuild", FOLD_CLASSIFIER) / "rebuilt" / "classifier.onnx").is_file()
 
 
 # -- Any order of edits ------------------------------------------------------------------------------------------------

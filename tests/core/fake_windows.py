@@ -115,6 +115,6 @@ def imitated(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
     kernel, load = FakeKernel(), ctypes.CDLL
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(ctypes, "CDLL", lambda name, **options: kernel if name == "kernel32" else load(name, **options))
-    windows.kernel32.cache_clear()
+    windows.load_kernel32.cache_clear()
     monkeypatch.setattr("psutil.Process", lambda pid: SimpleNamespace(resume=lambda: kernel.resume(pid)))
     return kernel

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.core.canonical import JsonFile, indented_json, parse_json
+from epbuild.core.canonical import JsonFile, encode_indented, parse_json
 
 _DOCUMENTS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -28,23 +28,23 @@ class _Pair(NamedTuple):
 @given(st.dictionaries(st.text(), _DOCUMENTS), st.booleans(), st.booleans())
 def test_indented_json_is_that_of_python(document: dict[str, Any], sort_keys: bool, ascii_only: bool) -> None:
     expected = json.dumps(document, indent=2, sort_keys=sort_keys, ensure_ascii=ascii_only)
-    assert indented_json(document, sort_keys=sort_keys, ascii_only=ascii_only) == expected
+    assert encode_indented(document, sort_keys=sort_keys, ascii_only=ascii_only) == expected
 
 
 def test_what_is_a_mapping_or_a_list_of_another_type_is_indented_as_well() -> None:
     document: dict[str, object] = {"b": OrderedDict(z=1, a=()), "a": (_Pair("x", 1), [])}
-    assert indented_json(document) == json.dumps(document, indent=2)
+    assert encode_indented(document) == json.dumps(document, indent=2)
     assert JsonFile(document).data.decode() == json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
 def test_text_that_is_no_unicode_is_escaped() -> None:
-    assert indented_json({"file\udcff": ["\udc80.onnx"]}) == '{\n  "file\\udcff": [\n    "\\udc80.onnx"\n  ]\n}'
+    assert encode_indented({"file\udcff": ["\udc80.onnx"]}) == '{\n  "file\\udcff": [\n    "\\udc80.onnx"\n  ]\n}'
 
 
 @pytest.mark.parametrize("value", [object(), math.nan, -math.inf])
 def test_what_is_no_json_is_refused(value: object) -> None:
     with pytest.raises((TypeError, ValueError)):
-        indented_json({"a": [value]})
+        encode_indented({"a": [value]})
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-1.5e400"])

@@ -18,7 +18,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob
 from epbuild.core import digest
 from epbuild.core.clone import copy_open_file
-from epbuild.core.digest import Blob, fingerprint_of
+from epbuild.core.digest import Blob, hash_values
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -147,4 +147,4 @@ def test_a_disk_that_fills_up_during_a_large_copy_is_an_error_and_leaves_no_thre
 
 @pytest.mark.parametrize("odd", ["name-\udcff", 1 << 70, Path("folder/name-\udcff")])
 def test_values_without_a_compact_encoding_have_a_fingerprint(odd: object) -> None:
-    assert fingerprint_of([odd, 1]) == fingerprint_of([odd, 1]) != fingerprint_of([odd, 2])
+    assert hash_values([odd, 1]) == hash_values([odd, 1]) != hash_values([odd, 2])

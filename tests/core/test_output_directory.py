@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from epbuild.core.atomic import exchange
-from epbuild.core.directory import Owned, interrupted_swaps, prepare, recover_swaps, swap_in
-from epbuild.core.entries import HiddenFolders, hidden_name
+from epbuild.core.directory import Owned, find_interrupted_swaps, prepare, recover_swaps, swap_in
+from epbuild.core.entries import HiddenFolders, make_hidden_name
 from epbuild.core.errors import BuildError, EnvironmentFailure
 
 STEP = "emit:decoder/npu/directory"
@@ -247,7 +247,7 @@ def test_a_link_that_looks_like_what_a_build_left_is_not_followed(output: Path, 
     elsewhere = output.parent / "elsewhere"
     (elsewhere / "closed").mkdir(parents=True)
     (elsewhere / "closed").chmod(0o555)
-    link = output.with_name(hidden_name(output.name, suffix))
+    link = output.with_name(make_hidden_name(output.name, suffix))
     link.symlink_to(elsewhere)
     recover_swaps(output, Made(OURS))
     assert link.is_symlink()
@@ -301,9 +301,9 @@ def test_what_killed_builds_left_is_found_and_goes_away_without_another_build(ou
     others = [output.with_name("other"), output.parent.parent / "not there" / "decoder"]
     killed_between_the_renames(output, {"notes.txt": "mine"})
     write(output.with_name(".other.epbuild-2.epbuild-1234abcd"), BUILT)
-    assert interrupted_swaps([output, *others]) == [output]
+    assert find_interrupted_swaps([output, *others]) == [output]
     recover_swaps(output, Made(OURS))
-    assert interrupted_swaps([output, *others]) == []
+    assert find_interrupted_swaps([output, *others]) == []
     assert read(output) == {**dict.fromkeys(OURS, "old"), "notes.txt": "mine"}
 
 
@@ -473,7 +473,7 @@ def test_a_build_killed_at_the_exchange_is_repaired_and_keeps_the_users_files(ou
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     built = BUILT if when == "after" else dict.fromkeys(OURS, "old")
     assert read(output) == {**built, "notes.txt": "mine"}
-    assert interrupted_swaps([output]) == [output]
+    assert find_interrupted_swaps([output]) == [output]
     [left] = [path for path in output.parent.iterdir() if "swap-" in path.name]
     if when == "after":
         write(left, {"late.txt": "came in the instant of the swap"})
@@ -492,9 +492,9 @@ def test_an_output_may_have_as_long_a_name_as_files_may(tmp_path: Path, length: 
     for folder in (output, other):
         emit(folder, dict.fromkeys(OURS, folder.name[-1]))
     write(output, {"x" * 255: "mine"})
-    hidden = output.with_name(hidden_name(output.name, "1234abcd"))
+    hidden = output.with_name(make_hidden_name(output.name, "1234abcd"))
     write(hidden, {"model.onnx": "half of it"})
-    assert interrupted_swaps([output, other]) == [output]
+    assert find_interrupted_swaps([output, other]) == [output]
     emit(output)
     assert read(output) == {**BUILT, "x" * 255: "mine"}
     assert entries(tmp_path) == sorted([output.name, other.name])
@@ -560,4 +560,4 @@ def test_one_look_at_a_folder_is_enough_for_all_outputs_in_it(output: Path, monk
     for place in (output, other):
         recover_swaps(place, Made(OURS), hidden)
     assert looked.count(output.parent) == 1
-    assert interrupted_swaps([output, other, longer]) == [longer]
+    assert find_interrupted_swaps([output, other, longer]) == [longer]

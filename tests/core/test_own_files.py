@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.core.own_files import files_of_program
+from epbuild.core.own_files import list_program_files
 
 
 @pytest.mark.skipif(os.name == "nt", reason="most users on Windows may not make links")
@@ -15,4 +15,4 @@ def test_a_lock_file_of_an_editor_is_no_file_of_epbuild(tmp_path: Path) -> None:
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "own_files.py").touch()
     (tmp_path / "core" / ".#own_files.py").symlink_to("user@machine.1")
-    assert files_of_program([str(tmp_path)]) == [str(tmp_path / "core" / "own_files.py")]
+    assert list_program_files([str(tmp_path)]) == [str(tmp_path / "core" / "own_files.py")]

@@ -87,4 +87,4 @@ def kinds_of_conversions(tree: ast.AST) -> Iterator[str]:
 def test_every_type_that_values_are_converted_to_is_made_ready() -> None:
     kinds = [kind for path in PACKAGE.rglob("*.py") for kind in kinds_of_conversions(ast.parse(path.read_text(encoding="utf-8")))]
     assert len(kinds) > 3
-    assert [kind for kind in kinds if not kind.startswith("ready(")] == []
+    assert [kind for kind in kinds if not kind.startswith("prepare_type(")] == []

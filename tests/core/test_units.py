@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.core.units import SIZES, TIMES, about, bytes_of, seconds_of
+from epbuild.core.units import SIZES, TIMES, format_estimate, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -16,23 +16,23 @@ from epbuild.core.units import SIZES, TIMES, about, bytes_of, seconds_of
     [("1B", 1), ("8 GB", 8 * 10**9), ("8GiB", 8 * 2**30), ("1.5 KiB", 1536), ("0.3 B", 0), ("20GB", 2 * 10**10)],
 )
 def test_a_size_is_a_number_of_bytes(text: str, size: int) -> None:
-    assert bytes_of(text) == size
+    assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30d", 2592000), ("1.5h", 5400), ("90 s", 90), ("2w", 1209600), ("0s", 0)])
 def test_a_time_is_a_number_of_seconds(text: str, seconds: int) -> None:
-    assert seconds_of(text) == seconds
+    assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "8", "GB", "8 gb", "8  GB", "-1 GB", "1e3 B", "1,5 GB", "8 GB ", "٣ GB", "1d"])
 def test_what_is_no_size_is_refused_with_the_units_that_there_are(text: str) -> None:
     with pytest.raises(ValueError, match="one of: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB"):
-        bytes_of(text)
+        parse_bytes(text)
 
 
 @given(st.text(max_size=12))
 def test_any_text_is_an_amount_or_a_value_error(text: str) -> None:
-    for read, units in ((bytes_of, SIZES), (seconds_of, TIMES)):
+    for read, units in ((parse_bytes, SIZES), (parse_seconds, TIMES)):
         is_amount = any(re.fullmatch(rf"[0-9]{{1,15}}(\.[0-9]{{1,15}})? ?{unit}", text, re.ASCII) for unit in units)
         if is_amount:
             assert read(text) >= 0
@@ -55,4 +55,4 @@ def test_any_text_is_an_amount_or_a_value_error(text: str) -> None:
     ],
 )
 def test_an_estimate_is_told_no_more_exactly_than_it_is_known(seconds: float, text: str) -> None:
-    assert about(seconds) == text
+    assert format_estimate(seconds) == text

@@ -21,13 +21,13 @@ from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.workspace import Workspace
 from epbuild.core import windows
 from epbuild.core.atomic import write_file
-from epbuild.core.host import changed_ns
+from epbuild.core.host import get_change_time_ns
 from epbuild.engine import capacity
 from epbuild.onnxfile.edit import staging
 from epbuild.report.terminal.screen import has_colors, is_screen
 from epbuild.survey import snapshot
 from epbuild.toolchain import process as supervisor
-from epbuild.toolchain.packages import is_touched, state_of
+from epbuild.toolchain.packages import get_state, is_touched
 from epbuild.toolchain.process import end_tree
 from tests.core.fake_windows import EPOCH_TICKS, FakeKernel, imitated
 from tests.support.snapshots import take_snapshot
@@ -268,7 +268,7 @@ def test_the_time_of_change_is_told_in_nanoseconds_since_1970(kernel: FakeKernel
     file = tmp_path / "model.onnx"
     file.write_bytes(b"x")
     kernel.changed[file] = EPOCH_TICKS + 17_000_000_000_000_001
-    assert changed_ns(file, file.stat()) == 1_700_000_000_000_000_100
+    assert get_change_time_ns(file, file.stat()) == 1_700_000_000_000_000_100
     assert kernel.open == {}
 
 
@@ -277,11 +277,11 @@ def test_a_file_system_that_tells_no_time_of_change_has_none(kernel: FakeKernel,
     (tmp_path / "x").touch()
     kernel.changed[tmp_path / "x"] = EPOCH_TICKS + 5
     kernel.refuses = {call}
-    assert changed_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
+    assert get_change_time_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
     kernel.refuses = set()
     kernel.changed.clear()  # as FAT tells it
-    assert changed_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
-    assert changed_ns(tmp_path / "gone", (tmp_path / "x").stat()) == 0
+    assert get_change_time_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
+    assert get_change_time_ns(tmp_path / "gone", (tmp_path / "x").stat()) == 0
     assert kernel.open == {}
 
 
@@ -289,8 +289,8 @@ def test_the_change_of_a_link_is_its_own_where_it_is_not_followed(kernel: FakeKe
     (tmp_path / "file").touch()
     link = tmp_path / "link"
     link.symlink_to("file")
-    changed_ns(link, link.lstat())
-    changed_ns(link, link.stat())
+    get_change_time_ns(link, link.lstat())
+    get_change_time_ns(link, link.stat())
     assert [flags for _, flags in kernel.opened] == [0x02200000, 0x02000000]
 
 
@@ -314,10 +314,10 @@ def test_a_library_that_was_another_for_a_while_is_touched(kernel: FakeKernel, t
     library = tmp_path / "ep.dll"
     library.touch()
     kernel.changed[library] = EPOCH_TICKS + 1
-    before = {str(library): state_of(str(library))}
-    assert not is_touched(str(library), before, {str(library): state_of(str(library))})
+    before = {str(library): get_state(str(library))}
+    assert not is_touched(str(library), before, {str(library): get_state(str(library))})
     kernel.changed[library] += 1
-    assert is_touched(str(library), before, {str(library): state_of(str(library))})
+    assert is_touched(str(library), before, {str(library): get_state(str(library))})
 
 
 def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
@@ -337,7 +337,7 @@ def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
     def answered() -> bool:
         return snapshot.answer(["run", str(recipe)], lambda: 0.1) is not None
 
-    began = snapshot.clock(str(recipe))
+    began = snapshot.read_clock(str(recipe))
     assert began is not None
     take_snapshot(recipe, [recipe, model], began)
     model.write_bytes(b"two")
@@ -453,4 +453,4 @@ def test_whether_long_paths_are_allowed_is_in_the_registry(
         HKEY_LOCAL_MACHINE="HKLM", OpenKey=lambda root, path: nullcontext(f"{root}\\{path}"), QueryValueEx=look_up
     )
     monkeypatch.setitem(sys.modules, "winreg", registry)
-    assert windows.allows_long_paths() is allowed
+    assert windows.are_long_paths_allowed() is allowed

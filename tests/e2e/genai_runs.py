@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from epbuild.cache.location import toolchain_directory
+from epbuild.cache.location import find_toolchain_directory
 from epbuild.toolchain.provision import Requirements, provision
 from tests.support.projects import toolchain_python
 
@@ -42,7 +42,7 @@ os._exit(0)
 
 def genai_python() -> Path:
     """A Python that has onnxruntime-genai, in the folder of all toolchains."""
-    return provision(Requirements(GENAI), toolchain_directory(), name="genai", where=None)
+    return provision(Requirements(GENAI), find_toolchain_directory(), name="genai", where=None)
 
 
 def ask(

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from epbuild.cache.location import toolchain_directory
+from epbuild.cache.location import find_toolchain_directory
 from epbuild.toolchain.provision import Requirements, provision
 
 # An EP may offer devices only on the processors of its vendor, as the OpenVINO plugin does.
@@ -26,7 +26,7 @@ def need_device(kind: str, *, ep: str, module: str, packages: tuple[str, ...]) -
 
     The toolchain with the `packages` is made for that, if it is not there.
     """
-    python = provision(Requirements(packages), toolchain_directory(), name="asked", where=None)
+    python = provision(Requirements(packages), find_toolchain_directory(), name="asked", where=None)
     command = [str(python), "-I", "-c", _DEVICES, ep, module]
     asked = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, check=False)
     assert asked.returncode == 0, asked.stdout + asked.stderr

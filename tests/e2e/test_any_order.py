@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from epbuild.remote.keys import SigningKey
-from epbuild.survey.snapshot import snapshots_of
+from epbuild.survey.snapshot import list_snapshots
 from tests.e2e.test_kills import KILLED_BEFORE_A_CHANGE
 from tests.support import warm_start
 from tests.support.projects import Project
@@ -553,7 +553,7 @@ class Projects(RuleBasedStateMachine):
 
     def answers_agree(self, recipe: str) -> None:
         """What a snapshot answers is what is answered without one."""
-        if not snapshots_of(str(self.project.folder / recipe), str(self.project.cache)):
+        if not list_snapshots(str(self.project.folder / recipe), str(self.project.cache)):
             return
         fast, full = self.answers(recipe), self.answers_in_full(recipe)
         other = {what: (full.get(what), fast.get(what)) for what in {**full, **fast} if full.get(what) != fast.get(what)}

@@ -24,7 +24,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from epbuild.cache.location import toolchain_directory
+from epbuild.cache.location import find_toolchain_directory
 from epbuild.toolchain.provision import Requirements, provision
 from tests.support.gate import sampled
 from tests.support.projects import Project
@@ -312,7 +312,7 @@ def in_secret(name: str) -> Callable[[Case], None]:
 
 
 def use_another_runtime(case: Case) -> None:
-    provision(Requirements((OTHER_ORT, QNN)), toolchain_directory(), name="qnn", where=None)
+    provision(Requirements((OTHER_ORT, QNN)), find_toolchain_directory(), name="qnn", where=None)
     case.edit(ORT, OTHER_ORT)
 
 
@@ -443,7 +443,7 @@ def test_a_change_is_seen_for_what_it_is_named_and_made_good(row: Row, case: Cas
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of the toolchain; its interpreter."""
-    python = provision(Requirements((ORT, QNN)), toolchain_directory(), name="qnn", where=None)
+    python = provision(Requirements((ORT, QNN)), find_toolchain_directory(), name="qnn", where=None)
     source, copy = python.parents[1], tmp_path_factory.mktemp("toolchain") / "copy"
     shutil.copytree(source, copy, symlinks=True)
     yield copy / python.relative_to(source)

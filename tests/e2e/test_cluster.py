@@ -14,7 +14,7 @@ import pytest
 
 from epbuild.cluster.certificates import make_certificates
 from epbuild.commands.plan import survey
-from epbuild.commands.workload import workloads_on
+from epbuild.commands.workload import list_workloads_on
 from epbuild.session.request import Request
 from tests.support.clusters import PATIENCE, Cluster, compilers, on, outcomes, quick, running_cluster, slow_project
 from tests.support.projects import RECIPES, Project, compiled
@@ -120,7 +120,7 @@ def test_a_plan_shows_which_machines_make_what_is_missing_and_how_long_they_take
     assert (load["eps"], load["actions"], load["slots"]) == (["QNNExecutionProvider"], 2, 2)
     assert load["likely_seconds"] == load["seconds"] / 2
     request = Request(project.recipe)
-    [nobodys] = workloads_on((), request, survey(request))
+    [nobodys] = list_workloads_on((), request, survey(request))
     assert (nobodys.machines, nobodys.likely_seconds) == ((), None)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from epbuild.cache.location import toolchain_directory
+from epbuild.cache.location import find_toolchain_directory
 from tests.support.cache_server import Fault, serving_cache
 from tests.support.clusters import PATIENCE, Cluster, compilers, on, outcomes, quick, running_cluster, slow_project
 from tests.support.projects import Project, compiled, toolchain_python
@@ -117,7 +117,7 @@ def test_a_machine_with_another_release_is_given_nothing_and_told_of_once(own: C
 def other_toolchains(folder: Path) -> Path:
     """The toolchain of the quick project as somebody changed it."""
     packages = {"onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"}
-    complete = toolchain_directory().glob("*/complete")
+    complete = find_toolchain_directory().glob("*/complete")
     [real] = [marker.parent for marker in complete if {*json.loads(marker.read_text(encoding="utf-8"))} == packages]
     # Copies, not links: those would change the ctime of files that other tests compile with at the same moment.
     shutil.copytree(real, folder / real.name, symlinks=True)

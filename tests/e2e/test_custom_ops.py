@@ -15,9 +15,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.cache.location import toolchain_directory
+from epbuild.cache.location import find_toolchain_directory
 from epbuild.recipe.load import load
-from epbuild.toolchain.provision import Requirements, environment_folder
+from epbuild.toolchain.provision import Requirements, get_environment_folder
 from tests.support.projects import RECIPES, Project, compiled, emitted
 
 PACKAGES = "[onnxruntime==1.31.1, onnxruntime-qnn==2.7.0, onnxruntime-extensions==0.15.2]"
@@ -93,7 +93,7 @@ def weights() -> NDArray[numpy.float32]:
 def python_of(project: Project) -> Path:
     """The interpreter of the project's toolchain."""
     (toolchain,) = load(project.recipe).toolchains.values()
-    folder = environment_folder(Requirements(toolchain.packages, toolchain.python), toolchain_directory())
+    folder = get_environment_folder(Requirements(toolchain.packages, toolchain.python), find_toolchain_directory())
     return folder / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from epbuild.cache.state import OutputRecord, all_outputs
+from epbuild.cache.state import OutputRecord, list_all_outputs
 from epbuild.cache.workspace import Workspace
 from tests.support.projects import Project
 
@@ -42,7 +42,7 @@ def forge(stranger: Project, monkeypatch: pytest.MonkeyPatch, *changed: OutputRe
 
 
 def outputs_of(workspace: Workspace) -> list[OutputRecord]:
-    return all_outputs(workspace._database)
+    return list_all_outputs(workspace._database)
 
 
 def ship(stranger: Project, victim: Project) -> None:

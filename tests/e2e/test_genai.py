@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
+from epbuild.output.genai import GenaiError, Stage, build_genai_config, check_base, check_stages
 from tests.e2e.genai_runs import ask, genai_python
 from tests.e2e.ort_package import CPU, QNN, open_package
 from tests.support.projects import Project, copy_of_quickstart
@@ -90,7 +90,7 @@ def compiled(project: Path, place: Path) -> Path:
 def uncompiled(project: Path, place: Path) -> Path:
     """The decoder as it was before compiling, likewise."""
     shutil.copytree(project / "models/tiny-llm", place)
-    (place / "genai_config.json").write_bytes(genai_config(BASE, base_stages(project)).data)
+    (place / "genai_config.json").write_bytes(build_genai_config(BASE, base_stages(project)).data)
     return place
 
 
@@ -204,14 +204,14 @@ def test_what_genai_would_compute_without_a_word_epbuild_refuses(python: Path, b
     del silent["model"]["decoder"]["outputs"]
     assert all("model.decoder.outputs.present" in sentence for sentence in check_stages(silent, base_stages(built)))
     with pytest.raises(GenaiError):
-        genai_config(silent, base_stages(built))
+        build_genai_config(silent, base_stages(built))
 
     decoder["outputs"] = names
     decoder["pipeline"] = [{"decoder": body} for stage in decoder["pipeline"] for body in stage.values()]
     (folder / "genai_config.json").write_text(json.dumps(document), encoding="utf-8")
     assert ask(python, folder, tmp_path / "twice.json", tokens=3)["tokens"] != right["tokens"]
     with pytest.raises(GenaiError, match="onnxruntime-genai treats them as one"):
-        genai_config(BASE, [replace(stage, name="decoder") for stage in base_stages(built)])
+        build_genai_config(BASE, [replace(stage, name="decoder") for stage in base_stages(built)])
 
 
 def test_an_input_that_nobody_names_is_refused_before_genai_runs_without_it(python: Path, built: Path, tmp_path: Path) -> None:

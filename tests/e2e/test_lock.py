@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.toolchain.platforms import platform_here
+from epbuild.toolchain.platforms import get_own_platform
 from tests.support.projects import Project, compiled, copy_of_quickstart
 
 pytestmark = pytest.mark.gate
 
-HERE = str(platform_here())
+HERE = str(get_own_platform())
 ELSEWHERE = "windows-arm64" if HERE != "windows-arm64" else "linux-x86_64"
 CLASSIFIER = "emit:classifier/snapdragon-SM8750/*"
 PACKAGES = "packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]"

@@ -15,8 +15,8 @@ import pytest
 from epbuild.archive.artifact import Role
 from epbuild.output.assets import share_files
 from epbuild.output.files import OutputFile, UserFile
-from epbuild.output.inference import for_inference
-from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, package_manifest
+from epbuild.output.inference import select_inference_options
+from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, build_package_manifest
 from epbuild.runtime.variants import find_variants
 from tests.e2e.ort_package import CPU, QNN, open_package
 from tests.support.projects import Project, copy_of_quickstart
@@ -117,7 +117,7 @@ def test_onnx_runtime_finds_a_model_of_two_components_that_the_package_has_once(
     (content,) = contents
     (tmp_path / content.path).parent.mkdir(parents=True)
     shutil.copyfile(source, tmp_path / content.path)
-    manifest = package_manifest(name="two", description="", variants=said, recipe="two", files=[content.entry])
+    manifest = build_package_manifest(name="two", description="", variants=said, recipe="two", files=[content.entry])
     (tmp_path / "manifest.json").write_bytes(manifest.data)
     components = open_package(tmp_path)["components"]
     assert [component["inputs"] for component in components.values()] == [["image"], ["image"]]
@@ -184,7 +184,7 @@ def test_an_option_with_which_onnx_runtime_refuses_the_package_is_left_out(packa
         ort_of(components, "classifier", "base")["session_options"] = {option: "0"}
 
     assert "cannot be set in model package session options" in open_package(edited(package, tmp_path / "p", with_option))["error"]
-    assert for_inference({option: "0"}, {}, share=False).session_options == {}
+    assert select_inference_options({option: "0"}, {}, share=False).session_options == {}
 
 
 def test_a_device_would_keep_onnx_runtime_from_ever_selecting_the_cpu_variant(package: Path, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import epbuild
-from epbuild.cache.location import toolchain_directory
-from epbuild.catalog.preparations import preparation
+from epbuild.cache.location import find_toolchain_directory
+from epbuild.catalog.preparations import get_preparation
 from epbuild.core.errors import Problem
 from epbuild.plan.preparing import catalog_settings
 from epbuild.toolchain.process import supervise
@@ -36,7 +36,7 @@ BATCH = 2
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    return provision(Requirements(TOOLS), toolchain_directory(), name="tools", where=None)
+    return provision(Requirements(TOOLS), find_toolchain_directory(), name="tools", where=None)
 
 
 class Bench:
@@ -73,7 +73,7 @@ class Bench:
             "source": "in/model.onnx",
             "output": "out/model.onnx",
             "options": options,
-            "settings": {**preparation(kind).settings, **(settings or {})},
+            "settings": {**get_preparation(kind).settings, **(settings or {})},
             "files": {"calibration": samples} if samples else {},
         }
         (staging / "request.json").write_text(json.dumps(request), encoding="utf-8")
@@ -361,7 +361,7 @@ def test_a_cut_that_leaves_no_model_is_refused(
 
 
 def test_a_package_that_the_toolchain_lacks_is_its_fault_and_not_the_models(network: Path, tmp_path: Path) -> None:
-    bare = provision(Requirements(("onnx==1.23.2",)), toolchain_directory(), name="bare", where=None)
+    bare = provision(Requirements(("onnx==1.23.2",)), find_toolchain_directory(), name="bare", where=None)
     report = Bench(bare, tmp_path).run("quantize", network, {"generate": RANGES})
     assert (report["event"], report["kind"]) == ("failed", "unfit")
     assert "onnxruntime" in report["message"]
@@ -369,13 +369,13 @@ def test_a_package_that_the_toolchain_lacks_is_its_fault_and_not_the_models(netw
 
 def test_these_tests_use_what_the_catalog_asks_for() -> None:
     from epbuild.core.errors import Position
-    from epbuild.plan.preparation_options import package_problems
+    from epbuild.plan.preparation_options import find_package_problems
     from epbuild.recipe.model import ToolchainSpec
 
     where = Position("epbuild.yaml", 1, 1)
     found: list[Problem] = []
     for kind in ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut"):
-        found += package_problems(kind, {}, ToolchainSpec("tools", where, packages=TOOLS), where)
+        found += find_package_problems(kind, {}, ToolchainSpec("tools", where, packages=TOOLS), where)
     assert found == []
 
 

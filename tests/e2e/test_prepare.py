@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from tests.support.projects import Project, compiled, emitted
 from tests.support.quick_builds import PATIENCE, no_worker_stays, start, wait_until, workers, write_project
 
@@ -74,7 +74,7 @@ def test_a_model_is_prepared_and_compiled_and_only_what_changes_runs_again(prepa
     [original] = map(numpy_helper.to_array, onnx.load(prepared.folder / "left.onnx").graph.initializer)
     assert numpy.array_equal(weights, original * numpy.float32(0.5))
     manifest = json.loads((prepared.folder / "dist/left/manifest.json").read_bytes())
-    jsonschema.validate(manifest, schema("manifest"))
+    jsonschema.validate(manifest, read_schema("manifest"))
     assert [step["kind"] for step in manifest["models"][0]["source"]["prepared"]["by"]] == ["infer_shapes", "run"]
     statement = (prepared.folder / "dist/left/provenance.intoto.json").read_text(encoding="utf-8")
     assert '"scripts/scale.py"' in statement

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from epbuild.cache.location import toolchain_directory
+from epbuild.cache.location import find_toolchain_directory
 from epbuild.catalog.catalog import entries_for
 from epbuild.catalog.entries import EpEntry
 from epbuild.compile.probing import Probes
@@ -34,7 +34,7 @@ PACKAGES = {
 
 
 def environment(entry: EpEntry, home: Path) -> Environment:
-    python = provision(Requirements(PACKAGES[entry.distribution]), toolchain_directory(), name="probe", where=None)
+    python = provision(Requirements(PACKAGES[entry.distribution]), find_toolchain_directory(), name="probe", where=None)
     toolchain = ToolchainSpec("probe", Position("here", 1, 1), interpreter=str(python))
     return Toolchains(home).prepare(toolchain, home, [entry])
 

@@ -13,7 +13,7 @@ import jsonschema
 import onnx
 import pytest
 
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.toolchain.process import WorkerListener, supervise
 from tests.support.projects import Project, compiled, copy_of_quickstart, emitted, toolchain_python
 
@@ -65,7 +65,7 @@ def test_manifests_say_what_was_emitted_and_name_no_machine(quickstart: Project)
     for path in manifests:
         text = path.read_text(encoding="utf-8")
         document = json.loads(text)
-        jsonschema.validate(document, schema("manifest"))
+        jsonschema.validate(document, read_schema("manifest"))
         assert str(quickstart.folder) not in text
         assert str(quickstart.cache) not in text
         assert {file["path"] for file in document["files"]} | {"manifest.json"} == {item.name for item in path.parent.iterdir()}

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from tests.support.projects import Project
 from tests.support.quick_builds import GROUPS, PATIENCE, no_worker_stays, nothing_is_left_over, start, write_project
 
@@ -123,7 +123,7 @@ def test_the_manifest_of_a_target_for_several_socs_says_why_it_is_not_reproducib
     project.build()
     manifest = json.loads(project.files("dist/left")["manifest.json"])
     assert "current time" in manifest["target"]["not_reproducible"]
-    jsonschema.validate(manifest, schema("manifest"))
+    jsonschema.validate(manifest, read_schema("manifest"))
 
 
 def test_padding_that_the_ep_never_sets_is_told_as_that_and_fails(project: Project) -> None:

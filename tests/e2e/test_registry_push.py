@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from epbuild.archive.artifact import Artifact, Role
-from epbuild.archive.oci import Image, image
+from epbuild.archive.oci import Image, build_image
 from epbuild.core.digest import Write
 from epbuild.core.errors import Cancelled, EnvironmentFailure, StepId
 from epbuild.publish.registry.client import Pushed, push
@@ -167,7 +167,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def made() -> Image:
-    return image(
+    return build_image(
         [Artifact(path, role, len(data), hashlib.sha256(data).hexdigest()) for path, (role, data) in FILES.items()],
         {"org.opencontainers.image.title": "tiny-llm"},
     )
@@ -227,7 +227,7 @@ def test_a_large_blob_takes_little_memory(registry: DebianRegistry) -> None:
     found = hashlib.sha256()
     for _ in range(size // MIB):
         found.update(piece)
-    what = image([Artifact("large.bin", "context-binary", size, found.hexdigest())], {})
+    what = build_image([Artifact("large.bin", "context-binary", size, found.hexdigest())], {})
 
     def give(content: Artifact, write: Write) -> None:
         for _ in range(content.size // MIB):

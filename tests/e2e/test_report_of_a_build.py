@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from tests.e2e.fallback_models import write_models, write_refused
 from tests.support.projects import Project
 
@@ -118,5 +118,5 @@ def test_a_report_of_a_real_build_has_what_its_events_had_and_what_changed_since
 
 def read(project: Project, name: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((project.folder / name).read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema("report")).validate(document)
+    jsonschema.Draft202012Validator(read_schema("report")).validate(document)
     return document

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from epbuild.cache.location import toolchain_directory
+from epbuild.cache.location import find_toolchain_directory
 
 ROOT = Path(__file__).parents[2]
 _EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
@@ -66,7 +66,7 @@ class Ci:
         folder = self.scratch / f"job{self._jobs}"
         shutil.copytree(self.checkout, folder / "project")
         (folder / "temp").mkdir()
-        toolchains = folder / "toolchains" if job in self.bare else toolchain_directory()
+        toolchains = folder / "toolchains" if job in self.bare else find_toolchain_directory()
         kept = {name: value for name, value in os.environ.items() if not _VARIABLES_OF_CI.match(name)}
         own = {"EPBUILD_CACHE_DIR": str(folder / "store"), "EPBUILD_TOOLCHAIN_DIR": str(toolchains), "CI": "true"}
         return folder, {**kept, **own, **self.variables}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.engine.capacity import estimated_memory, memory_here
+from epbuild.engine.capacity import estimate_memory, get_memory
 
 GB = 10**9
 
@@ -20,7 +20,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_this_machine_has_a_memory_of_some_size() -> None:
-    found = memory_here()
+    found = get_memory()
     assert found is not None
     assert found > 100_000_000
 
@@ -37,11 +37,11 @@ def test_this_machine_has_a_memory_of_some_size() -> None:
 def test_a_containers_limit_counts_where_there_is_one(groups: Path, file: str, text: str, memory: int) -> None:
     (groups / file).parent.mkdir(exist_ok=True)
     (groups / file).write_text(text, encoding="ascii")
-    assert memory_here(groups) == memory
+    assert get_memory(groups) == memory
 
 
 def test_without_a_limit_the_machine_counts(groups: Path) -> None:
-    assert memory_here(groups) == 16 * GB
+    assert get_memory(groups) == 16 * GB
 
 
 def test_what_cannot_be_told_is_not_guessed(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,9 +49,9 @@ def test_what_cannot_be_told_is_not_guessed(groups: Path, monkeypatch: pytest.Mo
         raise ValueError(name)
 
     monkeypatch.setattr(os, "sysconf", unknown)
-    assert memory_here(groups) is None
+    assert get_memory(groups) is None
 
 
 @pytest.mark.parametrize(("weights", "peak"), [(500_000, 141_000_000), (2_250_000_000, 4_835_000_000)])
 def test_an_estimate_is_no_less_than_what_was_measured_and_not_far_above(weights: int, peak: int) -> None:
-    assert peak <= estimated_memory(weights) <= 1.5 * peak
+    assert peak <= estimate_memory(weights) <= 1.5 * peak

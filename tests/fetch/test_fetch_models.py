@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import EpbuildError
-from epbuild.fetch.models import Pins, RemoteModel, fetch_model, file_name
+from epbuild.fetch.models import Pins, RemoteModel, fetch_model, make_file_name
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.recipe.address import parse_address
 from tests.support.fake_fetcher import Arrivals
@@ -196,4 +196,4 @@ def test_models_with_one_name_do_not_get_in_each_others_way(server: FileServer, 
     ],
 )
 def test_a_remote_file_has_a_name_here_that_every_platform_takes(text: str, name: str) -> None:
-    assert file_name(parse_address(text)) == name
+    assert make_file_name(parse_address(text)) == name

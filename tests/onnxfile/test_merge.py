@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.errors import ChangeRefused, EpbuildError
 from epbuild.onnxfile.merge.connection import Connection, read_connections
-from epbuild.onnxfile.merge.merge import Merged, members_of, merge_models
+from epbuild.onnxfile.merge.merge import Merged, merge_models, read_members
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.wire import encode_varint
 from tests.onnxfile.context_models import OPENVINO, QNN, compiled, context, files, value, write
@@ -507,7 +507,7 @@ def test_connections_are_read_with_dots_and_equals_signs_in_names(tmp_path: Path
     outputs, inputs = ["y", "p=q", "h.0"], ["y", "i.0"]
     first = write(tmp_path / "a.v1.onnx", [context(["x"], outputs)], [value("x")], [value(name) for name in outputs])
     second = write(tmp_path / "b.onnx", [context(inputs, ["z"])], [value(name) for name in inputs], [value("z")])
-    assert read_connections([text], members_of([first, second])) == [expected]
+    assert read_connections([text], read_members([first, second])) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -521,7 +521,7 @@ def test_connections_are_read_with_dots_and_equals_signs_in_names(tmp_path: Path
 )
 def test_a_connection_that_names_nothing_is_told_with_what_there_is(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ChangeRefused) as refused:
-        read_connections([text], members_of(pair(tmp_path)))
+        read_connections([text], read_members(pair(tmp_path)))
     assert words in refused.value.problems[0].text
 
 
@@ -529,5 +529,5 @@ def test_a_connection_with_two_meanings_is_not_guessed(tmp_path: Path) -> None:
     model = compiled(tmp_path / "a.onnx", "y", "y_", node="n")
     twin = write(tmp_path / "twin/a.onnx", [context(["y"], ["y_"])], [value("y")], [value("y_")])
     with pytest.raises(ChangeRefused, match="is ambiguous"):
-        read_connections(["a.y_=a.y"], members_of([model, twin]))
-    assert read_connections(["1.y_=2.y"], members_of([model, twin])) == [Connection(0, "y_", 1, "y")]
+        read_connections(["a.y_=a.y"], read_members([model, twin]))
+    assert read_connections(["1.y_=2.y"], read_members([model, twin])) == [Connection(0, "y_", 1, "y")]

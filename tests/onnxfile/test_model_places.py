@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from epbuild.onnxfile.read.places import model_places
+from epbuild.onnxfile.read.places import find_model_places
 from epbuild.onnxfile.read.wire import MalformedModel
 from tests.onnxfile.context_models import QNN, compiled, value
 from tests.onnxfile.models import external_tensor, if_node, subgraph
@@ -18,7 +18,7 @@ from tests.onnxfile.models import external_tensor, if_node, subgraph
 
 def places_of(path: Path) -> dict[str, bytes]:
     content = path.read_bytes()
-    return {place.title: content[place.start : place.start + place.size] for place in model_places(path)}
+    return {place.title: content[place.start : place.start + place.size] for place in find_model_places(path)}
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_an_embedded_context_begins_at_its_first_byte_and_ends_with_its_last(tmp
 
 
 def test_places_come_in_the_order_of_the_file_and_share_no_byte_and_no_title(model: Path) -> None:
-    found = model_places(model)
+    found = find_model_places(model)
     assert all(first.start + first.size <= second.start for first, second in pairwise(found))
     assert found[-1].start + found[-1].size <= model.stat().st_size
     assert len({place.title for place in found}) == len(found)
@@ -81,14 +81,14 @@ def test_several_of_one_title_are_told_apart(tmp_path: Path) -> None:
 def test_what_is_no_model_is_refused_rather_than_guessed_at(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(MalformedModel):
-        model_places(tmp_path / "model.onnx")
+        find_model_places(tmp_path / "model.onnx")
 
 
 def test_a_model_with_too_many_places_is_refused_instead_of_held_in_memory(model: Path) -> None:
-    places = model_places(model)
-    assert model_places(model, most=len(places)) == places
+    places = find_model_places(model)
+    assert find_model_places(model, most=len(places)) == places
     with pytest.raises(MalformedModel, match="more than"):
-        model_places(model, most=len(places) - 1)
+        find_model_places(model, most=len(places) - 1)
 
 
 def test_a_field_that_onnx_does_not_know_yet_is_told_by_its_number(tmp_path: Path) -> None:

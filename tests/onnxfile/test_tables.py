@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.onnxfile.read.tables import table_sizes
+from epbuild.onnxfile.read.tables import find_table_sizes
 
 
 def write(path: Path, nodes: list[Any], **initializers: Any) -> Path:
@@ -78,4 +78,4 @@ def test_the_rows_of_a_table_are_those_that_its_gather_takes(tmp_path: Path, nod
     shape, place = np.array([4], np.int64), np.int64(0)
     codes, scale = np.zeros((9, 3), np.uint8), np.float32(0.1)
     path = write(tmp_path / "m.onnx", nodes, words=WORDS, shape=shape, place=place, codes=codes, scale=scale)
-    assert table_sizes(path) == found
+    assert find_table_sizes(path) == found

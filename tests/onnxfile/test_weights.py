@@ -9,7 +9,7 @@ import numpy
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.onnxfile.read.weights import _SAMPLE, Weight, WeightBytes, count_weights, most_in_common, read_weights
+from epbuild.onnxfile.read.weights import _SAMPLE, Weight, WeightBytes, count_weights, estimate_common_bytes, read_weights
 from epbuild.onnxfile.read.wire import MalformedModel
 from tests.onnxfile.models import if_node, model, subgraph
 
@@ -60,13 +60,13 @@ def external(path: Path, *seeds: int, length: bool = True) -> tuple[Weight, ...]
 def test_models_with_other_weights_of_equal_names_and_shapes_share_nothing(tmp_path: Path) -> None:
     one, other = initialized(tmp_path / "a.onnx", 1, 2), initialized(tmp_path / "b.onnx", 3, 4)
     assert count_weights([one, other]) == WeightBytes(4 * SIZE, 4 * SIZE)
-    assert most_in_common({"a": one, "b": other}) == {"a": (0, 2 * SIZE), "b": (0, 2 * SIZE)}
+    assert estimate_common_bytes({"a": one, "b": other}) == {"a": (0, 2 * SIZE), "b": (0, 2 * SIZE)}
 
 
 def test_equal_weights_are_in_common_whatever_they_are_called(tmp_path: Path) -> None:
     one, other = initialized(tmp_path / "a.onnx", 1, 2, 3), initialized(tmp_path / "b.onnx", 4, 1, prefix="v")
     assert count_weights([one, other]) == WeightBytes(5 * SIZE, 4 * SIZE)
-    assert most_in_common({"a": one, "b": other}) == {"a": (SIZE, 3 * SIZE), "b": (SIZE, 2 * SIZE)}
+    assert estimate_common_bytes({"a": one, "b": other}) == {"a": (SIZE, 3 * SIZE), "b": (SIZE, 2 * SIZE)}
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_weights_in_nodes_are_the_same_as_initializers_and_external_data(tmp_pat
         external(tmp_path / "d.onnx", 1, length=False),
     ):
         assert count_weights([inside, other]) == WeightBytes(2 * SIZE, SIZE)
-        assert most_in_common({"a": inside, "b": other})["b"] == (SIZE, SIZE)
+        assert estimate_common_bytes({"a": inside, "b": other})["b"] == (SIZE, SIZE)
 
 
 def test_a_content_that_one_model_has_twice_is_in_common_with_nobody(tmp_path: Path) -> None:
     one, other = initialized(tmp_path / "a.onnx", 1, 1), initialized(tmp_path / "b.onnx", 2)
     assert count_weights([one, other]) == WeightBytes(2 * SIZE, 2 * SIZE)
-    assert most_in_common({"a": one, "b": other})["a"] == (0, 2 * SIZE)
+    assert estimate_common_bytes({"a": one, "b": other})["a"] == (0, 2 * SIZE)
 
 
 def test_contents_that_begin_alike_are_compared_whole(tmp_path: Path) -> None:
@@ -104,13 +104,13 @@ def test_contents_that_begin_alike_are_compared_whole(tmp_path: Path) -> None:
         made = model([constant(numpy_helper.from_array(values))])
         models.append(written(tmp_path / f"{number}.onnx", made))
     assert count_weights(models) == WeightBytes(2 * SIZE, 2 * SIZE)
-    assert most_in_common(dict(zip("ab", models, strict=True))) == {"a": (SIZE, SIZE), "b": (SIZE, SIZE)}
+    assert estimate_common_bytes(dict(zip("ab", models, strict=True))) == {"a": (SIZE, SIZE), "b": (SIZE, SIZE)}
 
 
 def test_integers_in_typed_fields_may_be_equal_to_anything(tmp_path: Path) -> None:
     numbers = helper.make_tensor("t", TensorProto.INT64, [100], list(range(100)))
     one = written(tmp_path / "a.onnx", model([constant(numbers)]))
-    most, total = most_in_common({"a": one, "b": initialized(tmp_path / "b.onnx", 1)})["a"]
+    most, total = estimate_common_bytes({"a": one, "b": initialized(tmp_path / "b.onnx", 1)})["a"]
     assert most == total > 0
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.onnxfile.read.wire import FIXED32, FIXED64, MalformedModel, WireReader, encode_varint, integer
+from epbuild.onnxfile.read.wire import FIXED32, FIXED64, MalformedModel, WireReader, encode_varint, read_integer
 
 
 def reader(data: bytes) -> WireReader:
@@ -64,7 +64,7 @@ def test_a_field_of_another_wire_type_is_refused_instead_of_read_as_something_el
     with pytest.raises(MalformedModel, match="wire type 0 instead of 2, at byte 0"):
         wire.message(number)
     with pytest.raises(MalformedModel, match="wire type 2 instead of 0, at byte 2"):
-        integer(text)
+        read_integer(text)
 
 
 def test_fields_stay_right_when_other_places_are_read_between_them() -> None:

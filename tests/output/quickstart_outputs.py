@@ -15,8 +15,8 @@ from epbuild.archive.artifact import FileEntry
 from epbuild.core.digest import Blob
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.output.manifest import ManifestModel
-from epbuild.output.materials import RecipeFiles, recipe_file
-from epbuild.plan.key import action_key
+from epbuild.output.materials import RecipeFiles, describe_recipe_file
+from epbuild.plan.key import compute_action_key
 from epbuild.plan.made import Made
 from epbuild.plan.planner import make_plan
 from epbuild.plan.request import compile_document
@@ -24,7 +24,7 @@ from epbuild.plan.result import CompileResult, Measurements
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.load import load
 from epbuild.toolchain.fingerprint import Fingerprint
-from epbuild.verify.signature import signature
+from epbuild.verify.signature import get_signature
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 DECODER = "share:decoder/snapdragon-SM8750"
@@ -65,7 +65,7 @@ def quickstart() -> Output:
         )
     }
     return Output(
-        recipe=RecipeFiles("quickstart", (recipe_file(RECIPE, RECIPE.parent, sha256(RECIPE)),)),
+        recipe=RecipeFiles("quickstart", (describe_recipe_file(RECIPE, RECIPE.parent, sha256(RECIPE)),)),
         built=tuple(built.values()),
         models=models,
         contents=(
@@ -88,7 +88,7 @@ def _built(group: SessionGroup) -> Made:
     digests = {path: sha256(path) for path in group.files}
     document = compile_document(group, digests, FINGERPRINT.document(MODULES, {"cpu": CPU}))
     result = CompileResult({}, Blob("ab" * 32, 0), Measurements(0.0, {}, None), ())
-    return Made(group, action_key(document), document, result)
+    return Made(group, compute_action_key(document), document, result)
 
 
 def with_source(built: Made, path: str) -> Made:
@@ -103,7 +103,7 @@ def _listed(group: SessionGroup, name: str, key: str, binary: str) -> ManifestMo
     source: dict[str, Any] = {
         "sha256": sha256(member.graph),
         "external_data": external,
-        **msgspec.to_builtins(signature(read_header(member.graph))),
+        **msgspec.to_builtins(get_signature(read_header(member.graph))),
     }
     return ManifestModel(
         name=name,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from epbuild.archive.artifact import FileEntry
-from epbuild.output.bom import BomModel, bill, list_base_models, list_compiled_models
+from epbuild.output.bom import BomModel, build_bill, list_base_models, list_compiled_models
 from epbuild.output.manifest import ManifestModel
 from epbuild.output.materials import gather
 from epbuild.plan.made import Made
@@ -39,7 +39,7 @@ def made(
     built: Iterable[Made] | None = None,
 ) -> dict[str, Any]:
     output = quickstart()
-    text = bill(
+    text = build_bill(
         gather(output.recipe, output.built if built is None else built),
         models() if emitted is None else emitted,
         output.contents if contents is None else contents,
@@ -210,8 +210,8 @@ def test_the_files_of_options_are_needed_by_what_was_compiled_with_them() -> Non
 @given(st.permutations(quickstart().built), st.permutations(models()), st.permutations(quickstart().contents))
 def test_what_has_no_order_does_not_change_it(built: list[Made], emitted: list[BomModel], contents: list[FileEntry]) -> None:
     output = quickstart()
-    expected = bill(gather(output.recipe, output.built), models(), output.contents, name=NAME).data
-    assert bill(gather(output.recipe, built), emitted, contents, name=NAME).data == expected
+    expected = build_bill(gather(output.recipe, output.built), models(), output.contents, name=NAME).data
+    assert build_bill(gather(output.recipe, built), emitted, contents, name=NAME).data == expected
 
 
 def test_a_bill_has_the_serial_number_of_its_content() -> None:

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from epbuild.cli.app import execute
-from epbuild.core.schemas import schema
-from epbuild.survey.snapshot import answer, memo_place, snapshots_of
+from epbuild.core.schemas import read_schema
+from epbuild.survey.snapshot import answer, get_memo_path, list_snapshots
 from tests.output.test_every_field import CASES, FEW, Case, Checkout, base_recipe, edited
 from tests.support.gate import sampled
 from tests.support.recipe_edits import Document, edits_of
@@ -109,8 +109,8 @@ class Incremental:
         with at_home(self.checkout, self.monkeypatch):
             assert said("run", "-j1")[0] == 0
             assert said("run", "-j1")[0] == 0
-            assert snapshots_of("epbuild.yaml")
-            assert Path(str(memo_place("epbuild.yaml", ()))).exists()
+            assert list_snapshots("epbuild.yaml")
+            assert Path(str(get_memo_path("epbuild.yaml", ()))).exists()
 
     def edit(self, recipe: Document) -> None:
         """Edit the recipe, and compare all answers with those without a snapshot and a memo, and from nothing."""
@@ -223,7 +223,7 @@ def incremental(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: dict[str
 def test_the_kinds_of_edits_cover_every_section_and_are_many() -> None:
     sections = {kind.partition(":")[0].partition(".")[0].removesuffix("[]") for kind in KINDS}
     assert sections >= {"name", "description", "vars", "toolchains", "models", "targets", "groups", "outputs"}
-    assert sections | {name.partition(".")[0].removesuffix("[]") for name in CASES} == set(schema("recipe")["properties"])
+    assert sections | {name.partition(".")[0].removesuffix("[]") for name in CASES} == set(read_schema("recipe")["properties"])
     assert len(KINDS) >= 31
 
 

@@ -27,7 +27,7 @@ from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import METRICS
 from epbuild.commands.plan import survey
 from epbuild.compile import executor
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.publish.registry.client import Pushed
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment
@@ -451,7 +451,7 @@ OF_FILES = {
 
 def fields_of(node: Mapping[str, Any], place: str = "") -> Iterator[str]:
     """The places in a recipe where one value may stand, as its schema has them."""
-    document = schema("recipe")
+    document = read_schema("recipe")
     while "$ref" in node:
         node = document["$defs"][node["$ref"].removeprefix("#/$defs/")]
     kinds = node.get("type", [])
@@ -469,7 +469,7 @@ def fields_of(node: Mapping[str, Any], place: str = "") -> Iterator[str]:
 
 
 def test_every_field_of_the_schema_says_here_how_it_is_changed() -> None:
-    assert sorted(CASES) == sorted(set(fields_of(schema("recipe"))))
+    assert sorted(CASES) == sorted(set(fields_of(read_schema("recipe"))))
 
 
 class Checkout(Workshop):

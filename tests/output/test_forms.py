@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from epbuild.archive.formats import FORMATS
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.output.tree import LAYOUTS
 from epbuild.recipe.model import ArchiveFormat, Layout
 from epbuild.recipe.outputs import ARCHIVE_FORMS, LAYOUT_FORMS
@@ -13,7 +13,7 @@ from epbuild.recipe.outputs import ARCHIVE_FORMS, LAYOUT_FORMS
 
 def asked(name: str) -> set[str]:
     """The values that the schema of recipes has for a field of an output."""
-    found = schema("recipe")["$defs"]["output"]["properties"][name]
+    found = read_schema("recipe")["$defs"]["output"]["properties"][name]
     return set((found if "enum" in found else found["properties"]["format"])["enum"])
 
 

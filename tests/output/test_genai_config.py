@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import BUILT_IN
-from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
+from epbuild.output.genai import GenaiError, Stage, build_genai_config, check_base, check_stages
 
 KEYS = tuple(f"past_{kind}_{layer}" for layer in range(2) for kind in ("key", "value"))
 PRESENT = tuple(name.replace("past", "present") for name in KEYS)
@@ -47,7 +47,7 @@ LM_HEAD = Stage("lm_head", "lm_head", "lm_head.onnx", ("output_hidden_states",),
 
 
 def written(base: dict[str, Any], *stages: Stage) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(genai_config(base, stages).data)
+    document: dict[str, Any] = json.loads(build_genai_config(base, stages).data)
     return document
 
 
@@ -102,11 +102,11 @@ def test_embeddings_run_first_and_the_head_last_whatever_the_order_of_the_roles(
 def test_a_configuration_that_is_made_again_has_the_same_bytes() -> None:
     options = {"backend_type": "htp", "soc_model": "SM8750"}
     other = replace(PREFILL, provider_options=[("QNNExecutionProvider", options), ("CPUExecutionProvider", {})])
-    assert genai_config(BASE, [PREFILL, DECODE]).data == genai_config(copy.deepcopy(BASE), [DECODE, other]).data
+    assert build_genai_config(BASE, [PREFILL, DECODE]).data == build_genai_config(copy.deepcopy(BASE), [DECODE, other]).data
 
 
 def test_letters_beyond_ascii_are_written_as_they_are_since_genai_reads_no_escapes() -> None:
-    assert "ü".encode() in genai_config(changed(lambda model: model.update(tokenizer_dir="ü")), [PREFILL, DECODE]).data
+    assert "ü".encode() in build_genai_config(changed(lambda model: model.update(tokenizer_dir="ü")), [PREFILL, DECODE]).data
 
 
 def test_eps_are_named_as_genai_names_them() -> None:
@@ -142,7 +142,7 @@ def test_a_base_that_genai_would_not_run_is_told_of_before_anything_is_written(
     base = changed(change)
     assert check_base(base) == [sentence]
     with pytest.raises(GenaiError) as caught:
-        genai_config(base, [PREFILL, DECODE])
+        build_genai_config(base, [PREFILL, DECODE])
     assert caught.value.sentences == (sentence,)
 
 
@@ -186,7 +186,7 @@ UNCACHED = (
 def test_stages_with_which_genai_fails_or_silently_computes_nonsense_are_refused(second: Stage, sentence: str) -> None:
     assert sentence in check_stages(BASE, [PREFILL, second])
     with pytest.raises(GenaiError) as caught:
-        genai_config(BASE, [PREFILL, second])
+        build_genai_config(BASE, [PREFILL, second])
     assert sentence in caught.value.sentences
 
 

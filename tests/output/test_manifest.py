@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.archive.artifact import FileEntry
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.output.existing import read_listed_files
 from epbuild.output.manifest import ManifestModel, PartManifest
 
 DIGEST = "ab" * 32
-SCHEMA = schema("manifest")
+SCHEMA = read_schema("manifest")
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 NODE = {

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.diff.difference import compare
 from epbuild.engine.events import StepFailed, StepFinished, StepOutput
 from epbuild.onnxfile.read.headers import read_header
@@ -194,7 +194,7 @@ def test_a_failed_merge_names_the_recipes_models_and_keeps_the_output(
 
 def test_the_manifest_tells_of_the_merged_model_and_of_the_source_of_each_member(merged: Workshop) -> None:
     document = manifest(merged)
-    jsonschema.Draft202012Validator(schema("manifest")).validate(document)
+    jsonschema.Draft202012Validator(read_schema("manifest")).validate(document)
     [model] = document["models"]
     assert (model["name"], model["file"], len(model["ep_context_nodes"]), model["fallback_nodes"]) == ("llm", MODEL, 2, 2)
     assert "source" not in model
@@ -210,7 +210,7 @@ def test_the_manifest_tells_of_the_merged_model_and_of_the_source_of_each_member
 def test_a_model_has_one_source_or_those_of_its_members(merged: Workshop, change: Callable[[Any], Any]) -> None:
     document = manifest(merged)
     change(document["models"][0])
-    assert not jsonschema.Draft202012Validator(schema("manifest")).is_valid(document)
+    assert not jsonschema.Draft202012Validator(read_schema("manifest")).is_valid(document)
 
 
 def test_the_output_verifies_and_a_flipped_byte_of_either_binary_is_found(merged: Workshop) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from epbuild.archive.artifact import FileEntry
 from epbuild.output.tree import OutputTree, plan_output
-from epbuild.plan.key import action_key
+from epbuild.plan.key import compute_action_key
 from epbuild.plan.outputs import PROVENANCE
 from epbuild.recipe.load import load
 from epbuild.survey.status import Survey
@@ -46,7 +46,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 def test_the_key_is_the_digest_of_the_key_document_and_the_one_that_builds_record(built: Workshop) -> None:
     for tree in trees(built):
-        assert tree.key == action_key(dict(tree.key_document)) == built.record(tree.emission.id).action_key
+        assert tree.key == compute_action_key(dict(tree.key_document)) == built.record(tree.emission.id).action_key
 
 
 def test_a_tree_names_every_file_that_is_written_and_no_other(built: Workshop) -> None:

@@ -13,8 +13,15 @@ from epbuild.archive.artifact import FileEntry, Role
 from epbuild.core.digest import Blob
 from epbuild.output.assets import share_files
 from epbuild.output.files import OutputFile
-from epbuild.output.inference import for_inference
-from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, asset_uri, check_package, package_manifest, resolve
+from epbuild.output.inference import select_inference_options
+from epbuild.output.package_manifest import (
+    DATA_FOLDER,
+    PackageVariant,
+    build_package_manifest,
+    check_package,
+    make_asset_uri,
+    resolve,
+)
 
 FOLDER = "decoder/snapdragon-SM8750"
 CPU = "CPUExecutionProvider"
@@ -56,7 +63,7 @@ FILES = entries(*(content(f"{FOLDER}/{name}") for name in NAMES))
 
 def written(*variants: PackageVariant, files: list[FileEntry] | None = None, **more: Any) -> dict[str, Any]:
     whole = FILES if files is None else files
-    data = package_manifest(name="tiny", description="", variants=variants, recipe="tiny", files=whole, **more).data
+    data = build_package_manifest(name="tiny", description="", variants=variants, recipe="tiny", files=whole, **more).data
     assert data.endswith(b"}\n")
     document: dict[str, Any] = json.loads(data)
     return document
@@ -117,15 +124,15 @@ def test_a_package_that_is_made_again_has_the_same_manifest() -> None:
     one = compiled("prefill")
     other = replace(one, provider_options=reordered(dict(one.provider_options)))
     arguments: dict[str, Any] = {"name": "tiny", "description": "ü", "recipe": "tiny"}
-    first = package_manifest(variants=[one], files=FILES, **arguments).data
-    assert first == package_manifest(variants=[other], files=FILES[::-1], **arguments).data
+    first = build_package_manifest(variants=[one], files=FILES, **arguments).data
+    assert first == build_package_manifest(variants=[other], files=FILES[::-1], **arguments).data
     assert "ü".encode() in first
 
 
 def test_a_session_gets_the_options_of_its_compile_and_none_that_closes_the_package() -> None:
     options = {"session.disable_cpu_ep_fallback": "1", "session.collect_node_memory_stats_to_file": "stats.csv"}
     files = {"session.node_partition_config_file", "op_packages"}
-    found = for_inference(
+    found = select_inference_options(
         {**options, "session.node_partition_config_file": "in/cuts"},
         {"soc_model": "69", "op_packages": "Op:options/libOp.so:Provider", "profiling_level": "basic"},
         share=True,
@@ -140,7 +147,7 @@ def test_a_session_gets_the_options_of_its_compile_and_none_that_closes_the_pack
         "profiling_level": "it is only used for compiling",
         "session.node_partition_config_file": "it names a file on the machine that compiled",
     }
-    assert for_inference({}, {}, share=False).session_options == {}
+    assert select_inference_options({}, {}, share=False).session_options == {}
 
 
 def test_a_package_that_holds_what_it_promises_has_nothing_wrong() -> None:
@@ -190,8 +197,8 @@ def test_an_asset_is_called_after_the_names_and_the_bytes_of_its_files() -> None
     first, second = hashlib.sha256(b"1").hexdigest(), hashlib.sha256(b"2").hexdigest()
     lines = f"{second}  a/b\n{first}  c\n".encode()
     uri = f"sha256:{hashlib.sha256(lines).hexdigest()}"
-    assert asset_uri({"c": first, "a/b": second}) == uri
-    assert asset_uri({"c": first, "a/c": second}) != uri
+    assert make_asset_uri({"c": first, "a/b": second}) == uri
+    assert make_asset_uri({"c": first, "a/c": second}) != uri
     assert resolve("decoder/base", f"{uri}/x.onnx") == f"shared_assets/{uri.replace(':', '-')}/x.onnx"
     assert resolve("decoder/base", "x.onnx") == "decoder/base/x.onnx"
 
@@ -206,7 +213,7 @@ def test_weights_that_two_groups_ship_lie_in_the_package_once() -> None:
     ]
     variants = [base("prefill", "left/base"), base("decode", "left/base"), base("classifier", "right/base")]
     files, said = share_files(contents, variants)
-    uri = asset_uri({"weights.bin": contents[2].content.identity})
+    uri = make_asset_uri({"weights.bin": contents[2].content.identity})
     place = f"shared_assets/{uri.replace(':', '-')}/weights.bin"
     assert [file.path for file in files] == [
         "left/base/decode.onnx",
@@ -229,8 +236,8 @@ def test_a_model_of_two_groups_is_in_the_package_once_and_its_variants_have_fold
     variants = [replace(base("m", f"{group}/base", data=("w/weights.bin",)), component=group) for group in ("left", "right")]
     files, said = share_files(contents, variants)
     model, weights = (
-        asset_uri({"m.onnx": contents[0].content.identity}),
-        asset_uri({"w/weights.bin": contents[1].content.identity}),
+        make_asset_uri({"m.onnx": contents[0].content.identity}),
+        make_asset_uri({"w/weights.bin": contents[1].content.identity}),
     )
     assert {file.path for file in files} == {resolve("", f"{model}/m.onnx"), resolve("", f"{weights}/w/weights.bin")}
     assert {variant.model_file for variant in said} == {f"{model}/m.onnx"}

@@ -31,8 +31,8 @@ from epbuild.archive.artifact import FileEntry
 from epbuild.commands.plan import survey
 from epbuild.commands.run import run
 from epbuild.engine.events import NoProgress
-from epbuild.output.materials import Distribution, InputFile, Materials, RecipeFiles, gather, recipe_file
-from epbuild.output.provenance import statement
+from epbuild.output.materials import Distribution, InputFile, Materials, RecipeFiles, describe_recipe_file, gather
+from epbuild.output.provenance import build_statement
 from epbuild.plan.made import Made
 from epbuild.session.request import Request
 from tests.output.quickstart_outputs import CLASSIFIER, CPU, DECODER, LIBRARY, RECIPE, quickstart, sha256, with_source
@@ -48,7 +48,7 @@ def materials() -> Materials:
 
 
 def document(found: Materials | None = None, **more: Any) -> dict[str, Any]:
-    text = statement(found or materials(), SUBJECTS, invocation=INVOCATION, **more).data
+    text = build_statement(found or materials(), SUBJECTS, invocation=INVOCATION, **more).data
     read: dict[str, Any] = json.loads(text)
     return read
 
@@ -91,7 +91,7 @@ def assert_official(text: bytes) -> None:
 
 def test_the_official_reader_takes_it_whole() -> None:
     found = gather(quickstart().recipe, quickstart().built, [InputFile("tokenizer.json", "aa" * 32)])
-    assert_official(statement(found, SUBJECTS, invocation=INVOCATION, output={"layout": "directory"}).data)
+    assert_official(build_statement(found, SUBJECTS, invocation=INVOCATION, output={"layout": "directory"}).data)
 
 
 def test_it_is_about_the_files_that_were_made() -> None:
@@ -168,7 +168,10 @@ def test_it_leads_to_the_actions_and_to_the_builder() -> None:
 def test_what_has_no_order_does_not_change_it(built: list[Made], subjects: list[FileEntry], reverse: bool) -> None:
     turned = [replace(item, document=_turned(item.document) if reverse else item.document) for item in built]
     found = gather(quickstart().recipe, turned)
-    assert statement(found, subjects, invocation=INVOCATION).data == statement(materials(), SUBJECTS, invocation=INVOCATION).data
+    assert (
+        build_statement(found, subjects, invocation=INVOCATION).data
+        == build_statement(materials(), SUBJECTS, invocation=INVOCATION).data
+    )
 
 
 def _turned(value: Any) -> Any:
@@ -195,13 +198,13 @@ def test_what_differs_shows(part: str) -> None:
         item = replace(item, document={**item.document, "toolchain": {**toolchain, "libraries": {LIBRARY: "ee" * 32}}})
     else:
         subjects = (SUBJECTS[0], SUBJECTS[1]._replace(digest="ee" * 32))
-    before = statement(gather(output.recipe, [built(CLASSIFIER)]), SUBJECTS, invocation=INVOCATION).data
-    assert statement(gather(recipe, [item]), subjects, invocation=INVOCATION).data != before
+    before = build_statement(gather(output.recipe, [built(CLASSIFIER)]), SUBJECTS, invocation=INVOCATION).data
+    assert build_statement(gather(recipe, [item]), subjects, invocation=INVOCATION).data != before
 
 
 def test_the_cpu_of_the_host_is_not_told_though_a_key_may_depend_on_it() -> None:
     assert CPU in json.dumps(dict(built(DECODER).document))
-    assert CPU.encode() not in statement(materials(), SUBJECTS, invocation=INVOCATION).data
+    assert CPU.encode() not in build_statement(materials(), SUBJECTS, invocation=INVOCATION).data
 
 
 @pytest.mark.parametrize("path", ["/home/someone/models/net.onnx", r"C:\Users\someone\models\net.onnx"])
@@ -209,7 +212,7 @@ def test_where_a_folder_lies_on_one_machine_is_not_told(path: str) -> None:
     item = with_source(with_member(built(CLASSIFIER), 0, external={"net.bin": "0b" * 32}), path)
     found = gather(quickstart().recipe, [item])
     assert {("model", "net.onnx"), ("external-data", "net.bin")} <= dependencies(found).keys()
-    assert b"someone" not in statement(found, SUBJECTS, invocation=INVOCATION).data
+    assert b"someone" not in build_statement(found, SUBJECTS, invocation=INVOCATION).data
 
 
 @pytest.mark.parametrize(
@@ -230,7 +233,7 @@ def test_a_remote_model_is_named_by_its_address_without_what_may_be_secret(path:
     found = gather(quickstart().recipe, [item])
     assert dependencies(found)["model", "net.onnx"]["uri"] == graph
     assert dependencies(found)["external-data", "parts/net.bin"]["uri"] == data
-    assert b"secret" not in statement(found, SUBJECTS, invocation=INVOCATION).data
+    assert b"secret" not in build_statement(found, SUBJECTS, invocation=INVOCATION).data
     assert definition(found)["externalParameters"]["builds"][0]["models"][0]["source"] == graph
 
 
@@ -265,7 +268,7 @@ def test_a_package_url_is_spelled_as_others_spell_it(version: str) -> None:
 
 
 def test_an_included_file_is_named_as_seen_from_the_recipe(tmp_path: Path) -> None:
-    assert recipe_file(tmp_path / "shared" / "base.yaml", tmp_path / "recipes", "aa" * 32).name == "../shared/base.yaml"
+    assert describe_recipe_file(tmp_path / "shared" / "base.yaml", tmp_path / "recipes", "aa" * 32).name == "../shared/base.yaml"
 
 
 @pytest.mark.gate
@@ -303,5 +306,5 @@ def _built_in(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> byt
     made = [status.made for status in survey(request).actions.values() if status.made is not None]
     (output,) = {path.parent for path in folder.rglob("dist/**/*") if path.is_file()}
     subjects = [FileEntry(path.name, "asset", 0, sha256(path)) for path in output.iterdir()]
-    found = gather(RecipeFiles("quickstart", (recipe_file(recipe, folder, sha256(recipe)),)), made)
-    return statement(found, subjects, invocation=made[0].key).data
+    found = gather(RecipeFiles("quickstart", (describe_recipe_file(recipe, folder, sha256(recipe)),)), made)
+    return build_statement(found, subjects, invocation=made[0].key).data

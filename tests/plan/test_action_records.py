@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from epbuild.commands.cache import check_cache
-from epbuild.commands.gc import blobs_of
-from epbuild.plan.result import action_records, is_action_record
+from epbuild.commands.gc import list_blobs
+from epbuild.plan.result import is_action_record, open_action_records
 from epbuild.report.terminal.store import NoBar
 from tests.support.fake_builds import Workshop
 
@@ -74,7 +74,7 @@ def test_a_record_whose_models_refer_to_what_it_does_not_have_is_none(built: Wor
     missing: dict[str, Any] = {"file": "lost.onnx", "binaries": {"lost.bin": "QNNExecutionProvider"}, "data": ["lost.data"]}
     record = changed(of(record_files(built.cache)[0]), ("result", "models", 0, key), missing[key])
     assert not is_action_record(record)
-    assert list(blobs_of(record)) == []
+    assert list(list_blobs(record)) == []
 
 
 def test_a_record_that_lacks_a_model_of_its_group_is_none(built: Workshop) -> None:
@@ -114,7 +114,7 @@ def test_no_record_of_another_shape_ends_a_build_even_if_its_digest_is_right(
     record = of(place)
     for number, at in enumerate(choice.sample([("result",), *(("result", *at) for at in places(record["result"]))], FLIPS)):
         other_type = [[]] if not isinstance(inner(record, at), list) else "text"
-        action_records(built.cache).put(place.stem, changed(record, at, choice.choice([None, True, other_type, ABSENT])))
+        open_action_records(built.cache).put(place.stem, changed(record, at, choice.choice([None, True, other_type, ABSENT])))
         other = built.checkout(tmp_path / f"checkout-{number}", monkeypatch)
         assert other.build().exit_code == 0, at
         shutil.rmtree(other.folder)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from epbuild.core.digest import file_digest
-from epbuild.core.safepath import real_path
-from epbuild.plan.request import HERE, compile_document, places, worker_document
+from epbuild.core.digest import hash_file
+from epbuild.core.safepath import resolve_links
+from epbuild.plan.request import HERE, build_worker_document, compile_document, resolve_places
 from epbuild.plan.steps import SessionGroup
 from tests.support.plan_recipes import RECIPE, TOOLCHAIN, edited, plan_of, write_models
 
@@ -38,12 +38,12 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> SessionGroup:
 
 @pytest.fixture
 def keyed(group: SessionGroup) -> dict[str, Any]:
-    return compile_document(group, {path: file_digest(path) for path in group.files}, TOOLCHAIN)
+    return compile_document(group, {path: hash_file(path) for path in group.files}, TOOLCHAIN)
 
 
 @pytest.fixture
 def sent(group: SessionGroup, keyed: dict[str, Any]) -> dict[str, Any]:
-    found = worker_document(group, keyed)
+    found = build_worker_document(group, keyed)
     del found[HERE]
     return found
 
@@ -79,7 +79,7 @@ def test_the_key_has_nothing_that_is_not_sent(keyed: dict[str, Any], sent: dict[
 
 
 def test_what_is_sent_beside_the_document_is_in_the_key_by_catalog_or_digest(group: SessionGroup) -> None:
-    here = places(group.target.eps, group.custom_ops)
+    here = resolve_places(group.target.eps, group.custom_ops)
     assert here.keys() == {"eps", "custom_ops", "node_log"}
     # The first two and the last are the catalog's, by its revision; a library is in the key by its digest, a name by the EP and its device.
     assert {key for ep in here["eps"] for key in ep} == {"kind", "module", "library", "registration", "prefer"}
@@ -92,5 +92,5 @@ def test_every_compile_setting_of_the_recipe_reaches_the_worker(sent: dict[str, 
 
 
 def test_the_document_has_no_path_of_this_machine(sent: dict[str, Any], group: SessionGroup) -> None:
-    folder = str(real_path(group.members[0].graph).parent)
+    folder = str(resolve_links(group.members[0].graph).parent)
     assert folder not in str(sent)

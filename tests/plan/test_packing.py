@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from epbuild.plan.packing import Bundle, make_bundles, pack, select_ids
 from epbuild.plan.selection import select_steps
-from epbuild.plan.shards import Shard, shard_steps
+from epbuild.plan.shards import Shard, select_shard
 from epbuild.plan.steps import Plan, Step
 from tests.support.actions_to_pack import Work, works
 from tests.support.plan_recipes import RECIPE, edited, write_models
@@ -34,10 +34,10 @@ def test_every_step_is_made_in_exactly_one_shard_and_each_finds_its_own_alone(
     plan = plan_of(actions)
     seen: list[str] = []
     for number in range(1, total + 1):
-        own = shard_steps(plan, Shard(number, total))
+        own = select_shard(plan, Shard(number, total))
         shuffled = list(actions.values())
         seed.shuffle(shuffled)
-        assert set(own) == set(shard_steps(plan_of({work.id: work for work in shuffled}), Shard(number, total)))
+        assert set(own) == set(select_shard(plan_of({work.id: work for work in shuffled}), Shard(number, total)))
         if own:
             selected, unmatched = select_steps(plan.steps, own)
             assert not unmatched
@@ -104,7 +104,7 @@ PREPARED = [
 def test_a_recipe_is_split_by_what_is_beside_it_and_publishing_is_left(total: int, tmp_path: Path) -> None:
     write_models(tmp_path)
     plan = recipe_plan(tmp_path, edited(RECIPE, *PREPARED))
-    parts = [shard_steps(plan, Shard(number, total)) for number in range(1, total + 1)]
+    parts = [select_shard(plan, Shard(number, total)) for number in range(1, total + 1)]
     made = [step.id for part in parts if part for step in select_steps(plan.steps, part)[0]]
     assert sorted(made) == sorted(step.id for step in plan.steps if step.kind != "emit")
     [one] = [part for part in parts if "share:decoder/phone" in part]

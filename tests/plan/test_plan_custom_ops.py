@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.plan.key import differences
+from epbuild.plan.key import describe_differences
 from epbuild.plan.steps import SessionGroup
 from tests.support.plan_recipes import RECIPE, document_of, edited, plan_of, problems_of, write_models
 from tests.support.recipe_texts import MARK, told
@@ -34,7 +34,7 @@ def planned(folder: Path, text: str, action: str = SHARED) -> SessionGroup:
 
 
 def changed(folder: Path, before: str, after: str) -> list[str]:
-    return differences(document_of(planned(folder, before)), document_of(planned(folder, after)))
+    return describe_differences(document_of(planned(folder, before)), document_of(planned(folder, after)))
 
 
 def test_every_session_has_the_operators_of_its_toolchain_once_each(workshop: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import PlanError, Position
-from epbuild.plan.key import action_key, differences
+from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.possible import find_obstacle
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
@@ -279,7 +279,7 @@ def test_a_file_that_a_session_key_names_is_staged_and_in_the_key(workshop: Path
     found = planned(workshop, text)
     assert found.session_options["session.node_partition_config_file"].startswith("options/session/")
     (workshop / "nodes.txt").write_text("two", encoding="utf-8")
-    assert len(differences(before, document(workshop, text))) == 1
+    assert len(describe_differences(before, document(workshop, text))) == 1
 
 
 def test_a_value_that_is_wrong_itself_is_not_blamed_for_combinations_as_well(workshop: Path) -> None:
@@ -659,8 +659,10 @@ def test_the_order_of_eps_is_part_of_what_is_compiled_and_told_as_such(workshop:
     swapped = TWO_EPS[:qnn] + TWO_EPS[openvino:] + TWO_EPS[qnn:openvino]
     before, after = (document(workshop, target(lines)) for lines in (TWO_EPS, swapped))
     names = "QNNExecutionProvider, OpenVINOExecutionProvider"
-    assert differences(before, after)[-1] == f"EP order changed: {names} -> OpenVINOExecutionProvider, QNNExecutionProvider"
-    assert action_key(before) != action_key(after)
+    assert (
+        describe_differences(before, after)[-1] == f"EP order changed: {names} -> OpenVINOExecutionProvider, QNNExecutionProvider"
+    )
+    assert compute_action_key(before) != compute_action_key(after)
 
 
 # -- Settings of one member --------------------------------------------------------------------------------------------
@@ -675,7 +677,7 @@ def test_a_member_with_settings_of_its_own_leaves_the_others_as_they_are(worksho
         "prefill": {"OpenVINOExecutionProvider": "prefill_openvino.bin"}
     }
     old, new = (document(workshop, recipe, "compile:vision/cpu/prefill") for recipe in (RECIPE, text))
-    assert action_key(old) == action_key(new), "the other member need not be compiled again"
+    assert compute_action_key(old) == compute_action_key(new), "the other member need not be compiled again"
 
 
 def test_one_member_that_embeds_keeps_its_group_from_sharing(workshop: Path) -> None:
@@ -721,7 +723,7 @@ def test_a_fetched_model_has_the_key_of_the_same_model_on_disk(workshop: Path) -
     here = workshop / "models" / "classifier.onnx"
     remote = plan_of(workshop, edited(RECIPE, REMOTE), locate=Asked(here)).session_groups[ACTION]
     assert remote.members[0].files == (here,)
-    assert action_key(document_of(remote)) == action_key(document(workshop, RECIPE))
+    assert compute_action_key(document_of(remote)) == compute_action_key(document(workshop, RECIPE))
 
 
 def test_a_fetched_file_that_is_no_model_is_told_at_its_address(workshop: Path) -> None:
@@ -755,9 +757,9 @@ def test_a_changed_option_file_or_library_compiles_again_and_is_named(workshop: 
     before = document(workshop, contoso())
     (workshop / file).write_bytes(b"changed")
     after = document(workshop, contoso())
-    (sentence,) = differences(before, after)
+    (sentence,) = describe_differences(before, after)
     assert sentence.startswith(f"{subject} changed: ")
-    assert action_key(before) != action_key(after)
+    assert compute_action_key(before) != compute_action_key(after)
 
 
 def test_an_option_file_that_moves_keeps_its_key_and_one_that_is_renamed_does_not(workshop: Path) -> None:
@@ -766,9 +768,9 @@ def test_an_option_file_that_moves_keeps_its_key_and_one_that_is_renamed_does_no
     before = document(workshop, contoso())
     moved = document(workshop, contoso(("tables/t.json", "moved/t.json")))
     renamed = document(workshop, contoso(("tables/t.json", "tables/u.json")))
-    assert differences(before, moved) == []
+    assert describe_differences(before, moved) == []
     place = "options/contoso/table/0"
-    assert differences(before, renamed) == [
+    assert describe_differences(before, renamed) == [
         f"option table of ContosoExecutionProvider changed: {place}/t.json -> {place}/u.json"
     ], "the EP sees the name"
 
@@ -782,8 +784,8 @@ def test_a_file_that_changes_no_output_is_not_in_the_key(workshop: Path) -> None
 
 def test_another_value_of_an_environment_variable_compiles_again_and_is_named(workshop: Path) -> None:
     before, after = (document(workshop, target(f"{TARGET}    environment: {{TRACE_FILE: {value}}}\n")) for value in "12")
-    assert differences(before, after) == ["environment variable TRACE_FILE changed: 1 -> 2"]
-    assert action_key(before) != action_key(after)
+    assert describe_differences(before, after) == ["environment variable TRACE_FILE changed: 1 -> 2"]
+    assert compute_action_key(before) != compute_action_key(after)
 
 
 def test_a_virtual_device_is_part_of_what_is_compiled(workshop: Path) -> None:
@@ -791,19 +793,19 @@ def test_a_virtual_device_is_part_of_what_is_compiled(workshop: Path) -> None:
         document(workshop, target(f"    ep: OpenVINOExecutionProvider\n    device: {{virtual: {virtual}}}\n", PLUGIN))
         for virtual in ("false", "true")
     )
-    assert differences(before, after) == ["OpenVINOExecutionProvider: device virtual changed: false -> true"]
-    assert action_key(before) != action_key(after)
+    assert describe_differences(before, after) == ["OpenVINOExecutionProvider: device virtual changed: false -> true"]
+    assert compute_action_key(before) != compute_action_key(after)
 
 
 def test_what_goes_unchecked_is_in_the_key(workshop: Path) -> None:
     escape = "    allow_unknown_options: true\n    allow_unknown_session_keys: true\n"
     before = document(workshop, target(TARGET + escape))
     after = document(workshop, target(f"{TARGET}      brand_new: 1\n    session_options: {{session.new: 1}}\n{escape}"))
-    assert sorted(differences(before, after)) == [
+    assert sorted(describe_differences(before, after)) == [
         "option brand_new of OpenVINOExecutionProvider added: 1",
         "session key session.new added: 1",
     ]
-    assert differences(document(workshop, RECIPE), before) == [], "to allow it changes nothing by itself"
+    assert describe_differences(document(workshop, RECIPE), before) == [], "to allow it changes nothing by itself"
 
 
 def shuffled(value: Any, order: random.Random) -> Any:
@@ -868,7 +870,7 @@ def test_the_order_of_a_recipes_keys_never_changes_an_action_key(seed: int) -> N
             plan_of(folder, json.dumps(recipe, sort_keys=False)).session_groups  # JSON is YAML
             for recipe in (WHOLE, shuffled(WHOLE, random.Random(seed)))
         ]
-        keys = [{name: action_key(document_of(group)) for name, group in groups.items()} for groups in plans]
+        keys = [{name: compute_action_key(document_of(group)) for name, group in groups.items()} for groups in plans]
     assert keys[0] == keys[1]
     assert len(keys[0]) == 2
     assert len(set(keys[0].values())) == 2, "and different actions have different keys"

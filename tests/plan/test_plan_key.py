@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from epbuild.catalog.catalog import session_keys
-from epbuild.core.canonical import canonical_json
-from epbuild.plan.key import Change, action_key, changes, differences
+from epbuild.catalog.catalog import list_session_keys
+from epbuild.core.canonical import encode_canonical
+from epbuild.plan.key import Change, compare_documents, compute_action_key, describe_differences
 from tests.support.plan_recipes import RECIPE, TOOLCHAIN, document_of, edited, plan_of, write_model, write_models
 
 SHARED = "share:decoder/phone"
@@ -36,8 +36,8 @@ def document(folder: Path, text: str = RECIPE, action: str = SHARED, toolchain: 
 def changed(folder: Path, before: str, after: str, action: str = SHARED, now: str | None = None) -> list[str]:
     """Return the reasons of `action` after an edit of the recipe. `now` is the action's new id, if the edit changes it."""
     old, new = document(folder, before, action), document(folder, after, now or action)
-    found = differences(old, new)
-    assert (action_key(old) == action_key(new)) == (not found), "whether and why must agree"
+    found = describe_differences(old, new)
+    assert (compute_action_key(old) == compute_action_key(new)) == (not found), "whether and why must agree"
     assert json.loads(json.dumps(old)) == old, "a record keeps the document as JSON"
     return found
 
@@ -53,7 +53,7 @@ def test_another_checkout_has_the_same_keys(tmp_path: Path) -> None:
         write_models(folder)
         documents.append(document(folder))
     assert documents[0] == documents[1]
-    assert action_key(documents[0]) == action_key(documents[1])
+    assert compute_action_key(documents[0]) == compute_action_key(documents[1])
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_moving_and_renaming_a_models_file_compiles_nothing(workshop: Path) -> N
     (workshop / "models" / "prefill.onnx").rename(workshop / "moved" / "part-1.onnx")
     before = document_of(plan_of(workshop, RECIPE.replace("models/prefill", "moved/part-1")).session_groups[SHARED])
     write_models(workshop)
-    assert differences(before, document(workshop)) == []
+    assert describe_differences(before, document(workshop)) == []
 
 
 @given(
@@ -125,7 +125,7 @@ def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) 
     options = "      backend_type: htp\n      soc_model: SM8750\n"
     with tempfile.TemporaryDirectory() as folder:
         write_models(Path(folder))
-        keys = [action_key(document(Path(folder), edited(RECIPE, (options, text)))) for text in (lines, sorted_lines)]
+        keys = [compute_action_key(document(Path(folder), edited(RECIPE, (options, text)))) for text in (lines, sorted_lines)]
     assert keys[0] == keys[1]
 
 
@@ -264,8 +264,8 @@ def test_a_changed_graph_is_reported_by_model_with_the_digests_of_sha256sum(work
     write_model(workshop / "models" / "prefill.onnx", weights={"shared": [4], "prefill.only": [2]}, value=1.0)
     after = document(workshop)
     old, new = (doc["members"][0]["graph"][:8] for doc in (before, after))
-    assert differences(before, after) == [f"model prefill changed: {old} -> {new}"]
-    assert action_key(before) != action_key(after)
+    assert describe_differences(before, after) == [f"model prefill changed: {old} -> {new}"]
+    assert compute_action_key(before) != compute_action_key(after)
 
 
 def test_changed_external_data_is_told_by_its_model_and_location(workshop: Path) -> None:
@@ -273,8 +273,8 @@ def test_changed_external_data_is_told_by_its_model_and_location(workshop: Path)
     (workshop / "models" / "decode.bin").write_bytes(b"x" * 16)
     after = document(workshop)
     old, new = (doc["members"][1]["external"]["decode.bin"][:8] for doc in (before, after))
-    assert differences(before, after) == [f"model decode: external data decode.bin changed: {old} -> {new}"]
-    assert action_key(before) != action_key(after)
+    assert describe_differences(before, after) == [f"model decode: external data decode.bin changed: {old} -> {new}"]
+    assert compute_action_key(before) != compute_action_key(after)
 
 
 @pytest.mark.parametrize(
@@ -307,8 +307,8 @@ def test_a_change_of_the_toolchain_is_told_by_its_package_or_library(
     else:
         table[last] = value
     before, after = document(workshop), document(workshop, toolchain=toolchain)
-    assert differences(before, after) == [sentence]
-    assert action_key(before) != action_key(after)
+    assert describe_differences(before, after) == [sentence]
+    assert compute_action_key(before) != compute_action_key(after)
 
 
 def test_a_better_catalog_compiles_again_and_says_that_it_was_the_catalog(workshop: Path) -> None:
@@ -318,19 +318,19 @@ def test_a_better_catalog_compiles_again_and_says_that_it_was_the_catalog(worksh
     better = replace(ep, entry=entry)
     newer = replace(group, target=replace(group.target, eps=(better,)))
     before, after = document_of(group), document_of(newer)
-    assert differences(before, after) == [
+    assert describe_differences(before, after) == [
         f"epbuild's catalog of QNNExecutionProvider changed: {ep.entry.digest[:8]} -> {entry.digest[:8]}"
     ]
-    assert action_key(before) != action_key(after)
+    assert compute_action_key(before) != compute_action_key(after)
 
 
 def test_better_knowledge_of_session_keys_compiles_again(workshop: Path) -> None:
     now = document_of(plan_of(workshop).session_groups[SHARED])
-    revision = session_keys().revision
+    revision = list_session_keys().revision
     assert now["catalog"]["session"] == revision
     before = {**now, "catalog": {**now["catalog"], "session": revision - 1}}
-    assert action_key(before) != action_key(now)
-    assert differences(before, now) == [f"epbuild's catalog of session keys changed: {revision - 1} -> {revision}"]
+    assert compute_action_key(before) != compute_action_key(now)
+    assert describe_differences(before, now) == [f"epbuild's catalog of session keys changed: {revision - 1} -> {revision}"]
 
 
 def test_the_staged_names_that_eps_bake_into_their_output_are_in_the_key(workshop: Path) -> None:
@@ -366,8 +366,8 @@ def test_an_added_or_removed_member_is_one_change(workshop: Path) -> None:
 
 def test_an_ep_that_came_or_went_is_one_change() -> None:
     eps = [{"name": name, "catalog": "1", "options": {"a": "1"}} for name in ("QNNExecutionProvider", "CPUExecutionProvider")]
-    assert differences({"eps": eps[:1]}, {"eps": eps}) == ["EP CPUExecutionProvider added"]
-    assert differences({"eps": eps}, {"eps": eps[::-1]}) == [
+    assert describe_differences({"eps": eps[:1]}, {"eps": eps}) == ["EP CPUExecutionProvider added"]
+    assert describe_differences({"eps": eps}, {"eps": eps[::-1]}) == [
         "EP order changed: QNNExecutionProvider, CPUExecutionProvider -> CPUExecutionProvider, QNNExecutionProvider"
     ]
 
@@ -375,7 +375,7 @@ def test_an_ep_that_came_or_went_is_one_change() -> None:
 def test_the_facts_behind_a_sentence_have_their_place_and_both_values_whole() -> None:
     old = {"members": [{"name": "a", "graph": "a" * 64}], "environment": {}, "eps": []}
     new = {"members": [{"name": "a", "graph": "b" * 64}], "environment": {"QNN_TRACE": "1"}, "eps": []}
-    found = changes(old, new)
+    found = compare_documents(old, new)
     assert found == [
         Change("changed", ("members", "a", "graph"), "a" * 64, "b" * 64),
         Change("added", ("environment", "QNN_TRACE"), None, "1"),
@@ -402,7 +402,7 @@ def test_what_an_output_is_made_of_is_told_in_the_words_of_the_recipe() -> None:
         "made": later,
         "options": {"QNNExecutionProvider": {"soc_model": "69"}},
     }
-    assert differences(old, new) == [
+    assert describe_differences(old, new) == [
         "epbuild's version changed: 1.0 -> 1.1",
         "the recipe's name changed: llm -> llms",
         "the file name of model a changed: a_ctx.onnx -> a.onnx",
@@ -412,9 +412,9 @@ def test_what_an_output_is_made_of_is_told_in_the_words_of_the_recipe() -> None:
         "option soc_model of QNNExecutionProvider changed: 60 -> 69",
     ]
     parts = [{"parts": {"llm/phone": {"options": document["options"]}}} for document in (old, new)]
-    assert differences(*parts) == ["llm/phone: option soc_model of QNNExecutionProvider changed: 60 -> 69"]
+    assert describe_differences(*parts) == ["llm/phone: option soc_model of QNNExecutionProvider changed: 60 -> 69"]
     apart = {"compile:llm/phone/a": made["share:llm/phone"]}
-    assert differences({"made": made}, {"made": apart}) == [
+    assert describe_differences({"made": made}, {"made": apart}) == [
         "the result of share:llm/phone removed",
         "the result of compile:llm/phone/a added",
     ]
@@ -423,12 +423,12 @@ def test_what_an_output_is_made_of_is_told_in_the_words_of_the_recipe() -> None:
 def test_what_follows_from_another_change_is_told_only_where_nothing_else_is() -> None:
     old = {"format": 5, "recipe": "llm", "order": {"llm": "a, b"}, "files": {"manifest.json": "a" * 64}}
     other_bytes = {**old, "files": {"manifest.json": "b" * 64, "x.bin": "c" * 64}}
-    assert differences(old, other_bytes) == ["manifest.json changed: aaaaaaaa -> bbbbbbbb", "x.bin added: cccccccc"]
+    assert describe_differences(old, other_bytes) == ["manifest.json changed: aaaaaaaa -> bbbbbbbb", "x.bin added: cccccccc"]
     other_order = {**other_bytes, "order": {"llm": "b, a"}}
-    assert differences(old, other_order) == ["the order of the models of llm changed: a, b -> b, a"]
-    assert differences(old, {**other_order, "recipe": "llms"}) == ["the recipe's name changed: llm -> llms"]
+    assert describe_differences(old, other_order) == ["the order of the models of llm changed: a, b -> b, a"]
+    assert describe_differences(old, {**other_order, "recipe": "llms"}) == ["the recipe's name changed: llm -> llms"]
     image = {**old, "image files": {"index": "d" * 64}}
-    assert differences(old, image) == ["the image's index added: dddddddd"]
+    assert describe_differences(old, image) == ["the image's index added: dddddddd"]
 
 
 # -- What holds for all documents --------------------------------------------------------------------------------------
@@ -535,17 +535,19 @@ documents = st.fixed_dictionaries(
 @pytest.mark.slow
 @given(old=documents, new=documents)
 def test_a_reason_is_given_exactly_when_the_keys_differ(old: dict[str, Any], new: dict[str, Any]) -> None:
-    same = canonical_json(old) == canonical_json(new)
-    assert (differences(old, new) == []) == same
-    assert (action_key(old) == action_key(new)) == same
+    same = encode_canonical(old) == encode_canonical(new)
+    assert (describe_differences(old, new) == []) == same
+    assert (compute_action_key(old) == compute_action_key(new)) == same
 
 
 @given(old=documents, new=documents)
 def test_the_changes_back_are_the_changes_there_the_other_way_round(old: dict[str, Any], new: dict[str, Any]) -> None:
     back = {"added": "removed", "removed": "added", "changed": "changed"}
-    there = {(change.place, change.kind, repr(change.old), repr(change.new)) for change in changes(old, new)}
-    assert there == {(change.place, back[change.kind], repr(change.new), repr(change.old)) for change in changes(new, old)}
-    assert len({place for place, *_ in there}) == len(changes(old, new)), "each fact is told once"
+    there = {(change.place, change.kind, repr(change.old), repr(change.new)) for change in compare_documents(old, new)}
+    assert there == {
+        (change.place, back[change.kind], repr(change.new), repr(change.old)) for change in compare_documents(new, old)
+    }
+    assert len({place for place, *_ in there}) == len(compare_documents(old, new)), "each fact is told once"
 
 
 @given(old=documents, new=documents, data=st.data())
@@ -564,7 +566,7 @@ def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
         "session_options": "session key ",
         "toolchain": ("toolchain ", "package ", "library ", "this machine's CPU "),
     }
-    found = differences(old, mixed)
+    found = describe_differences(old, mixed)
     assert bool(found) == (old[part] != new[part])
     for sentence in found:
         assert sentence.startswith(subjects.get(part, part.replace("_", " ")))
@@ -572,4 +574,4 @@ def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
 
 @given(old=documents)
 def test_a_document_that_went_through_a_record_is_still_the_same(old: dict[str, Any]) -> None:
-    assert differences(old, json.loads(canonical_json(old))) == []
+    assert describe_differences(old, json.loads(encode_canonical(old))) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.core.errors import Position, Problem
-from epbuild.plan.preparation_options import package_problems, preparation_options
+from epbuild.plan.preparation_options import find_package_problems, resolve_preparation_options
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.nodes import MappingNode, Node
 from epbuild.recipe.source import read
@@ -23,7 +23,7 @@ def node_of(text: str) -> Node:
 
 def told(kind: str, text: str) -> list[tuple[str, int, int]]:
     found = []
-    for problem in preparation_options(kind, node_of(text), WHERE)[1]:
+    for problem in resolve_preparation_options(kind, node_of(text), WHERE)[1]:
         assert isinstance(problem.where, Position)
         found.append((problem.code, problem.where.line, problem.where.column))
     return found
@@ -44,19 +44,19 @@ def test_what_is_wrong_is_found_at_its_place(kind: str, text: str, column: int) 
 
 
 def test_a_kind_that_there_is_not_is_refused_with_the_nearest() -> None:
-    [problem] = preparation_options("quantise", None, WHERE)[1]
+    [problem] = resolve_preparation_options("quantise", None, WHERE)[1]
     assert (problem.code, problem.where, problem.hint) == ("EPB280", WHERE, "Did you mean 'quantize'?")
 
 
 def test_a_kind_that_needs_options_is_refused_where_it_has_none() -> None:
-    [problem] = preparation_options("cut", None, WHERE)[1]
+    [problem] = resolve_preparation_options("cut", None, WHERE)[1]
     assert problem.where == WHERE
     assert "'inputs' or 'outputs'" in problem.message
 
 
 def lacking(kind: str, *packages: str, interpreter: str | None = None) -> list[Problem]:
     toolchain = ToolchainSpec("tools", Position("epbuild.yaml", 2, 3), packages=packages, interpreter=interpreter)
-    return package_problems(kind, {}, toolchain, WHERE)
+    return find_package_problems(kind, {}, toolchain, WHERE)
 
 
 def test_a_toolchain_is_told_what_to_add() -> None:

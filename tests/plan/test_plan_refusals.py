@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from epbuild.catalog.catalog import known_eps, short_name
+from epbuild.catalog.catalog import get_short_name, known_eps
 from tests.support.plan_recipes import RECIPE, codes, document_of, edited, plan_of, problems_of, write_model, write_models
 from tests.support.recipe_texts import MARK, places, told
 
@@ -311,7 +311,7 @@ def test_a_file_that_a_package_does_not_have_is_a_missing_model(workshop: Path) 
             "ep: QNNExecutionProvider",
             f"ep: {MARK}Zzz",
             "EPB210",
-            f"unknown EP 'Zzz'. Known EPs: {', '.join(map(short_name, known_eps()))}. A file under `catalogs` can add one.",
+            f"unknown EP 'Zzz'. Known EPs: {', '.join(map(get_short_name, known_eps()))}. A file under `catalogs` can add one.",
         ),
         (
             "backend_type: htp",

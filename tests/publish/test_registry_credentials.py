@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from epbuild.publish.registry.credentials import UnusableCredentials, credentials_for, docker_config
+from epbuild.publish.registry.credentials import UnusableCredentials, find_credentials, find_docker_config
 
 HOST = "registry.example:5000"
 PASSWORD = "open sesame"
@@ -37,7 +37,7 @@ def write(docker: Path, document: Any) -> None:
 
 
 def found(host: str = HOST) -> tuple[str, str] | None:
-    credentials = credentials_for(host)
+    credentials = find_credentials(host)
     return None if credentials is None else (credentials.user, credentials.password)
 
 
@@ -193,7 +193,7 @@ def test_docker_s_credential_helper_is_asked_for_the_registry(docker: Path, help
     write(docker, document)
     assert found() == ("ci", PASSWORD)
     assert asked.read_text(encoding="utf-8") == f"get {HOST}"
-    credentials = credentials_for(HOST)
+    credentials = find_credentials(HOST)
     assert credentials is not None
     assert (credentials.source, credentials.is_identity) == ("docker-credential-desktop", False)
 
@@ -275,10 +275,10 @@ def test_the_environment_comes_before_a_helper(docker: Path, helper: Install, mo
 
 def test_an_identity_token_is_known_as_one(docker: Path, helper: Install) -> None:
     write(docker, {"auths": {HOST: {"auth": "", "identitytoken": PASSWORD}}})
-    written = credentials_for(HOST)
+    written = find_credentials(HOST)
     helper("desktop", json.dumps({"Username": "<token>", "Secret": PASSWORD}))
     write(docker, {"credsStore": "desktop"})
-    kept = credentials_for(HOST)
+    kept = find_credentials(HOST)
     for credentials in (written, kept):
         assert credentials is not None
         assert credentials.is_identity
@@ -287,9 +287,9 @@ def test_an_identity_token_is_known_as_one(docker: Path, helper: Install) -> Non
 
 
 def test_docker_s_folder_is_the_users_unless_it_is_said(monkeypatch: pytest.MonkeyPatch, docker: Path) -> None:
-    assert docker_config() == docker / "config.json"
+    assert find_docker_config() == docker / "config.json"
     monkeypatch.delenv("DOCKER_CONFIG")
-    assert docker_config() == Path.home() / ".docker" / "config.json"
+    assert find_docker_config() == Path.home() / ".docker" / "config.json"
 
 
 def test_a_user_that_no_header_can_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +301,7 @@ def test_a_user_that_no_header_can_hold_is_told(monkeypatch: pytest.MonkeyPatch)
 
 def test_neither_is_shown_when_they_are_printed(docker: Path) -> None:
     write(docker, {"auths": {HOST: AUTH}})
-    credentials = credentials_for(HOST)
+    credentials = find_credentials(HOST)
     assert credentials is not None
     shown = f"{credentials} {credentials!r}"
     assert PASSWORD not in shown

@@ -15,9 +15,9 @@ from epbuild.recipe.address import (
     ObjectAddress,
     PackageAddress,
     WebAddress,
-    beside,
     is_immutable,
     parse_address,
+    resolve_beside,
 )
 from epbuild.recipe.model import ModelSpec
 from epbuild.recipe.paths import is_remote
@@ -153,7 +153,7 @@ def test_any_text_is_an_address_or_refused_with_a_message(text: str) -> None:
     ],
 )
 def test_external_data_is_looked_for_beside_its_graph(text: str, location: str, expected: str) -> None:
-    assert beside(parse_address(text), location).text == expected
+    assert resolve_beside(parse_address(text), location).text == expected
 
 
 def test_a_secret_in_a_query_is_never_shown() -> None:

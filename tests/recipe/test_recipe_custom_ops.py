@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.recipe.load import load
-from epbuild.recipe.paths import names_library
+from epbuild.recipe.paths import is_library_path
 from tests.recipe.texts import MINIMAL, load_text, problems_of
 from tests.support.recipe_texts import MARK, told
 
@@ -29,7 +29,7 @@ def with_ops(toolchain: str) -> str:
     ],
 )
 def test_a_text_with_a_folder_or_a_librarys_suffix_is_a_path(text: str, library: bool) -> None:
-    assert names_library(text) is library
+    assert is_library_path(text) is library
 
 
 @pytest.mark.parametrize(

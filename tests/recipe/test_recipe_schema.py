@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 import jsonschema
 
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.recipe.model import CompileSettings, DeviceChoice, GraphOptimization, OutputSpec
 from tests.recipe.texts import MINIMAL, load_text
 
-SCHEMA = schema("recipe")
+SCHEMA = read_schema("recipe")
 
 
 def test_the_schema_is_a_valid_2020_12_schema() -> None:

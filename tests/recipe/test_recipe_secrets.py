@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from epbuild.core.errors import EpbuildError, Problem
-from epbuild.core.redact import concealed
+from epbuild.core.redact import conceal_text
 from epbuild.report.ci.sarif import SarifDocument
-from epbuild.report.json.documents import json_text, problem_views
+from epbuild.report.json.documents import build_problem_views, format_json
 from epbuild.report.terminal.problems import print_problems
 from epbuild.session.planning import read_plan
 from epbuild.session.request import RemoteChoice, Request
@@ -67,7 +67,7 @@ def test_no_message_has_the_value_of_a_variable(
         print_problems(problems)
         sarif = SarifDocument(recipe)
         sarif.add("error", problems)
-        shown = [capsys.readouterr().err, json_text({"problems": problem_views(problems)}), sarif.text(None)]
+        shown = [capsys.readouterr().err, format_json({"problems": build_problem_views(problems)}), sarif.text(None)]
         assert not [text for text in shown if "tulip" in text.lower()], place
 
 
@@ -75,4 +75,4 @@ def test_a_short_value_is_part_of_too_many_words(monkeypatch: pytest.MonkeyPatch
     from epbuild.recipe.template import TemplateNames
 
     assert TemplateNames({"JOBS": "8"})["env.JOBS"] == "8"
-    assert concealed("8 of 18") == "8 of 18"
+    assert conceal_text("8 of 18") == "8 of 18"

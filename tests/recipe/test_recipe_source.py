@@ -9,14 +9,14 @@ import pytest
 import yaml
 
 from epbuild.core.errors import RecipeError
-from epbuild.recipe.nodes import MAX_DEPTH, MAX_NODES, MappingNode, plain
+from epbuild.recipe.nodes import MAX_DEPTH, MAX_NODES, MappingNode, to_plain
 from epbuild.recipe.source import read
 from tests.recipe.texts import FULL, MINIMAL, load_text, problems_of, values
 from tests.support.recipe_texts import told
 
 
 def parsed(text: str) -> object:
-    return plain(read(text.encode(), "r.yaml").root)
+    return to_plain(read(text.encode(), "r.yaml").root)
 
 
 @pytest.mark.parametrize(

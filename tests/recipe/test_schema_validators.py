@@ -13,12 +13,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.core.schemas import schema
-from epbuild.recipe.nodes import plain
+from epbuild.core.schemas import read_schema
+from epbuild.recipe.nodes import to_plain
 from epbuild.recipe.source import read
 from tests.recipe.texts import FULL, MINIMAL
 
-DOCUMENT = schema("recipe")
+DOCUMENT = read_schema("recipe")
 FAST = jsonschema_rs.Draft202012Validator(DOCUMENT)
 THOROUGH = jsonschema.Draft202012Validator(DOCUMENT)
 TREES = [yaml.safe_load(FULL), yaml.safe_load(MINIMAL)]
@@ -31,7 +31,7 @@ anything = st.recursive(
 
 def as_read(value: object) -> object:
     """Return a value as the recipe's reader passes it to a validator."""
-    return plain(read(json.dumps({"value": value}).encode(), "recipe").root.entries["value"].node)
+    return to_plain(read(json.dumps({"value": value}).encode(), "recipe").root.entries["value"].node)
 
 
 def places(tree: Any) -> list[tuple[Any, Any]]:

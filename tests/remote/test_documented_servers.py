@@ -17,7 +17,7 @@ import pytest
 from epbuild.remote.cache import RemoteStores
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.remote.keys import SigningKey
-from epbuild.remote.opening import web_stores
+from epbuild.remote.opening import open_web_stores
 from tests.support.quick_builds import wait_until
 from tests.support.remote_caches import COMPILE, Maker, Place
 
@@ -35,7 +35,7 @@ class NginxPlace(Place):
         self._authorization = authorization
 
     def stores(self, *, writes: bool = False) -> RemoteStores:
-        return web_stores(self._address, self._authorization)
+        return open_web_stores(self._address, self._authorization)
 
     def read(self, space: str, name: str) -> bytes | None:
         raise NotImplementedError

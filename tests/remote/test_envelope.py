@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from epbuild.core.canonical import canonical_json
-from epbuild.core.digest import Blob, document_digest
+from epbuild.core.canonical import encode_canonical
+from epbuild.core.digest import Blob, hash_document
 from epbuild.remote.envelope import MAX_BYTES, Reason, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.reapi import ReapiFile, ReapiResult
@@ -31,7 +31,7 @@ def record(files: dict[str, Blob] | None = None, document: object = "tiny") -> d
 
 
 RECORD = record()
-KEY = document_digest(RECORD["document"])
+KEY = hash_document(RECORD["document"])
 
 
 def sealed(found: dict[str, Any], **changes: Any) -> bytes:
@@ -39,7 +39,7 @@ def sealed(found: dict[str, Any], **changes: Any) -> bytes:
     signer: SigningKey = changes.pop("signer", OURS)
     files = changes.pop("files", None) or dict(COMPILE.files(found))
     content = {"format": 1, "kind": "compile", "key": KEY, "record": found, "by": signer.public, **changes}
-    envelope = {"signature": signer.sign(canonical_json(content).encode()), **content}
+    envelope = {"signature": signer.sign(encode_canonical(content).encode()), **content}
     return ReapiResult(tuple(ReapiFile(*item) for item in files.items()), json.dumps(envelope).encode(), LOG, "w").encode()
 
 
@@ -97,7 +97,7 @@ def test_no_part_of_an_envelope_can_be_exchanged(part: str) -> None:
 
 def test_a_sound_record_under_another_key_is_not_used() -> None:
     other = record(document="other")
-    assert why(sealed(other, key=document_digest(other["document"]))) is Reason.OTHER_KEY
+    assert why(sealed(other, key=hash_document(other["document"]))) is Reason.OTHER_KEY
     assert why(sealed(other)) is Reason.OTHER_KEY
 
 

@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.core.digest import Blob, digest_of
+from epbuild.core.digest import Blob, hash_bytes
 from epbuild.core.errors import Cancelled
 from epbuild.remote.cache import RETRY, THREADS, Miss, NotFetched, RemoteCache
 from epbuild.remote.envelope import Reason, RemoteRecord, Unusable, seal
 from epbuild.remote.keys import SigningKey
-from epbuild.remote.opening import web_stores
+from epbuild.remote.opening import open_web_stores
 from epbuild.remote.reapi import ReapiResult
 from epbuild.transfer.objects import MissingObjectError, Speed
 from tests.remote.object_servers import SERVERS, ObjectServer
@@ -180,7 +180,7 @@ def test_an_empty_file_and_a_file_twice_come_through(place: Place, maker: Maker,
     assert maker.remote(place, trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
     remote = user.remote(place, trust=TRUST)
     fetch_all(remote, found(remote, key), user.store)
-    assert user.store.read_bytes(digest_of(b"")) == b""
+    assert user.store.read_bytes(hash_bytes(b"")) == b""
 
 
 def test_without_a_signing_key_nothing_is_written(place: Place, maker: Maker) -> None:
@@ -197,11 +197,11 @@ def _resign(data: bytes, change: Callable[[dict[str, Any]], object], signer: Sig
     envelope = json.loads(result.stdout)
     change(envelope)
     if signer is not None:
-        from epbuild.core.canonical import canonical_json
+        from epbuild.core.canonical import encode_canonical
 
         envelope["by"] = signer.public
         content = {name: value for name, value in envelope.items() if name != "signature"}
-        envelope["signature"] = signer.sign(canonical_json(content).encode())
+        envelope["signature"] = signer.sign(encode_canonical(content).encode())
     return replace(result, stdout=json.dumps(envelope).encode()).encode()
 
 
@@ -328,7 +328,7 @@ def test_a_blob_that_this_machine_has_lost_is_not_published(place: Place, maker:
     stored.write_bytes(WEIGHTS[:-1] + b"?")
     assert not maker.remote(place, trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
     assert place.names("ac") == []
-    assert digest_of(WEIGHTS) not in place.names("cas")
+    assert hash_bytes(WEIGHTS) not in place.names("cas")
     assert maker.warnings == []
 
 
@@ -410,7 +410,7 @@ def test_a_server_that_fails_costs_seconds_and_one_warning(
     # The circuit opens at the third failure: each thread has tried one key by then, and two threads have begun another.
     assert len(place.server.requests) <= (THREADS + 2) * (1 + len(RETRY.pauses)) < 201
     with pytest.raises(NotFetched):
-        remote.fetch(Blob(digest_of(b"x"), 1), user.store)
+        remote.fetch(Blob(hash_bytes(b"x"), 1), user.store)
     assert len(user.warnings) == 1
 
 
@@ -485,7 +485,7 @@ def test_the_authorization_of_the_environment_is_sent(on_server: tuple[ServerPla
     place, key, _ = on_server
     place.server.authorization = "Bearer abc"
     assert user.remote(place, trust=TRUST).look_up(COMPILE, key) == Miss(answered=False)
-    remote = RemoteCache(web_stores(place.server.address, "Bearer abc"), "it", trust=TRUST, warn=user.warnings.append)
+    remote = RemoteCache(open_web_stores(place.server.address, "Bearer abc"), "it", trust=TRUST, warn=user.warnings.append)
     found(remote, key)
 
 
@@ -494,7 +494,11 @@ def test_a_cancelled_build_waits_for_no_server(on_server: tuple[ServerPlace, str
     place.server.faults.append(Fault("hang"))
     cancelled = threading.Event()
     remote = RemoteCache(
-        web_stores(place.server.address, cancelled=cancelled), "it", trust=TRUST, warn=user.warnings.append, cancelled=cancelled
+        open_web_stores(place.server.address, cancelled=cancelled),
+        "it",
+        trust=TRUST,
+        warn=user.warnings.append,
+        cancelled=cancelled,
     )
     threading.Timer(0.3, cancelled.set).start()
     begin = time.monotonic()
@@ -532,7 +536,7 @@ def test_a_directory_in_the_place_of_a_file_is_no_answer(tmp_path: Path, maker: 
     place = DirectoryPlace(tmp_path / "remote")
     key, record = maker.record("one", {"model.onnx": MODEL})
     maker.remote(place, trust=None, signer=OURS).publish(COMPILE, key, record, maker.store)
-    name = key if space == "ac" else digest_of(MODEL)
+    name = key if space == "ac" else hash_bytes(MODEL)
     (place.root / space / name).unlink()
     (place.root / space / name).mkdir()
     remote = user.remote(place, trust=None)
@@ -540,7 +544,7 @@ def test_a_directory_in_the_place_of_a_file_is_no_answer(tmp_path: Path, maker: 
         assert remote.look_up(COMPILE, key) == Miss(answered=False)
     else:
         with pytest.raises(NotFetched):
-            remote.fetch(Blob(digest_of(MODEL), len(MODEL)), user.store)
+            remote.fetch(Blob(hash_bytes(MODEL), len(MODEL)), user.store)
 
 
 # -- Several at once ---------------------------------------------------------------------------------------------------------
@@ -605,7 +609,7 @@ def test_what_many_threads_want_comes_once(on_server: tuple[ServerPlace, str, di
 _ENDLESS_WRITER = """
 import sys, itertools
 from pathlib import Path
-from epbuild.remote.opening import folder_stores, web_stores
+from epbuild.remote.opening import open_folder_stores, open_web_stores
 from epbuild.transfer.objects import Content
 
 def pieces():
@@ -614,7 +618,7 @@ def pieces():
         print(number, flush=True)
 
 where = sys.argv[1]
-stores = web_stores(where) if "://" in where else folder_stores(Path(where))
+stores = open_web_stores(where) if "://" in where else open_folder_stores(Path(where))
 stores.blobs.put(f"cas/{sys.argv[2]}", Content(1 << 40, pieces))
 """
 
@@ -676,7 +680,7 @@ def test_whatever_bytes_the_remote_holds_a_look_up_is_sound_or_has_a_reason(
 
     place.write("ac", key, anything(sound))
     for digest in place.names("cas"):
-        content = next(item for item in (*files.values(), b"a log of one") if digest_of(item) == digest)
+        content = next(item for item in (*files.values(), b"a log of one") if hash_bytes(item) == digest)
         place.write("cas", digest, anything(content))
     remote = user.remote(place, trust=TRUST)
     answer = remote.look_up(COMPILE, key)

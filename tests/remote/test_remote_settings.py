@@ -13,7 +13,7 @@ from epbuild.recipe.remote_address import CacheChoice, RemoteAddress, parse_remo
 from epbuild.remote.cache import Miss
 from epbuild.remote.keys import SigningKey
 from epbuild.remote.opening import open_remote
-from epbuild.remote.settings import Mode, RemoteSettings, remote_settings
+from epbuild.remote.settings import Mode, RemoteSettings, resolve_remote_settings
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 WHERE = Position("epbuild.yaml", 3, 3)
@@ -29,7 +29,7 @@ def choice(remote: str | None = HTTPS, *trust: str) -> CacheChoice:
 def decided(
     cache: CacheChoice | None, environment: dict[str, str] | None = None, mode: Mode = "read", *, insecure: bool = False
 ) -> RemoteSettings | None:
-    return remote_settings(cache, FOLDER, environment or {}, mode, insecure=insecure)
+    return resolve_remote_settings(cache, FOLDER, environment or {}, mode, insecure=insecure)
 
 
 def refused(cache: CacheChoice | None, environment: dict[str, str] | None = None, mode: Mode = "read") -> Problem:
@@ -168,7 +168,7 @@ def test_a_remote_cache_is_opened_without_asking_it_anything(
         "AZURE_STORAGE_ACCOUNT_KEY": "eA==",
     }.items():
         monkeypatch.setenv(name, value)
-    found = remote_settings(choice(address, OURS.public), tmp_path, {}, "read")
+    found = resolve_remote_settings(choice(address, OURS.public), tmp_path, {}, "read")
     assert found is not None
     warnings: list[Problem] = []
     remote = open_remote(found, warnings.append)
@@ -179,7 +179,7 @@ def test_a_remote_cache_is_opened_without_asking_it_anything(
 
 
 def test_a_directory_that_is_to_be_written_need_not_be_there(tmp_path: Path) -> None:
-    found = remote_settings(choice("builds"), tmp_path, {"EPBUILD_SIGNING_KEY": OURS.text}, "write")
+    found = resolve_remote_settings(choice("builds"), tmp_path, {"EPBUILD_SIGNING_KEY": OURS.text}, "write")
     assert found is not None
     remote = open_remote(found, lambda problem: pytest.fail(str(problem)))
     from tests.support.remote_caches import COMPILE

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from epbuild.commands.graph import WORST_FIRST, GraphNode, StepGraph
-from epbuild.core.errors import EnvironmentFailure, printable
-from epbuild.report.graph import LOOKS, dot_text, find_graphviz, mermaid_text, svg_of, svg_text
+from epbuild.core.errors import EnvironmentFailure, escape_controls
+from epbuild.report.graph import LOOKS, convert_to_svg, draw_svg, find_graphviz, format_dot, format_mermaid
 
 HOSTILE = (
     '"', 'a"];b["x', "</svg><script>alert(1)</script>", "line\nbreak", "\\N \\G \\l end\\", "&lt;b&gt; &amp; &#60;", "%% comment",
@@ -35,18 +35,18 @@ def texts(svg: str) -> list[str]:
 
 
 def test_svg_shows_every_name_as_it_is_and_runs_nothing() -> None:
-    svg = svg_text(graph_of(*HOSTILE), find_graphviz())
+    svg = draw_svg(graph_of(*HOSTILE), find_graphviz())
     root = ElementTree.fromstring(svg)
     shown = texts(svg)
     for index, name in enumerate(HOSTILE):
-        assert f"{LOOKS[WORST_FIRST[index % 5]].sign} {printable(name)}" in shown
+        assert f"{LOOKS[WORST_FIRST[index % 5]].sign} {escape_controls(name)}" in shown
     assert [element.tag for element in root.iter() if element.tag == f"{SVG}script"] == []
     assert len([element for element in root.iter(f"{SVG}g") if element.get("class") == "edge"]) == len(HOSTILE) - 1
 
 
 def test_mermaid_has_nothing_of_a_name_that_it_would_obey() -> None:
     """Mermaid's own parser has read this text, and shown each name as it is; here is what that rests on."""
-    for line in mermaid_text(graph_of(*HOSTILE)).splitlines():
+    for line in format_mermaid(graph_of(*HOSTILE)).splitlines():
         for quoted in re.findall(r'"([^"]*)"', line):
             assert re.fullmatch(r"(?:[A-Za-z0-9 .,:/()✗△↻✓_-]|<br>|#\d+;|\\U[0-9a-f]{8})*", quoted)
         assert re.fullmatch(
@@ -59,11 +59,11 @@ def test_mermaid_has_nothing_of_a_name_that_it_would_obey() -> None:
 def test_a_state_is_seen_without_colours() -> None:
     signs = [look.sign for look in LOOKS.values()]
     assert len(set(signs)) == len(LOOKS) == len(WORST_FIRST)
-    assert [line.split()[0] for line in texts(svg_text(graph_of(*"abcde"), find_graphviz())) if line[-1] in "abcde"[1:]]
+    assert [line.split()[0] for line in texts(draw_svg(graph_of(*"abcde"), find_graphviz())) if line[-1] in "abcde"[1:]]
 
 
 def test_dark_pages_have_colours_of_their_own_and_text_that_can_be_read() -> None:
-    svg = svg_text(graph_of("a", "b"), find_graphviz())
+    svg = draw_svg(graph_of("a", "b"), find_graphviz())
     assert "prefers-color-scheme:dark" in svg
     for look in LOOKS.values():
         assert _contrast(look.light[0], "#1f2328") > 7
@@ -73,16 +73,16 @@ def test_dark_pages_have_colours_of_their_own_and_text_that_can_be_read() -> Non
 def test_what_was_grouped_is_in_the_picture_with_how_many_are_in_which_state() -> None:
     graph = graph_of("one", "two", grouped=True)
     counts = "✗ 2 failed, △ 2 out of date, + 2 new, ↻ 2 restorable, ✓ 2 current"
-    shown = texts(svg_text(graph, find_graphviz()))
+    shown = texts(draw_svg(graph, find_graphviz()))
     assert "grouped by group: 2 nodes. Name steps to see them one by one." in shown
     assert shown.count(counts) == 2
-    assert "grouped by group: 2 nodes" in mermaid_text(graph)
-    assert "grouped by group: 2 nodes" in dot_text(graph)
+    assert "grouped by group: 2 nodes" in format_mermaid(graph)
+    assert "grouped by group: 2 nodes" in format_dot(graph)
 
 
 def test_no_program_is_one_sentence_with_what_to_install() -> None:
     with pytest.raises(EnvironmentFailure) as raised:
-        svg_of("digraph {}", None)
+        convert_to_svg("digraph {}", None)
     (problem,) = raised.value.problems
     assert problem.code == "EPB445"
     assert "pip install 'epbuild[graph]'" in problem.text
@@ -102,7 +102,7 @@ def test_a_program_that_fails_is_quoted(script: str, words: str, tmp_path: Path)
     program.write_text(f"#!/bin/sh\ncat > /dev/null\n{script}\n", encoding="utf-8")
     program.chmod(0o755)
     with pytest.raises(EnvironmentFailure, match=words) as raised:
-        svg_of("digraph {}", str(program))
+        convert_to_svg("digraph {}", str(program))
     assert raised.value.problems[0].code == "EPB446"
 
 

@@ -9,11 +9,11 @@ import cmarkgfm
 import pytest
 from cmarkgfm.cmark import Options
 
-from epbuild.core.errors import printable
+from epbuild.core.errors import escape_controls
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.diff.sizes import SizeChange
-from epbuild.report.formatting import code
-from epbuild.report.markdown import MAX_CHARACTERS, markdown
+from epbuild.report.formatting import format_code
+from epbuild.report.markdown import MAX_CHARACTERS, format_markdown
 
 QNN = "QNNExecutionProvider"
 OLD, NEW = "a" * 64, "b" * 64
@@ -113,7 +113,7 @@ ONE = Comparison(
 
 def test_the_headline_is_a_sentence_and_each_subject_has_its_table() -> None:
     assert (
-        markdown("old", "new", ONE)
+        format_markdown("old", "new", ONE)
         == """\
 **The artifacts differ in weights, target, settings, toolchain, context and names.**
 
@@ -188,15 +188,15 @@ The same: graph.
 
 
 def test_github_shows_it_as_headings_tables_and_folds() -> None:
-    page = Page(markdown("old", "new", ONE))
+    page = Page(format_markdown("old", "new", ONE))
     assert page.tags.count("table") == 9
     assert page.tags.count("details") == page.tags.count("summary") == 2
     assert ["package onnxruntime-qnn", "2.7.0", "2.8.0"] in page.rows
 
 
 def test_no_difference_is_one_line_also_where_something_could_not_be_compared() -> None:
-    assert markdown("old", "new", Comparison((), 4)) == "**No difference: 4 models, identical byte for byte.**\n"
-    text = markdown("old", "new", Comparison((), 4, ("A", "B")))
+    assert format_markdown("old", "new", Comparison((), 4)) == "**No difference: 4 models, identical byte for byte.**\n"
+    text = format_markdown("old", "new", Comparison((), 4, ("A", "B")))
     assert text.count("\n") == 1
     assert text.endswith(
         "Not compared, as `old` and `new` have no manifests: the options, the toolchain and the source models.\n"
@@ -204,7 +204,7 @@ def test_no_difference_is_one_line_also_where_something_could_not_be_compared() 
 
 
 def test_what_was_not_compared_is_told_beside_the_differences() -> None:
-    text = markdown("old", "new", Comparison((option("SM8750"),), 1, ("B",)))
+    text = format_markdown("old", "new", Comparison((option("SM8750"),), 1, ("B",)))
     assert text.endswith("\n\nNot compared, as `new` has no manifest: the options, the toolchain and the source models.\n")
 
 
@@ -221,7 +221,7 @@ def test_what_was_not_compared_is_told_beside_the_differences() -> None:
     ],
 )
 def test_the_headline_names_what_differs(found: Comparison, headline: str) -> None:
-    assert markdown("old", "new", found).splitlines()[0] == headline
+    assert format_markdown("old", "new", found).splitlines()[0] == headline
 
 
 def test_what_differs_alike_in_several_outputs_is_told_once() -> None:
@@ -234,7 +234,7 @@ def test_what_differs_alike_in_several_outputs_is_told_once() -> None:
         models=5,
         artifacts=PLACES,
     )
-    page = Page(markdown("old", "new", found))
+    page = Page(format_markdown("old", "new", found))
     assert [row[1:] for row in page.rows if row[0]] == [
         ["SC8380XP", "SM8750", "decoder/x1, decoder/x2"],
         ["SC8380XP", "-", "decoder/x1, decoder/x2, decoder/x3 and 1 more"],
@@ -253,7 +253,7 @@ def test_what_only_one_side_has_is_told_with_its_models() -> None:
         sizes=(SizeChange("model", "n", 5, None, PLACES[0]), SizeChange("model", "m", 7, None, "gone/")),
         artifacts=PLACES,
     )
-    text = markdown("old", "new", found)
+    text = format_markdown("old", "new", found)
     assert "Of 5 outputs on both sides, 1 differs, 1 new, 1 gone." in text
     rows = Page(text).rows
     assert ["gone", "m_ctx.onnx", "gone"] in rows
@@ -263,7 +263,7 @@ def test_what_only_one_side_has_is_told_with_its_models() -> None:
 
 def test_outputs_that_do_not_differ_beside_one_that_is_new_are_told_so() -> None:
     found = Comparison((Difference("graph", "added", ("artifact",), None, "m_ctx.onnx", "here/"),), models=5, artifacts=PLACES)
-    assert "Of 5 outputs on both sides, 0 differ, 1 new." in markdown("old", "new", found)
+    assert "Of 5 outputs on both sides, 0 differ, 1 new." in format_markdown("old", "new", found)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -281,26 +281,28 @@ def test_a_name_is_text_wherever_it_comes_from(text: str) -> None:
         sizes=(SizeChange("model", text, 1, 2, place), SizeChange("context binary", text, 1, None, place)),
         artifacts=(place, "other/"),
     )
-    plain = Page(markdown("old", "new", Comparison(found.differences, 2, ("A",), sizes=found.sizes, artifacts=found.artifacts)))
-    page = Page(markdown(text, text, found))
+    plain = Page(
+        format_markdown("old", "new", Comparison(found.differences, 2, ("A",), sizes=found.sizes, artifacts=found.artifacts))
+    )
+    page = Page(format_markdown(text, text, found))
     harmless = {"p", "strong", "code", "table", "thead", "tbody", "tr", "th", "td", "h4", "details", "summary"}
     assert set(page.tags) <= harmless
     assert page.tags.count("details") == 1
     assert [len(row) for row in page.rows] == [len(row) for row in plain.rows] == [3, 3, 6, 6, 5, 5, 4, 4, 4, 4, 4, 4]
-    shown = printable(text).strip()
+    shown = escape_controls(text).strip()
     assert [code.strip() for code in page.codes].count(shown) > 8
     assert shown in [cell.strip() for row in page.rows for cell in row]
 
 
 def test_the_text_can_be_written_whatever_the_encoding_of_the_pipe() -> None:
     found = Comparison((Difference("names", "changed", ("graph name",), "größe", "名前"),), 1)
-    assert markdown("alt", "neu→", found).isascii()
+    assert format_markdown("alt", "neu→", found).isascii()
 
 
 def test_a_long_list_is_folded_and_a_short_one_is_not() -> None:
     def listed(number: int) -> str:
         found = [Difference("toolchain", "changed", ("distributions", f"package-{n}"), "1", "2") for n in range(number)]
-        return markdown("old", "new", Comparison(tuple(found), 1))
+        return format_markdown("old", "new", Comparison(tuple(found), 1))
 
     assert "<details>" not in listed(12)
     assert "<details><summary>Toolchain (13)</summary>" in listed(13)
@@ -321,12 +323,12 @@ def test_the_comment_of_a_huge_change_fits_github_and_says_what_it_omits(name: s
         sizes=tuple(SizeChange("model", name.format(n), n, n + 1, place) for n, place in enumerate(places)),
         artifacts=places,
     )
-    text = markdown("old", "new", found)
+    text = format_markdown("old", "new", found)
     assert len(text) <= MAX_CHARACTERS
     assert "Of 3000 outputs on both sides, 3000 differ." in text
     assert "more, which `epbuild diff` lists." in text or "\n\nToolchain: 3000\n\n" in text
 
 
 def test_of_a_long_value_both_ends_are_shown() -> None:
-    shown = code("a" * 200 + "b" * 200)
+    shown = format_code("a" * 200 + "b" * 200)
     assert shown == f"`{'a' * 60}...{'b' * 60}`"

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from epbuild.cache.leases import lease
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.run import run
-from epbuild.engine.capacity import estimated_memory
+from epbuild.engine.capacity import estimate_memory
 from epbuild.engine.events import EventList, StepFinished
-from epbuild.survey.orphans import lease_name
+from epbuild.survey.orphans import get_lease_name
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
 
@@ -66,7 +66,7 @@ def test_waiting_for_another_build_is_neither_work_nor_a_measure_of_it(
     def another_build() -> None:
         folder = workshop.folder / ".epbuild"
         with ExitStack() as stack:
-            for root, key in [*((workshop.cache, key) for key in keys), (folder, lease_name(place))]:
+            for root, key in [*((workshop.cache, key) for key in keys), (folder, get_lease_name(place))]:
                 stack.enter_context(lease(root, key))
             held.set()
             free.wait(PATIENCE)
@@ -88,13 +88,13 @@ def test_waiting_for_another_build_is_neither_work_nor_a_measure_of_it(
 
 def test_session_groups_run_at_once_where_there_is_memory_for_both(workshop: Workshop) -> None:
     together = Together(workshop, PATIENCE)
-    build(workshop, 3 * estimated_memory(10_000))
+    build(workshop, 3 * estimate_memory(10_000))
     assert together.seen
 
 
 def test_session_groups_take_turns_where_there_is_not(workshop: Workshop) -> None:
     together = Together(workshop, 0.3)
-    build(workshop, estimated_memory(10_000))
+    build(workshop, estimate_memory(10_000))
     assert not together.seen
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.clean import clean
-from epbuild.commands.gc import needs
+from epbuild.commands.gc import find_needed_entries
 from epbuild.commands.plan import survey
 from epbuild.engine.events import Warned
 from epbuild.publish.removal import Cleaned
@@ -228,22 +228,22 @@ def test_what_outputs_in_place_need_is_needed_and_what_was_replaced_is_not(works
     workshop.build()
     slow = {workshop.record(step).action_key for step in (SHARE, CLASSIFIER)}
     workshop.build(settings=FAST)
-    fast = needs([workspace], workshop.cache).keys
+    fast = find_needed_entries([workspace], workshop.cache).keys
     assert fast & slow == {workshop.record(CLASSIFIER).action_key}
     assert len(fast) == 2
     workshop.write_recipe(BY_QUALITY)
     workshop.build()
     workshop.build(settings=FAST)
-    assert needs([workspace], workshop.cache).keys == slow | fast
+    assert find_needed_entries([workspace], workshop.cache).keys == slow | fast
 
 
 def test_what_another_recipe_has_in_place_is_needed(workshop: Workshop, other: Path) -> None:
     edit(other, "quality: 3", "quality: 1")
     edit(other, "dist/", "elsewhere/")
     workshop.build(recipe=other)
-    theirs = needs([workshop.folder / ".epbuild"], workshop.cache).keys
+    theirs = find_needed_entries([workshop.folder / ".epbuild"], workshop.cache).keys
     workshop.build()
-    assert theirs < needs([workshop.folder / ".epbuild"], workshop.cache).keys
+    assert theirs < find_needed_entries([workshop.folder / ".epbuild"], workshop.cache).keys
 
 
 @pytest.mark.slow

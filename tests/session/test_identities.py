@@ -12,26 +12,26 @@ from msgspec.structs import replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cluster.machine import Machine
-from epbuild.cluster.placement import RELEASE, Offer, Placement, labels_of
+from epbuild.cluster.placement import RELEASE, Offer, Placement, list_needed_labels
 from epbuild.cluster.protocol import MachineReply, UnofferedError
-from epbuild.cluster.request import ActionRequest, asked_toolchain, read_request
+from epbuild.cluster.request import ActionRequest, parse_toolchain, read_request
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem
 from epbuild.engine.events import EventList, Progress, Warned
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.remote.cache import RemoteCache
 from epbuild.remote.keys import SigningKey
-from epbuild.remote.opening import folder_stores
+from epbuild.remote.opening import open_folder_stores
 from epbuild.session.events import ToolchainReady, ToolchainStarted
 from epbuild.session.lock import hold_lock
-from epbuild.session.lock_fit import catalog_facts
+from epbuild.session.lock_fit import collect_catalog_facts
 from epbuild.session.planning import read_plan
 from epbuild.session.remote_build import IdentityRequests
 from epbuild.session.request import Request
 from epbuild.session.toolchains import PlanToolchains, ToolchainSources
 from epbuild.survey.remote_results import RemoteResults
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.identity import toolchain_records
+from epbuild.toolchain.identity import open_toolchain_records
 from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedToolchain, Package
 from epbuild.toolchain.lock_file import render
 from tests.support.fake_builds import CLASSIFIER, Workshop
@@ -61,7 +61,7 @@ class Checkout(Workshop):
         toolchains = {
             "qnn": LockedToolchain(("onnxruntime-qnn==2.7.0",), {platform: LockedEnvironment("cpython-3.11", tuple(packages))})
         }
-        facts = catalog_facts(load(self.folder / "epbuild.yaml"))
+        facts = collect_catalog_facts(load(self.folder / "epbuild.yaml"))
         (self.folder / "epbuild.lock").write_text(render(Lock("small", toolchains, {}, facts)), encoding="utf-8")
 
 
@@ -111,7 +111,7 @@ class Asking:
         self.client.lock(platform)
         self.worker = Checkout(folder / "worker", folder / "cache-there", monkeypatch)
         self.events = EventList()
-        place = folder_stores(folder / "remote", writes=True)
+        place = open_folder_stores(folder / "remote", writes=True)
 
         def cache(signer: SigningKey) -> RemoteCache:
             return RemoteCache(place, "the cache", trust={OURS.public}, signer=signer, warn=lambda problem: None)
@@ -121,7 +121,7 @@ class Asking:
         recipe, self.plan = read_plan(Request(self.client.folder / "epbuild.yaml"))
         lock = hold_lock(recipe, self.plan, strict=False)
         results = RemoteResults(cache(OURS), BlobStore(folder / "cache"), lambda problem: None)
-        sources = ToolchainSources(self.client.request.toolchains, toolchain_records(folder / "cache"), results)
+        sources = ToolchainSources(self.client.request.toolchains, open_toolchain_records(folder / "cache"), results)
         self.known = PlanToolchains(self.plan, recipe.directory, lock, sources)
 
     def fetch(self) -> None:
@@ -164,7 +164,7 @@ def test_the_request_names_nothing_of_this_machine(asking: Callable[..., Asking]
     found.fetch()
     [request] = found.executor.asked
     assert str(tmp_path) not in request.text
-    asked = asked_toolchain(request, BlobStore(tmp_path))
+    asked = parse_toolchain(request, BlobStore(tmp_path))
     assert asked.toolchain.packages == ("onnxruntime-qnn==2.7.0",)
     assert [entry.ep for entry in asked.entries] == ["QNNExecutionProvider"]
 
@@ -211,7 +211,7 @@ def test_what_depends_on_the_machine_is_not_asked_of_another_platform(asking: Ca
     found = asking(WINDOWS)
     group = found.plan.session_groups[CLASSIFIER]
     [unknown] = found.known.unidentified([group]).values()
-    assert (unknown.platform, labels_of(unknown.action, unknown.platform) <= found.executor.labels) == (WINDOWS, True)
+    assert (unknown.platform, list_needed_labels(unknown.action, unknown.platform) <= found.executor.labels) == (WINDOWS, True)
     [ep] = group.target.eps
     depends = replace(ep, entry=replace(ep.entry, output_depends_on_host=True))
     assert found.known.unidentified([replace(group, target=replace(group.target, eps=(depends,)))]) == {}

@@ -18,7 +18,7 @@ from epbuild.engine.events import EventList, NoProgress, Warned
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.session.lock import lock_path
-from epbuild.session.lock_fit import catalog_facts
+from epbuild.session.lock_fit import collect_catalog_facts
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import render
@@ -50,7 +50,7 @@ class LockedWorkshop(Workshop):
             recipe="small",
             toolchains={"qnn": LockedToolchain(("onnxruntime-qnn==2.7.0",), {HERE: ENVIRONMENT})},
             models={"decode": LockedModel(PIN)},
-            catalog=catalog_facts(recipe),
+            catalog=collect_catalog_facts(recipe),
         )
         self.write_lock(self.fitting)
 
@@ -272,7 +272,7 @@ def test_a_toolchain_that_no_selected_step_needs_may_be_locked_for_other_platfor
     vendor = "  vendor: {interpreter: 'C:/ryzen-ai/python.exe'}\n"
     target = "  laptop: {toolchain: vendor, ep: VitisAIExecutionProvider}\n"
     workshop.write_recipe(REMOTE, ("models: {", f"{vendor}models: {{"), ("groups:\n", f"{target}groups:\n"))
-    facts = catalog_facts(load(workshop.folder / "epbuild.yaml"))
+    facts = collect_catalog_facts(load(workshop.folder / "epbuild.yaml"))
     elsewhere = LockedToolchain((), {"windows-x86_64": LockedEnvironment("cpython-3.10", (Package("onnxruntime-vitisai", "1"),))})
     workshop.write_lock(replace(workshop.fitting, toolchains={**workshop.fitting.toolchains, "vendor": elsewhere}, catalog=facts))
     events = EventList()

@@ -18,7 +18,7 @@ from epbuild.commands.run import run
 from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
 from epbuild.engine.events import EventList, RunFinished, StepFailed
 from epbuild.session.events import ComparisonFinished, ComparisonStarted, StepCompared
-from epbuild.session.rebuild import kept_place, verdict_on
+from epbuild.session.rebuild import get_kept_folder, judge_differences
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, STEPS, Workshop
 
@@ -56,7 +56,7 @@ class Fickle:
         return [problem.code for event in self.compared().values() for problem in event.problems] + self.workshop.failures
 
     def kept(self, action: str) -> dict[str, bytes]:
-        place = kept_place(self.workshop.folder / ".epbuild", action)
+        place = get_kept_folder(self.workshop.folder / ".epbuild", action)
         return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
     def _supervise(self, command: Any, folder: Path, log: Path, **options: Any) -> Ending:
@@ -140,7 +140,7 @@ def test_a_difference_fails_the_run_is_told_to_the_byte_and_both_trees_are_kept(
     assert kept.keys() == {f"{tree}/classifier_ctx{end}" for tree in ("stored", "rebuilt") for end in (".onnx", "_qnn.bin")}
     assert kept["rebuilt/classifier_ctx_qnn.bin"] == kept["stored/classifier_ctx_qnn.bin"] + b"!"
     assert told.kept is not None
-    assert str(kept_place(Path(".epbuild"), CLASSIFIER)) in told.kept
+    assert str(get_kept_folder(Path(".epbuild"), CLASSIFIER)) in told.kept
     assert everything(fickle.workshop) == before
     assert fickle.workshop.states() == dict.fromkeys(STEPS, "current")
 
@@ -185,7 +185,7 @@ def test_a_target_that_is_known_for_times_of_day_may_differ_in_these(fickle: Fic
     told = fickle.compared()[CLASSIFIER]
     assert (told.verdict, told.problems) == ("known", ())
     assert told.known is not None
-    assert "time of day" in told.known
+    assert "current time" in told.known
     assert told.kept is not None
     assert [(part.meaning, part.old, part.new) for item in told.differences for part in item.found] == [
         ("timestamp", STAMP, LATER)
@@ -303,7 +303,7 @@ GONE = FileDifference("x.bin", 4, None)
 )
 def test_only_what_a_target_is_known_for_is_excused(differences: Any, by: Any, verdict: str) -> None:
     known = [KnownDifference("because", "measured", by=row) for row in by]
-    assert verdict_on(differences, known) == verdict
+    assert judge_differences(differences, known) == verdict
 
 
 ACCEPTED = "the recipe accepts that repeated compiles produce different bytes"

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from epbuild.cluster.address import ClusterAddress
-from epbuild.cluster.placement import RELEASE, Offer, Placement, labels_of
+from epbuild.cluster.placement import RELEASE, Offer, Placement, list_needed_labels
 from epbuild.cluster.protocol import MachineReply
 from epbuild.cluster.request import ActionRequest
-from epbuild.core.digest import file_digest
+from epbuild.core.digest import hash_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, PlanError, Problem
 from epbuild.engine.events import EventList, Progress, Warned
 from epbuild.engine.loop import Idle
@@ -66,7 +66,7 @@ class Case:
         self.session, self.action = session, action
         self.subject = KeyedAction(action, status.key, status.document, ())
         self.emission = found.plan.actions[EMIT_CLASSIFIER]
-        self.executor.labels = labels_of(action, session.toolchains.locked_for(action)[0]) | {RELEASE}
+        self.executor.labels = list_needed_labels(action, session.toolchains.locked_for(action)[0]) | {RELEASE}
         self.machines = RemoteMachines(
             self.executor, session.remote, session.shared.results, session.surveyor, self.events, session.toolchains
         )
@@ -119,7 +119,7 @@ def test_inputs_are_uploaded_before_a_machine_runs_the_action(opened: Open) -> N
     case = opened(MachineReply("made", "builder"))
     case.make()
     assert case.session.remote is not None
-    source = {blob.digest: blob for blob in case.executor.requests[0].files}[file_digest(case.action.files[0])]
+    source = {blob.digest: blob for blob in case.executor.requests[0].files}[hash_file(case.action.files[0])]
     case.session.remote.check(source)
 
 

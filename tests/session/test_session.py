@@ -15,7 +15,7 @@ from epbuild.core.errors import PlanError, RecipeError
 from epbuild.engine.events import EventList, RunFinished, RunStarted, StepFinished
 from epbuild.session.request import RemoteChoice, Request
 from epbuild.session.session import open_session
-from epbuild.session.snapshot import ActionEnd, ends_of_actions, last_outputs, read_last, recorded_survey
+from epbuild.session.snapshot import ActionEnd, collect_ends, find_last_outputs, read_last, read_survey
 from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
 
 SETTLED_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
@@ -144,7 +144,7 @@ def test_the_survey_of_a_snapshot_has_the_states_of_all_steps(workshop: Workshop
     time.sleep(SETTLED_SECONDS)
     last = read_last(workshop.request)
     assert last is not None
-    found = recorded_survey(last)
+    found = read_survey(last)
     assert found.up_to_date
     assert [(status.step.id, status.state) for status in found.steps()] == [(step, "current") for step in STEPS]
 
@@ -153,10 +153,10 @@ def test_results_without_an_output_are_looked_up_by_every_run(workshop: Workshop
     with open_session(workshop.request, builds=True) as session:
         found = session.survey()
         actions = session.build(found)
-        outputs = last_outputs(found.plan, session.surveyor)
-        ends = ends_of_actions(found, actions.made, actions.outcomes, outputs, session.surveyor)
+        outputs = find_last_outputs(found.plan, session.surveyor)
+        ends = collect_ends(found, actions.made, actions.outcomes, outputs, session.surveyor)
         none_emitted = {ident: "skipped" if ident.startswith("emit") else "built" for ident in actions.outcomes}
-        partly = ends_of_actions(found, actions.made, none_emitted, outputs, session.surveyor)  # type: ignore[arg-type]
+        partly = collect_ends(found, actions.made, none_emitted, outputs, session.surveyor)  # type: ignore[arg-type]
     assert all(end.is_current for end in ends.values())
     assert ends[SHARE] == ActionEnd(actions.made[SHARE].key, is_current=True)
     assert [partly[ident].is_current for ident in (CLASSIFIER, EMIT_CLASSIFIER)] == [True, False]

@@ -18,10 +18,10 @@ from epbuild.commands.run import cover, run
 from epbuild.core.errors import BuildError, RecipeError
 from epbuild.engine.events import EventList
 from epbuild.report.json.build import plan_document
-from epbuild.report.terminal.event_lines import remote_line
+from epbuild.report.terminal.event_lines import format_remote
 from epbuild.report.terminal.store import NoBar
 from epbuild.session.events import ModelCovered, RemoteCacheUsed
-from epbuild.session.planning import read_plan, remote_of
+from epbuild.session.planning import read_plan, resolve_remote
 from epbuild.session.request import RemoteChoice
 from epbuild.survey.remote_results import RemoteResults
 from tests.session.shared_machines import (
@@ -69,7 +69,9 @@ def test_what_one_machine_has_compiled_another_need_not(place: Place, machines: 
     }
     event = used(reader)
     assert (event.asked, event.found, event.unusable, event.published, event.sent_bytes) == (2, 2, 0, 0, 0)
-    assert remote_line(replace(event, received_bytes=1_200_000_000, seconds=14.2)) == "remote cache: 2 of 2 found, 1.2 GB in 14 s"
+    assert (
+        format_remote(replace(event, received_bytes=1_200_000_000, seconds=14.2)) == "remote cache: 2 of 2 found, 1.2 GB in 14 s"
+    )
     reader.build()
     assert {outcome for outcome, _ in origins(reader).values()} == {"current"}
     assert not [event for event in reader.events if isinstance(event, RemoteCacheUsed)]
@@ -84,7 +86,7 @@ def test_the_log_of_anothers_compile_is_fetched_when_it_is_asked_for(place: Plac
     def log() -> str:
         recipe, plan = read_plan(reader.request)
         with Workspace.open(reader.folder / ".epbuild") as workspace:
-            return "".join(read_log(plan, CLASSIFIER, workspace, reader.request.recipe, remote_of(reader.request, recipe)))
+            return "".join(read_log(plan, CLASSIFIER, workspace, reader.request.recipe, resolve_remote(reader.request, recipe)))
 
     count = len(reader.blobs())
     assert check_cache(reader.cache, NoBar()).damaged == []  # though no log is here

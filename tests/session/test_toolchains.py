@@ -22,11 +22,11 @@ from epbuild.recipe.model import ToolchainSpec
 from epbuild.remote.envelope import RemoteRecord, seal, unseal
 from epbuild.remote.keys import SigningKey
 from epbuild.session.events import ToolchainReady, ToolchainStarted
-from epbuild.session.lock_fit import catalog_facts
+from epbuild.session.lock_fit import collect_catalog_facts
 from epbuild.session.request import RemoteChoice
 from epbuild.survey.snapshot import read_unchanged
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.identity import TOOLCHAIN, toolchain_records
+from epbuild.toolchain.identity import TOOLCHAIN, open_toolchain_records
 from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedToolchain, Package
 from epbuild.toolchain.lock_file import read_lock, render
 from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
@@ -59,7 +59,9 @@ class Machine(Workshop):
         locked = LockedEnvironment("cpython-3.11", tuple(packages))
         recipe = load(self.folder / "epbuild.yaml")
         toolchains = {"qnn": LockedToolchain(("onnxruntime-qnn==2.7.0",), dict.fromkeys(platforms or (HERE,), locked))}
-        (self.folder / "epbuild.lock").write_text(render(Lock("small", toolchains, {}, catalog_facts(recipe))), encoding="utf-8")
+        (self.folder / "epbuild.lock").write_text(
+            render(Lock("small", toolchains, {}, collect_catalog_facts(recipe))), encoding="utf-8"
+        )
 
     def prepare(self, toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Environment:
         if not self.toolchain_is_there:
@@ -184,8 +186,8 @@ def test_a_snapshot_holds_as_long_as_the_record_does_and_no_environment_appears(
 
     reader.build()
     settle()
-    [record, _] = toolchain_records(reader.cache).entries()
-    toolchain_records(reader.cache).place(record.name).unlink()
+    [record, _] = open_toolchain_records(reader.cache).entries()
+    open_toolchain_records(reader.cache).place(record.name).unlink()
     assert not holds()
     settle()
     appeared = reader.cache / "toolchains"
@@ -322,7 +324,7 @@ def test_an_environment_that_is_not_as_it_is_locked_is_not_recorded(
     assert writer.build().exit_code == 0
     assert writer.warnings == ["EPB308"]
     assert toolchain_names(place) == []
-    assert list(toolchain_records(writer.cache).entries()) == []
+    assert list(open_toolchain_records(writer.cache).entries()) == []
 
 
 def test_several_toolchains_are_made_at_once(machine: Callable[[str], Machine]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from epbuild.cache.location import toolchain_directory
+from epbuild.cache.location import find_toolchain_directory
 from epbuild.remote.keys import SigningKey
 from tests.support.projects import Project
 from tests.support.quick_builds import GROUPS, wait_until, write_model, write_project
@@ -130,7 +130,7 @@ class Cluster:
         variables = {
             **os.environ,
             "EPBUILD_CACHE_DIR": str(self.folder / f"cache-{number}"),
-            "EPBUILD_TOOLCHAIN_DIR": str(toolchain_directory()),
+            "EPBUILD_TOOLCHAIN_DIR": str(find_toolchain_directory()),
             "EPBUILD_REMOTE_CACHE": self.place or str(self.remote),
             "EPBUILD_SIGNING_KEY": self.key.text,
             **(environment or {}),

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from epbuild.archive.artifact import Artifact
 from epbuild.archive.formats import ArchiveName, write_archive
-from epbuild.archive.oci import image
+from epbuild.archive.oci import build_image
 from epbuild.core.digest import Write
 from tests.support import warm_start
 
@@ -106,7 +106,7 @@ def pack(folder: Path, path: Path) -> Path:
         write_archive(forms[path.suffix], contents, pour, file)
         path.write_bytes(file.getvalue())
         return path
-    made = image(contents, {})
+    made = build_image(contents, {})
     by_digest = {hashlib.sha256(data).hexdigest(): data for data in files.values()}
     blobs = {blob.path: by_digest[blob.sha256] for blob in made.blobs}
     for name, data in {**blobs, **{document.path: document.data for document in made.documents}}.items():

@@ -178,7 +178,7 @@ class Workshop:
     def serve_commands(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have the command line build here, with these toolchains."""
         monkeypatch.setenv("EPBUILD_CACHE_DIR", str(self.cache))
-        monkeypatch.setattr(request, "toolchains_here", lambda: self.request.toolchains)
+        monkeypatch.setattr(request, "list_toolchains", lambda: self.request.toolchains)
         monkeypatch.chdir(self.folder)
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:

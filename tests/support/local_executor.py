@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from epbuild.cluster.machine import Machine
 from epbuild.cluster.placement import Offer, Placement
-from epbuild.cluster.protocol import MachineReply, unoffered_error
+from epbuild.cluster.protocol import MachineReply, make_unoffered_error
 from epbuild.cluster.request import ActionRequest
 from epbuild.core.errors import Cancelled
 from epbuild.engine.events import Progress
@@ -26,7 +26,7 @@ class LocalExecutor:
 
     def wait_for_offer(self, placement: Placement, actions: int) -> None:
         if not placement.allows(self._offer):
-            raise unoffered_error(placement.labels, self.offers(), actions)
+            raise make_unoffered_error(placement.labels, self.offers(), actions)
 
     def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
         reply = self._machine.execute(request, progress, self._cancelled)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from epbuild.core.errors import PlanError, Problem
 from epbuild.plan.planner import make_plan
-from epbuild.plan.preparing import Preparation, preparation_document
+from epbuild.plan.preparing import Preparation, build_preparation_document
 from epbuild.plan.request import compile_document
 from epbuild.plan.sources import Locate
 from epbuild.plan.steps import Emission, Plan, SessionGroup
@@ -138,7 +138,7 @@ def key_documents(file: Path) -> dict[str, object]:
             is_known = all(member.has_files for member in action.members)
             found[ident] = compile_document(action, digests, TOOLCHAIN) if is_known else None
         elif isinstance(action, Preparation):
-            found[ident] = preparation_document(action, digests, TOOLCHAIN) if action.source is not None else None
+            found[ident] = build_preparation_document(action, digests, TOOLCHAIN) if action.source is not None else None
         elif isinstance(action, Emission):
             found[ident] = action.path.relative_to(file.parent).as_posix()
     return found

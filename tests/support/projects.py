@@ -14,8 +14,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from epbuild.cache.location import toolchain_directory
-from epbuild.survey.snapshot import snapshots_of
+from epbuild.cache.location import find_toolchain_directory
+from epbuild.survey.snapshot import list_snapshots
 from tests.support import warm_start
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -84,7 +84,7 @@ class Project:
         environment = {
             **{name: value for name, value in os.environ.items() if name not in _CHANGE_OUTPUT},
             "EPBUILD_CACHE_DIR": str(self.cache),
-            "EPBUILD_TOOLCHAIN_DIR": str(toolchain_directory()),
+            "EPBUILD_TOOLCHAIN_DIR": str(find_toolchain_directory()),
             **self.environment,
         }
         return [sys.executable, "-m", "epbuild", *arguments], environment
@@ -106,7 +106,7 @@ class Project:
 
     def snapshots(self) -> list[Path]:
         """What runs left to answer the next one from."""
-        return [Path(place) for place in snapshots_of(str(self.recipe), str(self.cache))]
+        return [Path(place) for place in list_snapshots(str(self.recipe), str(self.cache))]
 
     def edit(self, old: str, new: str) -> None:
         text = self.recipe.read_text(encoding="utf-8")
@@ -129,7 +129,7 @@ def toolchain_python(name: str) -> Path:
 
     A toolchain that leaves the version of ONNX Runtime open does not count. Edits of a recipe make such a one, with the newest version.
     """
-    lists = {marker: json.loads(marker.read_text(encoding="utf-8")) for marker in toolchain_directory().glob("*/complete")}
+    lists = {marker: json.loads(marker.read_text(encoding="utf-8")) for marker in find_toolchain_directory().glob("*/complete")}
     holding = [
         marker
         for marker, packages in lists.items()

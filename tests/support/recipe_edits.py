@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 
 Document = dict[str, Any]
 Place = tuple[str | int, ...]
@@ -38,7 +38,7 @@ class Edit:
 
 def edits_of(document: Document) -> Iterator[Edit]:
     """Yield each edit of each value of a recipe. Some of the recipes are wrong: a build has to refuse these, whatever was built before."""
-    yield from _Editor(document).edits(schema("recipe"), document, "", ())
+    yield from _Editor(document).edits(read_schema("recipe"), document, "", ())
 
 
 class _Editor:
@@ -109,7 +109,7 @@ class _Editor:
 
 def _resolved(node: Mapping[str, Any]) -> Mapping[str, Any]:
     while "$ref" in node:
-        node = schema("recipe")["$defs"][node["$ref"].removeprefix("#/$defs/")]
+        node = read_schema("recipe")["$defs"][node["$ref"].removeprefix("#/$defs/")]
     return node
 
 

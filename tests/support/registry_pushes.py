@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from epbuild.archive.artifact import Artifact
-from epbuild.archive.oci import Image, image
+from epbuild.archive.oci import Image, build_image
 from epbuild.core.digest import Write
 from epbuild.core.errors import EnvironmentFailure, StepId
 from epbuild.publish.registry.client import Pushed, push
@@ -48,7 +48,7 @@ class Pusher:
     """Pushes one image to a server, and keeps what was told on the way."""
 
     def __init__(self) -> None:
-        self.image: Image = image(contents(), {})
+        self.image: Image = build_image(contents(), {})
         self.told: list[tuple[int, int]] = []
 
     def __call__(self, server: Server, *, host: str = "", tag: str = "1.0", **options: Any) -> Pushed:

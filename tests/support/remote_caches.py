@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.core.digest import Blob, document_digest
+from epbuild.core.digest import Blob, hash_document
 from epbuild.core.errors import Problem
 from epbuild.recipe.remote_address import parse_remote
 from epbuild.remote.cache import RemoteCache, RemoteStores
 from epbuild.remote.envelope import RecordKind
 from epbuild.remote.keys import SigningKey
-from epbuild.remote.opening import bucket_stores, folder_stores, web_stores
+from epbuild.remote.opening import open_bucket_stores, open_folder_stores, open_web_stores
 from epbuild.transfer.objects import Content, MissingObjectError, Timeouts
 from tests.support.cache_server import CacheServer
 
@@ -40,7 +40,7 @@ class DirectoryPlace:
         self.root = root
 
     def stores(self, *, writes: bool = False) -> RemoteStores:
-        return folder_stores(self.root, writes=writes)
+        return open_folder_stores(self.root, writes=writes)
 
     def read(self, space: str, name: str) -> bytes | None:
         path = self.root / space / name
@@ -62,7 +62,7 @@ class ServerPlace:
         self.server = server
 
     def stores(self, *, writes: bool = False) -> RemoteStores:
-        return web_stores(self.server.address, timeouts=QUICK)
+        return open_web_stores(self.server.address, timeouts=QUICK)
 
     def read(self, space: str, name: str) -> bytes | None:
         return self.server.objects.get((space, name))
@@ -84,7 +84,7 @@ class ObjectPlace:
         self.prefix = self.address.bucket[1]
 
     def stores(self, *, writes: bool = False) -> RemoteStores:
-        return bucket_stores(self.address)
+        return open_bucket_stores(self.address)
 
     def read(self, space: str, name: str) -> bytes | None:
         try:
@@ -115,7 +115,7 @@ class ObjectPlace:
 
 
 def _key(record: Mapping[str, Any]) -> str:
-    return document_digest(record["document"])
+    return hash_document(record["document"])
 
 
 def _is_sound(record: Mapping[str, Any]) -> bool:
@@ -153,7 +153,7 @@ class Maker:
         artifacts = {file: self._stored(data) for file, data in files.items()}
         document = {"members": [name]}
         record = {"document": document, "result": {"artifacts": artifacts, "log": self._stored(b"a log of " + name.encode())}}
-        return document_digest(document), record
+        return hash_document(document), record
 
     def _stored(self, data: bytes) -> dict[str, Any]:
         path = self._folder / hashlib.sha256(data).hexdigest()

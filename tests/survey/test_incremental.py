@@ -15,7 +15,7 @@ import pytest
 from epbuild.cli.app import execute
 from epbuild.recipe.load import load
 from epbuild.session import snapshot
-from epbuild.survey.snapshot import place_of, read_unchanged, snapshots_of
+from epbuild.survey.snapshot import list_snapshots, place_of, read_unchanged
 from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
 from tests.support.moments import at_each_call
 
@@ -31,7 +31,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     (workshop.folder / "fingerprint.json").write_text("{}", encoding="utf-8")
     time.sleep(SETTLED_SECONDS)
     assert execute(["run", "-j1"]) == 0
-    assert snapshots_of("epbuild.yaml")
+    assert list_snapshots("epbuild.yaml")
     time.sleep(SETTLED_SECONDS)
     return workshop
 
@@ -176,7 +176,7 @@ def test_a_snapshot_answers_without_reading_the_recipe(built: Workshop, capsys: 
     assert read
 
 
-@pytest.mark.parametrize("moment", [snapshot.last_outputs, snapshot.ends_of_actions, snapshot.observed_files])
+@pytest.mark.parametrize("moment", [snapshot.find_last_outputs, snapshot.collect_ends, snapshot.list_observed_files])
 def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(
     moment: Callable[..., object], built: Workshop, capsys: pytest.CaptureFixture[str]
 ) -> None:

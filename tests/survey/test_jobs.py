@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from epbuild.cache.state import Measurement
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.workload import matrix_of
+from epbuild.commands.workload import build_matrix
 from epbuild.plan.steps import Action, SessionGroup
-from epbuild.survey.jobs import Runners, missing_actions, pack_jobs
+from epbuild.survey.jobs import Runners, find_missing_actions, pack_jobs
 from tests.support.actions_to_pack import Work, works
 from tests.support.fake_builds import CLASSIFIER, SHARE, Workshop
 
@@ -26,7 +26,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 def steps(workshop: Workshop, most: int = 5) -> list[tuple[str, ...]]:
-    return [job.steps for job in matrix_of(workshop.request, most, {}).jobs]
+    return [job.steps for job in build_matrix(workshop.request, most, {}).jobs]
 
 
 def test_a_job_has_what_is_missing_and_nothing_that_is_there(workshop: Workshop) -> None:
@@ -54,7 +54,7 @@ def test_the_longest_comes_first_as_it_was_measured_here(workshop: Workshop) -> 
             record.unlink()
         (workshop.folder / "prefill.onnx").write_bytes((workshop.folder / "decode.onnx").read_bytes())
         (workshop.folder / "classifier.onnx").write_bytes((workshop.folder / "decode.onnx").read_bytes())
-        found = matrix_of(workshop.request, 5, {}).jobs
+        found = build_matrix(workshop.request, 5, {}).jobs
         assert [(job.steps, job.seconds) for job in found] == [((slow,), 90.0), ((quick,), 30.0)]
 
 
@@ -69,7 +69,7 @@ def test_a_cost_is_known_from_wherever_the_last_result_came(workshop: Workshop) 
         memory.record_steps([replace(known, result={**known.result, "measured": measured})])
         workspace._database.write("DELETE FROM measurements", [()])
     (workshop.folder / "classifier.onnx").write_bytes((workshop.folder / "decode.onnx").read_bytes())
-    [job] = matrix_of(workshop.request, 5, {}).jobs
+    [job] = build_matrix(workshop.request, 5, {}).jobs
     assert (job.steps, job.seconds) == ((CLASSIFIER,), 44.0)
 
 
@@ -77,7 +77,7 @@ def test_what_was_never_made_is_guessed_by_the_like_of_it(workshop: Workshop) ->
     workshop.build(SHARE)
     with Workspace.open(workshop.folder / ".epbuild") as workspace:
         workspace.record_measurement(SHARE, Measurement(500.0, None))
-    [job] = matrix_of(workshop.request, 5, {}).jobs
+    [job] = build_matrix(workshop.request, 5, {}).jobs
     assert job.seconds == pytest.approx(500.0, rel=0.01)  # the same EP, and as small a model
 
 
@@ -96,7 +96,7 @@ def test_a_job_runs_where_its_toolchain_does_and_here_if_it_can(
 ) -> None:
     if named:
         workshop.write_recipe(("[onnxruntime-qnn==2.7.0]", f"[onnxruntime-qnn==2.7.0], platforms: [{', '.join(named)}]"))
-    missing = missing_actions(workshop.survey())
+    missing = find_missing_actions(workshop.survey())
     runners = Runners({"linux-x86_64": "linux", "windows-arm64": "arm"}, locked, here="linux-x86_64")
     jobs, warnings = pack_jobs(missing, dict.fromkeys(missing, 1.0), runners, 1)
     assert [job.runner for job in jobs] == [expected]
@@ -144,13 +144,13 @@ class Elsewhere(Runners):
 
 
 def test_each_class_of_runners_has_its_own_jobs(workshop: Workshop) -> None:
-    missing = missing_actions(workshop.survey())
+    missing = find_missing_actions(workshop.survey())
     jobs, _ = pack_jobs(missing, {SHARE: 1.0, CLASSIFIER: 2.0}, Elsewhere({}, {}), 1)
     assert [(job.runner, job.steps) for job in jobs] == [("windows-arm64", (CLASSIFIER,)), ("linux-x86_64", (SHARE,))]
 
 
 def test_what_needs_a_result_of_another_platform_waits_for_it(workshop: Workshop) -> None:
-    missing = dict(missing_actions(workshop.survey()))
+    missing = dict(find_missing_actions(workshop.survey()))
     group = missing[CLASSIFIER]
     assert isinstance(group, SessionGroup)
     missing[CLASSIFIER] = replace(group, members=tuple(replace(member, prepared=SHARE) for member in group.members))

@@ -26,10 +26,10 @@ from epbuild.cli.app import execute
 from epbuild.commands.plan import survey
 from epbuild.commands.run import run
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, ProblemRecord, StepId
-from epbuild.core.own_files import own_files
+from epbuild.core.own_files import list_own_files
 from epbuild.session.request import RemoteChoice, Request
 from epbuild.survey import snapshot
-from epbuild.survey.snapshot import FORMAT, answer, clock, read, read_unchanged, remove_older, snapshots_of
+from epbuild.survey.snapshot import FORMAT, answer, list_snapshots, read, read_clock, read_unchanged, remove_older
 from tests.support.fake_cpu import on_cpu
 from tests.support.moments import at_each_call
 from tests.support.snapshots import take_snapshot
@@ -62,14 +62,14 @@ class Folder:
         *,
         locked: bool = False,
     ) -> None:
-        moment = began or clock(str(self.recipe)) or (0, 0)
+        moment = began or read_clock(str(self.recipe)) or (0, 0)
         watched = self.files if files is None else files
         lock = "held" if locked else "none"
         take_snapshot(self.recipe, watched, moment, environment=environment, absent=list(absent), lock=lock)
 
     @property
     def snapshots(self) -> list[Path]:
-        return [Path(place) for place in snapshots_of(str(self.recipe))]
+        return [Path(place) for place in list_snapshots(str(self.recipe))]
 
     def answer(self, *arguments: str) -> str | None:
         return answer(["run", *arguments, str(self.recipe)], lambda: 0.25)
@@ -185,7 +185,7 @@ def test_a_recipe_behind_a_link_is_where_the_link_leads(tmp_path: Path, monkeypa
     one = Folder(tmp_path / "one")
     (tmp_path / "link").symlink_to("one")
     behind = tmp_path / "link" / "epbuild.yaml"
-    take_snapshot(behind, one.files, clock(str(behind)) or (0, 0))
+    take_snapshot(behind, one.files, read_clock(str(behind)) or (0, 0))
     assert one.answer() is not None
     shutil.copytree(one.path, tmp_path / "two", copy_function=os.link)
     (tmp_path / "link").unlink()
@@ -235,7 +235,7 @@ WARNING = Problem("EPB233", "nothing is shared", Position("epbuild.yaml", 3, 5))
 def test_what_was_warned_of_is_given_again_by_a_run_and_not_by_a_check(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.path)
     here = Path("epbuild.yaml")
-    take_snapshot(here, folder.files, clock(str(here)) or (0, 0), warnings=[WARNING])
+    take_snapshot(here, folder.files, read_clock(str(here)) or (0, 0), warnings=[WARNING])
     given: list[Any] = []
     assert answer(["run"], lambda: 0.25, given.extend) == f"{UP_TO_DATE} (0.25 s)"
     assert [msgspec.convert(record, ProblemRecord).problem for record in given] == [WARNING]
@@ -316,7 +316,7 @@ def test_a_copied_workspace_is_looked_at_anew(taken: Folder, tmp_path: Path) -> 
 
 
 def test_a_file_as_young_as_the_run_is_not_trusted(folder: Folder) -> None:
-    began = clock(str(folder.recipe))
+    began = read_clock(str(folder.recipe))
     folder.files[1].write_bytes(b"as it was")
     folder.take(began=began)
     assert folder.answer() is None
@@ -331,7 +331,7 @@ def test_a_file_from_the_future_is_not_trusted(folder: Folder) -> None:
 
 
 def test_a_file_system_with_coarse_times_gets_the_two_seconds_that_it_needs(folder: Folder) -> None:
-    began = clock(str(folder.recipe))
+    began = read_clock(str(folder.recipe))
     assert began is not None
     folder.take(began=(began[0], began[1] + 1))  # as if the files were on another file system, of which nothing is known
     assert folder.answer() is None
@@ -344,7 +344,7 @@ def test_a_file_that_is_gone_makes_no_snapshot(folder: Folder) -> None:
 
 
 def test_a_snapshot_of_a_run_that_failed_has_no_answer(folder: Folder) -> None:
-    take_snapshot(folder.recipe, folder.files, clock(str(folder.recipe)) or (0, 0), is_current=False)
+    take_snapshot(folder.recipe, folder.files, read_clock(str(folder.recipe)) or (0, 0), is_current=False)
     assert folder.answer() is None
 
 
@@ -368,7 +368,7 @@ def test_a_pipe_in_the_place_of_a_file_is_a_change_and_not_opened(taken: Folder,
 
 
 def test_without_a_workspace_there_is_no_clock_and_no_answer(tmp_path: Path) -> None:
-    assert clock(str(tmp_path / "epbuild.yaml")) is None
+    assert read_clock(str(tmp_path / "epbuild.yaml")) is None
     assert answer(["run", str(tmp_path / "epbuild.yaml")], lambda: 0.0) is None
 
 
@@ -465,7 +465,7 @@ def test_plain_command_lines_are_answered_by_the_snapshot(words: list[str]) -> N
 
 @pytest.fixture
 def process(taken: Folder) -> list[str]:
-    taken.take(files=[*taken.files, *map(Path, own_files())])
+    taken.take(files=[*taken.files, *map(Path, list_own_files())])
     return [sys.executable, "-X", "importtime", "-m", "epbuild", "run", str(taken.recipe)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from epbuild.toolchain.lock import Lock, LockChange, LockedModel, LockedToolchain, changes
+from epbuild.toolchain.lock import Lock, LockChange, LockedModel, LockedToolchain, compare_locks
 from tests.support.locks import LOCK, NUMPY, ONNXRUNTIME, digest, environment, package
 
 BOTH = ("linux-x86_64", "windows-arm64")
@@ -19,11 +19,11 @@ def with_qnn(requires: tuple[str, ...] = ("onnxruntime==1.31.1",), **platforms: 
 
 
 def test_equal_locks_have_no_changes() -> None:
-    assert changes(LOCK, LOCK) == []
+    assert compare_locks(LOCK, LOCK) == []
 
 
 def test_a_first_lock_lists_every_package_once() -> None:
-    found = changes(None, LOCK)
+    found = compare_locks(None, LOCK)
     assert {change.kind for change in found} == {"added"}
     packages = [(change.toolchain, change.name, change.new, change.platforms) for change in found if change.about == "package"]
     assert packages == [
@@ -42,7 +42,7 @@ def test_a_first_lock_lists_every_package_once() -> None:
 
 def test_an_upgrade_on_one_platform_is_told_for_that_platform() -> None:
     new = with_qnn(linux_x86_64=environment(package("numpy", "2.5.5"), ONNXRUNTIME))
-    assert changes(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.5.5", "qnn", ("linux-x86_64",))]
+    assert compare_locks(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.5.5", "qnn", ("linux-x86_64",))]
 
 
 def test_the_same_upgrade_on_every_platform_is_told_once() -> None:
@@ -50,22 +50,22 @@ def test_the_same_upgrade_on_every_platform_is_told_once() -> None:
     others = [item for item in windows if item.name != "numpy"]
     numpy = package("numpy", "2.5.5")
     new = with_qnn(linux_x86_64=environment(numpy, ONNXRUNTIME), windows_arm64=environment(numpy, *others))
-    assert changes(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.5.5", "qnn", BOTH)]
+    assert compare_locks(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.5.5", "qnn", BOTH)]
 
 
 def test_other_files_of_the_same_version_are_a_change() -> None:
     new = with_qnn(linux_x86_64=environment(replace(NUMPY, files=(digest("another file"),)), ONNXRUNTIME))
-    assert changes(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.4.6", "qnn", ("linux-x86_64",))]
+    assert compare_locks(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.4.6", "qnn", ("linux-x86_64",))]
 
 
 def test_another_python_is_a_change() -> None:
     new = with_qnn(linux_x86_64=environment(NUMPY, ONNXRUNTIME, python="cpython-3.12"))
-    [change] = changes(LOCK, new)
+    [change] = compare_locks(LOCK, new)
     assert (change.about, change.old, change.new) == ("python", "cpython-3.11", "cpython-3.12")
 
 
 def test_a_toolchain_that_goes_takes_its_packages_along() -> None:
-    found = changes(LOCK, replace(LOCK, toolchains={"qnn": LOCK.toolchains["qnn"]}))
+    found = compare_locks(LOCK, replace(LOCK, toolchains={"qnn": LOCK.toolchains["qnn"]}))
     assert [(change.kind, change.about, change.name) for change in found] == [
         ("removed", "python", "python"),
         ("removed", "package", "onnxruntime-vitisai"),
@@ -73,7 +73,7 @@ def test_a_toolchain_that_goes_takes_its_packages_along() -> None:
 
 
 def test_other_requirements_that_come_to_the_same_packages_are_told_as_that() -> None:
-    [change] = changes(LOCK, with_qnn(("onnxruntime>=1.31",)))
+    [change] = compare_locks(LOCK, with_qnn(("onnxruntime>=1.31",)))
     assert (change.kind, change.about, change.name) == ("updated", "toolchain", "qnn")
     assert (change.old, change.new) == ("onnxruntime==1.31.1", "onnxruntime>=1.31")
 
@@ -88,14 +88,14 @@ def test_other_requirements_that_come_to_the_same_packages_are_told_as_that() ->
     ],
 )
 def test_every_other_fact_is_told_by_what_it_is_about(new: Lock, about: str, name: str) -> None:
-    [change] = changes(LOCK, new)
+    [change] = compare_locks(LOCK, new)
     assert (change.kind, change.about, change.name) == ("updated", about, name)
 
 
 def test_a_release_with_models_is_reported_by_its_version_and_its_other_files() -> None:
     first, second = LOCK.wheels
     new = replace(LOCK, wheels=(replace(first, files=(digest("other"),)), package("my-models", "1.2")))
-    assert [(change.kind, change.name, change.old, change.new) for change in changes(LOCK, new)] == [
+    assert [(change.kind, change.name, change.old, change.new) for change in compare_locks(LOCK, new)] == [
         ("updated", "my-models", "1.0", "1.0"),
         ("removed", "my-models", second.version, None),
         ("added", "my-models", None, "1.2"),

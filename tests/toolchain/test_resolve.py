@@ -14,14 +14,21 @@ from typing import Any
 import pytest
 
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.core.schemas import schema
+from epbuild.core.schemas import read_schema
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.lock import LockedEnvironment, Package
-from epbuild.toolchain.platforms import PLATFORMS, platform_here, platform_name
+from epbuild.toolchain.platforms import PLATFORMS, get_own_platform, translate_platform_tag
 from epbuild.toolchain.provision import Requirements, provision
-from epbuild.toolchain.resolve import deviations, find_python, named_python, read_installed, requirements_of, resolve_packages
+from epbuild.toolchain.resolve import (
+    describe_deviations,
+    find_python,
+    list_requirements,
+    parse_named_python,
+    read_installed,
+    resolve_packages,
+)
 from tests.support.packages import write_wheel
 
 WHERE = Position("epbuild.yaml", 4, 3)
@@ -59,20 +66,20 @@ def refusal(wanted: ToolchainSpec, platform: str = "linux-x86_64") -> Problem:
     ],
 )
 def test_a_platform_has_one_name_whatever_python_calls_it(tag: str, name: str | None) -> None:
-    assert platform_name(tag) == name
+    assert translate_platform_tag(tag) == name
 
 
 def test_this_platform_has_a_name() -> None:
-    assert platform_here() in PLATFORMS
+    assert get_own_platform() in PLATFORMS
 
 
 def test_a_python_for_two_kinds_of_mac_counts_as_the_one_that_it_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "arm64")
-    assert platform_name("macosx-10.9-universal2") == "macos-arm64"
+    assert translate_platform_tag("macosx-10.9-universal2") == "macos-arm64"
 
 
 def test_a_recipe_can_name_every_platform_and_no_other() -> None:
-    platforms = schema("recipe")["$defs"]["toolchain"]["properties"]["platforms"]
+    platforms = read_schema("recipe")["$defs"]["toolchain"]["properties"]["platforms"]
     assert platforms["items"]["enum"] == list(PLATFORMS)
 
 
@@ -90,7 +97,7 @@ def test_a_recipe_can_name_every_platform_and_no_other() -> None:
     ],
 )
 def test_a_python_that_is_named_by_its_version_is_known_without_looking(request_: str | None, name: str | None) -> None:
-    assert named_python(request_) == name
+    assert parse_named_python(request_) == name
 
 
 # -- What uv is asked, and what becomes of its answer ------------------------------------------------------------------
@@ -147,9 +154,9 @@ def resolved(wanted: ToolchainSpec, platform: str = "linux-x86_64", **preferred:
 
 def test_the_requirements_reach_uv_each_on_its_line(uv: FakeUv) -> None:
     wanted = toolchain("b >=1,\n <2", "a[x]==1", "c; sys_platform == 'win32'", "a[x]==1")
-    assert requirements_of(wanted) == ("a[x]==1", "b >=1, <2", "c; sys_platform == 'win32'")
+    assert list_requirements(wanted) == ("a[x]==1", "b >=1, <2", "c; sys_platform == 'win32'")
     resolved(wanted)
-    assert uv.wanted.splitlines() == list(requirements_of(wanted))
+    assert uv.wanted.splitlines() == list(list_requirements(wanted))
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -246,7 +253,7 @@ def test_what_somebody_elses_environment_holds_is_locked_by_version() -> None:
     found = read_installed(there({"onnxruntime": "1.31.1", "a--b": "1.0"}))
     assert found == LockedEnvironment("cpython-3.11", (Package("a-b", "1.0"), Package("onnxruntime", "1.31.1")))
     assert found.is_installed
-    assert deviations(there({"onnxruntime": "1.31.1", "a-b": "1.0"}), "linux-x86_64", found) == []
+    assert describe_deviations(there({"onnxruntime": "1.31.1", "a-b": "1.0"}), "linux-x86_64", found) == []
 
 
 @pytest.mark.parametrize(
@@ -264,7 +271,7 @@ def test_what_somebody_elses_environment_holds_is_locked_by_version() -> None:
 )
 def test_every_difference_from_what_was_locked_is_told(environment: Environment, words: list[str]) -> None:
     locked = LockedEnvironment("cpython-3.11", (Package("a", "1.0", (A,)), Package("b", "2.0rc1", (B,))))
-    assert deviations(environment, "linux-x86_64", locked) == words
+    assert describe_deviations(environment, "linux-x86_64", locked) == words
 
 
 @pytest.mark.parametrize(
@@ -272,13 +279,18 @@ def test_every_difference_from_what_was_locked_is_told(environment: Environment,
 )
 def test_a_version_that_is_only_spelled_otherwise_is_the_same(written: str, locked: str) -> None:
     assert (
-        deviations(there({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),))) == []
+        describe_deviations(
+            there({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),))
+        )
+        == []
     )
 
 
 @pytest.mark.parametrize(("written", "locked"), [("1.10", "1.1"), ("10", "1"), ("1.0.1", "1.1"), ("100", "1")])
 def test_a_version_that_is_another_is_not_taken_for_the_same(written: str, locked: str) -> None:
-    assert deviations(there({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),)))
+    assert describe_deviations(
+        there({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),))
+    )
 
 
 # -- The real uv, without a network ------------------------------------------------------------------------------------
@@ -299,7 +311,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def really_resolved(wanted: ToolchainSpec, platform: str = str(platform_here()), **preferred: str) -> LockedEnvironment:
+def really_resolved(wanted: ToolchainSpec, platform: str = str(get_own_platform()), **preferred: str) -> LockedEnvironment:
     named = {name.replace("_", "-"): version for name, version in preferred.items()}
     return resolve_packages(wanted, find_python(wanted), platform, named)
 
@@ -347,7 +359,7 @@ def test_an_environment_is_made_of_what_was_locked_though_there_is_something_new
     locked = really_resolved(wanted, tiny_base="1.0")
     made = Toolchains(tmp_path / "home").prepare(wanted, tmp_path, [], locked)
     assert made.fingerprint.distributions == {"tiny-ep": "1.0", "tiny-base": "1.0"}
-    assert deviations(made, str(platform_here()), locked) == []
+    assert describe_deviations(made, str(get_own_platform()), locked) == []
     free = Toolchains(tmp_path / "home").prepare(wanted, tmp_path, [])
     assert free.fingerprint.distributions["tiny-base"] == "1.1"
     assert free.interpreter != made.interpreter

@@ -15,7 +15,7 @@ from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.fingerprint import Fingerprint
-from epbuild.toolchain.provision import Requirements, environment_folder
+from epbuild.toolchain.provision import Requirements, get_environment_folder
 from tests.support.packages import install, make_environment, site_of, write_wheel
 
 WHERE = Position("epbuild.yaml", 4, 3)
@@ -109,7 +109,7 @@ def test_every_ep_package_that_is_missing_is_told_with_what_to_add(tmp_path: Pat
 
 def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: Path) -> None:
     packages = ("numpy", "onnxruntime-qnn; sys_platform == 'nowhere'")
-    made = environment_folder(Requirements(packages), tmp_path / "home")
+    made = get_environment_folder(Requirements(packages), tmp_path / "home")
     install(make_environment(made / "env"), "numpy", "2.0", {})
     (made / "complete").write_text("[]", encoding="utf-8")
     (problem,) = refusals(ToolchainSpec("npu", WHERE, packages=packages), tmp_path, QNN.ep)

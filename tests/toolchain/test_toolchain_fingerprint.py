@@ -15,7 +15,7 @@ import pytest
 from epbuild.core.errors import Position, ToolchainError
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint, probe, read_fingerprint
-from epbuild.toolchain.packages import digests_of
+from epbuild.toolchain.packages import hash_files
 from tests.support.moments import at_each_call
 from tests.support.packages import install, make_environment, posix_only, site_of, write_script
 
@@ -276,7 +276,7 @@ def test_a_file_that_cannot_be_read_is_told(interpreter: Path, tmp_path: Path) -
 
 def test_a_file_that_vanishes_while_it_is_read_is_told(interpreter: Path, tmp_path: Path) -> None:
     library = site_of(interpreter) / "tiny_ep" / "libep.so"
-    with pytest.raises(ToolchainError) as caught, at_each_call(digests_of, lambda call: library.unlink()):
+    with pytest.raises(ToolchainError) as caught, at_each_call(hash_files, lambda call: library.unlink()):
         fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
     [problem] = caught.value.problems
     assert (problem.code, problem.where) == ("EPB310", WHERE)

@@ -16,7 +16,7 @@ from epbuild.catalog.catalog import BUILT_IN, entries_for, entry
 from epbuild.catalog.facts import Driver, HostDependence
 from epbuild.core import host as machine
 from epbuild.toolchain import platforms
-from epbuild.toolchain.platforms import drivers_of, host_identity
+from epbuild.toolchain.platforms import describe_host, read_drivers
 from tests.support.fake_cpu import on_cpu
 
 QNN, OPENVINO, TENSORRT = (entry(f"{name}ExecutionProvider") for name in ("QNN", "OpenVINO", "Tensorrt"))
@@ -51,7 +51,7 @@ def this_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_a_key_has_what_outputs_depend_on(entries: list[Any], document: dict[str, Any] | None) -> None:
-    assert host_identity(entries) == document
+    assert describe_host(entries) == document
 
 
 def test_what_is_not_known_of_an_ep_is_which_cpu_it_was_compiled_on() -> None:
@@ -66,7 +66,7 @@ def test_what_is_not_known_of_an_ep_is_which_cpu_it_was_compiled_on() -> None:
 
 def test_each_driver_is_watched_by_how_it_is_read_whether_or_not_it_is_there() -> None:
     there, gone = Driver("GPU", (__file__,), r"test_(\w+)_host"), Driver("NPU", ("/nowhere",))
-    assert drivers_of([depending(drivers=(there, gone)), QNN]) == {there.plain: "toolchain", gone.plain: ""}
+    assert read_drivers([depending(drivers=(there, gone)), QNN]) == {there.plain: "toolchain", gone.plain: ""}
 
 
 def driver(name: str) -> Driver:
@@ -93,17 +93,17 @@ def test_the_version_of_nvidias_driver_is_found_in_what_it_reports(text: str, ve
 def test_a_driver_may_go_by_the_names_of_its_files(tmp_path: Path) -> None:
     pattern = driver("Intel GPU driver").pattern
     glob = str(tmp_path / "libze_intel_gpu.so.*")
-    assert machine.driver_version((glob,), pattern, "", "") == ""
+    assert machine.read_driver_version((glob,), pattern, "", "") == ""
     (tmp_path / "libze_intel_gpu.so.1.3.29735").touch()
     (tmp_path / "libze_intel_gpu.so.1").symlink_to("libze_intel_gpu.so.1.3.29735")
-    assert machine.driver_version((glob,), pattern, "", "") == "1; 1.3.29735"
+    assert machine.read_driver_version((glob,), pattern, "", "") == "1; 1.3.29735"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="as Linux has it")
 def test_what_the_system_reports_is_read_and_not_its_name() -> None:
-    assert machine.driver_version(("/proc/version", "/proc/nosuch"), r"^(\w+) version", "", "") == "Linux"
-    assert machine.cpu_count() >= 1
-    assert machine.cpu_features()
+    assert machine.read_driver_version(("/proc/version", "/proc/nosuch"), r"^(\w+) version", "", "") == "Linux"
+    assert machine.count_cpus() >= 1
+    assert machine.read_cpu_features()
 
 
 class Registry(ModuleType):
@@ -152,12 +152,12 @@ def test_windows_keeps_drivers_in_its_registry(monkeypatch: pytest.MonkeyPatch) 
     registry = Registry({"0000": nvidia, "0001": intel, "0002": {"ProviderName": "NVIDIA"}, "Properties": {}})
     monkeypatch.setitem(sys.modules, "winreg", registry)
     monkeypatch.setattr(sys, "platform", "win32")
-    assert machine.driver_version((), "", "{class}", "^NVIDIA") == "NVIDIA RTX 4090 32.0.15.6094"
-    assert machine.driver_version((), "", "{class}", "^Intel") == "Intel(R) Arc(TM) 31.0.101.5590"
-    assert machine.driver_version((), "", "{other}", "^Intel") == ""
-    assert machine.driver_version((), "", "", ".*") == ""
+    assert machine.read_driver_version((), "", "{class}", "^NVIDIA") == "NVIDIA RTX 4090 32.0.15.6094"
+    assert machine.read_driver_version((), "", "{class}", "^Intel") == "Intel(R) Arc(TM) 31.0.101.5590"
+    assert machine.read_driver_version((), "", "{other}", "^Intel") == ""
+    assert machine.read_driver_version((), "", "", ".*") == ""
 
 
 def test_a_stepping_is_no_other_cpu() -> None:
     with on_cpu("Intel64 Family 6 Model 170 Stepping 4, GenuineIntel", platform="win32"):
-        assert machine.cpu_features() == "Intel64 Family 6 Model 170, GenuineIntel"
+        assert machine.read_cpu_features() == "Intel64 Family 6 Model 170, GenuineIntel"

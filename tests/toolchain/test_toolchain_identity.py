@@ -17,12 +17,12 @@ from epbuild.catalog.catalog import entry
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.identity import (
+    find_recorded_toolchain,
     is_toolchain_record,
+    make_records,
+    open_toolchain_records,
     record_documents,
     record_key,
-    recorded_toolchain,
-    records_of,
-    toolchain_records,
 )
 from epbuild.toolchain.lock import LockedEnvironment, Package
 from tests.support.fake_cpu import on_cpu
@@ -58,15 +58,15 @@ def documents(locked: LockedEnvironment = LOCKED, platform: str = HERE, *package
 
 
 def sound() -> dict[str, Any]:
-    [record] = [dict(record) for _, record in records_of(environment(), [documents()["onnxruntime_qnn"]])]
+    [record] = [dict(record) for _, record in make_records(environment(), [documents()["onnxruntime_qnn"]])]
     return record
 
 
 def test_the_records_of_an_environment_come_to_its_identity() -> None:
     made, wanted = environment(), documents(LOCKED, HERE, "my_ops")
-    records = {record["document"]["module"]: record for _, record in records_of(made, wanted.values())}
+    records = {record["document"]["module"]: record for _, record in make_records(made, wanted.values())}
     assert records.keys() == {"onnxruntime", "onnxruntime_qnn", "my_ops"}
-    known = recorded_toolchain(records)
+    known = find_recorded_toolchain(records)
     assert known is not None
     for entries, packages in (((), ()), ((QNN,), ()), ((QNN,), ("my_ops",)), ((), ("my_ops",))):
         assert known.identity(entries, packages) == made.identity(entries, packages)
@@ -74,9 +74,9 @@ def test_the_records_of_an_environment_come_to_its_identity() -> None:
 
 def test_what_depends_on_the_machine_is_in_no_record_and_read_from_this_one() -> None:
     wanted = record_documents(LOCKED, HERE, [OPENVINO])
-    records = {record["document"]["module"]: record for _, record in records_of(environment(), wanted.values())}
+    records = {record["document"]["module"]: record for _, record in make_records(environment(), wanted.values())}
     assert "host" not in str(records)
-    known = recorded_toolchain(records)
+    known = find_recorded_toolchain(records)
     assert known is not None
     with on_cpu("Another CPU"):
         assert known.identity([OPENVINO])["host"]["cpu"] == "Another CPU"
@@ -121,17 +121,17 @@ def test_there_is_no_record_of_what_is_not_made_from_a_lock() -> None:
 
 @pytest.mark.parametrize("packages", [{"onnxruntime": "1.31.2"}, {"six": "1.17"}])
 def test_an_environment_that_has_become_another_one_has_no_record(packages: dict[str, str]) -> None:
-    assert list(records_of(environment(**packages), documents().values())) == []
+    assert list(make_records(environment(**packages), documents().values())) == []
 
 
 def test_records_of_two_environments_are_not_put_together() -> None:
     runtime, plugin = documents().values()
     other = replace(LOCKED, packages=(Package("numpy", "2.5", (C,)), *LOCKED.packages[1:]))
-    first = dict(records_of(environment(), [runtime]))
-    second = dict(records_of(environment(numpy="2.5"), [documents(other)["onnxruntime_qnn"]]))
+    first = dict(make_records(environment(), [runtime]))
+    second = dict(make_records(environment(numpy="2.5"), [documents(other)["onnxruntime_qnn"]]))
     assert (len(first), len(second)) == (1, 1)
-    assert recorded_toolchain({"onnxruntime": first.popitem()[1], "onnxruntime_qnn": second.popitem()[1]}) is None
-    assert recorded_toolchain({"onnxruntime_qnn": sound()}) is None
+    assert find_recorded_toolchain({"onnxruntime": first.popitem()[1], "onnxruntime_qnn": second.popitem()[1]}) is None
+    assert find_recorded_toolchain({"onnxruntime_qnn": sound()}) is None
     assert plugin["module"] == "onnxruntime_qnn"
 
 
@@ -178,7 +178,7 @@ def test_any_json_is_judged(record: dict[str, Any]) -> None:
 
 def test_the_store_keeps_them_and_sets_a_damaged_one_aside(tmp_path: Path) -> None:
     record = sound()
-    key, records = record_key(record["document"]), toolchain_records(tmp_path)
+    key, records = record_key(record["document"]), open_toolchain_records(tmp_path)
     records.put(key, record)
     assert records.get(key) == record
     records.put(key, {**record, "result": {}})

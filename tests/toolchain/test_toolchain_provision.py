@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from epbuild.core.errors import Position, ToolchainError
 from epbuild.toolchain.lock import LockedEnvironment, Package
-from epbuild.toolchain.provision import Requirements, environment_folder, provision, provisioned, running_python
+from epbuild.toolchain.provision import Requirements, find_interpreter, get_environment_folder, get_own_python, provision
 
 WHERE = Position("epbuild.yaml", 4, 3)
 WANTED = Requirements(("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"))
@@ -104,7 +104,7 @@ def test_another_python_is_another_environment() -> None:
 
 ONNXRUNTIME = Package("onnxruntime", "1.31.1", ("a" * 64, "b" * 64))
 QNN = Package("onnxruntime-qnn", "2.7.0", ("c" * 64,))
-LOCKED = LockedEnvironment(running_python(), (ONNXRUNTIME, QNN))
+LOCKED = LockedEnvironment(get_own_python(), (ONNXRUNTIME, QNN))
 
 
 def test_a_locked_environment_is_never_taken_for_one_that_was_chosen_otherwise() -> None:
@@ -146,8 +146,8 @@ def test_a_locked_environment_is_made_of_its_files_and_checked_against_the_reque
         f"onnxruntime-qnn==2.7.0 --hash=sha256:{'c' * 64}",
     ]
     assert {"--offline", "--no-index", *WANTED.packages} <= set(check)
-    assert provisioned(environment_folder(Requirements(WANTED.packages, None, LOCKED), tmp_path)) == interpreter
-    assert provisioned(environment_folder(WANTED, tmp_path)) is None
+    assert find_interpreter(get_environment_folder(Requirements(WANTED.packages, None, LOCKED), tmp_path)) == interpreter
+    assert find_interpreter(get_environment_folder(WANTED, tmp_path)) is None
 
 
 @pytest.mark.parametrize(("asked", "made"), [(None, "cpython@3.99"), ("3.99.1", "3.99.1")])
@@ -166,15 +166,15 @@ def test_a_locked_environment_that_cannot_be_made_is_told_as_that(tmp_path: Path
 
 
 def test_an_environment_is_made_once(tmp_path: Path, uv: FakeUv) -> None:
-    assert provisioned(environment_folder(WANTED, tmp_path)) is None
+    assert find_interpreter(get_environment_folder(WANTED, tmp_path)) is None
     first = make(tmp_path)
-    assert provisioned(environment_folder(WANTED, tmp_path)) == first
+    assert find_interpreter(get_environment_folder(WANTED, tmp_path)) == first
     assert make(tmp_path, Requirements(tuple(reversed(WANTED.packages)))) == first
     assert len(uv.commands) == 2
 
 
 def test_asking_whether_it_is_there_leaves_no_trace(tmp_path: Path) -> None:
-    assert provisioned(environment_folder(WANTED, tmp_path / "home")) is None
+    assert find_interpreter(get_environment_folder(WANTED, tmp_path / "home")) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -200,10 +200,10 @@ def test_an_environment_that_an_interrupt_left_half_made_is_made_anew(tmp_path: 
     uv.interrupted = True
     with pytest.raises(KeyboardInterrupt):
         make(tmp_path)
-    folder = environment_folder(WANTED, tmp_path)
+    folder = get_environment_folder(WANTED, tmp_path)
     (folder / "env" / "half").write_bytes(b"")
     assert (folder / INTERPRETER).exists()
-    assert provisioned(environment_folder(WANTED, tmp_path)) is None
+    assert find_interpreter(get_environment_folder(WANTED, tmp_path)) is None
     uv.interrupted = False
     assert make(tmp_path).exists()
     assert not (folder / "env" / "half").exists()
@@ -211,7 +211,7 @@ def test_an_environment_that_an_interrupt_left_half_made_is_made_anew(tmp_path: 
 
 def test_an_environment_whose_python_went_away_is_made_anew(tmp_path: Path, uv: FakeUv) -> None:
     make(tmp_path).unlink()
-    assert provisioned(environment_folder(WANTED, tmp_path)) is None
+    assert find_interpreter(get_environment_folder(WANTED, tmp_path)) is None
     assert make(tmp_path).exists()
     assert len(uv.commands) == 4
 
@@ -272,8 +272,8 @@ def test_a_uv_that_says_nothing_is_quoted_as_that(tmp_path: Path, uv: FakeUv) ->
 def test_a_failure_leaves_no_half_environment_and_the_next_try_starts_afresh(tmp_path: Path, uv: FakeUv, failing: str) -> None:
     uv.failing, uv.stderr = failing, NO_SUCH_PACKAGE
     refusal(tmp_path)
-    assert not environment_folder(WANTED, tmp_path).exists()
-    assert provisioned(environment_folder(WANTED, tmp_path)) is None
+    assert not get_environment_folder(WANTED, tmp_path).exists()
+    assert find_interpreter(get_environment_folder(WANTED, tmp_path)) is None
     uv.failing = None
     assert make(tmp_path).exists()
 

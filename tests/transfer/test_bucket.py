@@ -14,7 +14,7 @@ import pytest
 
 from epbuild.core.errors import StoreError
 from epbuild.recipe.remote_address import parse_remote
-from epbuild.remote.opening import bucket_stores
+from epbuild.remote.opening import open_bucket_stores
 from epbuild.transfer.objects import Content, Timeouts, TransferError
 
 NAME = "ab" * 32
@@ -103,7 +103,7 @@ def test_what_a_bucket_answers_means_what_it_means_elsewhere(kind: str, monkeypa
     answer, kind_of_failure, words = ANSWERS[kind]
     with answering(answer) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT", endpoint)
-        stores = bucket_stores(parse_remote("s3://bucket/prefix"), (QUICK, QUICK))
+        stores = open_bucket_stores(parse_remote("s3://bucket/prefix"), (QUICK, QUICK))
         begin = time.monotonic()
         with pytest.raises(TransferError) as failure:
             stores.records.get(f"ac/{NAME}")
@@ -120,7 +120,7 @@ def test_what_a_bucket_answers_means_what_it_means_elsewhere(kind: str, monkeypa
 def test_nothing_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(TransferError) as failure:
-        bucket_stores(parse_remote("s3://bucket")).records.get(f"ac/{NAME}")
+        open_bucket_stores(parse_remote("s3://bucket")).records.get(f"ac/{NAME}")
     assert failure.value.kind == "transient"
 
 
@@ -128,7 +128,7 @@ def test_a_body_that_ends_too_early_is_no_object(monkeypatch: pytest.MonkeyPatch
     head = 'HTTP/1.1 200 OK\r\nContent-Length: 100\r\nETag: "a"\r\nLast-Modified: Mon, 02 Jun 2025 10:00:00 GMT\r\n\r\n'
     with answering(head.encode() + b"abc") as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT", endpoint)
-        download = bucket_stores(parse_remote("s3://bucket")).blobs.get(f"cas/{NAME}")
+        download = open_bucket_stores(parse_remote("s3://bucket")).blobs.get(f"cas/{NAME}")
         with pytest.raises(TransferError) as failure:
             io.BufferedReader(download).read()
         assert failure.value.kind == "transient"
@@ -137,13 +137,13 @@ def test_a_body_that_ends_too_early_is_no_object(monkeypatch: pytest.MonkeyPatch
 def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(StoreError, match=r"pip install 'epbuild\[remote\]'"):
-        bucket_stores(parse_remote("s3://bucket"))
+        open_bucket_stores(parse_remote("s3://bucket"))
 
 
 def test_variables_that_do_not_serve_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(StoreError, match="AZURE_STORAGE_ACCOUNT_NAME") as failure:
-        bucket_stores(parse_remote("az://container"))
+        open_bucket_stores(parse_remote("az://container"))
     assert failure.value.problems[0].code == "EPB520"
 
 
@@ -167,7 +167,7 @@ def test_a_bucket_that_only_a_recipe_names_sees_no_credentials(
                         line.sendall(_status("403 Forbidden"))
 
         threading.Thread(target=serve, daemon=True).start()
-        stores = bucket_stores(parse_remote(f"{scheme}://bucket/prefix"), (SLOWER, SLOWER), is_anonymous=anonymous)
+        stores = open_bucket_stores(parse_remote(f"{scheme}://bucket/prefix"), (SLOWER, SLOWER), is_anonymous=anonymous)
         with pytest.raises(TransferError) as refused:
             stores.records.get(f"ac/{NAME}")
     assert seen

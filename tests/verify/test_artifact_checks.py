@@ -14,7 +14,7 @@ import pytest
 
 from epbuild.verify.artifact import find_artifacts
 from epbuild.verify.findings import Finding
-from epbuild.verify.static import check_artifact, faulty_models
+from epbuild.verify.static import check_artifact, find_faulty_models
 from tests.support.compiled_models import (
     BINARY,
     GRAPHS,
@@ -425,7 +425,7 @@ def test_what_is_wrong_with_one_model_keeps_no_other_from_being_loaded(tmp_path:
     def faulty(check: str, subject: str) -> dict[str, str]:
         [artifact] = find_artifacts(tmp_path)
         found = [*check_artifact(artifact), Finding(check, subject, "failed"), Finding("files", "decode.bin", "skipped")]
-        return faulty_models(artifact, found)
+        return find_faulty_models(artifact, found)
 
     own = "one of its files failed a check"
     for subject in ("prefill_ctx.onnx", "prefill.bin", "prefill.data"):

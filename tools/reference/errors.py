@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from epbuild.report.ci.sarif import ErrorCode, error_codes
+from epbuild.report.ci.sarif import ErrorCode, read_error_codes
 from tools.reference.markdown import paragraph, table
 
 _INTRODUCTION = """\
@@ -68,7 +68,7 @@ _LINK = re.compile(r"\]\((?!https?:)")
 def errors_page() -> Iterator[str]:
     """Yield the parts of the page, after its title."""
     yield from map(paragraph, _INTRODUCTION.split("\n\n"))
-    codes = error_codes()
+    codes = read_error_codes()
     groups = {prefix: [code for code in codes if code.startswith(prefix)] for prefix in _GROUPS}
     yield table(
         ("codes", "about", "exit code"),

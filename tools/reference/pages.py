@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from epbuild.catalog.catalog import entries_for, known_eps, session_keys
+from epbuild.catalog.catalog import entries_for, known_eps, list_session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import KnownDifference, KnownName, Limitation
 from epbuild.catalog.options import Option
-from epbuild.catalog.preparations import PreparationEntry, PreparationOption, preparation, preparation_kinds
-from epbuild.commands.schema import editor_schema, plain_default
-from epbuild.core.schemas import schema
+from epbuild.catalog.preparations import PreparationEntry, PreparationOption, get_preparation, list_preparation_kinds
+from epbuild.commands.schema import build_editor_schema, format_default
+from epbuild.core.schemas import read_schema
 from tools.reference.commands import commands_page
 from tools.reference.environment import environment_page
 from tools.reference.errors import errors_page
@@ -38,14 +38,14 @@ _MOST_VALUES = 24
 
 def reference_pages() -> dict[str, str]:
     """Return each file of `docs/reference/` by its name: the pages, and the schema of recipes for editors."""
-    pages = {"recipe.md": _recipe_page(schema("recipe")), "session-options.md": _session_page()}
+    pages = {"recipe.md": _recipe_page(read_schema("recipe")), "session-options.md": _session_page()}
     pages["preparations.md"] = _preparations_page()
     pages |= {f"{ep}.md": _ep_page(ep, entries_for(ep)) for ep in known_eps()}
     pages["commands.md"] = _page("Commands", *commands_page())
     pages["environment.md"] = _page("Environment variables", *environment_page())
     pages["errors.md"] = _page("Error codes", *errors_page())
     pages["json.md"] = _page("JSON documents and events", *json_page())
-    editors = json.dumps(editor_schema("recipe"), indent=1) + "\n"
+    editors = json.dumps(build_editor_schema("recipe"), indent=1) + "\n"
     return {"README.md": _index(), "recipe.schema.json": editors, **pages}
 
 
@@ -126,7 +126,7 @@ def _options_section(options: Iterable[Option], title: str) -> list[str]:
 def _default(option: Option) -> str:
     if option.default is None:
         return ""
-    return code(plain_default(option))
+    return code(format_default(option))
 
 
 def _effect(option: Option) -> str:
@@ -235,7 +235,7 @@ def _known_table(known: Sequence[KnownName]) -> str:
 
 
 def _session_page() -> str:
-    keys = session_keys()
+    keys = list_session_keys()
     reserved = [(code(name), instead) for name, instead in sorted(keys.reserved.items())]
     return _page(
         "Session options",
@@ -249,7 +249,7 @@ def _session_page() -> str:
 
 
 def _preparations_page() -> str:
-    kinds = [preparation(kind) for kind in preparation_kinds()]
+    kinds = [get_preparation(kind) for kind in list_preparation_kinds()]
     what = (
         "Built-in preparations, for `prepare` of a model. Each runs in the toolchain of its step. The toolchain must list the packages "
         "that the preparation needs. Options have the same names as in the libraries. If a table has no default, the library's default "

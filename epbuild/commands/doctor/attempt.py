@@ -10,14 +10,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.catalog.entries import EpEntry
-from epbuild.compile.probing import NAME, compile_probe, planned_probe, write_probe_model
+from epbuild.compile.probing import NAME, compile_probe, plan_probe, write_probe_model
 from epbuild.core.errors import EpbuildError, Position
 from epbuild.plan.ability import Ability
 from epbuild.plan.planner import make_plan
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import CompileSettings, Expectation, GroupMember, GroupSpec, ModelSpec, Recipe, Reference
 from epbuild.toolchain.environment import Environment
-from epbuild.verify.live.session import session_of
+from epbuild.verify.live.session import open_target_session
 from epbuild.verify.live.worker import Load, run_models
 
 _SECONDS = 60.0
@@ -62,7 +62,7 @@ def attempt_entry(entry: EpEntry, bench: Bench) -> CompileAttempt | None:
     """Compile and open a small model for the example of `epbuild init`. Returns None for an EP without an example."""
     if entry.start is None:
         return None
-    return _attempt(entry.start.example, planned_probe(Ability(entry), bench.environment, bench.folder), bench)
+    return _attempt(entry.start.example, plan_probe(Ability(entry), bench.environment, bench.folder), bench)
 
 
 def _attempt(target: str, group: SessionGroup, bench: Bench) -> CompileAttempt:
@@ -73,7 +73,7 @@ def _attempt(target: str, group: SessionGroup, bench: Bench) -> CompileAttempt:
     seconds = time.monotonic() - begin
     if compiled is None:
         return CompileAttempt(target, why=found.why, unfit=found.outcome == "cannot")
-    session = session_of(group.target, bench.environment, group.custom_ops, _SECONDS)
+    session = open_target_session(group.target, bench.environment, group.custom_ops, _SECONDS)
     try:
         failure = run_models([Load(NAME, compiled)], session, opened, bench.cancelled).failure
     except EpbuildError as error:

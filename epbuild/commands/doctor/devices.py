@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.commands.doctor.attempt import Bench, CompileAttempt, attempt_entry, attempt_target
-from epbuild.commands.doctor.health import HealthCheck, HealthState, of_error
+from epbuild.commands.doctor.health import HealthCheck, HealthState, make_error_check
 from epbuild.commands.init.choices import StarterKind
 from epbuild.core.errors import EpbuildError
 from epbuild.plan.possible import find_obstacle
@@ -25,9 +25,9 @@ from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import DeviceChoice, Recipe
 from epbuild.recipe.requirement import read_requirement
 from epbuild.session.lock import HeldLock, hold_lock
-from epbuild.toolchain.environment import RUNTIME, Environment, ProvisionedToolchain, Toolchains, provisioned_toolchains
-from epbuild.toolchain.platforms import lacks_driver
-from epbuild.verify.live.session import planned_ep
+from epbuild.toolchain.environment import RUNTIME, Environment, ProvisionedToolchain, Toolchains, list_provisioned_toolchains
+from epbuild.toolchain.platforms import is_driver_missing
+from epbuild.verify.live.session import plan_ep
 from epbuild.verify.live.worker import Session, list_devices
 
 _SECONDS = 60.0
@@ -107,7 +107,7 @@ class EpSurvey(Struct, frozen=True):
     def here(self) -> tuple[list[ToolchainHealth], int]:
         """Return the newest toolchains here that can compile, and the number of the others."""
         found: dict[str, tuple[ProvisionedToolchain, list[EpEntry]]] = {}
-        for made in provisioned_toolchains(self.toolchains.home):
+        for made in list_provisioned_toolchains(self.toolchains.home):
             entries = [entry for ep in known_eps() for entry in entries_for(ep) if entry.sources and made.has(entry)]
             if entries:
                 known = {RUNTIME, *(name for entry in entries for name in entry.distributions)}
@@ -129,7 +129,7 @@ class EpSurvey(Struct, frozen=True):
             environment = self.toolchains.prepare(spec, recipe.directory, needs.entries, locked, needs.packages)
             other = lock.other_toolchains([spec], {name: environment})
         except EpbuildError as error:
-            return ToolchainHealth(name, shown, of_error("toolchain", error, name=name))
+            return ToolchainHealth(name, shown, make_error_check("toolchain", error, name=name))
         check: HealthCheck | None = None
         if other:
             check = HealthCheck("toolchain", "warning", other[0].message, other[0].hint, other[0].code, name)
@@ -187,7 +187,7 @@ class EpSurvey(Struct, frozen=True):
         eps = []
         if asked is not None:
             planned = asked.target.eps[0] if asked.target is not None else None
-            eps.append(planned_ep(asked.entry, {}, planned, DeviceChoice())[0])
+            eps.append(plan_ep(asked.entry, {}, planned, DeviceChoice())[0])
         with tempfile.TemporaryDirectory(prefix="epbuild-doctor-", ignore_cleanup_errors=True) as scratch:
             try:
                 found = list_devices(Session(environment, tuple(eps), timeout=_SECONDS), Path(scratch), self.cancelled)
@@ -219,14 +219,14 @@ def _unmade(asked: _Asked) -> EpHealth:
 def _limit(asked: _Asked) -> str:
     """Return the reason why an EP compiles nothing here, by the catalog and the drivers, as a clause."""
     entry = asked.entry
-    if lacks_driver(entry):
+    if is_driver_missing(entry):
         return next(f"cannot {row.what} here: {row.why}" for row in entry.cannot if row.driver is not None)
     if asked.target is not None:
         return (find_obstacle(asked.target, sys.platform) or "").removeprefix(f"{entry.ep} ").rstrip(".")
     return (StarterKind(entry, entry.start).obstacle() or "") if entry.start is not None else ""
 
 
-def ep_checks(found: Iterable[ToolchainHealth], *, needed: bool) -> Iterator[HealthCheck]:
+def check_eps(found: Iterable[ToolchainHealth], *, needed: bool) -> Iterator[HealthCheck]:
     """Yield the checks of toolchains and their EPs. With `needed`, a recipe compiles with them."""
     for toolchain in found:
         yield toolchain.check

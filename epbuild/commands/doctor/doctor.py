@@ -11,17 +11,17 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from epbuild.cache.location import cache_directory, toolchain_directory
+from epbuild.cache.location import find_cache_directory, find_toolchain_directory
 from epbuild.cluster.address import ClusterAddress
-from epbuild.commands.doctor.devices import EpSurvey, ToolchainHealth, ep_checks
-from epbuild.commands.doctor.health import HealthCheck, ThisMachine, machine_checks, of_error
-from epbuild.commands.doctor.places import Disks, Place, far_check, length_check, place_checks
-from epbuild.commands.doctor.servers import Servers, server_checks
+from epbuild.commands.doctor.devices import EpSurvey, ToolchainHealth, check_eps
+from epbuild.commands.doctor.health import HealthCheck, ThisMachine, check_machine, make_error_check
+from epbuild.commands.doctor.places import Disks, Place, check_file_systems, check_path_length, place_checks
+from epbuild.commands.doctor.servers import Servers, check_servers
 from epbuild.core.errors import EpbuildError
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
-from epbuild.session.planning import read_plan, workspace_of
+from epbuild.session.planning import get_workspace_folder, read_plan
 from epbuild.session.request import Request
 from epbuild.toolchain.environment import Toolchains
 
@@ -61,7 +61,7 @@ HealthListener = Callable[[HealthCheck], None]
 """Receiver of each check, in order, as soon as it is known."""
 
 
-def examine(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
+def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
     """Run all checks. Problems are in the result and are not raised."""
     found = _Found(listener)
     recipe, plan, checks = _check_recipe(request)
@@ -70,23 +70,23 @@ def examine(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
         if not request.offline:
             choice, folder = (recipe.cache, recipe.directory) if recipe is not None else (None, Path.cwd())
             asked = Servers(choice, folder, request.machine.environment, request.cluster, request.insecure)
-            servers = pool.submit(server_checks, asked)
+            servers = pool.submit(check_servers, asked)
         devices = pool.submit(_toolchains, request, recipe, plan, cancelled)
-        found.add(*machine_checks(request.machine), *_place_checks(request), *checks)
+        found.add(*check_machine(request.machine), *_place_checks(request), *checks)
         found.add(*(servers.result() if servers is not None else ()))
         toolchains, more = devices.result()
-    found.add(*ep_checks(toolchains, needed=plan is not None), *more)
+    found.add(*check_eps(toolchains, needed=plan is not None), *more)
     return Diagnoses(tuple(found.checks), tuple(toolchains))
 
 
-def devices_of(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
+def check_devices(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
     """Run the checks of toolchains and EPs."""
     found = _Found(listener)
     recipe, plan, checks = _check_recipe(request)
     found.add(*(check for check in checks if check.state == "error"))
     with _parallel() as (pool, cancelled):
         toolchains, more = pool.submit(_toolchains, request, recipe, plan, cancelled).result()
-    found.add(*ep_checks(toolchains, needed=plan is not None), *more)
+    found.add(*check_eps(toolchains, needed=plan is not None), *more)
     return Diagnoses(tuple(found.checks), tuple(toolchains))
 
 
@@ -122,14 +122,14 @@ def _check_recipe(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, l
     try:
         recipe, plan = read_plan(Request(request.recipe, settings=request.settings))
     except EpbuildError as error:
-        return None, None, [of_error("recipe", error)]
+        return None, None, [make_error_check("recipe", error)]
     except OSError as error:
         return None, None, [HealthCheck("recipe", "error", f"{request.recipe}: {error.strerror or error}")]
     targets = len({group.target.name for group in plan.session_groups.values()})
-    text = f"{request.recipe}: {counted(len(plan.steps), 'step')} for {counted(targets, 'target')}"
+    text = f"{request.recipe}: {format_count(len(plan.steps), 'step')} for {format_count(targets, 'target')}"
     if plan.warnings:
         hint = "Show them with `epbuild validate`."
-        return recipe, plan, [HealthCheck("recipe", "note", f"{text}; {counted(len(plan.warnings), 'warning')}", hint)]
+        return recipe, plan, [HealthCheck("recipe", "note", f"{text}; {format_count(len(plan.warnings), 'warning')}", hint)]
     return recipe, plan, [HealthCheck("recipe", "ok", text)]
 
 
@@ -137,22 +137,22 @@ def _place_checks(request: DoctorRequest) -> Iterator[HealthCheck]:
     """Check each folder that epbuild writes to."""
     try:
         places = [
-            Place("cache", cache_directory(), _MOVE_CACHE),
-            Place("toolchains", toolchain_directory(), _MOVE_TOOLCHAINS),
+            Place("cache", find_cache_directory(), _MOVE_CACHE),
+            Place("toolchains", find_toolchain_directory(), _MOVE_TOOLCHAINS),
         ]
     except EpbuildError as error:
-        yield of_error("cache", error)
+        yield make_error_check("cache", error)
         return
     if request.recipe is not None:
-        places.append(Place("workspace", workspace_of(request.recipe), _MOVE_WORKSPACE))
+        places.append(Place("workspace", get_workspace_folder(request.recipe), _MOVE_WORKSPACE))
     for place in places:
         try:
             yield from place_checks(place, request.disks)
         except OSError as error:
             yield HealthCheck(place.topic, "error", f"{place.path}: {error.strerror or error}", place.move)
-    yield from filter(None, [length_check(places, request.disks)])
+    yield from filter(None, [check_path_length(places, request.disks)])
     if request.recipe is not None:
-        yield from filter(None, [far_check(places[0].path, places[-1].path)])
+        yield from filter(None, [check_file_systems(places[0].path, places[-1].path)])
 
 
 def _toolchains(
@@ -160,18 +160,21 @@ def _toolchains(
 ) -> tuple[list[ToolchainHealth], Iterable[HealthCheck]]:
     """Return the toolchains with their EPs, and further checks about them."""
     try:
-        survey = EpSurvey(Toolchains(toolchain_directory()), request.attempts, cancelled)
+        survey = EpSurvey(Toolchains(find_toolchain_directory()), request.attempts, cancelled)
         if recipe is not None and plan is not None:
             return survey.of_recipe(recipe, plan), []
         found, more = survey.here()
     except EpbuildError as error:
-        return [], [of_error("toolchain", error)]
+        return [], [make_error_check("toolchain", error)]
     except OSError as error:
         return [], [HealthCheck("toolchain", "error", f"{error.filename or 'toolchains'}: {error.strerror or error}")]
     if more:
         return found, [
             HealthCheck(
-                "toolchain", "note", f"{counted(more, 'older toolchain')} not checked", "Name a recipe to check its toolchains."
+                "toolchain",
+                "note",
+                f"{format_count(more, 'older toolchain')} not checked",
+                "Name a recipe to check its toolchains.",
             )
         ]
     if not found and request.recipe is None:

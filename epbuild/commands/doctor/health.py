@@ -19,8 +19,8 @@ from msgspec import Struct, field
 
 from epbuild.core.errors import EpbuildError, ToolchainError
 from epbuild.core.installer import run_uv
-from epbuild.engine.capacity import memory_here
-from epbuild.toolchain.platforms import platform_here
+from epbuild.engine.capacity import get_memory
+from epbuild.toolchain.platforms import get_own_platform
 
 HealthState = Literal["ok", "note", "warning", "error"]
 """Severity: with an `error` no build works, with a `warning` builds are limited, and a `note` informs."""
@@ -55,7 +55,7 @@ class HealthCheck(Struct, frozen=True):
     name: str = ""
 
 
-def of_error(topic: Topic, error: EpbuildError, state: HealthState = "error", name: str = "") -> HealthCheck:
+def make_error_check(topic: Topic, error: EpbuildError, state: HealthState = "error", name: str = "") -> HealthCheck:
     """Return a check with the first problem of an error and the number of the others."""
     first, *more = error.problems
     place = f"{first.where}: " if first.where is not None else ""
@@ -67,7 +67,7 @@ class TooSlow(Exception):
     """Work that did not end in time. It may continue in its thread."""
 
 
-def within(seconds: float, work: Callable[[], T]) -> T:
+def run_within(seconds: float, work: Callable[[], T]) -> T:
     """Return or raise the outcome of `work`. Raises TooSlow after that time, and leaves the work to a daemon thread."""
     found: list[T] = []
     raised: list[BaseException] = []
@@ -95,14 +95,14 @@ class ThisMachine(Struct, frozen=True):
     system: str = sys.platform
     run_uv: RunProgram = run_uv
     now: Callable[[], float] = time.time
-    memory: Callable[[], int | None] = memory_here
+    memory: Callable[[], int | None] = get_memory
     encodings: Callable[[], Mapping[str, str]] = lambda: {
         "file names": sys.getfilesystemencoding(),
         "texts": locale.getpreferredencoding(do_setlocale=False),
     }
 
 
-def machine_checks(here: ThisMachine) -> Iterator[HealthCheck]:
+def check_machine(here: ThisMachine) -> Iterator[HealthCheck]:
     yield _python()
     yield _uv(here)
     yield _memory(here)
@@ -112,17 +112,17 @@ def machine_checks(here: ThisMachine) -> Iterator[HealthCheck]:
 
 def _python() -> HealthCheck:
     extras = [name for name, modules in _EXTRAS.items() if all(map(importlib.util.find_spec, modules))]
-    text = f"{platform.python_version()} on {platform_here() or platform.platform()}, {sys.executable}"
-    if platform_here() is None:
+    text = f"{platform.python_version()} on {get_own_platform() or platform.platform()}, {sys.executable}"
+    if get_own_platform() is None:
         return HealthCheck("python", "warning", f"{text}: toolchains cannot be locked for this platform", "Build without a lock.")
     return HealthCheck("python", "ok", f"{text}; extras: {', '.join(extras) or 'none'}")
 
 
 def _uv(here: ThisMachine) -> HealthCheck:
     try:
-        done = within(_UV_SECONDS, lambda: here.run_uv(["--version"]))
+        done = run_within(_UV_SECONDS, lambda: here.run_uv(["--version"]))
     except ToolchainError as error:
-        return of_error("uv", error)
+        return make_error_check("uv", error)
     except TooSlow:
         return _broken_uv(f"it did not answer within {_UV_SECONDS:g} s")
     except OSError as error:

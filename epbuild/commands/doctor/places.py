@@ -65,7 +65,7 @@ def place_checks(place: Place, disks: Disks) -> Iterator[HealthCheck]:
         yield HealthCheck(place.topic, "warning", f"the clock of its file system is off by {skew:.0f} s", hint)
 
 
-def length_check(places: Iterator[Place] | list[Place], disks: Disks) -> HealthCheck | None:
+def check_path_length(places: Iterator[Place] | list[Place], disks: Disks) -> HealthCheck | None:
     """Check the length of paths on Windows. Returns None elsewhere."""
     if disks.system != "win32":
         return None
@@ -79,7 +79,7 @@ def length_check(places: Iterator[Place] | list[Place], disks: Disks) -> HealthC
     return HealthCheck("paths", "ok", f"short enough for Windows, which allows {_MAX_PATH} characters")
 
 
-def far_check(cache: Path, workspace: Path) -> HealthCheck | None:
+def check_file_systems(cache: Path, workspace: Path) -> HealthCheck | None:
     """Return a note if store and workspace are on different file systems, so that outputs are copies instead of links."""
     with suppress(OSError):
         if _nearest(cache).stat().st_dev != _nearest(workspace).stat().st_dev:
@@ -90,7 +90,7 @@ def far_check(cache: Path, workspace: Path) -> HealthCheck | None:
     return None
 
 
-def file_system(path: Path) -> str:
+def get_file_system(path: Path) -> str:
     """Return the type of a path's file system, or `unknown`."""
     import psutil
 
@@ -104,9 +104,9 @@ def file_system(path: Path) -> str:
 
 
 def _long_paths() -> bool:
-    from epbuild.core.windows import allows_long_paths
+    from epbuild.core.windows import are_long_paths_allowed
 
-    return allows_long_paths()
+    return are_long_paths_allowed()
 
 
 def _space(path: Path) -> tuple[int, int]:
@@ -119,7 +119,7 @@ class Disks(Struct, frozen=True):
 
     space: Callable[[Path], tuple[int, int]] = _space
     """Total and free bytes."""
-    kind: Callable[[Path], str] = file_system
+    kind: Callable[[Path], str] = get_file_system
     system: str = sys.platform
     long_paths: Callable[[], bool] = _long_paths
 

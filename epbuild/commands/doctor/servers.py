@@ -16,12 +16,12 @@ from msgspec import Struct
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.placement import Offer
-from epbuild.commands.doctor.health import HealthCheck, TooSlow, of_error, within
+from epbuild.commands.doctor.health import HealthCheck, TooSlow, make_error_check, run_within
 from epbuild.core.errors import EpbuildError, Problem
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.plan.remote_record import COMPILE
 from epbuild.recipe.remote_address import CacheChoice
-from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, remote_settings, signing_key
+from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, read_signing_key, resolve_remote_settings
 
 ANSWER_SECONDS = 6.0
 """Seconds to wait for a server."""
@@ -40,7 +40,7 @@ class Servers(Struct, frozen=True):
     insecure: bool = False
 
 
-def server_checks(servers: Servers) -> list[HealthCheck]:
+def check_servers(servers: Servers) -> list[HealthCheck]:
     """Check the servers concurrently."""
     cluster = servers.cluster
     with ThreadPoolExecutor(2) as pool:
@@ -51,20 +51,20 @@ def server_checks(servers: Servers) -> list[HealthCheck]:
 
 def _remote(servers: Servers) -> HealthCheck:
     try:
-        settings = remote_settings(servers.choice, servers.folder, servers.environment, "read", insecure=servers.insecure)
+        settings = resolve_remote_settings(servers.choice, servers.folder, servers.environment, "read", insecure=servers.insecure)
     except EpbuildError as error:
-        return of_error("remote cache", error)
+        return make_error_check("remote cache", error)
     if settings is None:
         return HealthCheck("remote cache", "note", "none is configured, so results are not shared")
     if settings.address.is_directory and not Path(settings.address.text).is_dir():
         text = f"the folder does not exist: {settings.address}"
         return HealthCheck("remote cache", "warning", text, "Create or mount it. Builds work without it.")
     try:
-        return within(ANSWER_SECONDS, lambda: _look_up(settings))
+        return run_within(ANSWER_SECONDS, lambda: _look_up(settings))
     except TooSlow:
         return HealthCheck("remote cache", "warning", f"{settings.address} did not answer within {ANSWER_SECONDS:g} s", _NETWORK)
     except EpbuildError as error:  # a missing package, or wrong variables of a cloud
-        return of_error("remote cache", error)
+        return make_error_check("remote cache", error)
 
 
 def _look_up(settings: RemoteSettings) -> HealthCheck:
@@ -83,15 +83,15 @@ def _look_up(settings: RemoteSettings) -> HealthCheck:
     took = f"{(time.monotonic() - begin) * 1000:.0f} ms"
     if warnings:
         return HealthCheck("remote cache", "warning", warnings[0].message, warnings[0].hint, warnings[0].code)
-    trust = "results of all writers are used" if settings.trust is None else f"{counted(len(settings.trust), 'key')} trusted"
+    trust = "results of all writers are used" if settings.trust is None else f"{format_count(len(settings.trust), 'key')} trusted"
     return HealthCheck("remote cache", "ok", f"{settings.address} answers in {took}; {trust}")
 
 
 def _signing_key(servers: Servers) -> HealthCheck | None:
     try:
-        key = signing_key(servers.environment)
+        key = read_signing_key(servers.environment)
     except EpbuildError as error:
-        return of_error("signing key", error, "warning")
+        return make_error_check("signing key", error, "warning")
     if key is None:
         return None
     trust = servers.choice.trust if servers.choice is not None else ()
@@ -103,15 +103,15 @@ def _signing_key(servers: Servers) -> HealthCheck | None:
 
 def _cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
     if isinstance(address, EpbuildError):
-        return of_error("cluster", address)
+        return make_error_check("cluster", address)
     url = urlsplit(address.text)
     try:
         # Dask takes longer to detect an unreachable scheduler.
         with socket.create_connection((url.hostname, url.port), _CONNECT_SECONDS):
             pass
-        offers = within(ANSWER_SECONDS, lambda: _offers(address))
+        offers = run_within(ANSWER_SECONDS, lambda: _offers(address))
     except EpbuildError as error:
-        return of_error("cluster", error)
+        return make_error_check("cluster", error)
     except (OSError, TooSlow) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error) or "it did not answer"
         text = f"the cluster's scheduler {address.text} cannot be reached: {why}"
@@ -126,7 +126,7 @@ def _cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
         text = f"{address.text} answers, but no machine is connected"
         return HealthCheck("cluster", "error", text, "Start workers: `epbuild worker`.", "EPB539")
     slots = sum(offer.slots for offer in offers)
-    return HealthCheck("cluster", "ok", f"{address.text}: {counted(len(offers), 'machine')}, {slots} actions at once")
+    return HealthCheck("cluster", "ok", f"{address.text}: {format_count(len(offers), 'machine')}, {slots} actions at once")
 
 
 def _offers(address: ClusterAddress) -> tuple[Offer, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from epbuild.catalog.catalog import find_session_key
-from epbuild.catalog.normalize import BadValue, UnknownName, find_option, normalize, refusals
+from epbuild.catalog.normalize import BadValue, UnknownName, find_option, find_refusals, normalize
 from epbuild.commands.init.choices import KINDS, StarterKind
 from epbuild.core.errors import Argument, Location, PlanError, Problem
 
@@ -117,7 +117,9 @@ class ImportedBuild:
                 name: normalize(find_option(entry, name), value, booleans=entry.booleans, names=entry.canonical_names(name))
                 for name, value in options.items()
             }
-            found = [(names, reason) for names, reason in refusals(entry, canonical) if set(names) & self.provider_options.keys()]
+            found = [
+                (names, reason) for names, reason in find_refusals(entry, canonical) if set(names) & self.provider_options.keys()
+            ]
             dropped = next(
                 ((name, reason) for names, reason in found for name in names if name in self.provider_options and name != asked),
                 None,
@@ -130,7 +132,7 @@ class ImportedBuild:
             )
 
 
-def kind_of_ep(ep: str, device: str | None, where: Location | str | None) -> StarterKind:
+def get_ep_start(ep: str, device: str | None, where: Location | str | None) -> StarterKind:
     """Return the start of a recipe for an EP. Raises PlanError for an EP that compiles nothing ahead of time."""
     kinds = [kind for kind in KINDS.values() if kind.entry.ep == ep]
     if not kinds:
@@ -146,11 +148,11 @@ def _option_text(value: object) -> str:
     return ("1" if value else "0") if isinstance(value, bool) else str(value)
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
     """Return a JSON object, or an empty one for another value."""
     return value if isinstance(value, Mapping) else {}
 
 
-def sequence(value: object) -> Sequence[Any]:
+def as_sequence(value: object) -> Sequence[Any]:
     """Return a JSON array, or an empty one for another value."""
     return value if isinstance(value, list) else ()

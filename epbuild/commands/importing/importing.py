@@ -12,9 +12,9 @@ from msgspec import Struct
 from epbuild.commands.importing import olive, weight_sharing_tool, winml
 from epbuild.commands.importing.build import ImportedBuild, LeftBehind, refuse
 from epbuild.commands.init.choices import StarterKind, find_models
-from epbuild.commands.init.recipe import CarriedOver, RecipeChoices, model_names, write_recipe
+from epbuild.commands.init.recipe import CarriedOver, RecipeChoices, name_models, write_recipe
 from epbuild.commands.init.sizing import BadSizes, Sized, Sizing
-from epbuild.core.errors import Position, Problem, printable
+from epbuild.core.errors import Position, Problem, escape_controls
 from epbuild.core.safepath import open_regular
 
 _MAX_BYTES = 16 << 20
@@ -166,7 +166,7 @@ def _sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, S
         raise refuse(f"{item.path} cannot be compiled: {item.why.rstrip('.')}", item.path)
     headers = {model.path: model.header for model in found}
     sizes: dict[str, dict[str, Sized]] = {}
-    for name, path in model_names(list(headers)).items():
+    for name, path in name_models(list(headers)).items():
         header = headers[path]
         if header is None:
             continue
@@ -181,5 +181,5 @@ def _sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, S
 def _head(build: ImportedBuild) -> list[str]:
     lines = [f"Imported by `epbuild import` from a build for {build.tool}."]
     if build.left:
-        lines += ["Not imported:", *(f"- {printable(str(item))}" for item in build.left)]
+        lines += ["Not imported:", *(f"- {escape_controls(str(item))}" for item in build.left)]
     return lines

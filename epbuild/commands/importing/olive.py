@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse, sequence
+from epbuild.commands.importing.build import ImportedBuild, as_mapping, as_sequence, get_ep_start, refuse
 from epbuild.commands.init.choices import KINDS
 
 TOOL = "Olive"
@@ -72,7 +72,7 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
         raise refuse(f"it has no pass EPContextBinaryGenerator, the only pass that compiles for an EP; its passes: {named}", path)
     ep, device = _accelerator(document)
     known = any(kind.entry.ep == ep for kind in KINDS.values())
-    build = ImportedBuild(TOOL, kind_of_ep(ep if known else _OWN_EP, device, path))
+    build = ImportedBuild(TOOL, get_ep_start(ep if known else _OWN_EP, device, path))
     if not known:
         device = "npu"
         build.leave(
@@ -80,7 +80,7 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
         )
     build.device = "gpu" if device == "gpu" else None
     _read_pass(build, passes[found[0]][1])
-    _read_model(build, mapping(document.get("input_model")), mapping(mapping(document.get("input_model")).get("config")))
+    _read_model(build, as_mapping(document.get("input_model")), as_mapping(as_mapping(document.get("input_model")).get("config")))
     before = True
     for name, (kind, _) in passes.items():
         if name == found[0]:
@@ -98,28 +98,28 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
 
 def _passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
     """Yield the name, the type and the settings of each pass. Older configurations have the settings in `config`."""
-    for name, value in mapping(document.get("passes")).items():
+    for name, value in as_mapping(document.get("passes")).items():
         one = value[0] if isinstance(value, list) and value else value
-        settings = dict(mapping(one))
-        kind, older = str(settings.pop("type", "")), mapping(settings.pop("config", None))
+        settings = dict(as_mapping(one))
+        kind, older = str(settings.pop("type", "")), as_mapping(settings.pop("config", None))
         yield name, (kind, {**settings, **older})
 
 
 def _accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
     """Return the EP and the device of a configuration: those of its target, or else of the first system that has any."""
-    systems = mapping(document.get("systems"))
+    systems = as_mapping(document.get("systems"))
     target = document.get("target")
     chosen = (
         [target] if isinstance(target, Mapping) else [systems[str(target)]] if str(target) in systems else list(systems.values())
     )
     for system in chosen:
-        config = {**mapping(system), **mapping(mapping(system).get("config"))}
-        for accelerator in sequence(config.get("accelerators")):
-            eps = sequence(mapping(accelerator).get("execution_providers"))
+        config = {**as_mapping(system), **as_mapping(as_mapping(system).get("config"))}
+        for accelerator in as_sequence(config.get("accelerators")):
+            eps = as_sequence(as_mapping(accelerator).get("execution_providers"))
             first = eps[0] if eps else ""
             name = first[0] if isinstance(first, list) and first else first
             if name:
-                device = mapping(accelerator).get("device")
+                device = as_mapping(accelerator).get("device")
                 return str(name), str(device).lower() if device else "npu"
     return _OWN_EP, "npu"
 
@@ -133,9 +133,9 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
     elif settings.get("embed_context"):
         build.compile["embed"] = "true"
     build.fallback_nodes = "0" if settings.get("disable_cpu_fallback") else "any"
-    build.add_options(mapping(settings.get("provider_options")), "provider_options")
-    session = dict(mapping(settings.get("session_options")))
-    build.add_session_keys(mapping(session.pop("extra_session_config", None)), "extra_session_config")
+    build.add_options(as_mapping(settings.get("provider_options")), "provider_options")
+    session = dict(as_mapping(settings.get("session_options")))
+    build.add_session_keys(as_mapping(session.pop("extra_session_config", None)), "extra_session_config")
     level = session.pop("graph_optimization_level", None)
     if isinstance(level, int) and level in _LEVELS:
         build.compile["graph_optimization_level"] = _LEVELS[level]
@@ -164,7 +164,9 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
 def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[str, Any]) -> None:
     settings = {**model, **older}
     kind = str(model.get("type") or "")
-    components = [{**mapping(one), **mapping(mapping(one).get("config"))} for one in sequence(settings.get("model_components"))]
+    components = [
+        {**as_mapping(one), **as_mapping(as_mapping(one).get("config"))} for one in as_sequence(settings.get("model_components"))
+    ]
     if kind.lower() == "compositemodel" and components:
         build.models = [str(one.get("model_path") or "") for one in components]
     elif kind.lower() == "onnxmodel" and settings.get("model_path"):
@@ -178,8 +180,8 @@ def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[s
 
 
 def _read_systems(build: ImportedBuild, document: Mapping[str, Any]) -> None:
-    for name, system in mapping(document.get("systems")).items():
-        config = {**mapping(system), **mapping(mapping(system).get("config"))}
+    for name, system in as_mapping(document.get("systems")).items():
+        config = {**as_mapping(system), **as_mapping(as_mapping(system).get("config"))}
         if place := config.get("python_environment_path"):
             why = "epbuild creates its own environment with the recipe's packages"
             build.leave(f"system {name}: {place}", why, "To use an existing environment, set the toolchain's `interpreter`.")

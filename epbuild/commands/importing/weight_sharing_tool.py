@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse
+from epbuild.commands.importing.build import ImportedBuild, as_mapping, get_ep_start, refuse
 from epbuild.core.errors import Position
 from epbuild.core.safepath import read_regular
 
@@ -86,7 +86,7 @@ def _build(options: Mapping[str, str]) -> ImportedBuild:
     if name != "qnn":
         known = "although its help lists it" if name in _EPS else "which is unknown to it"
         raise refuse(f"{TOOL} cannot compile for '{name}', {known}", f"-e {name}", "Start with `epbuild init --ep`.")
-    return ImportedBuild(TOOL, kind_of_ep(_EPS[name], "npu", f"-e {name}"))
+    return ImportedBuild(TOOL, get_ep_start(_EPS[name], "npu", f"-e {name}"))
 
 
 def _plugin(path: Path) -> ImportedBuild:
@@ -97,7 +97,7 @@ def _plugin(path: Path) -> ImportedBuild:
         raise refuse(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise refuse(f"the file given with -p cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
-    config = mapping(document)
+    config = as_mapping(document)
     library = str(config.get("ep_library_path") or "")
     named, numbers = config.get("selected_ep_name"), config.get("selected_ep_device_indices")
     if not library or not config.get("ep_library_registration_name") or bool(named) == bool(numbers):
@@ -108,7 +108,7 @@ def _plugin(path: Path) -> ImportedBuild:
     ep = str(named) if named else next((ep for pattern, ep in _LIBRARIES.items() if re.search(pattern, stem)), "")
     if not ep:
         raise refuse("it does not name an EP: it numbers the devices, and its library is unknown", path)
-    build = ImportedBuild(TOOL, kind_of_ep(ep, "npu", path))
+    build = ImportedBuild(TOOL, get_ep_start(ep, "npu", path))
     if numbers:
         build.leave(
             f"selected_ep_device_indices {numbers}",
@@ -117,7 +117,7 @@ def _plugin(path: Path) -> ImportedBuild:
         )
     what = "epbuild uses the library in the EP's package of the toolchain"
     build.leave(f"ep_library_path {library}", what, "To use your own library, set the target's `library`.")
-    build.add_options(mapping(config.get("default_ep_options")), "default_ep_options")
+    build.add_options(as_mapping(config.get("default_ep_options")), "default_ep_options")
     return build
 
 

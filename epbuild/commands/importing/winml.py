@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from epbuild.commands.importing.build import ImportedBuild, kind_of_ep, mapping, refuse, sequence
+from epbuild.commands.importing.build import ImportedBuild, as_mapping, as_sequence, get_ep_start, refuse
 
 TOOL = "winml"
 _EPS = {
@@ -54,19 +54,19 @@ def is_configuration(document: Mapping[str, Any]) -> bool:
 def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) -> ImportedBuild:
     """Return the build of a configuration. `ep` is the EP of the command line. Raises PlanError if it compiles nothing."""
     section = document.get("compile")
-    settings = {**mapping(section), **mapping(mapping(section).get("ep_config"))}
+    settings = {**as_mapping(section), **as_mapping(as_mapping(section).get("ep_config"))}
     named = ep or str(
-        settings.get("execution_provider") or settings.get("provider") or mapping(settings.get("ep_device")).get("ep") or ""
+        settings.get("execution_provider") or settings.get("provider") or as_mapping(settings.get("ep_device")).get("ep") or ""
     )
     if not named:
         why = "its section `compile` is null" if section is None else "the machine chooses the EP"
         raise refuse(f"it does not name the EP to compile for: {why}", path, "Name the EP with --ep.")
     if settings.get("enable_ep_context") is False and ep is None:
         raise refuse("it does not compile ahead of time: enable_ep_context is false", path, "Name the EP with --ep.")
-    device = str(settings.get("device") or mapping(settings.get("ep_device")).get("device") or "auto").lower()
-    build = ImportedBuild(TOOL, kind_of_ep(_EPS.get(named.lower(), named), device, path))
+    device = str(settings.get("device") or as_mapping(settings.get("ep_device")).get("device") or "auto").lower()
+    build = ImportedBuild(TOOL, get_ep_start(_EPS.get(named.lower(), named), device, path))
     _read_compile(build, settings, device)
-    _read_export(build, mapping(document.get("export")))
+    _read_export(build, as_mapping(document.get("export")))
     for name, (why, hint) in _SECTIONS.items():
         if document.get(name):
             build.leave(name, why, hint)
@@ -76,7 +76,7 @@ def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) 
 
 
 def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str) -> None:
-    options = dict(mapping(settings.get("provider_options")))
+    options = dict(as_mapping(settings.get("provider_options")))
     if build.kind.start.option != "device_type" and str(options.get("device_type") or "").lower() == device:
         del options["device_type"]  # winml's own: it keeps the devices apart in its cache
     if build.kind.start.name == "qnn" and device in ("gpu", "cpu"):
@@ -105,8 +105,8 @@ def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str
 def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
     """Read the sizes of inputs. The other settings of an export have no effect on a compile."""
     sizes = {}
-    for tensor in sequence(export.get("input_tensors")):
-        shape = mapping(tensor).get("shape")
+    for tensor in as_sequence(export.get("input_tensors")):
+        shape = as_mapping(tensor).get("shape")
         if isinstance(shape, list) and shape and all(isinstance(size, int) and size > 0 for size in shape):
             sizes[str(tensor.get("name"))] = tuple(shape)
     build.sizes = sizes

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.commands.init.choices import FoundModel, LeftOut, StarterKind, find_models
-from epbuild.commands.init.recipe import RecipeChoices, model_names, why_not, write_recipe
+from epbuild.commands.init.recipe import RecipeChoices, find_plan_problem, name_models, write_recipe
 from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, Sizing, read_sizes
 from epbuild.core.errors import Problem
 from epbuild.core.safepath import is_folder
@@ -98,7 +98,7 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     share = given.share_weights
     if share is None:
         share = questions is not None and asked and len(chosen) > 1 and questions.share_weights()
-    choices = RecipeChoices(kind, list(chosen), named_targets(targets), share, given.name, chosen)
+    choices = RecipeChoices(kind, list(chosen), name_targets(targets), share, given.name, chosen)
     choices, refused = _possible(path, choices, sure=set(given.models))
     left += refused
     if not choices.models:
@@ -164,7 +164,7 @@ def _choose_sizes(
     chosen: dict[str, dict[str, Sized]] = {}
     left = []
     headers = {model.path: model.header for model in found}
-    for name, path in model_names(list(headers)).items():
+    for name, path in name_models(list(headers)).items():
         header = headers[path]
         try:
             chosen[path] = sizing.sizes_of(name, header, static=kind.static) if header is not None else {}
@@ -180,7 +180,7 @@ def _possible(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[Recip
     left = []
     if len(choices.models) > 1 and not choices.share_weights:
         for model in choices.models:
-            why = None if model in sure else why_not(path, replace(choices, models=[model]))
+            why = None if model in sure else find_plan_problem(path, replace(choices, models=[model]))
             if why is not None:
                 left.append(LeftOut(model, why[:1].upper() + why[1:]))
         gone = {item.path for item in left}
@@ -199,7 +199,7 @@ def _read_size(text: str) -> tuple[str, Sizes]:
         raise BadAnswer(str(error)) from error
 
 
-def named_targets(targets: Sequence[str]) -> dict[str, str]:
+def name_targets(targets: Sequence[str]) -> dict[str, str]:
     """Return the values of targets by name. The default name is the value."""
     named: dict[str, str] = {}
     for target in targets:

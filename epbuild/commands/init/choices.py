@@ -68,7 +68,7 @@ def _kinds() -> Mapping[str, StarterKind]:
     return dict(sorted(found.items(), key=lambda item: (item[1].entry.output_depends_on_host, item[0])))
 
 
-def without_recipe() -> dict[str, list[str]]:
+def find_eps_without_recipe() -> dict[str, list[str]]:
     """Return the EPs without a first recipe, by reason as a clause."""
     found: dict[str, list[str]] = {}
     for ep in known_eps():

@@ -13,17 +13,17 @@ from pathlib import Path, PurePath
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from epbuild.catalog.catalog import entries_for, short_name
+from epbuild.catalog.catalog import entries_for, get_short_name
 from epbuild.commands.init.choices import StarterKind, is_address
 from epbuild.commands.init.sizing import Sized
 from epbuild.core.atomic import new_file
-from epbuild.core.errors import EpbuildError, Position, Problem, printable
+from epbuild.core.errors import EpbuildError, Position, Problem, escape_controls
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.defaults import DEFAULT_GROUPS
 from epbuild.recipe.load import load
 from epbuild.recipe.names import is_glob, name_of_text, name_problem
 from epbuild.recipe.template import escape
-from epbuild.recipe.yaml_text import scalar
+from epbuild.recipe.yaml_text import format_scalar
 
 _PREFIX = "node_name_prefix"
 _GROUP = "main"
@@ -66,7 +66,7 @@ def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False)
     Raises the errors of reading and planning it, and FileExistsError without `overwrite`. Then nothing is written.
     """
     with new_file(path, overwrite=overwrite) as draft:
-        draft.write_bytes(recipe_text(path, choices).encode())
+        draft.write_bytes(format_recipe(path, choices).encode())
         try:
             warnings = make_plan(load(draft)).warnings
         except EpbuildError as error:
@@ -75,11 +75,11 @@ def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False)
     return tuple(replace(problem, where=None) for problem in warnings)
 
 
-def why_not(path: Path, choices: RecipeChoices) -> str | None:
+def find_plan_problem(path: Path, choices: RecipeChoices) -> str | None:
     """Return why a recipe cannot be planned, as a sentence, or None if it can. Leaves no file."""
     draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
-        draft.write_text(recipe_text(path, choices), encoding="utf-8", newline="\n")
+        draft.write_text(format_recipe(path, choices), encoding="utf-8", newline="\n")
         make_plan(load(draft))
     except EpbuildError as error:
         return error.problems[0].text
@@ -88,15 +88,15 @@ def why_not(path: Path, choices: RecipeChoices) -> str | None:
     return None
 
 
-def recipe_text(path: Path, choices: RecipeChoices) -> str:
+def format_recipe(path: Path, choices: RecipeChoices) -> str:
     """Return the text of a recipe for the file at `path`, to which its paths are relative. It leaves out what has a default."""
     folder = path.absolute().parent.name
     name = choices.name or name_of_text(folder) or "models"
-    models = model_names(choices.models)
+    models = name_models(choices.models)
     lines = [
         *(_head(choices.carried.head) if choices.carried is not None else ()),
         "epbuild: 1",
-        *([f"name: {scalar(name)}"] if name != folder or name_problem(folder, Position(str(path), 1, 1)) else []),
+        *([f"name: {format_scalar(name)}"] if name != folder or name_problem(folder, Position(str(path), 1, 1)) else []),
         *_toolchains(choices.kind),
         *_models(models, path.parent, choices.sizes),
         *_targets(choices),
@@ -127,7 +127,7 @@ def _toolchains(kind: StarterKind) -> Iterator[str]:
 
 
 def _models(models: Mapping[str, str], folder: Path, sizes: Mapping[str, Mapping[str, Sized]]) -> Iterator[str]:
-    paths = {name: scalar(_relative(model, folder)) for name, model in models.items()}
+    paths = {name: format_scalar(_relative(model, folder)) for name, model in models.items()}
     if all(
         name == name_of_text(PurePath(model).stem) and not is_glob(model) and not sizes.get(model)
         for name, model in models.items()
@@ -142,15 +142,16 @@ def _models(models: Mapping[str, str], folder: Path, sizes: Mapping[str, Mapping
 
 def _model(name: str, path: str, sizes: Mapping[str, Sized]) -> Iterator[str]:
     if not sizes:
-        yield f"  {scalar(name)}: {path}"
+        yield f"  {format_scalar(name)}: {path}"
         return
-    yield f"  {scalar(name)}:"
+    yield f"  {format_scalar(name)}:"
     yield f"    path: {path}"
     yield "    input_shapes:"
     for value, sized in sizes.items():
         by_names = " from another model with these dimensions" if sized.by_names else ""
         guess = "" if sized.chosen else f"; guessed{by_names}, please check"
-        yield f"      {scalar(value)}: [{', '.join(map(str, sized.sizes))}]    # the model has {printable(sized.declared)}{guess}"
+        shape = ", ".join(map(str, sized.sizes))
+        yield f"      {format_scalar(value)}: [{shape}]    # the model has {escape_controls(sized.declared)}{guess}"
 
 
 def _targets(choices: RecipeChoices) -> Iterator[str]:
@@ -170,7 +171,7 @@ def _asked_key(kind: StarterKind) -> str:
 def _target(choices: RecipeChoices, value: str) -> _Fields:
     kind, carried = choices.kind, choices.carried or CarriedOver()
     start = kind.start
-    fields: dict[str, str | _Fields] = {"ep": short_name(kind.entry.ep)}
+    fields: dict[str, str | _Fields] = {"ep": get_short_name(kind.entry.ep)}
     options: dict[str, str | _Fields] = {}
     implied: Mapping[str, str] = {}
     if start.key is not None and value:
@@ -182,7 +183,7 @@ def _target(choices: RecipeChoices, value: str) -> _Fields:
             options[start.option] = _setting(value)
     if start.device or start.metadata:
         device = {key: str(setting).lower() for key, setting in start.device.items()}
-        fields["device"] = {**device, **({"metadata": {start.metadata: scalar(escape(value))}} if start.metadata else {})}
+        fields["device"] = {**device, **({"metadata": {start.metadata: format_scalar(escape(value))}} if start.metadata else {})}
     options |= {option: _setting(text) for option, text in carried.provider_options.items() if implied.get(option) != text}
     if options:
         fields["provider_options"] = options
@@ -225,7 +226,7 @@ def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
 
 
 def _carried(carried: CarriedOver) -> _Fields:
-    settings = {key: scalar(text) if key == _PREFIX else text for key, text in carried.compile.items()}
+    settings = {key: format_scalar(text) if key == _PREFIX else text for key, text in carried.compile.items()}
     return {
         **({"compile": settings} if settings else {}),
         **({"expect": {"fallback_nodes": carried.fallback_nodes}} if carried.fallback_nodes != "0" else {}),
@@ -234,13 +235,13 @@ def _carried(carried: CarriedOver) -> _Fields:
 
 def _entry(name: str, fields: _Fields) -> Iterator[str]:
     """Yield a named mapping on one line, or on a line for each field if it is too long."""
-    line = f"  {scalar(name)}: {_flow(fields)}"
+    line = f"  {format_scalar(name)}: {_flow(fields)}"
     if len(line) <= _WIDTH:
         yield line
         return
-    yield f"  {scalar(name)}:"
+    yield f"  {format_scalar(name)}:"
     for key, value in fields.items():
-        yield f"    {scalar(key)}: {_flow(value)}"
+        yield f"    {format_scalar(key)}: {_flow(value)}"
 
 
 def _flow(value: str | Sequence[str] | _Fields) -> str:
@@ -248,16 +249,16 @@ def _flow(value: str | Sequence[str] | _Fields) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{scalar(key)}: {_flow(item)}' for key, item in value.items())}}}"
-    return f"[{', '.join(map(scalar, value))}]"
+        return f"{{{', '.join(f'{format_scalar(key)}: {_flow(item)}' for key, item in value.items())}}}"
+    return f"[{', '.join(map(format_scalar, value))}]"
 
 
 def _setting(text: str) -> str:
     """Return the value of an option as YAML. Numbers stay unquoted."""
-    return text if re.fullmatch(r"0|[1-9][0-9]*", text) else scalar(escape(text))
+    return text if re.fullmatch(r"0|[1-9][0-9]*", text) else format_scalar(escape(text))
 
 
-def model_names(models: Sequence[str]) -> dict[str, str]:
+def name_models(models: Sequence[str]) -> dict[str, str]:
     """Return the models by unique name: the stem of the file, if needed with the folder's name before it or a number after it."""
     stems = [name_of_text(PurePath(model).stem) or "model" for model in models]
     counts = Counter(stems)

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo, symbol
-from epbuild.onnxfile.read.sizes import fit_sizes, shape_text, sized_header, suggest_sizes
+from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo, get_symbol
+from epbuild.onnxfile.read.sizes import apply_shapes, fit_sizes, format_shape, suggest_sizes
 
 Sizes = tuple[int, ...]
 
@@ -65,7 +65,7 @@ class Sizing:
 
         Raises BadSizes for given sizes that an input cannot have, and for an input whose number of dimensions is unknown.
         """
-        found = {value.name: Sized(sizes, shape_text(value.shape), chosen=True) for value, sizes in self._given(model, header)}
+        found = {value.name: Sized(sizes, format_shape(value.shape), chosen=True) for value, sizes in self._given(model, header)}
         _check(model, header, found)
         while static and (values := _open(header, found)):
             value = values[0]
@@ -79,7 +79,7 @@ class Sizing:
             if self.questions is not None and not answered:
                 answer = _FittingSizes(model, header, found, value.name)
                 sizes, chosen = self.questions.sizes(model, known[0], suggested, answer), True
-            found[value.name] = Sized(sizes or (), shape_text(value.shape), chosen, by_names=answered)
+            found[value.name] = Sized(sizes or (), format_shape(value.shape), chosen, by_names=answered)
             self._learn(value, sizes or ())
         return found
 
@@ -93,11 +93,11 @@ class Sizing:
 
     def _known(self, shape: tuple[Dimension, ...] | None) -> tuple[Dimension, ...] | None:
         """Return a shape with the known sizes of its named dimensions."""
-        return None if shape is None else tuple(self._symbols.get(symbol(size) or "", size) for size in shape)
+        return None if shape is None else tuple(self._symbols.get(get_symbol(size) or "", size) for size in shape)
 
     def _learn(self, value: ValueInfo, sizes: Sequence[int]) -> None:
         for declared, size in zip(value.shape or (), sizes, strict=False):
-            name = symbol(declared)
+            name = get_symbol(declared)
             if name is not None and not _MADE_UP.search(name):
                 self._symbols.setdefault(name, size)
 
@@ -134,7 +134,7 @@ def read_sizes(text: str) -> Sizes:
 def _open(header: ModelHeader, found: Mapping[str, Sized]) -> list[ValueInfo]:
     """Return the inputs with an open dimension after the known sizes are applied."""
     shapes = fit_sizes(header, {name: sized.sizes for name, sized in found.items()}).shapes
-    inputs = sized_header(header, shapes).inputs
+    inputs = apply_shapes(header, shapes).inputs
     return [
         value for value in inputs if value.elem_type and (value.shape is None or any(not isinstance(s, int) for s in value.shape))
     ]

@@ -30,7 +30,7 @@ from epbuild.core.errors import Problem
 from epbuild.core.records import convert
 from epbuild.diff.traits import Incomparable
 from epbuild.publish.sizes import is_metadata
-from epbuild.session.coverage import worst_figures
+from epbuild.session.coverage import find_worst_figures
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.manifest import Manifest
 
@@ -202,7 +202,7 @@ def _side_of_artifacts(artifacts: Iterable[ArtifactFolder], report: _Side) -> _S
 def _listed_model(model: Mapping[str, Any]) -> ComparedModel:
     left = int(model["fallback_nodes"])
     nodes = len(model["ep_context_nodes"])
-    return ComparedModel("partial" if left else "whole", nodes, left, None, None, worst_figures(model.get("figures", ())))
+    return ComparedModel("partial" if left else "whole", nodes, left, None, None, find_worst_figures(model.get("figures", ())))
 
 
 def _model_changes(before: Mapping[_Key, ComparedModel], after: Mapping[_Key, ComparedModel]) -> Iterator[ModelChange]:

@@ -23,27 +23,27 @@ from epbuild.commands.reporting.recipe_values import (
     ReportedTarget,
     ReportedToolchain,
 )
-from epbuild.output.materials import source_name
+from epbuild.output.materials import get_source_name
 from epbuild.plan.outputs import PROVENANCE
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import VerificationResult
 from epbuild.plan.steps import Emission, InTarget, Plan
 from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.plan.verification import Verification
-from epbuild.recipe.requirement import plain_name
+from epbuild.recipe.requirement import normalize_name
 from epbuild.session.events import ModelCovered
 from epbuild.session.lock import HeldLock
 from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.status import Survey
-from epbuild.verify.expectations import advice
-from epbuild.verify.live.judging import limits_of, rounded_figure, verdicts_of
+from epbuild.verify.expectations import find_advice
+from epbuild.verify.live.judging import judge_outputs, list_thresholds, round_figure
 
 _Identity = Mapping[str, Any]
 """Facts about a toolchain in action keys."""
 
 
-def identities(found: Survey) -> dict[str, _Identity]:
+def collect_identities(found: Survey) -> dict[str, _Identity]:
     """Return the known facts about each toolchain, by name."""
     known: dict[str, _Identity] = {}
     for ident, action in found.plan.actions.items():
@@ -53,7 +53,7 @@ def identities(found: Survey) -> dict[str, _Identity]:
     return known
 
 
-def toolchains_of(found: Survey, lock: HeldLock, known: Mapping[str, _Identity]) -> Iterator[ReportedToolchain]:
+def report_toolchains(found: Survey, lock: HeldLock, known: Mapping[str, _Identity]) -> Iterator[ReportedToolchain]:
     for name, needs in found.plan.toolchains().items():
         identity, locked = known.get(name), lock.environments.get(name)
         files = {package.name: package.files for package in locked.packages} if locked is not None else {}
@@ -68,13 +68,13 @@ def toolchains_of(found: Survey, lock: HeldLock, known: Mapping[str, _Identity])
             platform=identity["platform"] if identity is not None else None,
             locked=locked is not None,
             packages=tuple(
-                ReportedPackage(package, version, files.get(plain_name(package), ()))
+                ReportedPackage(package, version, files.get(normalize_name(package), ()))
                 for package, version in sorted(versions.items())
             ),
         )
 
 
-def targets_of(found: Survey, known: Mapping[str, _Identity]) -> Iterator[ReportedTarget]:
+def report_targets(found: Survey, known: Mapping[str, _Identity]) -> Iterator[ReportedTarget]:
     targets = {action.target.name: action.target for action in found.plan.actions.values() if isinstance(action, InTarget)}
     for name, target in targets.items():
         yield ReportedTarget(
@@ -91,15 +91,15 @@ def _soc_of(target: PlannedTarget) -> str | None:
 
 
 def _ep_of(ep: PlannedEp, toolchain: _Identity | None) -> ReportedEp:
-    versions = {plain_name(name): (name, version) for name, version in (toolchain or {}).get("distributions", {}).items()}
-    carried = [versions[plain_name(name)] for name in ep.entry.distributions if plain_name(name) in versions]
+    versions = {normalize_name(name): (name, version) for name, version in (toolchain or {}).get("distributions", {}).items()}
+    carried = [versions[normalize_name(name)] for name in ep.entry.distributions if normalize_name(name) in versions]
     package, version = carried[0] if carried else (ep.entry.distribution, None)
     if ep.library is not None:
         package, version = "", None
     return ReportedEp(ep.entry.ep, package, version, ep.device.type, dict(ep.lasting_options))
 
 
-def models_of(plan: Plan, digests: Digests) -> Iterator[ReportedModel]:
+def report_models(plan: Plan, digests: Digests) -> Iterator[ReportedModel]:
     users: dict[str, dict[str, None]] = {}
     specs = {action.model.name: action.model for action in plan.of(Preparation).values()}
     for group in plan.session_groups.values():
@@ -115,14 +115,14 @@ def models_of(plan: Plan, digests: Digests) -> Iterator[ReportedModel]:
         yield ReportedModel(
             name=name,
             groups=tuple(users.get(name, ())),
-            source=source_name(model.path),
+            source=get_source_name(model.path),
             sha256=known[found.graph] if found is not None else None,
             data=listed,
             size=found.graph.stat().st_size + sum(item.size for item in listed) if found is not None else None,
         )
 
 
-def coverage_of(plan: Plan, rows: Iterable[ModelCovered]) -> Iterator[ReportedCoverage]:
+def report_coverage(plan: Plan, rows: Iterable[ModelCovered]) -> Iterator[ReportedCoverage]:
     members = {
         step: (group, member.name)
         for group in plan.session_groups.values()
@@ -141,7 +141,11 @@ def coverage_of(plan: Plan, rows: Iterable[ModelCovered]) -> Iterator[ReportedCo
             fallback_nodes=row.outside.count if row.outside is not None else None,
             outside=tuple(
                 ReportedOperator(
-                    found.operator, len(found.nodes), found.nodes, found.reason, advice(group.target, group.member(member), found)
+                    found.operator,
+                    len(found.nodes),
+                    found.nodes,
+                    found.reason,
+                    find_advice(group.target, group.member(member), found),
                 )
                 for found in (row.outside.groups if row.outside is not None else ())
             ),
@@ -152,7 +156,7 @@ def coverage_of(plan: Plan, rows: Iterable[ModelCovered]) -> Iterator[ReportedCo
         )
 
 
-def output_of(emission: Emission, status: ActionStatus, outputs: Outputs) -> ReportedOutput:
+def report_output(emission: Emission, status: ActionStatus, outputs: Outputs) -> ReportedOutput:
     record = outputs.last(emission.path)
     files = record.files if record is not None else {}
     statement = emission.statement.name if emission.statement is not None else PROVENANCE
@@ -172,18 +176,18 @@ def output_of(emission: Emission, status: ActionStatus, outputs: Outputs) -> Rep
     )
 
 
-def accuracy_of(action: Verification, result: VerificationResult) -> Iterator[ReportedAccuracy]:
+def report_accuracy(action: Verification, result: VerificationResult) -> Iterator[ReportedAccuracy]:
     for checked in action.members:
         row_of = partial(ReportedAccuracy, step=action.id, group=action.group, target=action.target.name, member=checked.name)
         rows = {row.output: row for row in result.figures if row.member == checked.name}
-        for verdict in verdicts_of(action, checked, result):
+        for verdict in judge_outputs(action, checked, result):
             row = rows[verdict.figures.output]
             yield row_of(
                 output=row.output,
                 outcome=verdict.outcome,
                 reason=verdict.reason or None,
-                figures={name: rounded_figure(name, getattr(row, name)) for name in METRICS},
-                limits=limits_of(action, checked, row),
+                figures={name: round_figure(name, getattr(row, name)) for name in METRICS},
+                limits=list_thresholds(action, checked, row),
                 samples=row.samples,
                 evidence=row.evidence,
                 on=row.on,

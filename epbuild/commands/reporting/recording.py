@@ -43,7 +43,7 @@ from epbuild.engine.events import (
     StepOutput,
     StepsCurrent,
     StepStarted,
-    one_by_one,
+    forward_one_by_one,
 )
 from epbuild.publish.sizes import OutputCompared
 from epbuild.session.events import (
@@ -82,7 +82,7 @@ class Recording:
         self.exit_code = 0
         self._workspace: Workspace | None = None
         self._begin = time.monotonic()
-        self._progress = one_by_one(progress)
+        self._progress = forward_one_by_one(progress)
 
     def report(self, event: Event, /) -> None:
         """Keep and forward an event. Frequent events, and those of current steps, are only forwarded."""
@@ -196,7 +196,7 @@ class _RecordMaking:
             case StepFinished(step, outcome, seconds) if not self._over:
                 self._end(at, step, outcome, seconds, event)
             case StepFailed(step, problems, allowed=allowed) if not self._over:
-                errors = tuple(error_of(problem, step) for problem in problems)
+                errors = tuple(report_error(problem, step) for problem in problems)
                 self._end(at, step, "allowed" if allowed else "failed", 0.0, errors=errors)
             case ComparisonStarted() | RunFinished():
                 self._over = True
@@ -280,7 +280,7 @@ class _RecordMaking:
             self.spans.append(ReportedSpan(kind, name, began, at, failed))  # type: ignore[arg-type]
 
 
-def error_of(problem: Problem, step: str) -> ReportedError:
+def report_error(problem: Problem, step: str) -> ReportedError:
     """Return a problem of a step as a value of reports."""
     where = problem.where if isinstance(problem.where, str) and problem.where != step else None
     return ReportedError(problem.code, problem.message, problem.reason, problem.hint, where)

@@ -13,44 +13,44 @@ from msgspec.structs import replace
 
 from epbuild import __version__
 from epbuild.actions.action_type import StepEnd
-from epbuild.actions.types import action_type
+from epbuild.actions.types import get_action_type
 from epbuild.cache.digests import Digests
 from epbuild.commands.reporting.build_record import BuildRecord, BuildRecords, ReportedError, StepRun
 from epbuild.commands.reporting.parts import (
-    accuracy_of,
-    coverage_of,
-    identities,
-    models_of,
-    output_of,
-    targets_of,
-    toolchains_of,
+    collect_identities,
+    report_accuracy,
+    report_coverage,
+    report_models,
+    report_output,
+    report_targets,
+    report_toolchains,
 )
 from epbuild.commands.reporting.recipe_values import ReportedMachine, ReportedRecipe, ReportedSharing
-from epbuild.commands.reporting.recording import error_of
+from epbuild.commands.reporting.recording import report_error
 from epbuild.commands.reporting.values import FORMAT, Report, ReportedBuild, ReportedStep, ReportedWarning
 from epbuild.core.errors import Problem
-from epbuild.core.host import cpu_count, cpu_name
-from epbuild.engine.capacity import memory_here
+from epbuild.core.host import count_cpus, read_cpu_name
+from epbuild.engine.capacity import get_memory
 from epbuild.engine.events import Progress
-from epbuild.engine.ledger import step_at_fault
+from epbuild.engine.ledger import find_faulty_step
 from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification
 from epbuild.publish.sizes import compute_savings
-from epbuild.session.coverage import all_models
-from epbuild.session.emitting import ends_of
-from epbuild.session.planning import workspace_of
+from epbuild.session.coverage import list_all_models
+from epbuild.session.emitting import find_ends
+from epbuild.session.planning import get_workspace_folder
 from epbuild.session.request import Request
 from epbuild.session.session import Session, open_session
 from epbuild.survey.status import StepStatus
-from epbuild.toolchain.platforms import platform_here
+from epbuild.toolchain.platforms import get_own_platform
 
 
 def report(request: Request, progress: Progress | None = None) -> Report:
     """Return the facts known about a recipe and its last build here. Builds, fetches and provisions nothing. Raises EpbuildError."""
     # A report needs every model of the recipe, not only those that changed since the last survey.
     with open_session(replace(request, every_model=True), progress) as session:
-        return _Report(session, BuildRecords(workspace_of(request.recipe)), str(request.recipe)).report()
+        return _Report(session, BuildRecords(get_workspace_folder(request.recipe)), str(request.recipe)).report()
 
 
 class _Report:
@@ -70,21 +70,21 @@ class _Report:
 
     def report(self) -> Report:
         session, digests = self._session, self._session.surveyor.digests
-        known = identities(self._found)
-        covered = all_models(self._plan, self._results, self._problems)
+        known = collect_identities(self._found)
+        covered = list_all_models(self._plan, self._results, self._problems)
         return Report(
             format=FORMAT,
             epbuild=__version__,
             made_at=_moment(time.time()),
             recipe=self._recipe(digests),
             machine=_machine(),
-            toolchains=tuple(toolchains_of(self._found, session.lock, known)),
-            targets=tuple(targets_of(self._found, known)),
-            models=tuple(models_of(self._plan, digests)),
+            toolchains=tuple(report_toolchains(self._found, session.lock, known)),
+            targets=tuple(report_targets(self._found, known)),
+            models=tuple(report_models(self._plan, digests)),
             steps=tuple(map(self._step, self._found.steps())),
-            coverage=tuple(coverage_of(self._plan, covered)),
+            coverage=tuple(report_coverage(self._plan, covered)),
             outputs=tuple(
-                output_of(emission, self._found.actions[ident], session.surveyor.outputs)
+                report_output(emission, self._found.actions[ident], session.surveyor.outputs)
                 for ident, emission in self._plan.emissions.items()
             ),
             sharing=tuple(self._sharing()),
@@ -92,7 +92,7 @@ class _Report:
                 row
                 for ident, action in self._plan.of(Verification).items()
                 if isinstance(result := self._results.get(ident), VerificationResult)
-                for row in accuracy_of(action, result)
+                for row in report_accuracy(action, result)
             ),
             build=_build_of(self._last) if self._last is not None else None,
             warnings=tuple(_warning_of(problem) for problem in self._plan.warnings),
@@ -114,7 +114,7 @@ class _Report:
         if status.state == "current" or status.made is not None:
             return ()
         if result is not None:
-            return list(action_type(action).unmet_expectations(action, result))
+            return list(get_action_type(action).unmet_expectations(action, result))
         failure = self._session.surveyor.failures.of(ident, status.key) if status.key is not None else None
         if failure is not None:
             return failure.problems
@@ -172,15 +172,15 @@ class _Report:
             if isinstance(action, Emission):
                 record = self._session.surveyor.outputs.last(action.path)
                 if record is not None:
-                    yield from ends_of(action, record.files)
+                    yield from find_ends(action, record.files)
             elif ident in self._results:
-                yield from action_type(action).step_ends(action, self._results[ident])
+                yield from get_action_type(action).step_ends(action, self._results[ident])
 
     def _all_errors(self) -> Iterator[tuple[str, Sequence[ReportedError]]]:
         """Yield each step at fault with its errors."""
         for ident, problems in self._problems.items():
-            step = step_at_fault(self._plan.actions[ident].steps, problems)
-            yield step, [error_of(problem, step) for problem in problems]
+            step = find_faulty_step(self._plan.actions[ident].steps, problems)
+            yield step, [report_error(problem, step) for problem in problems]
 
     def _sharing(self) -> Iterator[ReportedSharing]:
         for ident, group in self._plan.session_groups.items():
@@ -221,7 +221,9 @@ def _build_of(record: BuildRecord) -> ReportedBuild:
 
 
 def _machine() -> ReportedMachine:
-    return ReportedMachine(platform.node(), platform_here() or sysconfig.get_platform(), cpu_name(), cpu_count(), memory_here())
+    return ReportedMachine(
+        platform.node(), get_own_platform() or sysconfig.get_platform(), read_cpu_name(), count_cpus(), get_memory()
+    )
 
 
 def _warning_of(problem: Problem) -> ReportedWarning:

@@ -16,8 +16,8 @@ from epbuild.onnxfile.edit.splice import Splice, splice
 from epbuild.onnxfile.read import proto
 from epbuild.onnxfile.read.headers import parse_header, read_header
 from epbuild.onnxfile.read.model_header import Dimension, ModelHeader
-from epbuild.onnxfile.read.sizes import Shape, bound_symbols
-from epbuild.onnxfile.read.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer, integer
+from epbuild.onnxfile.read.sizes import Shape, bind_symbols
+from epbuild.onnxfile.read.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer, read_integer
 
 _GRAPH_FIELDS = frozenset({proto.GRAPH_NODE, proto.GRAPH_INPUT, proto.GRAPH_OUTPUT, proto.GRAPH_VALUE_INFO})
 _NODE_FIELDS = frozenset({proto.NODE_OUTPUT, proto.NODE_ATTRIBUTE, proto.NODE_DOMAIN})
@@ -40,7 +40,7 @@ def fix_sizes(source: Path, destination: Path, shapes: Mapping[str, Shape]) -> N
 
     def find_changes(model: BinaryIO) -> list[Splice]:
         header = parse_header(model)  # rejects incomplete models and endless nesting
-        return list(_Sizes(WireReader(model), shapes, bound_symbols(header, shapes)).changes())
+        return list(_Sizes(WireReader(model), shapes, bind_symbols(header, shapes)).changes())
 
     splice(source, destination, find_changes)
     try:
@@ -138,7 +138,7 @@ class _Sizes(Struct, frozen=True):
         """Return the size as it is written, also below 0."""
         declared: Dimension = None
         for field in self._wire.message(dim, _DIM_SIZE):
-            declared = integer(field) if field.number == proto.DIMENSION_VALUE else self._wire.text(field)
+            declared = read_integer(field) if field.number == proto.DIMENSION_VALUE else self._wire.text(field)
         return declared
 
 

@@ -18,7 +18,7 @@ from epbuild.onnxfile.edit.splice import Splice, copy_bytes, splice
 from epbuild.onnxfile.edit.staging import stage
 from epbuild.onnxfile.read import proto
 from epbuild.onnxfile.read.headers import parse_header, read_header, read_tensor
-from epbuild.onnxfile.read.weights import WeightBytes, digest, external_extent
+from epbuild.onnxfile.read.weights import WeightBytes, hash_extent, locate_external
 from epbuild.onnxfile.read.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer
 
 # A file can be mapped from the start of a page, 4 KiB, and on Windows from a multiple of 64 KiB. ONNX Runtime's own writer
@@ -94,7 +94,7 @@ class _WeightsFile:
     def place(self, source: BinaryIO, start: int, size: int) -> bytes:
         """Write a part of `source`, unless the file has that content. Return a tensor's fields that refer to it."""
         self.total += size
-        content = digest(source, start, size)
+        content = hash_extent(source, start, size)
         offset = self._offsets.get(content)
         if offset is None:
             alignment = _GRANULARITY if size >= _LARGE else _PAGE
@@ -127,7 +127,7 @@ def _move(weights: _WeightsFile, model: BinaryIO, *, folder: Path, data: Mapping
             # Opened for each tensor: some exporters give each one a file of its own.
             location = tensor.external.location
             with open_regular(data.get(location, folder / location)) as file:
-                reference = weights.place(file, *external_extent(tensor, os.fstat(file.fileno()).st_size, field.tag_at))
+                reference = weights.place(file, *locate_external(tensor, os.fstat(file.fileno()).st_size, field.tag_at))
         elif is_initializer and len(raw) == 1 and threshold <= raw[0].size == tensor.inline_bytes:
             reference = weights.place(model, raw[0].start, raw[0].size)
         else:

@@ -11,12 +11,12 @@ from typing import Literal
 
 from msgspec import Struct
 
-from epbuild.core.digest import part_digest
+from epbuild.core.digest import hash_part
 from epbuild.core.errors import ChangeRefused, Problem, VerifyError
-from epbuild.core.safepath import BadReference, check_reference, open_regular, real_path
+from epbuild.core.safepath import BadReference, check_reference, open_regular, resolve_links
 from epbuild.onnxfile.edit.compiled import References, find_binary, find_data, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT, embed, extract, relink
-from epbuild.onnxfile.edit.staging import drafts, exists_error, overwrite, publish, stage
+from epbuild.onnxfile.edit.staging import drafts, make_exists_error, overwrite, publish, stage
 from epbuild.onnxfile.read.epcontext import EPContextNode
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
@@ -54,7 +54,7 @@ class _Model(Struct, frozen=True):
         if self.binary is not None:
             start, size = 0, self.binary.stat().st_size
         with open_regular(self.binary or self.path) as file:
-            return part_digest(file, start, size).digest
+            return hash_part(file, start, size).digest
 
 
 class _Draft(Struct, frozen=True):
@@ -95,7 +95,7 @@ def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | Non
             _write(draft, draft_folder, packaging, in_place=destination is None)
             _check_draft(draft, draft_folder)
         if destination is not None:
-            data = _stage_data(new, draft_folder) if real_path(target) != real_path(folder) else []
+            data = _stage_data(new, draft_folder) if resolve_links(target) != resolve_links(folder) else []
             publish(draft_folder, target, [*references, *data, *(draft.name for draft in new)])
         else:
             publish(draft_folder, target, references)
@@ -146,7 +146,7 @@ def _open(path: Path, packaging: Packaging) -> _Model:
 
 
 def _folder_of(models: Sequence[_Model]) -> Path:
-    folders = list(dict.fromkeys(real_path(model.path.parent) for model in models))
+    folders = list(dict.fromkeys(resolve_links(model.path.parent) for model in models))
     if len(folders) > 1:
         named = ", ".join(str(folder) for folder in folders)
         raise ChangeRefused(
@@ -196,7 +196,7 @@ def _check_names(new: Sequence[_Draft], target: Path, *, in_place: bool) -> None
         names = [draft.reference] if in_place else [draft.name, draft.reference]
         for name in names:
             if name is not None and os.path.lexists(target / name):
-                raise exists_error(target / name)
+                raise make_exists_error(target / name)
             if name is not None and name == draft.name and name == draft.reference:
                 raise ChangeRefused(Problem("EPB624", f"{name} cannot be the name of both the model and its context binary"))
         if draft.reference in draft.old.header.external_data:

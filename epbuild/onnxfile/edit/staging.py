@@ -12,7 +12,7 @@ from uuid import uuid4
 from epbuild.core.atomic import rename, sync_file
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import ChangeRefused, Problem
-from epbuild.core.safepath import real_path
+from epbuild.core.safepath import resolve_links
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def stage(file: Path, draft: Path, *, link: bool) -> None:
     draft.parent.mkdir(parents=True, exist_ok=True)
     if link:
         with contextlib.suppress(OSError):
-            os.link(real_path(file), draft)
+            os.link(resolve_links(file), draft)
             return
     copy_file(file, draft)
 
@@ -69,7 +69,7 @@ def overwrite(draft_folder: Path, folder: Path, name: str) -> None:
     _replace(draft_folder / name, folder / name)
 
 
-def exists_error(target: Path) -> ChangeRefused:
+def make_exists_error(target: Path) -> ChangeRefused:
     """Return the error for a new file whose name is taken."""
     hint = "Remove it, or choose another name."
     return ChangeRefused(Problem("EPB624", f"{target} already exists and is not overwritten", None, hint))
@@ -79,7 +79,7 @@ def _claim(target: Path) -> None:
     try:
         target.open("xb").close()
     except FileExistsError as error:
-        raise exists_error(target) from error
+        raise make_exists_error(target) from error
 
 
 def _replace(draft: Path, target: Path) -> None:

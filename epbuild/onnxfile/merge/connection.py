@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.onnxfile.read.model_header import ModelHeader, ValueInfo
-from epbuild.onnxfile.read.sizes import shape_text
+from epbuild.onnxfile.read.sizes import format_shape
 
 
 class Connection(NamedTuple):
@@ -79,7 +79,7 @@ def _read_connection(text: str, members: Sequence[ConnectedModel], named: Mappin
     raise ChangeRefused(Problem("EPB627", message, None, f"The models are {stems}."))
 
 
-def same_names(members: Sequence[ConnectedModel]) -> tuple[Connection, ...]:
+def connect_same_names(members: Sequence[ConnectedModel]) -> tuple[Connection, ...]:
     """Connect each input with the output of its name in the nearest earlier model that has one."""
     found = []
     latest: dict[str, int] = {}
@@ -104,8 +104,8 @@ def check_connections(members: Sequence[ConnectedModel], connections: Sequence[C
             raise ChangeRefused(Problem("EPB627", f"'{value.name}' of {target} is connected twice"))
         fed.add((connection.target, value.name))
         if not have_same_type(output, value):
-            ends = f"'{output.name}' of {source} is {type_text(output)}, and '{value.name}' of {target}"
-            message = f"{ends}, which it would feed, is {type_text(value)}"
+            ends = f"'{output.name}' of {source} is {format_type(output)}, and '{value.name}' of {target}"
+            message = f"{ends}, which it would feed, is {format_type(value)}"
             raise ChangeRefused(Problem("EPB628", message))
 
 
@@ -122,13 +122,13 @@ def have_same_type(left: ValueInfo, right: ValueInfo) -> bool:
     )
 
 
-def type_text(value: ValueInfo) -> str:
+def format_type(value: ValueInfo) -> str:
     """Format a value's type for messages."""
     from onnx import TensorProto
 
     known = value.elem_type in TensorProto.DataType.values()
     kind = TensorProto.DataType.Name(value.elem_type).lower() if known and value.elem_type else "no tensor"
-    return f"{kind}{'[?]' if value.shape is None else shape_text(value.shape)}"
+    return f"{kind}{'[?]' if value.shape is None else format_shape(value.shape)}"
 
 
 def _ends(text: str, named: Mapping[str, Sequence[int]]) -> list[tuple[int, str]]:

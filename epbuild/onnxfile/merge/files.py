@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from epbuild.core.digest import file_digest
+from epbuild.core.digest import hash_file
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.onnxfile.edit.compiled import find_binary, find_data
 from epbuild.onnxfile.edit.staging import stage
@@ -61,7 +61,7 @@ class _FreeNames:
         self._unread: dict[tuple[str, int], list[tuple[Path, str]]] = {}
         """Names tried whose digest is not known yet."""
         self._tried = Counter[str]()
-        self._digest = cache(file_digest)
+        self._digest = cache(hash_file)
 
     def place(self, reference: str, file: Path) -> str:
         """Return the name for a file: `reference`, with a number if a different file has that name."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from epbuild.core.digest import digest_of
+from epbuild.core.digest import hash_bytes
 from epbuild.onnxfile.read.epcontext import DOMAIN, OP_TYPE
 
 _IDENTITIES = frozenset({"Identity", "Dropout"})
@@ -22,26 +22,26 @@ def is_context(node: Any) -> bool:
     return (node.domain, node.op_type) == (DOMAIN, OP_TYPE)
 
 
-def text_of(node: Any, name: str) -> str | None:
+def read_text_attribute(node: Any, name: str) -> str | None:
     """Return the text of a node's attribute, or None if the node has no such attribute."""
     return next((attribute.s.decode("utf-8", "replace") for attribute in node.attribute if attribute.name == name), None)
 
 
-def graphs(graph: Any) -> Iterator[Any]:
+def walk_graphs(graph: Any) -> Iterator[Any]:
     """Yield a graph, and the subgraphs in its nodes' attributes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from graphs(inner)
+                yield from walk_graphs(inner)
 
 
-def nodes(graph: Any) -> Iterator[Any]:
+def walk_nodes(graph: Any) -> Iterator[Any]:
     """Yield the nodes of a graph and of its subgraphs."""
-    return (node for inner in graphs(graph) for node in inner.node)
+    return (node for inner in walk_graphs(graph) for node in inner.node)
 
 
-def equal_inputs(nodes: Sequence[Any], initializers: Iterable[Any]) -> Iterator[tuple[int, str, str]]:
+def find_equal_inputs(nodes: Sequence[Any], initializers: Iterable[Any]) -> Iterator[tuple[int, str, str]]:
     """Find EPContext nodes that would get one value twice. Yield the node's index and the names of two equal inputs.
 
     The nodes are those of a main graph, in an order in which they can run. Values that subgraphs compute are not compared.
@@ -68,15 +68,15 @@ def _output_identities(node: Any, identities: Mapping[str, str]) -> Iterator[tup
         yield node.output[0], inputs[0]
         return
     attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
-    identity = digest_of(repr((node.domain, node.op_type, inputs, attributes)).encode())
+    identity = hash_bytes(repr((node.domain, node.op_type, inputs, attributes)).encode())
     yield from ((name, f"{identity}.{place}") for place, name in enumerate(node.output) if name)
 
 
 def _content(tensor: Any) -> str:
     if tensor.raw_data:
-        return digest_of(repr((tensor.data_type, list(tensor.dims))).encode() + b"\0" + tensor.raw_data)
+        return hash_bytes(repr((tensor.data_type, list(tensor.dims))).encode() + b"\0" + tensor.raw_data)
     copy = type(tensor)()
     copy.CopyFrom(tensor)
     copy.ClearField("name")
     copy.ClearField("doc_string")
-    return digest_of(copy.SerializeToString(deterministic=True))
+    return hash_bytes(copy.SerializeToString(deterministic=True))

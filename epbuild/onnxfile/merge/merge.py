@@ -14,10 +14,17 @@ from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference
 from epbuild.onnxfile.edit.compiled import References, find_binary, read_compiled
 from epbuild.onnxfile.edit.rewrite import PROTOBUF_LIMIT
-from epbuild.onnxfile.edit.staging import drafts, exists_error, publish
-from epbuild.onnxfile.merge.connection import ConnectedModel, Connection, check_connections, have_same_type, same_names, type_text
+from epbuild.onnxfile.edit.staging import drafts, make_exists_error, publish
+from epbuild.onnxfile.merge.connection import (
+    ConnectedModel,
+    Connection,
+    check_connections,
+    connect_same_names,
+    format_type,
+    have_same_type,
+)
 from epbuild.onnxfile.merge.files import stage_files
-from epbuild.onnxfile.merge.graphs import equal_inputs, is_context, nodes, text_of
+from epbuild.onnxfile.merge.graphs import find_equal_inputs, is_context, read_text_attribute, walk_nodes
 from epbuild.onnxfile.merge.naming import GraphPart, Tolerances, connect, name_nodes, rename
 from epbuild.onnxfile.read.epcontext import COMPATIBILITY, resolve
 from epbuild.onnxfile.read.headers import read_header
@@ -52,13 +59,13 @@ def merge_models(
     Raises ChangeRefused (EPB620, EPB623, EPB624, EPB626 to EPB628) if the models do not fit together or an EP would not load the result,
     VerifyError (EPB600, EPB602, EPB605) if a model is incomplete, OSError. Then nothing was written.
     """
-    opened = members_of([path for path, _ in inputs])
+    opened = read_members([path for path, _ in inputs])
     _check_size(opened)
     _check_contexts(opened, tolerances)
-    joined = same_names(opened) if connections is None else tuple(connections)
+    joined = connect_same_names(opened) if connections is None else tuple(connections)
     check_connections(opened, joined)
     if os.path.lexists(destination):
-        raise exists_error(destination)
+        raise make_exists_error(destination)
     import onnx
 
     references = References()
@@ -84,7 +91,7 @@ def merge_models(
     return Merged(destination, tuple(destination.parent / name for name in files), joined, shared, tuple(notes))
 
 
-def members_of(paths: Sequence[Path]) -> tuple[ConnectedModel, ...]:
+def read_members(paths: Sequence[Path]) -> tuple[ConnectedModel, ...]:
     """Read the compiled models at `paths`. Raises VerifyError (EPB600, EPB602), ChangeRefused (EPB620)."""
     seen = Counter[Path]()
     members = []
@@ -142,7 +149,7 @@ def _check_shared_inputs(parts: Sequence[GraphPart], opened: Sequence[ConnectedM
                 continue
             shared[name] = None
             if not have_same_type(known, value):
-                message = f"the input '{name}' is {type_text(known)} in {other.label} but {type_text(value)} in {item.label}"
+                message = f"the input '{name}' is {format_type(known)} in {other.label} but {format_type(value)} in {item.label}"
                 raise ChangeRefused(Problem("EPB628", message, None, "Keep them apart with --prefix."))
     return tuple(shared)
 
@@ -191,12 +198,12 @@ def _assemble(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel], note
 def _check_equal_inputs(parts: Sequence[GraphPart], merged: Any) -> None:
     """Reject one value for two inputs of one EPContext node, even through other nodes."""
     owned = [(part.label, node) for part in parts for node in part.proto.graph.node]
-    for number, first, second in equal_inputs([node for _, node in owned], merged.graph.initializer):
+    for number, first, second in find_equal_inputs([node for _, node in owned], merged.graph.initializer):
         owner, node = owned[number]
         values = f"'{first}'" if first == second else f"'{first}', which is '{second}'"
         message = (
             f"two inputs of the EPContext node '{node.name}' of {owner} would be the same value, {values}; "
-            f"{text_of(node, 'source')} accepts each value once"
+            f"{read_text_attribute(node, 'source')} accepts each value once"
         )
         hint = "Connect only one of them, or change the source model to take it once, and recompile it."
         raise ChangeRefused(Problem("EPB626", message, None, hint))
@@ -207,7 +214,7 @@ def _opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
     merged: dict[str, int] = {}
     needed: dict[str, tuple[int, str]] = {}
     for part in parts:
-        used = {_domain(node.domain) for node in nodes(part.proto.graph) if not is_context(node)}
+        used = {_domain(node.domain) for node in walk_nodes(part.proto.graph) if not is_context(node)}
         used |= {_domain(node.domain) for function in part.proto.functions for node in function.node}
         for opset in part.proto.opset_import:
             domain, version = _domain(opset.domain), opset.version

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.onnxfile.merge.connection import Connection
-from epbuild.onnxfile.merge.graphs import graphs, is_context, nodes, text_of
+from epbuild.onnxfile.merge.graphs import is_context, read_text_attribute, walk_graphs, walk_nodes
 
 _HINT = "Keep them apart with --prefix."
 
@@ -55,7 +55,7 @@ class GraphPart:
 
         self.names = {}
         _map_graph(self.proto.graph, add)
-        self.contexts = [node for node in nodes(self.proto.graph) if is_context(node)]
+        self.contexts = [node for node in walk_nodes(self.proto.graph) if is_context(node)]
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -75,14 +75,14 @@ class GraphPart:
 
     def names_attribute(self, node: Any) -> str | None:
         """Return the attribute with the context's own names of the node's values, or None if values cannot be renamed."""
-        tolerance = self.tolerances.get(text_of(node, "source") or "")
+        tolerance = self.tolerances.get(read_text_attribute(node, "source") or "")
         return tolerance.value_names if tolerance is not None else None
 
     def context_objection(self, node: Any, old: str, new: str) -> Problem | None:
         """Return why an EP does not load its EPContext node if the value `old` of it is named `new`; None if it does."""
         if new == old or old not in chain(node.input, node.output):
             return None
-        source, attribute = text_of(node, "source"), self.names_attribute(node)
+        source, attribute = read_text_attribute(node, "source"), self.names_attribute(node)
         renamed = f"'{old}' of {self.label} would be renamed to '{new}'"
         if attribute is None:
             message = f"{source} does not load a context whose inputs or outputs are renamed: {renamed}"
@@ -130,7 +130,7 @@ def name_nodes(parts: Sequence[GraphPart]) -> None:
     """Make the nodes' names unique, as ONNX Runtime requires. Raises ChangeRefused (EPB627)."""
     taken: dict[str, str] = {}
     for part in parts:
-        for node in nodes(part.proto.graph):
+        for node in walk_nodes(part.proto.graph):
             if is_context(node):
                 _name_context(part, node, taken)
             elif node.name:
@@ -144,7 +144,7 @@ def name_nodes(parts: Sequence[GraphPart]) -> None:
 
 def _map_graph(graph: Any, new: Callable[[str], str]) -> None:
     """Replace the name of every value with the result of `new`. The empty name stands for no value, and stays."""
-    for inner in graphs(graph):
+    for inner in walk_graphs(graph):
         for node in inner.node:
             for values in (node.input, node.output):
                 for index, name in enumerate(values):
@@ -176,7 +176,7 @@ def _common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, str]], *,
 
 def _own_names(node: Any, attribute: str) -> dict[str, str]:
     """Return the context's own name of each input and output of its node, by the value's name."""
-    own = dict(pair.split("=", 1) for pair in (text_of(node, attribute) or "").split(";") if "=" in pair)
+    own = dict(pair.split("=", 1) for pair in (read_text_attribute(node, attribute) or "").split(";") if "=" in pair)
     return {value: own.get(value, value) for value in chain(node.input, node.output) if value}
 
 
@@ -205,8 +205,8 @@ def _name_context(part: GraphPart, node: Any, taken: dict[str, str]) -> None:
     """Rename a node whose name is taken. The EP finds the graph in the context by that name, unless it tolerates another."""
     if node.name not in taken:
         return
-    source = text_of(node, "source")
-    alone = part.lone and sum(text_of(other, "source") == source for other in part.contexts) == 1
+    source = read_text_attribute(node, "source")
+    alone = part.lone and sum(read_text_attribute(other, "source") == source for other in part.contexts) == 1
     tolerance = part.tolerances.get(source or "")
     if not (alone and tolerance is not None and tolerance.lone_node_name):
         message = (
@@ -233,7 +233,7 @@ def _refuse_duplicate_names(parts: Sequence[GraphPart]) -> None:
 
 def _defined_values(graph: Any) -> Iterator[str]:
     """Yield the values that a graph and its subgraphs define: initializers, inputs of subgraphs, and outputs of nodes."""
-    for inner in graphs(graph):
+    for inner in walk_graphs(graph):
         yield from (tensor.name for tensor in inner.initializer)
         yield from (tensor.values.name for tensor in inner.sparse_initializer)
         if inner is not graph:

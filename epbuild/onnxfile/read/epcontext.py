@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from epbuild.core.digest import digest_of
-from epbuild.core.safepath import BadReference, MissingReference, locate, shortened
+from epbuild.core.digest import hash_bytes
+from epbuild.core.safepath import BadReference, MissingReference, locate, shorten_reference
 from epbuild.onnxfile.read import proto
-from epbuild.onnxfile.read.wire import Field, WireReader, integer
+from epbuild.onnxfile.read.wire import Field, WireReader, read_integer
 
 DOMAIN: Final = "com.microsoft"
 OP_TYPE: Final = "EPContext"
@@ -94,7 +94,7 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
         elif text is not None and (attribute in _SCHEMA_TEXTS or text.size <= _MAX_OTHER):
             texts[attribute] = wire.text(text)
         elif attribute != _CONTEXT:
-            head = digest_of(wire.head(part, _MAX_OTHER))
+            head = hash_bytes(wire.head(part, _MAX_OTHER))
             unread[attribute] = f"{_TYPES.get(kind, f'type {kind}')} of {part.size} bytes, {head[:12]}"
 
     embed_mode = integers.get("embed_mode", 1)
@@ -132,11 +132,11 @@ def resolve(model: Path, node: EPContextNode) -> Path:
         return locate(model.parent, node.reference, "context binary")
     except MissingReference as error:
         raise MissingReference(
-            f"the context binary '{shortened(node.reference)}' does not exist beside '{model.name}'"
+            f"the context binary '{shorten_reference(node.reference)}' does not exist beside '{model.name}'"
         ) from error
 
 
-def compatibility(metadata: Mapping[str, str]) -> dict[str, str]:
+def read_compatibility(metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the compatibility strings in a model's metadata, by EP. An EP compares its own with a device later."""
     return {name.removeprefix(COMPATIBILITY): value for name, value in metadata.items() if name.startswith(COMPATIBILITY)}
 
@@ -151,11 +151,11 @@ def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int |
         if part.number == proto.ATTRIBUTE_NAME:
             name = wire.text(part)
         elif part.number == proto.ATTRIBUTE_I:
-            number = integer(part)
+            number = read_integer(part)
         elif part.number == proto.ATTRIBUTE_S:
             text = part
         else:
-            kind = integer(part)
+            kind = read_integer(part)
     if kind == proto.TYPE_INT and number is None:
         # Writers that omit zeros, as proto3 does, mean 0 here and not the schema's default.
         number = 0

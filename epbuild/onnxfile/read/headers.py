@@ -26,9 +26,9 @@ from epbuild.onnxfile.read.model_header import (
     NamedNode,
     TensorBytes,
     ValueInfo,
-    operator_name,
+    format_operator,
 )
-from epbuild.onnxfile.read.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader, integer
+from epbuild.onnxfile.read.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader, read_integer
 
 _MODEL_FIELDS = frozenset({proto.MODEL_IR_VERSION, proto.MODEL_PRODUCER_NAME, proto.MODEL_GRAPH}) | {
     proto.MODEL_OPSET_IMPORT, proto.MODEL_METADATA_PROPS, proto.MODEL_FUNCTIONS,
@@ -103,7 +103,7 @@ def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
             has_graph = True
             graph.read(field)
         elif field.number == proto.MODEL_IR_VERSION:
-            ir_version = integer(field)
+            ir_version = read_integer(field)
         elif field.number == proto.MODEL_PRODUCER_NAME:
             producer_name = wire.text(field)
         elif field.number == proto.MODEL_OPSET_IMPORT:
@@ -153,11 +153,11 @@ def read_tensor(wire: WireReader, tensor: Field) -> TensorBytes:
         elif field.number == proto.TENSOR_DIMS:
             dims.extend(wire.integers(field))
         elif field.number == proto.TENSOR_DATA_TYPE:
-            elem_type = integer(field)
+            elem_type = read_integer(field)
         elif field.number == proto.TENSOR_NAME:
             name = wire.text(field)
         elif field.number == proto.TENSOR_DATA_LOCATION:
-            data_location = integer(field)
+            data_location = read_integer(field)
         else:
             entries.update([_read_pair(wire, field)])
     external = _external_data(name, entries, tensor) if data_location == proto.EXTERNAL else None
@@ -220,7 +220,7 @@ class _Nodes:
             self.contexts.append(read_node(wire, (*path, node)))
             _limit_count(self.contexts, node)
         elif self.name_nodes:
-            self.named.append(NamedNode(name, operator_name(domain, op_type)))
+            self.named.append(NamedNode(name, format_operator(domain, op_type)))
             _limit_count(self.named, node)
 
     def read_tensor(self, tensor: Field) -> Initializer:
@@ -323,7 +323,7 @@ def _read_value_fields(wire: WireReader, fields: Iterable[Field]) -> ValueInfo:
         for kind in wire.message(field, proto.TYPES_WITH_SHAPE):
             for part in wire.message(kind, _TENSOR_TYPE_FIELDS):
                 if part.number == proto.TENSOR_TYPE_ELEM_TYPE:
-                    elem_type = integer(part)
+                    elem_type = read_integer(part)
                 else:
                     dimensions = [_read_dimension(wire, dim) for dim in wire.message(part, _SHAPE_FIELDS)]
                     shape = tuple(size for size, _ in dimensions)
@@ -341,7 +341,7 @@ def _read_dimension(wire: WireReader, dimension: Field) -> tuple[Dimension, str]
         elif field.number == proto.DIMENSION_PARAM:
             size = wire.text(field) or None
         else:
-            number = integer(field)
+            number = read_integer(field)
             size = number if number >= 0 else None  # Paddle's exporters write -1 for an unknown size
     return size, denotation
 
@@ -353,7 +353,7 @@ def _read_opset(wire: WireReader, opset: Field) -> tuple[str, int]:
         if field.number == proto.OPSET_DOMAIN:
             domain = wire.text(field)
         else:
-            version = integer(field)
+            version = read_integer(field)
     return domain, version
 
 

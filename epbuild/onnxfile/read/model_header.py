@@ -111,12 +111,12 @@ class ModelHeader:
         return sum(self.operators.values()) - len(self.ep_context_nodes)
 
 
-def operator_name(domain: str, op_type: str) -> str:
+def format_operator(domain: str, op_type: str) -> str:
     """Return an operator's name for people, with its domain unless that is ONNX's own."""
     return f"{domain}::{op_type}" if domain not in ("", "ai.onnx") else op_type
 
 
-def symbol(dimension: Dimension) -> str | None:
+def get_symbol(dimension: Dimension) -> str | None:
     """Return the name of an open dimension, which has one size wherever it occurs.
 
     Return None for a size, and for placeholders of exporters: Paddle writes '?' for every such dimension of a model.

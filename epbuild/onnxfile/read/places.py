@@ -31,7 +31,7 @@ class ModelPlace(Struct, frozen=True):
     size: int
 
 
-def model_places(path: Path, *, most: int = 200_000) -> tuple[ModelPlace, ...]:
+def find_model_places(path: Path, *, most: int = 200_000) -> tuple[ModelPlace, ...]:
     """Return the places of a model's file in file order. Tags and lengths belong to no place.
 
     The place of a node's attribute begins at its text, so that an embedded context is found at its first byte. Raises MalformedModel if the

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo, symbol
+from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo, get_symbol
 
 Shape = tuple[Dimension, ...]
 
@@ -74,7 +74,7 @@ def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedS
             continue
         fixed = defaults.get(name) or value.shape or wanted
         for index, (declared, known, size) in enumerate(zip(value.shape or wanted, fixed, wanted, strict=False)):
-            shared = symbol(declared)
+            shared = get_symbol(declared)
             other, by = symbols.setdefault(shared, (size, name)) if shared is not None else (size, name)
             if isinstance(known, int) and known > 0 and known != size:
                 misfits.append(SizeConflict(name, "contradiction", f"the model has {known} there instead of {size}", index))
@@ -91,11 +91,11 @@ def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedS
     return FixedSizes(shapes, bound, tuple(misfits))
 
 
-def sized_header(header: ModelHeader, shapes: Mapping[str, Shape]) -> ModelHeader:
+def apply_shapes(header: ModelHeader, shapes: Mapping[str, Shape]) -> ModelHeader:
     """Return the header that a model has after `fix_sizes` with these `shapes`. Only inputs and outputs are updated."""
     if not shapes:
         return header
-    symbols = bound_symbols(header, shapes)
+    symbols = bind_symbols(header, shapes)
 
     def update(value: ValueInfo) -> ValueInfo:
         return value._replace(shape=shapes.get(value.name, value.shape))
@@ -114,17 +114,17 @@ def sized_header(header: ModelHeader, shapes: Mapping[str, Shape]) -> ModelHeade
     )
 
 
-def bound_symbols(header: ModelHeader, shapes: Mapping[str, Shape]) -> dict[str, int]:
+def bind_symbols(header: ModelHeader, shapes: Mapping[str, Shape]) -> dict[str, int]:
     """Return the size of each symbol that has one in `shapes`."""
     return {
         shared: size
         for value in (*header.inputs, *header.initialized_inputs)
         for declared, size in zip(value.shape or (), shapes.get(value.name, ()), strict=False)
-        if (shared := symbol(declared)) is not None and isinstance(size, int)
+        if (shared := get_symbol(declared)) is not None and isinstance(size, int)
     }
 
 
-def shape_text(shape: Sequence[Dimension] | None) -> str:
+def format_shape(shape: Sequence[Dimension] | None) -> str:
     """Format a shape for people: `[batch, 3, ?, 320]`."""
     return "[...]" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
@@ -137,11 +137,11 @@ def suggest_sizes(inputs: Sequence[ValueInfo]) -> dict[str, tuple[int, ...]]:
     symbols: dict[str, int] = {}
     found = {}
     for value in inputs:
-        if value.shape is None or all(isinstance(size, int) or symbol(size) in symbols for size in value.shape):
+        if value.shape is None or all(isinstance(size, int) or get_symbol(size) in symbols for size in value.shape):
             continue
         sizes = []
         for place, declared in enumerate(value.shape):
-            name = symbol(declared)
+            name = get_symbol(declared)
             size = declared if isinstance(declared, int) else symbols.get(name or "") or _guess(value.shape, place, name or "")
             if name is not None:
                 symbols[name] = size
@@ -155,7 +155,7 @@ def _rank_conflict(value: ValueInfo, wanted: Sequence[int]) -> str | None:
         return "it is not a tensor and has no sizes"
     if value.shape is not None and len(value.shape) != len(wanted):
         dimensions = "1 dimension" if len(value.shape) == 1 else f"{len(value.shape)} dimensions"
-        return f"it has {dimensions}, {shape_text(value.shape)}, but {len(wanted)} sizes are given"
+        return f"it has {dimensions}, {format_shape(value.shape)}, but {len(wanted)} sizes are given"
     return None
 
 

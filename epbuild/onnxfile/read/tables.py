@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from epbuild.onnxfile.read import proto
 from epbuild.onnxfile.read.headers import read_header, read_tensor
-from epbuild.onnxfile.read.wire import Field, WireReader, integer
+from epbuild.onnxfile.read.wire import Field, WireReader, read_integer
 
 _SAME_VALUES = frozenset(
     {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
@@ -30,7 +30,7 @@ class _Node(NamedTuple):
     shape: tuple[int, ...] | None
 
 
-def table_sizes(path: Path) -> dict[str, int]:
+def find_table_sizes(path: Path) -> dict[str, int]:
     """Return the number of rows of the table for each input that a Gather of the main graph looks up.
 
     If an input looks up several tables, the smallest counts. Raises MalformedModel and OSError.
@@ -86,7 +86,7 @@ def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, tuple
         if field.number == proto.ATTRIBUTE_NAME:
             name = wire.text(field)
         elif field.number == proto.ATTRIBUTE_I:
-            number = integer(field)
+            number = read_integer(field)
         else:
             shape = read_tensor(wire, field).tensor.dims
     return name, number, shape

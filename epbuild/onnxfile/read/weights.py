@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 from msgspec import Struct
 
-from epbuild.core.digest import part_digest
+from epbuild.core.digest import hash_part
 from epbuild.core.safepath import open_regular
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import Initializer, ModelHeader
@@ -53,11 +53,11 @@ class WeightBytes(Struct, frozen=True):
 
 
 def read_weights(model: Path, data: Mapping[str, Path]) -> tuple[Weight, ...]:
-    """Read the weights of the model file `model`; see `weights_of`."""
-    return weights_of(read_header(model), model, data)
+    """Read the weights of the model file `model`; see `find_weights`."""
+    return find_weights(read_header(model), model, data)
 
 
-def weights_of(header: ModelHeader, model: Path, data: Mapping[str, Path]) -> tuple[Weight, ...]:
+def find_weights(header: ModelHeader, model: Path, data: Mapping[str, Path]) -> tuple[Weight, ...]:
     """Return the tensors of a model that have any bytes. `data` maps the locations in the model to the files of its external data.
 
     Raises MalformedModel if a file is incomplete, OSError if one cannot be accessed.
@@ -70,7 +70,7 @@ def weights_of(header: ModelHeader, model: Path, data: Mapping[str, Path]) -> tu
         file = data.get(tensor.external.location)
         if file is None:
             raise MalformedModel(f"the external data {tensor.external.location} is not known", tag_at)
-        weights.append(Weight(file, *external_extent(tensor, file.stat().st_size, tag_at), plain=True))
+        weights.append(Weight(file, *locate_external(tensor, file.stat().st_size, tag_at), plain=True))
     return tuple(weight for weight in weights if weight.size)
 
 
@@ -81,13 +81,13 @@ def count_weights(models: Sequence[Iterable[Weight]]) -> WeightBytes:
     """
     weights = [frozenset(model) for model in models]
     samples = _mark(dict.fromkeys(weight for model in weights for weight in model), _read_sample)
-    contents = _mark(samples, lambda file, weight: digest(file, weight.start, weight.size))
+    contents = _mark(samples, lambda file, weight: hash_extent(file, weight.start, weight.size))
     by_model = [{contents[weight]: weight.size for weight in model} for model in weights]
     stored = {content: size for model in by_model for content, size in model.items()}
     return WeightBytes(sum(sum(model.values()) for model in by_model), sum(stored.values()))
 
 
-def most_in_common(models: Mapping[str, Iterable[Weight]]) -> dict[str, tuple[int, int]]:
+def estimate_common_bytes(models: Mapping[str, Iterable[Weight]]) -> dict[str, tuple[int, int]]:
     """Return for each model the bytes of weights that another model may have too, and the bytes of all its weights.
 
     The first is an upper limit: only the sizes and the first bytes of contents are compared. Raises MalformedModel if a file became
@@ -105,7 +105,7 @@ def most_in_common(models: Mapping[str, Iterable[Weight]]) -> dict[str, tuple[in
     }
 
 
-def external_extent(tensor: Initializer, file_size: int, tag_at: int) -> tuple[int, int]:
+def locate_external(tensor: Initializer, file_size: int, tag_at: int) -> tuple[int, int]:
     """Return the offset and the size of a tensor's bytes in its external data, a file of `file_size` bytes.
 
     Raises MalformedModel if the file is too short; `tag_at` is the tensor's offset in the model.
@@ -124,9 +124,9 @@ def external_extent(tensor: Initializer, file_size: int, tag_at: int) -> tuple[i
     return external.offset, size
 
 
-def digest(file: BinaryIO, start: int, size: int) -> str:
+def hash_extent(file: BinaryIO, start: int, size: int) -> str:
     """Return the SHA-256 of a part of a file, read in pieces. Raises MalformedModel if the file is too short."""
-    found = part_digest(file, start, size)
+    found = hash_part(file, start, size)
     if found.size < size:
         raise MalformedModel("the file was truncated while it was read", start)
     return found.digest

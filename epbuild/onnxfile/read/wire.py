@@ -207,7 +207,7 @@ class WireReader:
         return MalformedModel(f"{what} reaches past the end of its message at byte {end}", position)
 
 
-def integer(field: Field) -> int:
+def read_integer(field: Field) -> int:
     """Return the number of a varint field. Raises MalformedModel for another wire type."""
     if field.value is None:
         raise _mismatch(field, VARINT)

@@ -20,10 +20,10 @@ from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.oci import Document, Image
 from epbuild.archive.oci_layout import MANIFEST_TYPE
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
-from epbuild.publish.registry.credentials import PASSWORD, REGISTRY, USER, Credentials, UnusableCredentials, credentials_for
+from epbuild.publish.registry.credentials import PASSWORD, REGISTRY, USER, Credentials, UnusableCredentials, find_credentials
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
 from epbuild.transfer.connection import Body
-from epbuild.transfer.http import Answer, HttpClient, is_transient, origin, retry_after
+from epbuild.transfer.http import Answer, HttpClient, get_origin, is_transient, retry_after
 from epbuild.transfer.objects import TransferError
 from epbuild.transfer.retry import RetryPolicy
 
@@ -175,15 +175,15 @@ class _Push:
 
     def _send_once(self, method: str, url: str, body: Body | None, accept: str) -> Answer:
         # An upload may go to another server, whose address then includes its authorization.
-        authorization = self._authorization if origin(url) == origin(self._root) else None
+        authorization = self._authorization if get_origin(url) == get_origin(self._root) else None
         return _check_status(self.client.send(method, url, headers={"Accept": accept}, authorization=authorization, body=body))
 
     def _sign_in(self, answer: Answer) -> None:
-        if origin(answer.url) != origin(self._root):
+        if get_origin(answer.url) != get_origin(self._root):
             self._not_allowed(answer)  # another server gets no credentials
         offered = dict(_challenge(text) for text in reversed(answer.headers.getlist("WWW-Authenticate")))
         try:
-            self._credentials = self._credentials or credentials_for(self.reference.host)
+            self._credentials = self._credentials or find_credentials(self.reference.host)
         except UnusableCredentials as error:
             self._fail("EPB427", f"requires authentication, but {error.message}", error.hint)
         if "bearer" in offered:
@@ -214,7 +214,7 @@ class _Push:
                 basic = known.basic if known is not None else None
                 reply = _check_status(self.client.send("GET", url, headers=accept, authorization=basic))
         except TransferError as failure:
-            message = f"its token server {origin(url)[1]} failed: {failure}"
+            message = f"its token server {get_origin(url)[1]} failed: {failure}"
             raise TransferError(message, failure.hint, failure.kind, pause=failure.pause) from failure
         if reply.status in (401, 403):
             self._not_allowed(reply)

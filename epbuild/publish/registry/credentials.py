@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.core.safepath import open_regular
-from epbuild.publish.registry.helpers import HelperFailed, ask, program_of
+from epbuild.publish.registry.helpers import HelperFailed, get_program_name, run_helper
 
 REGISTRY = "EPBUILD_REGISTRY"
 USER = "EPBUILD_REGISTRY_USER"
@@ -49,7 +49,7 @@ class Credentials:
         return f"Basic {base64.b64encode(f'{self.user}:{self.password}'.encode()).decode('ascii')}"
 
 
-def credentials_for(host: str) -> Credentials | None:
+def find_credentials(host: str) -> Credentials | None:
     """Return the credentials for the registry at `host[:port]`; None if there are none.
 
     The environment has precedence, for the registry that EPBUILD_REGISTRY names; then Docker's helper for this registry, or for all; then
@@ -58,22 +58,22 @@ def credentials_for(host: str) -> Credentials | None:
     credentials = _read_environment(host)
     if credentials is not None:
         return credentials
-    path = docker_config()
+    path = find_docker_config()
     document = _read_config(path)
     helper_error: UnusableCredentials | None = None
     helper = _find_entry(_section(document, "credHelpers"), host) or document.get("credsStore")
     if helper:
         try:
-            stored = ask(str(helper), host)
+            stored = run_helper(str(helper), host)
         except HelperFailed as failure:
-            program = program_of(str(helper))
+            program = get_program_name(str(helper))
             message = f"Docker's credential helper {program}, which {path} names for it, {failure.reason}"
             helper_error = UnusableCredentials(message, f"{failure.cure}, or set {REGISTRY}, {USER} and {PASSWORD}.")
             if not failure.missing:
                 raise helper_error from None
         else:
             if stored is not None:
-                return _new_credentials(*stored, program_of(str(helper)))
+                return _new_credentials(*stored, get_program_name(str(helper)))
     credentials = _read_auths(document, path, host)
     if credentials is None and helper_error is not None:
         raise helper_error
@@ -112,7 +112,7 @@ def _read_auths(document: Mapping[str, Any], path: Path, host: str) -> Credentia
     return _new_credentials(user, password, str(path)) if user and password else None
 
 
-def docker_config() -> Path:
+def find_docker_config() -> Path:
     """Return the path of Docker's `config.json`, in $DOCKER_CONFIG or else in `.docker` of the user's home."""
     folder = os.environ.get("DOCKER_CONFIG", "")
     return Path(folder or os.path.expanduser("~/.docker")) / "config.json"  # noqa: PTH111 - raises no error if there is no home

@@ -30,14 +30,14 @@ class HelperFailed(Exception):
         super().__init__(reason)
 
 
-def program_of(name: str) -> str:
+def get_program_name(name: str) -> str:
     """Return the program of the helper that Docker's configuration calls `name`."""
     return f"docker-credential-{name}"
 
 
-def ask(name: str, host: str) -> tuple[str, str] | None:
+def run_helper(name: str, host: str) -> tuple[str, str] | None:
     """Return the user and the secret of the helper `name` for `host[:port]`; None if it has none. Raises HelperFailed."""
-    program = program_of(name)
+    program = get_program_name(name)
     # No paths: a configuration may come with a project.
     path = shutil.which(program) if _NAME.fullmatch(name) else None
     if path is None:

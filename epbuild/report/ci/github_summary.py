@@ -13,11 +13,11 @@ from typing import Self
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.sizes import OutputCompared
-from epbuild.report.formatting import Table, code, format_size, shorten_list
+from epbuild.report.formatting import Table, format_code, format_size, shorten_list
 from epbuild.report.listeners import Listener
 from epbuild.report.terminal.changes import SizeChange
-from epbuild.report.terminal.coverage import CoverageList, coverage_table
-from epbuild.report.terminal.event_lines import origin_texts, remote_line, summary
+from epbuild.report.terminal.coverage import CoverageList, format_coverage_table
+from epbuild.report.terminal.event_lines import describe_origin, format_remote, format_summary
 from epbuild.report.terminal.failures import FailureList
 from epbuild.report.terminal.problems import print_problems
 from epbuild.session.events import OutputRemoved, RemoteCacheUsed, StepCompared
@@ -60,7 +60,7 @@ class WithStepSummary(Listener):
             case RunStarted(recipe=recipe):
                 self._recipe = recipe
             case StepFinished(step, outcome, seconds, note, size) if outcome != "current":
-                self._row(step, outcome, seconds, size, ", ".join(filter(None, (note, *origin_texts(event)))))
+                self._row(step, outcome, seconds, size, ", ".join(filter(None, (note, *describe_origin(event)))))
             case StepFailed(step, allowed=allowed, remembered=remembered):
                 ended = "failed, as allowed" if allowed else "failed"
                 self._row(step, ended, 0.0, None, "not tried again" if remembered else "")
@@ -73,9 +73,11 @@ class WithStepSummary(Listener):
             case Warned(problem):
                 self._warnings.append(problem)
             case RemoteCacheUsed():
-                self._remote.append(f"R{remote_line(event)[1:]}.")
+                self._remote.append(f"R{format_remote(event)[1:]}.")
             case RunFinished():
-                self._append(f"### epbuild run: {code(self._recipe)}", f"{summary(event)}.", *self._remote, *self._tables())
+                self._append(
+                    f"### epbuild run: {format_code(self._recipe)}", f"{format_summary(event)}.", *self._remote, *self._tables()
+                )
 
     def _append(self, *parts: str | Table) -> None:
         try:
@@ -91,24 +93,26 @@ class WithStepSummary(Listener):
         failures = self._failures.failures()
         for title, allowed in (("Failures", False), ("Failures that are allowed", True)):
             rows = (
-                (code(one.reason, _MAX_REASON), "<br>".join(shorten_list([*map(code, one.steps)], _MAX_STEPS)))
+                (format_code(one.reason, _MAX_REASON), "<br>".join(shorten_list([*map(format_code, one.steps)], _MAX_STEPS)))
                 for one in failures
                 if one.allowed is allowed
             )
             yield Table(title, ("reason", "steps"), tuple(rows))
-        yield coverage_table(self._coverage.rows, self._failures.steps)
+        yield format_coverage_table(self._coverage.rows, self._failures.steps)
         yield _problem_table("Warnings", self._warnings)
-        sizes = ((code(found.name), *found.cells) for found in self._outputs.values())
+        sizes = ((format_code(found.name), *found.cells) for found in self._outputs.values())
         yield Table("Sizes", ("output", ">before", ">after", ">change", ">"), tuple(sizes))
         yield Table("Steps", ("step", "", ">time", ">size", ""), tuple(self._steps))
 
     def _row(self, step: str, outcome: str, seconds: float, size: int | None, note: str) -> None:
         took = f"{seconds:,.1f} s" if seconds else ""
-        self._steps.append((code(step), outcome, took, "" if size is None else format_size(size), code(note) if note else ""))
+        self._steps.append(
+            (format_code(step), outcome, took, "" if size is None else format_size(size), format_code(note) if note else "")
+        )
 
 
 def _problem_table(title: str, problems: Iterable[Problem]) -> Table:
-    cells = ((code(str(one.where or "")), code(f"{one.text} [{one.code}]", _MAX_REASON)) for one in problems)
+    cells = ((format_code(str(one.where or "")), format_code(f"{one.text} [{one.code}]", _MAX_REASON)) for one in problems)
     return Table(title, ("where", "what"), tuple(cells))
 
 

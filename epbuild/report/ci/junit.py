@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from epbuild.core.errors import EpbuildError, Problem, printable
+from epbuild.core.errors import EpbuildError, Problem, escape_controls
 from epbuild.engine.events import Event, RunStarted, StepFailed, StepFinished, StepsCurrent, StepStarted
 from epbuild.session.events import StepCompared
 
@@ -85,13 +85,13 @@ class JUnitDocument:
         return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
 
     def _add(self, step: str, case: _Case) -> None:
-        self._suites.setdefault(suite_of(step), {})[case.name] = case
+        self._suites.setdefault(get_suite(step), {})[case.name] = case
 
     def _took(self, step: str) -> float:
         return time.monotonic() - self._started[step] if step in self._started else 0.0
 
 
-def suite_of(step: str) -> str:
+def get_suite(step: str) -> str:
     """Return the group and the target of a step, or the kind and subject of a step that serves several."""
     kind, _, rest = step.partition(":")
     parts = rest.split("/")
@@ -125,12 +125,12 @@ def _element(suite: str, case: _Case) -> ET.Element:
         if case.message:
             ET.SubElement(element, "system-out").text = _xml(case.message)
         return element
-    texts = [printable(problem.text) for problem in case.problems]
+    texts = [escape_controls(problem.text) for problem in case.problems]
     attributes = {"message": _xml(f"{case.message}{' '.join(texts)}"[:_MAX_MESSAGE])}
     if case.problems:
         attributes["type"] = case.problems[0].code
     below = ET.SubElement(element, case.kind, attributes)
-    below.text = _xml("\n".join(printable(str(problem)) for problem in case.problems))
+    below.text = _xml("\n".join(escape_controls(str(problem)) for problem in case.problems))
     return element
 
 

@@ -13,9 +13,9 @@ import msgspec
 
 from epbuild import __version__
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem
-from epbuild.core.records import ready
+from epbuild.core.records import prepare_type
 from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
-from epbuild.report.json.documents import json_text
+from epbuild.report.json.documents import format_json
 from epbuild.session.events import StepCompared
 
 _FILE = Path(__file__).parents[2] / "error_codes.toml"
@@ -36,9 +36,9 @@ class ErrorCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def error_codes() -> dict[str, ErrorCode]:
+def read_error_codes() -> dict[str, ErrorCode]:
     """Return the help for each code."""
-    return msgspec.toml.decode(_FILE.read_bytes(), type=ready(dict[str, ErrorCode]))
+    return msgspec.toml.decode(_FILE.read_bytes(), type=prepare_type(dict[str, ErrorCode]))
 
 
 class SarifDocument:
@@ -83,7 +83,7 @@ class SarifDocument:
             "columnKind": "unicodeCodePoints",
             "results": [self._result(level, problem, codes.index(problem.code)) for level, problem in self._found],
         }
-        return json_text({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
+        return format_json({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
     def _result(self, level: Level, problem: Problem, rule: int) -> dict[str, Any]:
         # Code scanning hides results without a location, so problems without a file are shown at the recipe.
@@ -123,7 +123,7 @@ class SarifDocument:
 
 def _rule(code: str) -> dict[str, Any]:
     rule: dict[str, Any] = {"id": code, "helpUri": f"{_HELP}#{code.lower()}"}
-    if (found := error_codes().get(code)) is not None:
+    if (found := read_error_codes().get(code)) is not None:
         meaning, action = (_LINK.sub(r"\1", text) for text in (found.meaning, found.action))
         rule["shortDescription"] = {"text": meaning}
         rule["help"] = {"text": action, "markdown": action}

@@ -29,10 +29,10 @@ _COVERAGE = {"partial": "in part"}
 
 def report_page(report: Report) -> str:
     """Return the page of a report, with its JSON in `<script type="application/json" id="report">`."""
-    return page_of(report_document(report))
+    return render_page(report_document(report))
 
 
-def page_of(document: Mapping[str, Any]) -> str:
+def render_page(document: Mapping[str, Any]) -> str:
     """Return the page of a report's JSON."""
     style = "".join(map(_read, _STYLES))
     script = _read("report.js")
@@ -45,7 +45,7 @@ def page_of(document: Mapping[str, Any]) -> str:
         about=html.escape(_summary(document)),
         epbuild=html.escape(document["epbuild"]),
         style=style,
-        static=static_tables(document),
+        static=render_static_tables(document),
         licenses=html.escape(_read("LICENSES.txt")),
         # No text of the recipe or of an EP may end the element, or begin a comment in it.
         report=json.dumps(document, separators=(",", ":")).replace("<", "\\u003c"),
@@ -75,7 +75,7 @@ def _read(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def static_tables(document: Mapping[str, Any]) -> str:
+def render_static_tables(document: Mapping[str, Any]) -> str:
     """Return coverage, failures, sizes, savings by sharing, and digests of models."""
     coverage = (
         (row["model"], row["target"], _COVERAGE.get(row["outcome"], row["outcome"]), _size(row["size"]), _why(row))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 
 from epbuild.plan.steps import StepKind
-from epbuild.report.json.documents import Document, ProblemView, View, problem_views, to_plain, view
+from epbuild.report.json.documents import Document, ProblemView, View, build_problem_views, build_view, to_plain
 from epbuild.session.events import Coverage
 from epbuild.survey.action_status import StepState
 from epbuild.toolchain.lock import LockChange
@@ -256,10 +256,10 @@ def plan_document(recipe: str, found: Survey) -> PlanDocument:
     """Return `plan --json`: every step with its state, and why."""
     return PlanDocument(
         recipe=recipe,
-        defaults=view(DefaultsView, found.plan.defaults),
+        defaults=build_view(DefaultsView, found.plan.defaults),
         steps=tuple(_step(found, status) for status in found.steps()),
         orphans=tuple(OrphanView(step=orphan.step, directory=orphan.directory.as_posix()) for orphan in found.orphans),
-        warnings=problem_views(found.plan.warnings),
+        warnings=build_problem_views(found.plan.warnings),
     )
 
 
@@ -269,21 +269,21 @@ def print_matrix(jobs: Iterable[RunnerJob]) -> None:
     sys.stdout.write(json.dumps(to_plain(MatrixDocument(included))) + "\n")
 
 
-def coverage_document(rows: Sequence[ModelCovered]) -> CoverageDocument:
+def build_coverage_document(rows: Sequence[ModelCovered]) -> CoverageDocument:
     """Return `coverage --json`."""
-    return CoverageDocument(rows=tuple(view(CoveredView, row, left=_left(row)) for row in rows))
+    return CoverageDocument(rows=tuple(build_view(CoveredView, row, left=_left(row)) for row in rows))
 
 
-def explanation_document(recipe: str, found: Sequence[Explanation]) -> ExplanationDocument:
+def build_explanation_document(recipe: str, found: Sequence[Explanation]) -> ExplanationDocument:
     """Return `explain --json`: every explained step with its state, and the facts that changed."""
     return ExplanationDocument(recipe=recipe, steps=tuple(map(_cause, found)))
 
 
-def workloads_document(loads: Sequence[Workload], address: str) -> WorkloadsDocument:
+def build_workloads_document(loads: Sequence[Workload], address: str) -> WorkloadsDocument:
     """Return the missing work of a plan, and the machines of a cluster that can do it."""
     return WorkloadsDocument(
         executor=address,
-        workloads=tuple(view(WorkloadView, load) for load in loads),
+        workloads=tuple(build_view(WorkloadView, load) for load in loads),
     )
 
 
@@ -311,7 +311,7 @@ def _cause(explanation: Explanation) -> CauseView:
     for change in explanation.changes:
         old, new = change.shown_values
         changes.append(ChangeView(what=change.what, place=change.place, old=old, new=new))
-    return view(
+    return build_view(
         CauseView,
         explanation,
         id=explanation.step.id,
@@ -381,11 +381,11 @@ def lock_document(
         written=written,
         changes=tuple(locking.changes),
         exported={name: None if path is None else str(path) for name, path in exported.items()} or UNSET,
-        warnings=problem_views(warnings),
+        warnings=build_problem_views(warnings),
     )
 
 
-def imported_document(done: ImportedRecipe) -> ImportedDocument:
+def build_imported_document(done: ImportedRecipe) -> ImportedDocument:
     """Return `import --json`."""
     return ImportedDocument(
         recipe=str(done.path),
@@ -393,6 +393,6 @@ def imported_document(done: ImportedRecipe) -> ImportedDocument:
         ep=done.choices.kind.entry.ep,
         models=[*done.choices.models],
         targets=[*done.choices.targets],
-        not_carried_over=[view(NotCarriedView, item, hint=item.hint or None) for item in done.left],
-        warnings=problem_views(done.warnings),
+        not_carried_over=[build_view(NotCarriedView, item, hint=item.hint or None) for item in done.left],
+        warnings=build_problem_views(done.warnings),
     )

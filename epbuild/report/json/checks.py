@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, UnsetType, field
 
 from epbuild import __version__
-from epbuild.core.redact import concealed, redacted
-from epbuild.report.json.documents import Document, View, view
+from epbuild.core.redact import conceal_text, redact
+from epbuild.report.json.documents import Document, View, build_view
 from epbuild.verify.findings import Finding, Outcome
 
 if TYPE_CHECKING:  # `verify` and `diff` do not need the checks of doctor
@@ -109,19 +109,19 @@ class ComparisonDocument(Document, frozen=True, kw_only=True):
     """Sizes of all models, context binaries and data files."""
 
 
-def findings_document(path: Path, findings: Sequence[Finding]) -> FindingsDocument:
+def build_findings_document(path: Path, findings: Sequence[Finding]) -> FindingsDocument:
     """Return `verify --json`: every finding, and the number of each outcome."""
     counts = Counter(finding.outcome for finding in findings)
     return FindingsDocument(
         path=path.as_posix(),
         counts={outcome: counts[outcome] for outcome in ("failed", "skipped", "passed")},
-        findings=tuple(view(FindingView, finding, figures=finding.figures or UNSET) for finding in findings),
+        findings=tuple(build_view(FindingView, finding, figures=finding.figures or UNSET) for finding in findings),
     )
 
 
-def comparison_document(old: str, new: str, found: Comparison) -> ComparisonDocument:
+def build_comparison_document(old: str, new: str, found: Comparison) -> ComparisonDocument:
     """Return `diff --json`."""
-    return view(ComparisonDocument, found, a=old, b=new, equal=not found.differences)
+    return build_view(ComparisonDocument, found, a=old, b=new, equal=not found.differences)
 
 
 class CheckView(View, frozen=True, kw_only=True):
@@ -225,27 +225,27 @@ class HealthDocument(Document, frozen=True, kw_only=True):
     """Toolchains of the recipe, or the newest ones on this machine."""
 
 
-def health_document(found: Diagnoses) -> HealthDocument:
+def build_health_document(found: Diagnoses) -> HealthDocument:
     """Return `doctor --json`."""
     return HealthDocument(
         healthy=found.is_healthy,
         checks=tuple(
-            view(CheckView, check, text=redacted(concealed(check.text)), name=check.name or None) for check in found.checks
+            build_view(CheckView, check, text=redact(conceal_text(check.text)), name=check.name or None) for check in found.checks
         ),
         toolchains=tuple(map(_toolchain, found.toolchains)),
     )
 
 
-def devices_document(found: Diagnoses) -> DevicesDocument:
+def build_devices_document(found: Diagnoses) -> DevicesDocument:
     """Return `devices --json`."""
     return DevicesDocument(healthy=found.is_healthy, toolchains=tuple(map(_toolchain, found.toolchains)))
 
 
 def _toolchain(found: ToolchainHealth) -> ToolchainView:
-    return view(ToolchainView, found, name=found.name or None, eps=tuple(map(_ep, found.eps)))
+    return build_view(ToolchainView, found, name=found.name or None, eps=tuple(map(_ep, found.eps)))
 
 
 def _ep(found: EpHealth) -> EpView:
     tried = found.attempt
-    attempt = None if tried is None else view(AttemptView, tried, compiled=tried.seconds is not None)
-    return view(EpView, found, missing=found.missing or None, limit=found.limit or None, attempt=attempt)
+    attempt = None if tried is None else build_view(AttemptView, tried, compiled=tried.seconds is not None)
+    return build_view(EpView, found, missing=found.missing or None, limit=found.limit or None, attempt=attempt)

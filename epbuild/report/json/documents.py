@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from epbuild.core.canonical import indented_json
+from epbuild.core.canonical import encode_indented
 from epbuild.core.errors import Argument, Location, Position, Problem
 from epbuild.core.records import convert
 
@@ -64,23 +64,23 @@ class ProblemView(View, frozen=True, kw_only=True):
     """Id of the step with the problem."""
 
 
-def view(kind: type[V], source: object, **values: Any) -> V:
+def build_view(kind: type[V], source: object, **values: Any) -> V:
     """Return a view of `source`: each field is the value given for it, else the attribute of the same name."""
     found = {name: getattr(source, name) for name in kind.__struct_fields__ if hasattr(source, name)} | values
     known = {name: value for name, value in found.items() if value is not UNSET}
     return convert(SimpleNamespace(**known), kind, from_attributes=True)
 
 
-def problem_view(problem: Problem) -> ProblemView:
+def build_problem_view(problem: Problem) -> ProblemView:
     """Return the JSON of a problem."""
     return ProblemView(
         code=problem.code, message=problem.message, hint=problem.hint, lines=problem.lines or UNSET, **_location(problem.where)
     )
 
 
-def problem_views(problems: Iterable[Problem]) -> tuple[ProblemView, ...]:
+def build_problem_views(problems: Iterable[Problem]) -> tuple[ProblemView, ...]:
     """Return the JSON of each problem."""
-    return tuple(map(problem_view, problems))
+    return tuple(map(build_problem_view, problems))
 
 
 def report_document(report: Report) -> dict[str, Any]:
@@ -96,12 +96,12 @@ def to_plain(document: View | Mapping[str, Any]) -> Any:
 
 def print_json(document: View | Mapping[str, Any]) -> None:
     """Write a document to standard output."""
-    sys.stdout.write(json_text(document))
+    sys.stdout.write(format_json(document))
 
 
-def json_text(document: View | Mapping[str, Any]) -> str:
+def format_json(document: View | Mapping[str, Any]) -> str:
     """Return the indented text of a document."""
-    return f"{indented_json(to_plain(document))}\n"
+    return f"{encode_indented(to_plain(document))}\n"
 
 
 def _location(where: Location | None) -> dict[str, Any]:

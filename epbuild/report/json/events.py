@@ -22,7 +22,7 @@ from msgspec import Struct
 from epbuild.commands.reporting.build_record import BuildRecord, ReportedSpan, StepRun
 from epbuild.core.errors import Problem
 from epbuild.engine.events import Event, StepFinished, StepsCurrent
-from epbuild.report.json.documents import FORMAT, problem_view, to_plain
+from epbuild.report.json.documents import FORMAT, build_problem_view, to_plain
 from epbuild.report.listeners import Listener
 
 _Event = dict[str, Any]
@@ -67,7 +67,7 @@ def _plain(value: Any) -> Any:
         case float():
             return round(value, 3)
         case Problem():
-            return to_plain(problem_view(value))
+            return to_plain(build_problem_view(value))
         case Struct():
             return {name.rstrip("_"): _plain(getattr(value, name)) for name in value.__struct_fields__}
         case tuple():

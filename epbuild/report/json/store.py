@@ -12,7 +12,7 @@ from epbuild.cache.collect import Reason
 from epbuild.cache.entries import KINDS, CacheEntry, Kind
 from epbuild.commands.cache import CacheCheck, CacheStats, DamagedEntry
 from epbuild.commands.remote_cache import CheckedResult, Push, PushedResult, RemoteCheck
-from epbuild.report.json.documents import Document, ProblemView, View, problem_views, view
+from epbuild.report.json.documents import Document, ProblemView, View, build_problem_views, build_view
 
 if TYPE_CHECKING:
     from epbuild.cache.collect import Limits
@@ -153,7 +153,7 @@ class RemoteCheckDocument(Document, frozen=True, kw_only=True):
     """Warnings."""
 
 
-def cache_stats_document(found: CacheStats) -> CacheStatsDocument:
+def build_cache_stats_document(found: CacheStats) -> CacheStatsDocument:
     """Return `cache --json`."""
     count, size = found.toolchains
     return CacheStatsDocument(
@@ -164,7 +164,7 @@ def cache_stats_document(found: CacheStats) -> CacheStatsDocument:
     )
 
 
-def collection_document(place: Path, found: Collection, limits: Limits, *, dry_run: bool) -> CollectionDocument:
+def build_collection_document(place: Path, found: Collection, limits: Limits, *, dry_run: bool) -> CollectionDocument:
     """Return `gc --json`."""
     collected = found.collected
     return CollectionDocument(
@@ -183,19 +183,19 @@ def collection_document(place: Path, found: Collection, limits: Limits, *, dry_r
     )
 
 
-def cache_check_document(place: Path, found: CacheCheck) -> CacheCheckDocument:
+def build_cache_check_document(place: Path, found: CacheCheck) -> CacheCheckDocument:
     """Return `cache verify --json`."""
-    return view(CacheCheckDocument, found, place=str(place))
+    return build_view(CacheCheckDocument, found, place=str(place))
 
 
 def push_document(done: Push) -> PushDocument:
     """Return `cache push --json`."""
-    return view(PushDocument, done, warnings=problem_views(done.warnings))
+    return build_view(PushDocument, done, warnings=build_problem_views(done.warnings))
 
 
-def remote_check_document(found: RemoteCheck) -> RemoteCheckDocument:
+def build_remote_check_document(found: RemoteCheck) -> RemoteCheckDocument:
     """Return `cache verify --remote --json`."""
-    return view(RemoteCheckDocument, found, warnings=problem_views(found.warnings))
+    return build_view(RemoteCheckDocument, found, warnings=build_problem_views(found.warnings))
 
 
 def _sums(entries: Iterable[CacheEntry]) -> dict[str, SumView]:

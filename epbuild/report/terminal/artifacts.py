@@ -9,9 +9,9 @@ from itertools import zip_longest
 from typing import Any
 
 from epbuild.catalog.catalog import BUILT_IN, SUFFIX
-from epbuild.core.differences import shown
-from epbuild.core.errors import printable
-from epbuild.core.units import counted
+from epbuild.core.differences import format_value
+from epbuild.core.errors import escape_controls
+from epbuild.core.units import format_count
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.plan.result import LeftNode
 from epbuild.report.formatting import format_size, join_names
@@ -118,9 +118,9 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
     count = sum(others.values())
     listed = ", ".join(f"{name} x {number}" for name, number in others.items())
     if not found["ep_context_nodes"]:
-        yield "not compiled", f"{counted(count, 'node')}, none of them an EPContext node: {listed}", _YELLOW
+        yield "not compiled", f"{format_count(count, 'node')}, none of them an EPContext node: {listed}", _YELLOW
     elif count:
-        yield "CPU fallback", f"{counted(count, 'node')}: {listed}", _YELLOW
+        yield "CPU fallback", f"{format_count(count, 'node')}: {listed}", _YELLOW
         for group in Outside("", count, tuple(LeftNode(**left) for left in found["left"])).groups:
             names = join_names([name or "(no name)" for name in group.nodes], _MAX_NODES)
             yield "", f"{group.operator}{f' ({group.reason})' if group.reason is not None else ''}: {names}", _PLAIN
@@ -179,7 +179,7 @@ def _row(item: Difference) -> Iterator[str]:
     if len(what) > 1 or len(what[0]) > _WHAT:
         yield from what
         what = []
-    values = [_cell(None if value is None and item.kind != "changed" else shown(value)) for value in (item.old, item.new)]
+    values = [_cell(None if value is None and item.kind != "changed" else format_value(value)) for value in (item.old, item.new)]
     for cells in zip_longest(what, *values, fillvalue=""):
         yield f"{cells[0]:{_WHAT + _GAP}}{cells[1]:{_VALUE + _GAP}}{cells[2]}".rstrip()
 
@@ -187,4 +187,4 @@ def _row(item: Difference) -> Iterator[str]:
 def _cell(text: str | None) -> list[str]:
     if text is None:
         return ["-"]
-    return textwrap.wrap(printable(text), _VALUE) or ["(empty)"]
+    return textwrap.wrap(escape_controls(text), _VALUE) or ["(empty)"]

@@ -15,7 +15,7 @@ from pathlib import PurePath
 
 from msgspec import Struct
 
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFinished
 from epbuild.publish.sizes import ChangedFile, OutputCompared, SharingSaved
 from epbuild.report.formatting import Table, format_percent, format_size, format_size_change
@@ -89,16 +89,16 @@ class ChangeReport:
         if (ended.exit_code and not self._keep_going) or not (ended.built or ended.restored):
             return []
         sections = (
-            size_lines(self._outputs, self._removed),
-            *all_sharing_lines(self._sharing),
-            time_lines(self._seconds, ended.seconds),
+            format_sizes(self._outputs, self._removed),
+            *format_all_sharing(self._sharing),
+            format_times(self._seconds, ended.seconds),
         )
         color = has_colors(sys.stdout)
         shown = [_with_bold_word(line, color) if number == 0 else line for lines in sections for number, line in enumerate(lines)]
         return ["", *shown, ""] if shown else []
 
 
-def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemoved]) -> Iterator[str]:
+def format_sizes(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemoved]) -> Iterator[str]:
     """Return the sizes of changed outputs and of the files that changed most, largest change first. Without changes, return one line."""
     sizes = {item: SizeChange(item.directory, item.before, item.after) for item in outputs}
     new = [found for found in sizes.values() if found.before is None]
@@ -113,9 +113,9 @@ def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemove
     same_size = sum(file.before == file.after for item in outputs for file in item.files)
     if outputs and not changed and not gone and len(new) in (0, len(outputs)):
         total = format_size(sum(item.after for item in outputs))
-        others = f"; {counted(same_size, 'file')} with different content" if same_size else ""
+        others = f"; {format_count(same_size, 'file')} with different content" if same_size else ""
         kind, comparison = ("new output", "") if new else ("output", f", unchanged{others}")
-        yield f"Size: {total} in {counted(len(outputs), kind)}{comparison}."
+        yield f"Size: {total} in {format_count(len(outputs), kind)}{comparison}."
         return
     if not (changed or gone or new):
         return
@@ -137,10 +137,10 @@ def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemove
         rows.append(("in all", *_sum([*sizes.values(), *gone]).cells))
     yield from Table("", _SIZE_COLUMNS, tuple(rows)).text(_WIDTHS)
     if same_size:
-        yield f"{counted(same_size, 'other file')} with different content of the same size."
+        yield f"{format_count(same_size, 'other file')} with different content of the same size."
 
 
-def size_table_lines(found: Sequence[SizeChange]) -> Iterator[str]:
+def format_size_table(found: Sequence[SizeChange]) -> Iterator[str]:
     """Return a table of sizes before and after, largest change first."""
     ordered = sorted(found, key=lambda item: (-abs(item.change), item.name))
     rows = _limited_rows(ordered, _MAX_OUTPUTS, "{} other outputs")
@@ -149,7 +149,7 @@ def size_table_lines(found: Sequence[SizeChange]) -> Iterator[str]:
     yield from Table("", _SIZE_COLUMNS, tuple(rows)).text(_WIDTHS)
 
 
-def all_sharing_lines(found: Sequence[SharingSaved]) -> tuple[Iterator[str], Iterator[str]]:
+def format_all_sharing(found: Sequence[SharingSaved]) -> tuple[Iterator[str], Iterator[str]]:
     """Return the measured savings by sharing, and the possible ones."""
     return (
         _sharing_lines([item for item in found if item.measured], "saves", "measured, each model alone"),
@@ -175,7 +175,7 @@ def _sharing_lines(found: Sequence[SharingSaved], verb: str, yardstick: str) -> 
         yield from wrap(text, others="  ")
 
 
-def time_lines(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
+def format_times(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
     """Return the longest steps and the sum of the others, or nothing if at most one took time. `wall` is the duration of the build."""
     took = dict(_own_seconds(seconds))
     longest = sorted((step for step in took if took[step] >= _MIN_SECONDS), key=lambda step: (-took[step], step))

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from epbuild.core.redact import concealed, redacted
-from epbuild.core.units import counted
+from epbuild.core.redact import conceal_text, redact
+from epbuild.core.units import format_count
 from epbuild.report.formatting import join_names
 from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.findings import Finding, Outcome
@@ -80,7 +80,7 @@ class HealthPrinter:
 
     def print_sum(self, found: Diagnoses) -> None:
         counts = Counter(check.state for check in found.checks)
-        shown = [counted(counts[state], state) for state in ("error", "warning") if counts[state]]
+        shown = [format_count(counts[state], state) for state in ("error", "warning") if counts[state]]
         words = "Builds can run." if found.is_healthy else "Builds cannot run until the errors are fixed."
         print_lines(["", f"{words} {' and '.join(shown).capitalize()}." if shown else words])
 
@@ -88,7 +88,7 @@ class HealthPrinter:
 def _lines(check: HealthCheck, subject: str, *, color: bool) -> list[str]:
     margin = " " * (_STATE + _TOPIC)
     name = f"{check.name}: " if check.name and check.topic == "toolchain" else ""
-    first, *more = wrap(f"{name}{redacted(concealed(check.text))}", width=WIDTH - len(margin)) or [""]
+    first, *more = wrap(f"{name}{redact(conceal_text(check.text))}", width=WIDTH - len(margin)) or [""]
     state = paint(f"{check.state:<{_STATE}}", _STATE_COLORS[check.state], color)
     lines = [f"{state}{subject:<{_TOPIC}}{first}".rstrip(), *(f"{margin}{line}" for line in more)]
     if check.hint is not None and check.state != "ok":

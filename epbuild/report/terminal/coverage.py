@@ -15,10 +15,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from epbuild.core.errors import printable
-from epbuild.core.units import counted
+from epbuild.core.errors import escape_controls
+from epbuild.core.units import format_count
 from epbuild.engine.events import Event, StepFailed, StepFinished
-from epbuild.report.formatting import Table, code, format_size
+from epbuild.report.formatting import Table, format_code, format_size
 from epbuild.report.listeners import Listener, WaitingRow
 from epbuild.report.terminal.screen import BOLD, DIM, WIDTH, has_colors, paint, print_line, print_lines, wrap
 from epbuild.session.events import ModelCovered
@@ -52,18 +52,18 @@ class CoverageList:
 
     def lines(self, shown: frozenset[str] = frozenset()) -> list[str]:
         """Return the table if there are several models. Reasons of `shown` steps are left out."""
-        return [*coverage_lines(self.rows, shown), ""] if len(self.rows) > 1 else []
+        return [*format_coverage(self.rows, shown), ""] if len(self.rows) > 1 else []
 
 
 def print_coverage(rows: Sequence[ModelCovered]) -> None:
-    print_lines(coverage_lines(rows))
+    print_lines(format_coverage(rows))
 
 
 def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
-    sys.stdout.write(coverage_table(rows).markdown(_MAX_ROWS) + "\n")
+    sys.stdout.write(format_coverage_table(rows).markdown(_MAX_ROWS) + "\n")
 
 
-def coverage_lines(
+def format_coverage(
     rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset(), total: Sequence[ModelCovered] | None = None
 ) -> Iterator[str]:
     """Yield a summary, a line for each model and target, and its fallback nodes with reasons unless its step was `shown`.
@@ -76,10 +76,10 @@ def coverage_lines(
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     widths = [width + _GAP if width else 0 for width in widths]
     room = WIDTH - sum(widths)
-    model = max((len(printable(row.model)) for row in rows), default=0) + _GAP
+    model = max((len(escape_controls(row.model)) for row in rows), default=0) + _GAP
     first_targets: dict[tuple[str, str], str] = {}
     for row, values in zip(rows, cells, strict=True):
-        name = f"{printable(row.model):<{model}}{printable(row.target)}"
+        name = f"{escape_controls(row.model):<{model}}{escape_controls(row.target)}"
         if len(name) > room:
             yield name
             name = ""
@@ -95,7 +95,7 @@ def coverage_lines(
             yield _INDENT + paint(line, DIM, color)
 
 
-def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
+def format_coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
     """Return the table for Markdown. Reasons of `shown` steps are left out."""
     has_accuracy = any(row.accuracy is not None for row in rows)
     columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if has_accuracy else []), "fallback nodes")
@@ -103,7 +103,9 @@ def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozens
     for row in rows:
         reason = "" if _is_shown(row, shown) else _reason(row)
         values = _cells(row)[: 4 if has_accuracy else 3]
-        cells.append((code(row.model), code(row.target), *values, code(reason, _MAX_REASON) if reason else ""))
+        cells.append(
+            (format_code(row.model), format_code(row.target), *values, format_code(reason, _MAX_REASON) if reason else "")
+        )
     return Table("Coverage", columns, tuple(cells), f"{_summary(rows)}." if rows else "")
 
 
@@ -111,7 +113,7 @@ def _summary(rows: Sequence[ModelCovered]) -> str:
     counts = Counter(row.outcome for row in rows)
     models, targets = len({row.model for row in rows}), len({row.target for row in rows})
     outcomes = ", ".join(f"{counts[outcome]} {words}" for outcome, words in _WORDS.items() if counts[outcome])  # type: ignore[index]
-    return f"{counted(models, 'model')} for {counted(targets, 'target')}" + (f": {outcomes}" if outcomes else "")
+    return f"{format_count(models, 'model')} for {format_count(targets, 'target')}" + (f": {outcomes}" if outcomes else "")
 
 
 def _reason(row: ModelCovered) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from epbuild.core.errors import printable
-from epbuild.core.units import about, counted
+from epbuild.core.errors import escape_controls
+from epbuild.core.units import format_count, format_estimate
 from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
 from epbuild.engine.events import Completion, Event, RunFinished, StepFailed, StepFinished
 from epbuild.report.formatting import format_size, shorten_list
@@ -22,7 +22,7 @@ from epbuild.session.events import (
     ToolchainLocked,
     ToolchainReady,
 )
-from epbuild.survey.snapshot import nothing_to_do
+from epbuild.survey.snapshot import format_nothing_to_do
 
 _MAX_PARTS = 10
 _MAX_TEXT = 80
@@ -47,19 +47,19 @@ _LABEL = re.compile(rf"(\[ *\d+/\d+\] )?({'|'.join(_COLORS)})\b")
 _LABEL_WIDTH = max(map(len, _COLORS))
 
 
-def origin_texts(event: StepFinished) -> tuple[str, ...]:
+def describe_origin(event: StepFinished) -> tuple[str, ...]:
     """Return the machine or cache that a result comes from."""
     if event.machine is not None:
         return (f"on {event.machine}",)
     return ("from the remote cache",) if event.from_ is not None else ()
 
 
-def waiting_line(name: str, text: str) -> str:
+def format_waiting(name: str, text: str) -> str:
     """Return the log line of running work."""
     return f"{'...':<{_LABEL_WIDTH}}  {name}  {text}"
 
 
-def summary(event: RunFinished) -> str:
+def format_summary(event: RunFinished) -> str:
     counts = {
         "built": event.built,
         "restored": event.restored,
@@ -70,11 +70,11 @@ def summary(event: RunFinished) -> str:
     }
     text = _counts(counts) or "no steps"
     if event.exit_code == 0 and not (event.built or event.restored or event.allowed):
-        text = nothing_to_do(event.current)
+        text = format_nothing_to_do(event.current)
     return f"{text} ({event.seconds:.2f} s)"
 
 
-def remote_line(event: RemoteCacheUsed) -> str:
+def format_remote(event: RemoteCacheUsed) -> str:
     """Return the use of a remote cache, such as `remote cache: 46 of 50 found, 1.2 GB in 14 s`."""
     found = [f"{event.found} of {event.asked} found"] if event.asked else []
     written = [f"{event.published} written"] if event.published or not event.asked else []
@@ -110,7 +110,7 @@ def end_lines(event: Event) -> Iterator[str]:
             if outcome == "emitted":
                 # Show the path of the output rather than the step.
                 step, note = note, ""
-            parts = [step, *([] if size is None else [format_size(size)]), *([note] if note else []), *origin_texts(event)]
+            parts = [step, *([] if size is None else [format_size(size)]), *([note] if note else []), *describe_origin(event)]
             yield _step_number(progress) + _line(outcome, seconds or None, *parts)
 
 
@@ -119,20 +119,20 @@ def _comparison_lines(event: StepCompared) -> Iterator[str]:
     label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
     number = _step_number(event.progress)
     if event.verdict == "same":
-        yield number + _line(label, event.seconds, event.step, counted(event.files, "file"), format_size(event.size))
+        yield number + _line(label, event.seconds, event.step, format_count(event.files, "file"), format_size(event.size))
         return
     yield number + _line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ")
     for item in event.differences:
-        yield f"  {printable(item.file)}: {_extent(item)}"
+        yield f"  {escape_controls(item.file)}: {_extent(item)}"
         for part in shorten_list(list(map(_part, item.found)), _MAX_PARTS):
-            yield f"    {printable(part)}"
+            yield f"    {escape_controls(part)}"
     if event.verdict == "known" and event.known:
         yield f"  known: {event.known}"
     if event.kept:
         yield f"  both versions are kept: {event.kept}"
 
 
-def comparison_summary(event: ComparisonFinished) -> str:
+def format_comparison(event: ComparisonFinished) -> str:
     counts = {
         "the same": event.same,
         "known to differ": event.known,
@@ -157,8 +157,8 @@ def _step_number(progress: Completion | None) -> str:
     return f"[{progress.done:>{len(str(progress.total))}}/{progress.total}] " if progress is not None else ""
 
 
-def time_left_text(seconds: float | None) -> str:
-    return f", about {about(seconds)}" if seconds else ""
+def format_time_left(seconds: float | None) -> str:
+    return f", about {format_estimate(seconds)}" if seconds else ""
 
 
 def paint_label(text: str, *, color: bool) -> str:

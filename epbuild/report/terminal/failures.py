@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from epbuild.core.errors import Problem, printable
-from epbuild.core.units import counted
+from epbuild.core.errors import Problem, escape_controls
+from epbuild.core.units import format_count
 from epbuild.engine.events import Event, RunStarted, StepFailed
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, wrap
 from epbuild.session.events import StepCompared
@@ -67,20 +67,20 @@ class FailureList:
         if not self._keep_going and len(self.steps) < 2:
             return []
         found = self.failures()
-        return [line for allowed in (True, False) for line in failure_lines([one for one in found if one.allowed is allowed])]
+        return [line for allowed in (True, False) for line in format_failures([one for one in found if one.allowed is allowed])]
 
 
-def failure_lines(failures: list[FailureGroup]) -> Iterator[str]:
+def format_failures(failures: list[FailureGroup]) -> Iterator[str]:
     """Return a heading, and each reason with its steps. Either all failures are allowed or none."""
     steps = {step for failure in failures for step in failure.steps}
     if not steps:
         return
     heading = paint("Failed, as allowed" if failures[0].allowed else "Failed", BOLD, has_colors(sys.stdout))
-    yield f"{heading}: {counted(len(steps), 'step')}, for {counted(len(failures), 'reason')}"
+    yield f"{heading}: {format_count(len(steps), 'step')}, for {format_count(len(failures), 'reason')}"
     for failure in failures:
         yield from wrap(failure.reason, others="  ", long_words=False)
         rest = len(failure.steps) - _MAX_STEPS
-        yield from (f"  {printable(step)}" for step in failure.steps[: _MAX_STEPS + (rest == 1)])
+        yield from (f"  {escape_controls(step)}" for step in failure.steps[: _MAX_STEPS + (rest == 1)])
         if rest > 1:
             yield f"  and {rest} more steps, shown above"
     yield ""

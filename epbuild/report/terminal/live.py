@@ -12,7 +12,7 @@ from rich.progress import ProgressColumn, SpinnerColumn, Task, TaskID, TextColum
 from rich.table import Column
 from rich.text import Text
 
-from epbuild.core.units import about, counted
+from epbuild.core.units import format_count, format_estimate
 from epbuild.engine.events import Completion
 
 
@@ -51,7 +51,7 @@ class Rows:
         if self._total is None:
             self._total = self._display.add_task("", total=None, words="")
         expected = None if progress.seconds_left is None else time.monotonic() + progress.seconds_left
-        text = f"{progress.done} of {counted(progress.total, noun)} done"
+        text = f"{progress.done} of {format_count(progress.total, noun)} done"
         self._display.update(self._total, description=text, expected=expected)
 
     def show(self, name: str, words: str) -> None:
@@ -80,4 +80,4 @@ class _SubjectColumn(ProgressColumn):
         expected = task.fields.get("expected")
         left = 0.0 if expected is None else expected - time.monotonic()
         # After the expected time, the time left is unknown.
-        return Text(f"{task.description}, about {about(left)} left" if left > 0 else task.description)
+        return Text(f"{task.description}, about {format_estimate(left)} left" if left > 0 else task.description)

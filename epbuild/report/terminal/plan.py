@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from epbuild.commands.explain import Explanation
-from epbuild.commands.graph import REMOTE, shown_state
-from epbuild.core.differences import shown
-from epbuild.core.errors import printable
-from epbuild.core.shown import shown_path
-from epbuild.core.units import about, counted
+from epbuild.commands.graph import REMOTE, format_state
+from epbuild.core.differences import format_value
+from epbuild.core.errors import escape_controls
+from epbuild.core.shown import format_path
+from epbuild.core.units import format_count, format_estimate
 from epbuild.recipe.model import Defaults
 from epbuild.report.formatting import join_names, shorten_list
 from epbuild.report.terminal.screen import BOLD, DIM, has_colors, paint, print_line, print_lines, wrap
-from epbuild.survey.snapshot import nothing_to_do
+from epbuild.survey.snapshot import format_nothing_to_do
 from epbuild.survey.status import Survey
 
 if TYPE_CHECKING:
@@ -37,23 +37,23 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     everything = found.steps()
     steps = [status for status in everything if not only_todo or status.state != "current"]
     if not steps and not found.orphans:
-        print_line(f"{nothing_to_do(len(everything))}.")
+        print_line(f"{format_nothing_to_do(len(everything))}.")
         return
-    color, states = has_colors(sys.stdout), {shown_state(status): status.state for status in steps}
+    color, states = has_colors(sys.stdout), {format_state(status): status.state for status in steps}
     width = max([*map(len, states), *(len(_ORPHAN) for _ in found.orphans[:1])])
     beginnings = {shown: paint(f"{shown:<{width}}", _COLORS[state], color) for shown, state in states.items()}
     lines = []
     for status in steps:
-        lines.append(f"{beginnings[shown_state(status)]}  {status.step.id}")
+        lines.append(f"{beginnings[format_state(status)]}  {status.step.id}")
         if status.state != "current" or status.reasons:
             device = [_ON_DEVICE] if status.state != "current" and status.on_real_device else []
             notes = [*shorten_list(status.reasons, _MAX_REASONS), *device]
             lines += [paint(f"{'':<{width}}    {note}", DIM, color) for note in notes]
     for orphan in found.orphans:
-        lines.append(f"{paint(f'{_ORPHAN:<{width}}', '33', color)}  {shown_path(orphan.directory)}")
+        lines.append(f"{paint(f'{_ORPHAN:<{width}}', '33', color)}  {format_path(orphan.directory)}")
         lines.append(paint(f"{'':<{width}}    the recipe no longer asks for it; a build removes it", DIM, color))
     print_lines(lines)
-    counts = Counter(map(shown_state, everything))
+    counts = Counter(map(format_state, everything))
     known = [shown for state in _COLORS for shown in (state, f"{state}{REMOTE}") if counts[shown]]
     print_line(f"{len(everything)} steps: " + ", ".join(f"{counts[shown]} {shown}" for shown in known))
 
@@ -103,7 +103,7 @@ def _history(explanation: Explanation) -> str:
     """Return when the step was last done, with which key, and its state now."""
     emits = explanation.step.kind in ("merge", "emit")
     done = "emitted" if explanation.step.kind == "emit" else "built"
-    key = "" if explanation.key is None else shown(explanation.key)
+    key = "" if explanation.key is None else format_value(explanation.key)
     place = "the remote cache" if explanation.remote else "the store"
     if explanation.built is None:
         text = f"It was never {done} here"
@@ -111,7 +111,7 @@ def _history(explanation: Explanation) -> str:
             return f"{text}, and the store has no result for its key, {key}."
         return f"{text}; {place} has a result for its key, {key}." if explanation.state == "restorable" else f"{text}."
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(explanation.built))
-    text = f"Last {done} {when}, with the key {shown(explanation.previous_key)}"
+    text = f"Last {done} {when}, with the key {format_value(explanation.previous_key)}"
     if explanation.state == "current":
         if explanation.changes:
             return f"{text}; the emitted files are an earlier result."
@@ -132,7 +132,7 @@ def print_workloads(loads: Sequence[Workload]) -> None:
     for load in loads:
         device = ", on a real device" if load.real_device else ""
         print_line(f"{load.platform}  {', '.join(load.eps) or 'preparations'}{device}")
-        print_line(f"    {counted(load.actions, 'action')}, {_time(load)}")
+        print_line(f"    {format_count(load.actions, 'action')}, {_time(load)}")
         for line in _notes(load):
             print_line(f"    {line}")
     if not loads:
@@ -144,13 +144,15 @@ def _notes(load: Workload) -> Iterator[str]:
     if load.untried and load.eps:
         yield f"not tried yet: {join_names(load.untried, _MAX_NAMED)}"
     for other in load.others[:_MAX_NAMED]:
-        yield printable(f"{other.machine} cannot: {other.why}")
+        yield escape_controls(f"{other.machine} cannot: {other.why}")
     if len(load.others) > _MAX_NAMED:
         yield f"{len(load.others) - _MAX_NAMED} more cannot"
 
 
 def _time(load: Workload) -> str:
-    work = f"{about(load.seconds)} of work"
+    work = f"{format_estimate(load.seconds)} of work"
     if load.likely_seconds is None:
         return f"{work}: no machine of the cluster supports it"
-    return f"{work} on {counted(len(load.machines), 'machine')}, {load.slots} at once = {about(load.likely_seconds)}"
+    return (
+        f"{work} on {format_count(len(load.machines), 'machine')}, {load.slots} at once = {format_estimate(load.likely_seconds)}"
+    )

@@ -16,11 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from epbuild.core.errors import Position, Problem, printable, reading_order
-from epbuild.core.redact import redacted
-from epbuild.core.safepath import real_path
-from epbuild.core.units import counted
-from epbuild.report.terminal.screen import DIM, WIDTH, has_colors, paint, print_line, under_github_actions
+from epbuild.core.errors import Position, Problem, escape_controls, sort_key
+from epbuild.core.redact import redact
+from epbuild.core.safepath import resolve_links
+from epbuild.core.units import format_count
+from epbuild.report.terminal.screen import DIM, WIDTH, has_colors, is_github_actions, paint, print_line
 
 Kind = Literal["error", "warning", "note"]
 
@@ -50,13 +50,13 @@ class ProblemWriter:
     def write(self, problems: Iterable[Problem], kind: Kind = "error") -> None:
         """Write the problems in reading order."""
         color = has_colors(sys.stderr)
-        for problem in sorted(problems, key=reading_order):
+        for problem in sorted(problems, key=sort_key):
             self._write(problem, kind, color)
 
     def warn(self, problems: Iterable[Problem], kind: Kind = "warning") -> None:
         """Write the problems in reading order. Unless all warnings are enabled, write only the first three of each code."""
         shown = []
-        for problem in sorted(problems, key=reading_order):
+        for problem in sorted(problems, key=sort_key):
             number = self._warned[kind, problem.code] = self._warned.get((kind, problem.code), 0) + 1
             if self._all_warnings or number <= _MAX_EXAMPLES:
                 shown.append(problem)
@@ -66,23 +66,23 @@ class ProblemWriter:
         """Write the number of problems that `warn` has hidden since the last call."""
         for (kind, code), count in self._warned.items():
             if count > _MAX_EXAMPLES and not self._all_warnings:
-                hidden = counted(count - _MAX_EXAMPLES, f"more {kind}")
+                hidden = format_count(count - _MAX_EXAMPLES, f"more {kind}")
                 sys.stderr.write(f"epbuild: {hidden} [{code}]; --all-warnings shows all {count}\n")
         self._warned.clear()
 
     def _write(self, problem: Problem, kind: Kind, color: bool) -> None:
         stream = sys.stderr
-        if under_github_actions():
+        if is_github_actions():
             stream.write(f"{_annotation(problem, kind)}\n")
         else:
-            place = f"{printable(str(problem.where))}: " if problem.where is not None else "epbuild: "
+            place = f"{escape_controls(str(problem.where))}: " if problem.where is not None else "epbuild: "
             label = paint(f"{kind}:", _COLORS[kind], color)
-            print_line(f"{place}{label} {printable(problem.text)} [{problem.code}]", stream)
+            print_line(f"{place}{label} {escape_controls(problem.text)} [{problem.code}]", stream)
         if isinstance(problem.where, Position):
             line = _line_at(problem.where, self._lines_of(problem.where.file))
             if line is None:
                 return
-            gutter, shown, carets = excerpt(line, problem.where, getattr(stream, "encoding", None))
+            gutter, shown, carets = format_excerpt(line, problem.where, getattr(stream, "encoding", None))
             bar, below, added = (paint(f"{sign:>{len(gutter)}} |", DIM, color) for sign in (gutter, "", "+"))
             print_line(f"{bar} {shown}".rstrip(), stream)
             print_line(f"{below} {paint(carets, _COLORS[kind], color)}", stream)
@@ -109,7 +109,7 @@ def print_errors(problems: Sequence[Problem]) -> None:
         sys.stderr.write(f"{len(problems)} error{'' if len(problems) == 1 else 's'}\n")
 
 
-def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:
+def format_excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:
     """Return the line number, the part of the line that fits, and carets below the word at the position.
 
     Characters that `encoding` lacks are escaped.
@@ -140,7 +140,7 @@ def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[st
 
 def _line_at(where: Position, lines: Sequence[str]) -> str | None:
     """Return the line of a position, or None if it can no longer be read."""
-    return redacted(lines[where.line - 1]) if 0 < where.line <= len(lines) and where.column > 0 else None
+    return redact(lines[where.line - 1]) if 0 < where.line <= len(lines) and where.column > 0 else None
 
 
 def _read_lines(file_name: str) -> list[str]:
@@ -148,7 +148,7 @@ def _read_lines(file_name: str) -> list[str]:
     try:
         if not path.is_file():  # reading a pipe would block
             return []
-        if path.is_symlink() and not real_path(path).is_relative_to(real_path(path.parent)):
+        if path.is_symlink() and not resolve_links(path).is_relative_to(resolve_links(path.parent)):
             return []  # a link in an untrusted checkout may point to a user's secrets
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES).decode("utf-8-sig", errors="replace")
@@ -265,4 +265,4 @@ def _relative_to_repository(file: str) -> str:
 
 
 def _escape(text: str) -> str:
-    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
+    return escape_controls(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))

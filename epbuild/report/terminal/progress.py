@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epbuild.core.shown import visible
-from epbuild.core.units import counted
+from epbuild.core.shown import escape_sequences
+from epbuild.core.units import format_count
 from epbuild.engine.events import (
     Completion,
     Event,
@@ -25,21 +25,21 @@ from epbuild.engine.events import (
     Warned,
 )
 from epbuild.report.formatting import format_size, shorten_list
-from epbuild.report.listeners import FILES, HEARTBEAT, Listener, hashing_text
+from epbuild.report.listeners import FILES, HEARTBEAT, Listener, format_hashing
 from epbuild.report.terminal.changes import ChangeReport
 from epbuild.report.terminal.coverage import CoverageList
 from epbuild.report.terminal.event_lines import (
-    comparison_summary,
     end_lines,
+    format_comparison,
+    format_remote,
+    format_summary,
+    format_time_left,
+    format_waiting,
     paint_label,
-    remote_line,
-    summary,
-    time_left_text,
-    waiting_line,
 )
 from epbuild.report.terminal.failures import FailureList
 from epbuild.report.terminal.problems import ProblemWriter
-from epbuild.report.terminal.screen import has_colors, is_screen, print_line, under_github_actions
+from epbuild.report.terminal.screen import has_colors, is_github_actions, is_screen, print_line
 from epbuild.session.events import (
     ComparisonFinished,
     ComparisonStarted,
@@ -86,9 +86,9 @@ class _BuildLines(Listener):
             self._problems.write_hidden()
         match event:
             case RunStarted(todo=todo, steps=steps, seconds_left=left) if todo:
-                self._begin(Completion(0, todo, left), "step", f"{todo} of {steps} steps to do{time_left_text(left)}")
+                self._begin(Completion(0, todo, left), "step", f"{todo} of {steps} steps to do{format_time_left(left)}")
             case ComparisonStarted(groups, left):
-                self._begin(Completion(0, groups, left), "comparison", f"{groups} to rebuild and compare{time_left_text(left)}")
+                self._begin(Completion(0, groups, left), "comparison", f"{groups} to rebuild and compare{format_time_left(left)}")
             case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
                 self._show(name, text)
             case ToolchainInstalling(name, text, done, total):
@@ -98,12 +98,12 @@ class _BuildLines(Listener):
             case Fetching(name, _, done, total):
                 self._show(name, f"fetching {format_size(done)}" + (f" of {format_size(total)}" if total else ""))
             case Hashing():
-                self._show(FILES, hashing_text(event))
+                self._show(FILES, format_hashing(event))
             case ResultsShared(_, done, total):
                 self._show("remote cache", f"writing results: {done} of {total} done")
             case RemoteCacheUsed():
                 self._drop("remote cache")
-                self._print(remote_line(event))
+                self._print(format_remote(event))
             case Hashed():
                 self._end(FILES, event)
             case ToolchainReady(name) | ToolchainLocked(name) | Fetched(name) | OutputRemoved(name):
@@ -112,13 +112,13 @@ class _BuildLines(Listener):
                 self._end(name, event)
                 self._count(event.progress)
             case ComparisonFinished():
-                self._print(comparison_summary(event))
+                self._print(format_comparison(event))
             case Warned(problem):
                 self._problems.warn([problem])
             case FilesChanged(files):
                 print_line(f"Changed: {', '.join(shorten_list(files, _MAX_FILES))}")
             case Watching(files):
-                print_line(f"Watching {counted(files, 'file')}; press Ctrl-C to stop.")
+                print_line(f"Watching {format_count(files, 'file')}; press Ctrl-C to stop.")
                 sys.stdout.flush()
             case RunFinished():
                 self._close()
@@ -130,9 +130,9 @@ class _BuildLines(Listener):
         """Return the changes and failures of a build, and a line that sums it up."""
         yield from self._changes.lines(event)
         yield from self._coverage.lines(self._failures.steps)
-        if not under_github_actions():  # there each problem is an annotation, shown once
+        if not is_github_actions():  # there each problem is an annotation, shown once
             yield from self._failures.lines()
-        yield summary(event)
+        yield format_summary(event)
 
     def _end(self, name: str, event: Event) -> None:
         self._drop(name)
@@ -183,7 +183,7 @@ class PlainLines(_BuildLines):
     def report(self, event: Event, /) -> None:
         with self._lock:
             if isinstance(event, Hashing) and FILES not in self._running:
-                self._print(waiting_line(FILES, hashing_text(event)))  # nothing else is shown before the first step
+                self._print(format_waiting(FILES, format_hashing(event)))  # nothing else is shown before the first step
             super().report(event)
 
     def _begin(self, progress: Completion, noun: str, text: str) -> None:
@@ -209,7 +209,7 @@ class PlainLines(_BuildLines):
                 with self._lock:
                     for step, (started, text) in self._running.items():
                         took = time.monotonic() - started
-                        self._print(waiting_line(step, f"{took:.0f} s: {text[:_MAX_TEXT]}"))
+                        self._print(format_waiting(step, f"{took:.0f} s: {text[:_MAX_TEXT]}"))
 
 
 class LiveRows(_BuildLines):
@@ -245,14 +245,14 @@ class LiveRows(_BuildLines):
         return self._rows
 
     def _show(self, name: str, text: str) -> None:
-        self._open().show(visible(name), visible(text))
+        self._open().show(escape_sequences(name), escape_sequences(text))
 
     def _drop(self, name: str) -> None:
         if self._rows is not None:
-            self._rows.drop(visible(name))
+            self._rows.drop(escape_sequences(name))
 
     def _print(self, text: str) -> None:
-        self._open().print(paint_label(visible(text), color=self._color))
+        self._open().print(paint_label(escape_sequences(text), color=self._color))
 
     def _close(self) -> None:
         if self._rows is not None:
@@ -260,7 +260,7 @@ class LiveRows(_BuildLines):
             self._rows = None
 
 
-def reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = True) -> Listener:
+def make_reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = True) -> Listener:
     """Return the listener of a build: JSON lines with `json`, live rows on a terminal, plain lines elsewhere.
 
     Without `all_warnings`, rows and lines show three warnings of each code. Tables go to the file `summary`, or by default to the step
@@ -277,7 +277,7 @@ def reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = Tr
     )
 
 
-def coverage_reporter(found: CoverageList) -> Listener:
+def make_coverage_reporter(found: CoverageList) -> Listener:
     """Return the listener of a build that shows coverage only, which `found` collects. It writes the step summary as well."""
     from epbuild.report.terminal.coverage import CoverageProgress
 

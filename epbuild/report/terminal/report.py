@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from epbuild.commands.reporting.changes import ComparedModel, ModelChange, ReportedAgainst
 from epbuild.commands.reporting.recipe_values import ReportedCoverage
 from epbuild.commands.reporting.values import Report, ReportedBuild, ReportedStep
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.engine.events import StepFailed
 from epbuild.plan.result import LeftNode
 from epbuild.publish.sizes import SharingSaved
 from epbuild.report.formatting import format_local_time, format_size, shorten_list
-from epbuild.report.terminal.changes import SizeChange, all_sharing_lines, size_table_lines, time_lines
-from epbuild.report.terminal.coverage import coverage_lines
-from epbuild.report.terminal.failures import FailureList, failure_lines
+from epbuild.report.terminal.changes import SizeChange, format_all_sharing, format_size_table, format_times
+from epbuild.report.terminal.coverage import format_coverage
+from epbuild.report.terminal.failures import FailureList, format_failures
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines, wrap
 from epbuild.session.events import ModelCovered
 from epbuild.verify.fallback import Outside
@@ -46,10 +46,10 @@ def report_lines(report: Report) -> Iterator[str]:
         yield ""
         yield from _coverage(report.coverage)
     sections = (
-        failure_lines(_failures(report.steps).failures()),
-        *all_sharing_lines([SharingSaved(row.step, row.alone, row.shared, row.measured) for row in report.sharing]),
+        format_failures(_failures(report.steps).failures()),
+        *format_all_sharing([SharingSaved(row.step, row.alone, row.shared, row.measured) for row in report.sharing]),
         _times(report),
-        difference_lines(report.against) if report.against is not None else (),
+        format_differences(report.against) if report.against is not None else (),
     )
     for section in sections:
         lines = [*section]
@@ -64,7 +64,7 @@ def _head(report: Report) -> Iterator[str]:
     states = Counter(step.state for step in report.steps)
     name = paint(report.recipe.name, BOLD, has_colors(sys.stdout))
     found = ", ".join(f"{number} {state}" for state, number in states.items())
-    yield f"{name}: {counted(len(report.steps), 'step')}" + (f": {found}" if found else "")
+    yield f"{name}: {format_count(len(report.steps), 'step')}" + (f": {found}" if found else "")
     yield from wrap(_NEVER if report.build is None else _build(report.build, report.machine.name), others="  ")
     if report.outputs:
         there = [output for output in report.outputs if output.in_place]
@@ -85,7 +85,7 @@ def _coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:
     shown = rows
     if len(rows) > _MAX_MODELS:
         shown = [row for row in rows if row.outcome != "whole"][:_MAX_MODELS]
-    yield from coverage_lines([*map(_to_covered, shown)], total=[*map(_to_covered, rows)])
+    yield from format_coverage([*map(_to_covered, shown)], total=[*map(_to_covered, rows)])
     if len(shown) < len(rows):
         yield f"and {len(rows) - len(shown)} more"
 
@@ -120,10 +120,10 @@ def _times(report: Report) -> Iterator[str]:
     if report.build is not None:
         took = {f"toolchain {span.name}": span.ended - span.started for span in report.build.spans if span.kind == "toolchain"}
         took |= {step.id: step.took for step in report.steps if step.outcome in _TAKES_TIME and step.took is not None}
-        yield from time_lines(took, report.build.seconds)
+        yield from format_times(took, report.build.seconds)
 
 
-def difference_lines(found: ReportedAgainst) -> Iterator[str]:
+def format_differences(found: ReportedAgainst) -> Iterator[str]:
     """Return the changes since another report or since emitted outputs."""
     since = f"{found.path} of {format_local_time(found.made_at)}" if found.made_at is not None else found.path
     yield f"{paint('Since', BOLD, has_colors(sys.stdout))} {since}:"
@@ -142,9 +142,9 @@ def difference_lines(found: ReportedAgainst) -> Iterator[str]:
     for line in (*shorten_list(models, _MAX_LINES), *shorten_list(versions, _MAX_LINES), *shorten_list(sources, _MAX_LINES)):
         yield from wrap(line, others="  ")
     if sizes:
-        yield from size_table_lines(sizes)
+        yield from format_size_table(sizes)
         changed = sum(len(one.files) for one in found.outputs)
-        yield f"{counted(changed, 'file')} with different content, in {counted(len(sizes), 'output')}."
+        yield f"{format_count(changed, 'file')} with different content, in {format_count(len(sizes), 'output')}."
 
 
 def _model_words(change: ModelChange) -> str | None:

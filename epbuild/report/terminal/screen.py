@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from epbuild.core.errors import printable
-from epbuild.core.host import on_windows
-from epbuild.core.shown import visible
+from epbuild.core.errors import escape_controls
+from epbuild.core.host import is_windows
+from epbuild.core.shown import escape_sequences
 
 WIDTH = 80
 _PAINT = re.compile("(\x1b\\[(?:[012]|3[0-9])m)")
@@ -33,14 +33,14 @@ def print_lines(lines: Iterable[str]) -> None:
 def escape_line(text: str, stream: Any) -> str:
     """Escape control characters other than those of `paint`."""
     if text.isprintable() or not has_colors(stream):
-        return visible(text)
-    return "".join(part if number % 2 else visible(part) for number, part in enumerate(_PAINT.split(text)))
+        return escape_sequences(text)
+    return "".join(part if number % 2 else escape_sequences(part) for number, part in enumerate(_PAINT.split(text)))
 
 
 def wrap(text: str, first: str = "", others: str = "", *, width: int = WIDTH, long_words: bool = True) -> list[str]:
     """Return lines that begin with `first` and `others` and break between words. With `long_words`, long words break as well."""
     return textwrap.wrap(
-        printable(text),
+        escape_controls(text),
         width,
         initial_indent=first,
         subsequent_indent=others,
@@ -51,7 +51,7 @@ def wrap(text: str, first: str = "", others: str = "", *, width: int = WIDTH, lo
 
 def paint(text: str, code: str, color: bool) -> str:
     """Return text in the color of a terminal code, if there are colors."""
-    return f"\x1b[{code}m{printable(text)}\x1b[0m" if color else text
+    return f"\x1b[{code}m{escape_controls(text)}\x1b[0m" if color else text
 
 
 def has_colors(stream: Any) -> bool:
@@ -68,13 +68,13 @@ def is_screen(stream: Any) -> bool:
     """Return whether `stream` is a terminal that understands control sequences. Enables them on Windows."""
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return False
-    if not on_windows():
+    if not is_windows():
         return True
-    from epbuild.core.windows import shows_sequences
+    from epbuild.core.windows import enable_sequences
 
-    return shows_sequences(stream.fileno())
+    return enable_sequences(stream.fileno())
 
 
-def under_github_actions() -> bool:
+def is_github_actions() -> bool:
     """Return whether this process runs in GitHub Actions or a compatible system."""
     return os.environ.get("GITHUB_ACTIONS") == "true"

@@ -15,8 +15,8 @@ from epbuild.commands.cache import CacheCheck, CacheStats
 from epbuild.commands.clean import Forgotten
 from epbuild.commands.gc import Collection
 from epbuild.commands.remote_cache import CheckedResult, Push, PushedResult, RemoteCheck
-from epbuild.core.shown import shown_path
-from epbuild.core.units import counted
+from epbuild.core.shown import format_path
+from epbuild.core.units import format_count
 from epbuild.publish.removal import Cleaned
 from epbuild.report.formatting import Table, format_size, shorten_list
 from epbuild.report.terminal.screen import is_screen, print_line, print_lines
@@ -46,7 +46,7 @@ def print_cache_stats(found: CacheStats) -> None:
     entries["total"] = (sum(count for count, _ in sums), sum(size for _, size in sums))
     print_lines(_stats_lines(("", ">count", ">size"), entries))
     print_lines(["", str(found.toolchain_place), *_stats_lines((), {"toolchains": found.toolchains}), ""])
-    _print_list(f"Used by {counted(len(found.workspaces), 'workspace')}", found.workspaces)
+    _print_list(f"Used by {format_count(len(found.workspaces), 'workspace')}", found.workspaces)
 
 
 def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run: bool) -> None:
@@ -77,7 +77,7 @@ def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run:
     if limits.max_size is not None and collected.left > limits.max_size:
         print_line(f"This exceeds {format_size(limits.max_size)}: everything left is needed or was used within the last hour.")
     if found.workspaces:
-        _print_list(f"Needed: last builds of {counted(len(found.workspaces), 'workspace')}", found.workspaces)
+        _print_list(f"Needed: last builds of {format_count(len(found.workspaces), 'workspace')}", found.workspaces)
     else:
         print_line("Nothing is needed: no known workspace uses this store.")
     if found.gone:
@@ -91,7 +91,7 @@ def print_cache_check(found: CacheCheck) -> None:
         print_lines([f"damaged {damage.kind} {damage.name}", f"  {damage.why}"])
         for name in damage.part_of or ("no workspace knows the result it belonged to",):
             print_line(f"  {name}")
-    read = f"{counted(found.blobs, 'blob')} ({format_size(found.size)}) and {counted(found.records, 'record')}"
+    read = f"{format_count(found.blobs, 'blob')} ({format_size(found.size)}) and {format_count(found.records, 'record')}"
     if found.damaged:
         print_line(f"{read}: {len(found.damaged)} damaged, moved aside; the next build that needs them recreates them.")
     else:
@@ -106,7 +106,7 @@ def print_push(done: Push) -> None:
         elif result.outcome == "failed":
             print_line(f"failed   {result.step}")
     sent = f" ({format_size(done.sent_bytes)} in {done.seconds:.1f} s)" if done.sent_bytes else ""
-    print_line(f"{done.remote}: {counted(len(done.results), 'result')}, {_outcome_counts(done.results, 'written', sent)}")
+    print_line(f"{done.remote}: {format_count(len(done.results), 'result')}, {_outcome_counts(done.results, 'written', sent)}")
     if any(result.outcome == "not here" for result in done.results):
         print_line("`epbuild run --no-emit --remote-cache write` builds and writes the results that are not here.")
 
@@ -120,7 +120,7 @@ def print_remote_check(found: RemoteCheck) -> None:
             if result.why:
                 print_line(f"{'':<{width}}    {result.why}")
     read = f" ({format_size(found.received_bytes)} read in {found.seconds:.1f} s)" if found.received_bytes else ""
-    print_line(f"{found.remote}: {counted(len(found.results), 'result')}, {_outcome_counts(found.results, 'sound', read)}")
+    print_line(f"{found.remote}: {format_count(len(found.results), 'result')}, {_outcome_counts(found.results, 'sound', read)}")
     if any(result.outcome == "unusable" for result in found.results):
         print_line("`epbuild cache push --replace STEP` rewrites a result from a store that has it.")
 
@@ -144,7 +144,7 @@ class Bar:
 
 
 @contextmanager
-def byte_progress(doing: str, *, shown: bool = True) -> Iterator[Bar | NoBar]:
+def show_byte_progress(doing: str, *, shown: bool = True) -> Iterator[Bar | NoBar]:
     """Show progress in bytes as a bar, if it is to be `shown` and this is a terminal."""
     if not shown or not is_screen(sys.stdout):
         yield NoBar()
@@ -188,16 +188,18 @@ def _print_list(title: str, paths: Sequence[Path]) -> None:
 def _age(seconds: float) -> str:
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length and seconds % length == 0:
-            return counted(int(seconds // length), unit)
+            return format_count(int(seconds // length), unit)
     return f"{seconds:g} s"
 
 
 def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
     """Print the removed and the kept files of an output."""
-    folder = shown_path(found.directory)
+    folder = format_path(found.directory)
     removed = "would remove" if dry_run else "removed"
     if found.removed:
-        print_line(f"{removed}  {shown_path(found.place)}  {counted(len(found.removed), 'file')}, {format_size(found.size)}")
+        print_line(
+            f"{removed}  {format_path(found.place)}  {format_count(len(found.removed), 'file')}, {format_size(found.size)}"
+        )
     words = {
         "not made by epbuild": "epbuild did not write it",
         "changed since": "it was changed since; --force removes it",
@@ -213,11 +215,13 @@ def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recip
     files, size = sum(len(item.removed) for item in found), sum(item.size for item in found)
     if forgotten is not None and forgotten.size:
         print_line(
-            f"{'would remove' if dry_run else 'removed'}  {shown_path(forgotten.directory)}  {format_size(forgotten.size)}"
+            f"{'would remove' if dry_run else 'removed'}  {format_path(forgotten.directory)}  {format_size(forgotten.size)}"
         )
     if not files:
         print_line("No outputs to remove.")
     elif dry_run:
-        print_line(f"Would remove {counted(files, 'file')}, {format_size(size)}.")
+        print_line(f"Would remove {format_count(files, 'file')}, {format_size(size)}.")
     else:
-        print_line(f"Removed {counted(files, 'file')}, {format_size(size)}. `epbuild run {recipe}` restores what the store has.")
+        print_line(
+            f"Removed {format_count(files, 'file')}, {format_size(size)}. `epbuild run {recipe}` restores what the store has."
+        )

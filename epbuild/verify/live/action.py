@@ -17,11 +17,11 @@ from epbuild.plan.made import Made
 from epbuild.plan.result import FigureRow, Measurements, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.toolchain.execution import Execution
-from epbuild.verify.live.inputs import BadInputs, NoInputs, recipe_samples
-from epbuild.verify.live.judging import not_judged_here
+from epbuild.verify.live.inputs import BadInputs, NoInputs, load_recipe_samples
+from epbuild.verify.live.judging import make_unjudged_problem
 from epbuild.verify.live.numbers_check import CompileUnshared, MemberResult, NumbersCheck, Subject
-from epbuild.verify.live.session import session_of
-from epbuild.verify.live.source import RunnableSource, other_values
+from epbuild.verify.live.session import open_target_session
+from epbuild.verify.live.source import RunnableSource, find_other_values
 from epbuild.verify.live.worker import RAISED, LoadFailure, run_models, why_not_real
 
 
@@ -48,7 +48,7 @@ class _VerificationRun:
         self._step = StepId(action.id)
         self._compile_unshared = compile_unshared
         self._execution = execution
-        self._session = session_of(action.target, execution.environment, action.custom_ops, action.timeout)
+        self._session = open_target_session(action.target, execution.environment, action.custom_ops, action.timeout)
         self._checks: list[NumbersCheck] = []
         self._figures: list[FigureRow] = []
         self._unjudged: list[UnjudgedMember] = []
@@ -67,7 +67,7 @@ class _VerificationRun:
         for item in self._unjudged:
             # Raise instead of storing a failure of this machine, as another machine may be able to judge the same models.
             if self._action.of(item.member).must_be_judged and not item.by_inputs:
-                raise VerifyError(not_judged_here(self._action, item))
+                raise VerifyError(make_unjudged_problem(self._action, item))
         log = self._execution.store.put(self._execution.log)
         peaks = [peak for check in self._checks for peak in check.peaks]
         measured = Measurements(round(time.monotonic() - begin, 3), {}, max(peaks, default=None))
@@ -122,7 +122,7 @@ class _VerificationRun:
             prepared = compiled_from if member.prepared is not None else None
             source = RunnableSource(files.graph, files.external, read_header(files.graph), member.model.dimensions, prepared)
             inputs = read_header(compiled).inputs
-            samples = recipe_samples(checked, inputs, source.sizes, source.tables)
+            samples = load_recipe_samples(checked, inputs, source.sizes, source.tables)
         except NoInputs as error:
             self._unjudged.append(UnjudgedMember(checked.name, str(error), by_inputs=True))
             return None
@@ -133,7 +133,7 @@ class _VerificationRun:
             ) from error
         except (OSError, MalformedModel) as error:
             raise BuildError(Problem("EPB649", f"the model '{checked.name}' cannot be read: {error}", self._step)) from error
-        if others := other_values(source.header, built.compiled.model(checked.name).source):
+        if others := find_other_values(source.header, built.compiled.model(checked.name).source):
             message = f"the model '{checked.name}' cannot be compared with its source, whose inputs or outputs differ: {others}"
             raise VerifyError(Problem("EPB649", message, self._step, "Write `reference: prepared`, or leave `reference` out."))
         return Subject(checked.name, source, samples, tuple(value.name for value in inputs))

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from epbuild.core.shown import ProgressLines
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
-from epbuild.verify.findings import Finding, Outcome, sentence
+from epbuild.verify.findings import Finding, Outcome, format_sentence
 from epbuild.verify.live.comparison import NumbersFindings, OutputComparison
-from epbuild.verify.live.session import CannotLoad, LoadOptions, session_for
+from epbuild.verify.live.session import CannotLoad, LoadOptions, open_artifact_session
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.worker import Attempt, Load, Session, run_models
 
@@ -51,7 +51,7 @@ class _Batch(Struct, frozen=True):
     share: bool
 
 
-def model_names(artifact: ArtifactFolder) -> dict[str, str]:
+def list_model_names(artifact: ArtifactFolder) -> dict[str, str]:
     """Return the names of an artifact's compiled models, by file: those of the manifest, else the stems of the files."""
     listed = artifact.listed
     return {
@@ -81,7 +81,7 @@ def check_live(
 
 def _findings(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, faulty: Mapping[str, str]) -> Iterator[Finding]:
     batches = []
-    for batch in _batches(artifact, model_names(artifact)):
+    for batch in _batches(artifact, list_model_names(artifact)):
         if any(model.file in faulty for _, model in batch.models):
             yield from _not_loaded(batch, artifact, faulty)
         else:
@@ -89,11 +89,11 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, 
     if not batches:
         return
     try:
-        session = session_for(artifact, check.options, check.sources, lines)
+        session = open_artifact_session(artifact, check.options, check.sources, lines)
     except CannotLoad as reason:
         for batch in batches:
             for _, model in batch.models:
-                yield Finding("load", artifact.shown(model.file), "skipped", sentence(str(reason)))
+                yield Finding("load", artifact.shown(model.file), "skipped", format_sentence(str(reason)))
         return
     for batch in batches:
         with tempfile.TemporaryDirectory(prefix="epbuild-verify-", ignore_cleanup_errors=True) as folder:
@@ -124,7 +124,7 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
     inputs = {name: model.header.inputs for name, model in batch.models if not isinstance(model.header, str)}
     numbers = NumbersFindings(check.comparison, session, check.sources, artifact.document, scratch)
     for found in numbers.judge({name: model.path for name, model in batch.models}, inputs, attempt.failure):
-        yield replace(found, subject=shown[found.subject], message=sentence(found.message))
+        yield replace(found, subject=shown[found.subject], message=format_sentence(found.message))
 
 
 def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Batch]:
@@ -156,9 +156,9 @@ def _load_findings(attempt: Attempt, shown: Mapping[str, str], session: Session,
     for name, subject in shown.items():
         concerns_it = failure is not None and (failure.model in (None, name) or (failure.cannot_load and name not in seconds))
         if failure is not None and concerns_it and failure.cannot_load:
-            yield Finding("load", subject, "skipped", sentence(failure.message))
+            yield Finding("load", subject, "skipped", format_sentence(failure.message))
         elif failure is not None and concerns_it:
-            yield Finding("load", subject, "failed", sentence(failure.message), failure.code, hint)
+            yield Finding("load", subject, "failed", format_sentence(failure.message), failure.code, hint)
         elif name in seconds:
             yield Finding("load", subject, "passed", f"Opened in {seconds[name]:.2f} s{on}, with {_versions(session)}{without}.")
         else:
@@ -178,7 +178,7 @@ def _compatibility_findings(attempt: Attempt, shown: Mapping[str, str], loads: M
         subject, ep = shown[report["model"]], report["ep"]
         if report["answer"] is None:
             message = f"{ep} did not report whether it accepts it on this machine: {report['reason']}"
-            yield Finding("compatibility", subject, "skipped", sentence(message))
+            yield Finding("compatibility", subject, "skipped", format_sentence(message))
             continue
         outcome, words = _ANSWERS.get(
             report["answer"], ("skipped", f"{{ep}} answered with {report['answer']}, which epbuild does not know.")

@@ -11,10 +11,10 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.location import cache_directory
+from epbuild.cache.location import find_cache_directory
 from epbuild.catalog.facts import Numbers, Thresholds
 from epbuild.core.errors import BuildError, Problem
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.engine.events import NoProgress
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ValueInfo
@@ -25,11 +25,11 @@ from epbuild.recipe.model import MadeInputs
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.findings import Finding, Outcome
-from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, make_samples, read_samples, recipe_samples
-from epbuild.verify.live.metrics import Tolerance, default_tolerance
+from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, load_recipe_samples, make_samples, read_samples
+from epbuild.verify.live.metrics import Tolerance, get_default_tolerance
 from epbuild.verify.live.numbers_check import CompileUnshared, Measured, MemberResult, NumbersCheck, Subject
 from epbuild.verify.live.source import NoSource, RunnableSource, Sources, WrongSource
-from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, hint_of, overall
+from epbuild.verify.live.verdict import OutputVerdict, Rules, decide_outcome, format_output_figures, list_hints
 from epbuild.verify.live.worker import LoadFailure, Session
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class OutputComparison(Struct, frozen=True):
         """Return the tolerance of outputs as a function of their type."""
 
         def of(dtype: np.dtype[Any]) -> Tolerance:
-            default = default_tolerance(dtype, quantised=quantised)
+            default = get_default_tolerance(dtype, quantised=quantised)
             return Tolerance(default.atol if self.atol is None else self.atol, default.rtol if self.rtol is None else self.rtol)
 
         return of
@@ -81,7 +81,7 @@ class OutputComparison(Struct, frozen=True):
         if place:
             return read_samples(place, inputs)
         if self.made is None and checked is not None:
-            return recipe_samples(checked, inputs, source.sizes, source.tables)
+            return load_recipe_samples(checked, inputs, source.sizes, source.tables)
         return make_samples(self.made or MadeInputs(), inputs, source.sizes, source.tables)
 
 
@@ -197,7 +197,7 @@ class _UnsharedCompile(Struct, frozen=True):
                 raise BuildError(Problem("EPB649", message, None, "`epbuild run` recreates it."))
             member = fit_inputs(member.with_files(files), read_header(files.graph))
             group = replace(group, members=tuple(member if item.name == member.name else item for item in group.members))
-        log, store = staging.with_suffix(".log"), BlobStore(cache_directory())
+        log, store = staging.with_suffix(".log"), BlobStore(find_cache_directory())
         self.compile(group, member, Execution(self.environment, staging, log, "not kept", store, NoProgress(), threading.Event()))
         return staging / member.output
 
@@ -212,7 +212,7 @@ def _on(subject: Subject) -> str:
 
 def _by_metrics(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
     """Judge a model by metrics; return the outcome, a clause with the figures, and a hint."""
-    on, outcome, figures, hint = _on(subject), overall(verdicts), figures_text(verdicts), hint_of(verdicts)
+    on, outcome, figures, hint = _on(subject), decide_outcome(verdicts), format_output_figures(verdicts), list_hints(verdicts)
     worst = f"; the worst value, for {measured.at}, is {measured.worst.place}" if measured.worst is not None else ""
     if outcome == "passed":
         return "passed", f"its outputs are close enough to those of the CPU EP, for {on}: {figures}{worst}", None
@@ -225,18 +225,22 @@ def _by_metrics(verdicts: Sequence[OutputVerdict], measured: Measured, subject: 
 
 def _by_element(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
     """Judge a model by the tolerance of its elements. Figures that prove nothing cannot be judged by elements either."""
-    on, figures, worst = _on(subject), figures_text(verdicts), measured.worst
-    if overall(verdicts) == "unjudgeable":
-        return "skipped", f"its outputs cannot be judged, for {on}: {figures}", hint_of(verdicts)
+    on, figures, worst = _on(subject), format_output_figures(verdicts), measured.worst
+    if decide_outcome(verdicts) == "unjudgeable":
+        return "skipped", f"its outputs cannot be judged, for {on}: {figures}", list_hints(verdicts)
     small = [verdict for verdict in verdicts if verdict.outcome == "failed" and verdict.own_scale]
     if measured.outside == 0 and small:
         why = "the allowed difference exceeds every value, and relative to their own scale they differ too much from the CPU EP's"
-        return "failed", f"{counted(len(small), 'output')}, for {on}: {why}: {figures_text(small)}", hint_of(small)
+        return (
+            "failed",
+            f"{format_count(len(small), 'output')}, for {on}: {why}: {format_output_figures(small)}",
+            list_hints(small),
+        )
     if measured.outside == 0:
         message = f"its outputs are close enough to those of the CPU EP, for {on}; the worst is {worst}; {figures}"
         return "passed", message, None
     far = f"{measured.outside:,} of {measured.elements:,} values differ too much from those of the CPU EP"
-    return "failed", f"{far}; the worst, for {measured.at}, is {worst}; {figures}", hint_of(verdicts) or _ELEMENTS
+    return "failed", f"{far}; the worst, for {measured.at}, is {worst}; {figures}", list_hints(verdicts) or _ELEMENTS
 
 
 def _as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> bool:

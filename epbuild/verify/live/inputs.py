@@ -59,7 +59,7 @@ def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
     or do not fit `inputs`.
     """
     try:
-        archives = archives_at(place)
+        archives = find_archives(place)
         samples = [_archive(file) for file in archives] if archives else _test_sets(place, inputs)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, BadInputs):
@@ -70,7 +70,7 @@ def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
     return samples
 
 
-def recipe_samples(
+def load_recipe_samples(
     checked: CheckedMember, inputs: Sequence[ValueInfo], sizes: Mapping[str, int], tables: Mapping[str, int]
 ) -> list[Sample]:
     """Return the inputs that a recipe has for a model: read from files, or made. Raises BadInputs and NoInputs."""
@@ -79,7 +79,7 @@ def recipe_samples(
     return [replace(sample, name=name) for name, path in checked.inputs.items() for sample in read_samples(path, inputs)]
 
 
-def archives_at(place: Path) -> list[Path]:
+def find_archives(place: Path) -> list[Path]:
     """Return the `.npz` files of a path, a glob or a folder, sorted by name. Raises BadInputs for a glob without a match."""
     if place.is_dir():
         return sorted(path for path in place.glob("*.npz") if path.is_file())

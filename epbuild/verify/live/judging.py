@@ -10,7 +10,15 @@ from epbuild.core.errors import Problem, StepId
 from epbuild.plan.made import Made
 from epbuild.plan.result import FigureRow, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
-from epbuild.verify.live.verdict import OTHER_INPUTS, OutputVerdict, Rules, figures_text, format_figures, hint_of, overall
+from epbuild.verify.live.verdict import (
+    OTHER_INPUTS,
+    OutputVerdict,
+    Rules,
+    decide_outcome,
+    format_figures,
+    format_output_figures,
+    list_hints,
+)
 
 _UNSHARED = "These figures are of the same model compiled without sharing"
 _EMIT = "To emit it anyway, write `unjudged: emit` in its `verify`; the manifest then records the reason."
@@ -22,7 +30,7 @@ _EMITED = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples"
 """Figures of an output in a manifest."""
 
 
-def numbers_of(made: Made, member: str) -> dict[str, Any]:
+def list_numbers(made: Made, member: str) -> dict[str, Any]:
     """Return the entries of a member in a manifest: the figures of each output, and why they were not judged, if so."""
     action, result = made.action, made.result
     if not isinstance(action, Verification) or not isinstance(result, VerificationResult):
@@ -32,9 +40,7 @@ def numbers_of(made: Made, member: str) -> dict[str, Any]:
     # Machines sum in different orders, so that further digits would differ between them.
     device = {"device": "real"} if action.is_on_real_device else {}
     figures = [
-        {name: rounded_figure(name, getattr(row, name)) for name in _EMITED}
-        | ({"unshared": True} if row.unshared else {})
-        | device
+        {name: round_figure(name, getattr(row, name)) for name in _EMITED} | ({"unshared": True} if row.unshared else {}) | device
         for row in result.figures
         if row.member == member
     ]
@@ -44,14 +50,14 @@ def numbers_of(made: Made, member: str) -> dict[str, Any]:
         if unjudged is not None
         else "; ".join(
             f"{verdict.figures.output}: {verdict.reason}"
-            for verdict in verdicts_of(action, action.of(member), result)
+            for verdict in judge_outputs(action, action.of(member), result)
             if verdict.outcome == "unjudgeable"
         )
     )
     return {"figures": figures} | ({"unjudged": reason} if reason else {})
 
 
-def rounded_figure(name: str, value: Any) -> Any:
+def round_figure(name: str, value: Any) -> Any:
     """Round a figure to its significant digits."""
     if value is None or name not in METRICS:
         return value
@@ -60,7 +66,7 @@ def rounded_figure(name: str, value: Any) -> Any:
     return round(value, 1 if name == "snr_db" else 6)
 
 
-def number_problems(
+def find_number_problems(
     action: Verification, checked: CheckedMember, result: VerificationResult, *, fails: bool
 ) -> Iterator[Problem]:
     """Report bad numbers of a member: those that fail the step, or those that are warnings, since generated inputs are weak evidence."""
@@ -68,11 +74,11 @@ def number_problems(
     unjudged = result.unjudged_member(name)
     if unjudged is not None and not unjudged.by_inputs:
         if checked.must_be_judged and fails:
-            yield not_judged_here(action, unjudged)
+            yield make_unjudged_problem(action, unjudged)
         return
     first = next((row for row in result.figures if row.member == name), None)
-    verdicts = verdicts_of(action, checked, result)
-    outcome = overall(verdicts) if unjudged is None else "unjudgeable"
+    verdicts = judge_outputs(action, checked, result)
+    outcome = decide_outcome(verdicts) if unjudged is None else "unjudgeable"
     gates = checked.is_gate if outcome == "failed" else checked.must_show_something
     accepted = outcome == "unjudgeable" and checked.choice.unjudged == "emit"
     if outcome == "passed" or (first is None and unjudged is None) or gates is not fails or (accepted and not fails):
@@ -83,26 +89,26 @@ def number_problems(
         else first.on + ("; generated inputs: weak evidence" if first.evidence == "made" else "")
     )
     alone = f". {_UNSHARED}" if first is not None and first.unshared else ""
-    hint = hint_of(verdicts) or OTHER_INPUTS
+    hint = list_hints(verdicts) or OTHER_INPUTS
     if outcome == "unjudgeable":
-        figures = unjudged.reason.rstrip(".") if unjudged is not None else figures_text(verdicts)
+        figures = unjudged.reason.rstrip(".") if unjudged is not None else format_output_figures(verdicts)
         message = f"the outputs of the model '{name}' cannot be judged ({on}): {figures}{alone}"
         yield Problem("EPB665", message, where, f"{hint} {_EMIT if fails else _WEAK}")
         return
     worst = f"; the worst value, for {first.at}, is {first.worst}" if first is not None and first.worst else ""
     message = (
         f"the outputs of the model '{name}' differ too much from those of the CPU EP ({on}): "
-        f"{figures_text(verdicts)}{worst}{alone}"
+        f"{format_output_figures(verdicts)}{worst}{alone}"
     )
     yield Problem("EPB646", message, where, f"{hint} {_CHANGE if fails else _WEAK}")
 
 
-def verdicts_of(action: Verification, checked: CheckedMember, result: VerificationResult) -> list[OutputVerdict]:
+def judge_outputs(action: Verification, checked: CheckedMember, result: VerificationResult) -> list[OutputVerdict]:
     """Judge each output of a member."""
     return [_rules(action, checked, row).judge(row) for row in result.figures if row.member == checked.name]
 
 
-def limits_of(action: Verification, checked: CheckedMember, row: FigureRow) -> Mapping[str, float]:
+def list_thresholds(action: Verification, checked: CheckedMember, row: FigureRow) -> Mapping[str, float]:
     """Return the thresholds for the figures of an output, by name."""
     limits = _rules(action, checked, row).thresholds(row)
     return {name: value for name in METRICS if (value := getattr(limits, name)) is not None}
@@ -112,14 +118,14 @@ def _rules(action: Verification, checked: CheckedMember, row: FigureRow) -> Rule
     return Rules(action.numbers, row.quantised, checked.user_thresholds)
 
 
-def not_judged_here(action: Verification, unjudged: UnjudgedMember) -> Problem:
+def make_unjudged_problem(action: Verification, unjudged: UnjudgedMember) -> Problem:
     """Return the problem of a member whose numbers this machine cannot judge."""
     message = f"the outputs of the model '{unjudged.member}' cannot be judged here: {unjudged.reason.rstrip('.')}"
     hint = f"Build it on a machine where {action.target.eps[0].entry.ep} can run the compiled model. {_EMIT}"
     return Problem("EPB666", message, StepId(action.id), hint)
 
 
-def note(result: VerificationResult) -> str:
+def format_note(result: VerificationResult) -> str:
     """Return the note on a finished step: its worst figures."""
     cosines = [row.cosine for row in result.figures if row.cosine is not None]
     ratios = [row.snr_db for row in result.figures if row.snr_db is not None]

@@ -39,7 +39,7 @@ class DifferentOutput(ValueError):
     """Output that has another type or shape than expected, so that nothing can be measured. The text is a sentence."""
 
 
-def kind_of(dtype: np.dtype[Any]) -> str:
+def get_figure_kind(dtype: np.dtype[Any]) -> str:
     """Return the `kind` of the figures for outputs of a type."""
     if dtype.kind == "f":
         return "float"
@@ -68,7 +68,7 @@ class Meter:
         check_alike(self.output, expected, got)
         self._samples += 1
         self._elements += expected.size
-        self._kind, self._bits = kind_of(expected.dtype), expected.dtype.itemsize * 8
+        self._kind, self._bits = get_figure_kind(expected.dtype), expected.dtype.itemsize * 8
         if expected.dtype.kind in "fiub":
             for x, y in _blocks(expected, got):
                 self._add_block(x, y)
@@ -99,7 +99,7 @@ class Meter:
         """Count the rows in which the largest numbers agree, or the equal elements."""
         import numpy as np
 
-        if kind_of(expected.dtype) == "exact":
+        if get_figure_kind(expected.dtype) == "exact":
             self._rows += expected.size
             self._agreeing += int(np.count_nonzero(expected == got))
         elif expected.size and expected.ndim and expected.shape[-1] > 1:
@@ -180,7 +180,7 @@ _QUANTISED = Tolerance(0.01, 0.05)
 _STEPS = {1: Tolerance(2, 0), 2: Tolerance(512, 0)}
 
 
-def default_tolerance(dtype: np.dtype[Any], *, quantised: bool) -> Tolerance:
+def get_default_tolerance(dtype: np.dtype[Any], *, quantised: bool) -> Tolerance:
     """Return the tolerance of an output by its type. `quantised` means that the source model computes with quantized values.
 
     Integers of 8 and 16 bits count as quantized values. Wider integers, booleans and texts must be equal.
@@ -221,7 +221,9 @@ class Worst(Struct, frozen=True):
         return f"{self.place}; off by {self.difference:.3g}, allowed is {self.allowed:.3g}"
 
 
-def worst_element(output: str, expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any], tolerance: Tolerance) -> Worst | None:
+def find_worst_element(
+    output: str, expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any], tolerance: Tolerance
+) -> Worst | None:
     """Find the worst element of an output; None if it has no elements. Raises DifferentOutput."""
     import numpy as np
 

@@ -21,7 +21,7 @@ from epbuild.plan.result import Figures
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.live.inputs import Sample
-from epbuild.verify.live.metrics import DifferentOutput, Meter, Tolerance, Worst, worst_element
+from epbuild.verify.live.metrics import DifferentOutput, Meter, Tolerance, Worst, find_worst_element
 from epbuild.verify.live.source import RunnableSource
 from epbuild.verify.live.worker import Attempt, Feed, Load, LoadFailure, Session, run_models
 
@@ -224,7 +224,7 @@ def _measure(reference: _Reference, outputs: Sequence[Sequence[str]]) -> Measure
     ):
         for name, expected, found in _pairs(file, names, feed.outputs, got):
             meters.setdefault(name, Meter(name)).add(expected, found)
-            element = worst_element(name, expected, found, _BY_RANGE if tolerance is None else tolerance(expected.dtype))
+            element = find_worst_element(name, expected, found, _BY_RANGE if tolerance is None else tolerance(expected.dtype))
             if element is None:
                 continue
             outside, elements = outside + element.outside, elements + element.elements

@@ -15,16 +15,16 @@ from epbuild.catalog.normalize import UnknownName, find_option
 from epbuild.catalog.options import Option
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Position
-from epbuild.core.safepath import real_path
+from epbuild.core.safepath import resolve_links
 from epbuild.core.shown import ProgressLines
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import DeviceChoice
-from epbuild.recipe.paths import names_library
-from epbuild.toolchain.environment import Environment, Toolchains, toolchains_here
+from epbuild.recipe.paths import is_library_path
+from epbuild.toolchain.environment import Environment, Toolchains, list_toolchains
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.live.source import Sources
-from epbuild.verify.live.toolchain import Wanted, toolchain_at, toolchain_of
+from epbuild.verify.live.toolchain import Wanted, inspect_interpreter, provision_manifest_toolchain
 from epbuild.verify.live.worker import Session
 
 DeviceType = Literal["cpu", "gpu", "npu"]
@@ -45,10 +45,10 @@ class LoadOptions(Struct, frozen=True):
     """Limit for one process, in seconds; None: no limit."""
     custom_ops: tuple[str, ...] = ()
     """Paths of libraries and names of packages with custom operators, as in a recipe; none: those of the manifest."""
-    toolchains: Toolchains = field(default_factory=toolchains_here)
+    toolchains: Toolchains = field(default_factory=list_toolchains)
 
 
-def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, lines: ProgressLines) -> Session:
+def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, lines: ProgressLines) -> Session:
     """Return the session for the models of an artifact. Raises CannotLoad, ToolchainError, and what reading the recipe raises."""
     manifest = artifact.manifest
     document = artifact.document
@@ -63,7 +63,7 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
         packagings = [[planned[ep].entry] if ep in planned else entries_for(ep) for ep in asked]
         own = [ep for ep in asked if ep in planned and planned[ep].library is not None]
         needed = [packaging for ep, packaging in zip(asked, packagings, strict=True) if ep not in own]
-        environment, found = toolchain_at(given.interpreter, needed, packages, given.toolchains)
+        environment, found = inspect_interpreter(given.interpreter, needed, packages, given.toolchains)
         by_name = {entry.ep: entry for entry in found} | {ep: planned[ep].entry for ep in own}
         entries = tuple(by_name[ep] for ep in asked)
     elif document is not None:
@@ -71,15 +71,13 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
         entries = tuple(planned[ep].entry if ep in planned else BUILT_IN.entry(ep, toolchain["distributions"]) for ep in asked)
         needed_entries = [entry for entry in entries if entry.ep not in planned or planned[entry.ep].library is None]
         where = artifact.folder / MANIFEST
-        environment = toolchain_of(toolchain, Wanted(needed_entries, packages), where, given.toolchains, lines)
+        environment = provision_manifest_toolchain(toolchain, Wanted(needed_entries, packages), where, given.toolchains, lines)
     else:
         raise CannotLoad("it is unknown which toolchain it was compiled with; use --interpreter with one that can load it")
     target: Mapping[str, Any] = document["target"] if document is not None else {}
     devices = {ep["ep"]: ep.get("device") or {} for ep in target.get("eps", ())}
     planned_eps = [
-        planned_ep(
-            entry, asked[entry.ep], planned.get(entry.ep), _device(given, planned.get(entry.ep), devices.get(entry.ep, {}))
-        )
+        plan_ep(entry, asked[entry.ep], planned.get(entry.ep), _device(given, planned.get(entry.ep), devices.get(entry.ep, {})))
         for entry in entries
     ]
     eps = tuple(ep for ep, _ in planned_eps)
@@ -97,7 +95,7 @@ def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sourc
     """
     place = Position(str(artifact.folder), 1, 1)
     if given.custom_ops:
-        named = (Path(text) if names_library(text) else None for text in given.custom_ops)
+        named = (Path(text) if is_library_path(text) else None for text in given.custom_ops)
         found = zip(given.custom_ops, named, strict=True)
         return tuple(CustomOpLibraries(text if path is None else path.name, place, path) for text, path in found)
     group = sources.group(artifact.document)
@@ -130,24 +128,24 @@ def _device(given: LoadOptions, planned: PlannedEp | None, written: Mapping[str,
         if planned is not None
         else DeviceChoice(written.get("type"), written.get("vendor"), written.get("metadata") or {}, bool(written.get("virtual")))
     )
-    return real_device(choice)
+    return get_real_device(choice)
 
 
-def session_of(
+def open_target_session(
     target: PlannedTarget, environment: Environment, custom_ops: tuple[CustomOpLibraries, ...], timeout: float | None
 ) -> Session:
     """Return the session for models that were compiled for a target of a recipe."""
-    eps = (planned_ep(ep.entry, ep.lasting_options, ep, real_device(ep.device))[0] for ep in target.eps)
+    eps = (plan_ep(ep.entry, ep.lasting_options, ep, get_real_device(ep.device))[0] for ep in target.eps)
     options, _ = with_files(target.session_options, find_session_key, target.session_files)
     return Session(environment, tuple(eps), options, target.environment, timeout, custom_ops=custom_ops)
 
 
-def real_device(choice: DeviceChoice) -> DeviceChoice:
+def get_real_device(choice: DeviceChoice) -> DeviceChoice:
     """Return the real device for a virtual one. Models are compiled for virtual devices, but never run on them."""
     return DeviceChoice(choice.type, choice.vendor) if choice.virtual else choice
 
 
-def planned_ep(
+def plan_ep(
     entry: EpEntry, options: Mapping[str, str], planned: PlannedEp | None, device: DeviceChoice
 ) -> tuple[PlannedEp, list[str]]:
     """Return an EP to load models with, and the names of the options that it lacks."""
@@ -171,7 +169,7 @@ def with_files(
 
     A manifest names files as they were staged for the compile.
     """
-    places = {file.staged: str(real_path(file.path)) for file in files.values()}
+    places = {file.staged: str(resolve_links(file.path)) for file in files.values()}
     kept, lacking = {}, []
     for name, value in options.items():
         try:

@@ -12,21 +12,21 @@ from msgspec import Struct
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import MissingBlob
-from epbuild.cache.location import cache_directory
+from epbuild.cache.location import find_cache_directory
 from epbuild.core.clone import copy_file
-from epbuild.core.digest import file_digest
+from epbuild.core.digest import hash_file
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
-from epbuild.onnxfile.read.tables import table_sizes
+from epbuild.onnxfile.read.tables import find_table_sizes
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.result import ModelSignature
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.plan.target import PlannedEp
-from epbuild.plan.verification import CheckedMember, Verification, verification_id
-from epbuild.verify.manifest import source_signature_of
-from epbuild.verify.signature import signature
+from epbuild.plan.verification import CheckedMember, Verification, make_verification_id
+from epbuild.verify.manifest import find_source_signature
+from epbuild.verify.signature import get_signature
 
 _QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
 
@@ -53,7 +53,7 @@ class RunnableSource(Struct, frozen=True, dict=True):
     def tables(self) -> Mapping[str, int]:
         """Number of rows of the table that each input indexes, by name; none for a file that ONNX Runtime will refuse."""
         try:
-            return table_sizes(self.graph)
+            return find_table_sizes(self.graph)
         except (MalformedModel, OSError):
             return {}
 
@@ -110,7 +110,7 @@ class Sources:
         """Return how the recipe checks the numbers of a model; None if it does not."""
         if self.plan is None or document is None:
             return None
-        action = self.plan.actions.get(verification_id(document["group"], document["target"]["name"]))
+        action = self.plan.actions.get(make_verification_id(document["group"], document["target"]["name"]))
         members = action.members if isinstance(action, Verification) else ()
         return next((checked for checked in members if checked.name == name), None)
 
@@ -140,9 +140,9 @@ class Sources:
         checked = self.checked(name, document)
         if checked is not None and checked.choice.reference is not None:
             return checked.choice.reference == "prepared"
-        compiled_from = source_signature_of(model)
+        compiled_from = find_source_signature(model)
         try:
-            return compiled_from is not None and bool(other_values(read_header(source), compiled_from))
+            return compiled_from is not None and bool(find_other_values(read_header(source), compiled_from))
         except (OSError, MalformedModel):  # reported when it is read for the comparison
             return False
 
@@ -174,8 +174,8 @@ def _read_source(
         for location in header.external_locations:
             check_reference(location)
         external = {location: known.get(location, graph.parent / location) for location in header.external_locations}
-        digests = {location: file_digest(path) for location, path in external.items()}
-        digest = file_digest(graph)
+        digests = {location: hash_file(path) for location, path in external.items()}
+        digest = hash_file(graph)
     except BadReference as error:
         raise WrongSource(f"the source model {graph} cannot be used: {error}") from error
     except MalformedModel as error:
@@ -197,7 +197,7 @@ def _read_source(
 
 def _find_prepared(model: Mapping[str, Any]) -> ModelFiles | None:
     """Return the result of the preparations of a model in a manifest; None if the cache no longer has it."""
-    store, source = BlobStore(cache_directory()), model.get("source")
+    store, source = BlobStore(find_cache_directory()), model.get("source")
     if source is None:
         return None
     try:
@@ -209,10 +209,10 @@ def _find_prepared(model: Mapping[str, Any]) -> ModelFiles | None:
     return ModelFiles(graph, external, header.subgraph_data) if all(path.is_file() for path in external.values()) else None
 
 
-def other_values(source: ModelHeader, compiled: ModelSignature) -> str:
+def find_other_values(source: ModelHeader, compiled: ModelSignature) -> str:
     """Return the names of inputs and outputs that only a source or only the compiled model has, or whose types differ."""
     sides = [
         {(kind, value.name, value.type) for kind, values in (("in", side.inputs), ("out", side.outputs)) for value in values}
-        for side in (signature(source), compiled)
+        for side in (get_signature(source), compiled)
     ]
     return ", ".join(sorted({name for _, name, _ in sides[0] ^ sides[1]}))

@@ -18,7 +18,7 @@ from epbuild.core.shown import ProgressLines
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.environment import Environment, Toolchains
-from epbuild.toolchain.provision import LOCKED, Requirements, provisioned, running_python
+from epbuild.toolchain.provision import LOCKED, Requirements, find_interpreter, get_own_python
 
 _NAME = "verify"
 _RUNTIME = "onnxruntime"
@@ -52,7 +52,7 @@ class Wanted(Struct, frozen=True):
         return [f"{name}=={distributions[name]}" for name in sorted(wanted & distributions.keys())]
 
 
-def toolchain_of(
+def provision_manifest_toolchain(
     document: Mapping[str, Any], wanted: Wanted, where: Path, toolchains: Toolchains, lines: ProgressLines
 ) -> Environment:
     """Return an environment like the toolchain of a manifest. Raises ToolchainError.
@@ -79,7 +79,7 @@ def toolchain_of(
     return wanted.prepared(toolchain, where.parent, toolchains)
 
 
-def toolchain_at(
+def inspect_interpreter(
     interpreter: Path, packagings: Iterable[Sequence[EpEntry]], packages: Sequence[str], toolchains: Toolchains
 ) -> tuple[Environment, tuple[EpEntry, ...]]:
     """Return the environment of an interpreter, and the catalog entry of each EP in it; `packagings` are the possible entries of each EP.
@@ -109,7 +109,7 @@ def _find_provisioned(document: Mapping[str, Any], where: Position, home: Path) 
         if not all(item.is_met_by(document["distributions"].get(item.distribution)) for item in requirements):
             continue
         if marker.parent.name.startswith(LOCKED):  # it cannot be provisioned again without its lock
-            interpreter = provisioned(marker.parent)
+            interpreter = find_interpreter(marker.parent)
             if interpreter is not None:
                 yield ToolchainSpec(_NAME, where, interpreter=str(interpreter), packages=tuple(packages))
             continue
@@ -127,4 +127,4 @@ def _made_of(packages: Sequence[str], python: str | None, where: Position) -> To
 def _version(document: Mapping[str, Any]) -> str | None:
     """Return the Python version of a manifest in the notation of recipes; None for the one that epbuild runs on."""
     python = str(document["python"])
-    return None if python == running_python() else python.rpartition("-")[2]
+    return None if python == get_own_python() else python.rpartition("-")[2]

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from epbuild.catalog.facts import METRICS, Numbers, Thresholds
-from epbuild.core.units import counted
+from epbuild.core.units import format_count
 from epbuild.plan.result import Figures
 
 Outcome = Literal["passed", "failed", "unjudgeable"]
@@ -130,20 +130,20 @@ class Rules(Struct, frozen=True):
         return None
 
 
-def overall(verdicts: Sequence[OutputVerdict]) -> Outcome:
+def decide_outcome(verdicts: Sequence[OutputVerdict]) -> Outcome:
     """Return the outcome of a model: failed if one output fails, passed if all pass, else unjudgeable."""
     outcomes = {verdict.outcome for verdict in verdicts}
     return "failed" if "failed" in outcomes else "passed" if outcomes == {"passed"} else "unjudgeable"
 
 
-def hint_of(verdicts: Sequence[OutputVerdict]) -> str | None:
+def list_hints(verdicts: Sequence[OutputVerdict]) -> str | None:
     """Return the hints of the outputs that decide the outcome of a model."""
-    outcome = overall(verdicts)
+    outcome = decide_outcome(verdicts)
     hints = dict.fromkeys(verdict.hint for verdict in verdicts if verdict.outcome == outcome and verdict.hint is not None)
     return " ".join(hints) or None
 
 
-def figures_text(verdicts: Sequence[OutputVerdict]) -> str:
+def format_output_figures(verdicts: Sequence[OutputVerdict]) -> str:
     """Format the figures and the reasons of outputs. The outputs that decide come first."""
     order: Mapping[Outcome, int] = {"failed": 0, "unjudgeable": 1, "passed": 2}
 
@@ -157,7 +157,7 @@ def figures_text(verdicts: Sequence[OutputVerdict]) -> str:
         for verdict in ranked[:_MAX_SHOWN]
     ]
     more = len(ranked) - _MAX_SHOWN
-    return "; ".join(texts) + (f"; and {counted(more, 'more output')}" if more > 0 else "")
+    return "; ".join(texts) + (f"; and {format_count(more, 'more output')}" if more > 0 else "")
 
 
 def format_figures(figures: Figures) -> str:

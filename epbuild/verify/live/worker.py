@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from epbuild.core.errors import Cancelled
 from epbuild.plan.custom_ops import CustomOpLibraries
-from epbuild.plan.request import HERE, ep_document, places
+from epbuild.plan.request import HERE, build_ep_document, resolve_places
 from epbuild.plan.target import PlannedEp
 from epbuild.toolchain.diagnosis import diagnose, merge_reasons
 from epbuild.toolchain.environment import Environment
@@ -153,9 +153,9 @@ def _run(
     lists_devices: bool = False,
 ) -> Ending:
     request = {
-        "eps": [ep_document(ep) for ep in session.eps],
+        "eps": [build_ep_document(ep) for ep in session.eps],
         "session_options": dict(session.options),
-        HERE: places(session.eps, session.custom_ops),
+        HERE: resolve_places(session.eps, session.custom_ops),
         "share_weights": False,  # for compiles only; here the session options have it
         "members": [],
         "verbose": verbose,

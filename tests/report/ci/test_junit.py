@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from epbuild.core.errors import EnvironmentFailure, Position, Problem, RecipeError, StepId
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, StepStarted
-from epbuild.report.ci.junit import JUnitDocument, suite_of
+from epbuild.report.ci.junit import JUnitDocument, get_suite
 from epbuild.report.listeners import DocumentFile, Listener
 from epbuild.session.events import StepCompared
 
@@ -123,7 +123,7 @@ def test_no_name_and_no_message_breaks_it(recipe: str, name: str, message: str) 
     ],
 )
 def test_the_suite_of_a_step(step: str, suite: str) -> None:
-    assert suite_of(step) == suite
+    assert get_suite(step) == suite
 
 
 def test_the_file_is_written_whole_when_the_build_fails_and_its_folders_are_made(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from jsonschema import Draft4Validator
 from epbuild import __version__
 from epbuild.core.errors import Argument, PlanError, Position, Problem, RecipeError, StepId
 from epbuild.engine.events import Event, RunFinished, StepFailed, Warned
-from epbuild.report.ci.sarif import SarifDocument, error_codes
+from epbuild.report.ci.sarif import SarifDocument, read_error_codes
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas/sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
 VALIDATOR = Draft4Validator(SCHEMA)
@@ -108,5 +108,5 @@ def test_no_name_and_no_message_breaks_it(name: str, message: str) -> None:
 
 
 def test_every_code_has_help() -> None:
-    assert all(found.meaning and found.action for found in error_codes().values())
-    assert len(error_codes()) > 100
+    assert all(found.meaning and found.action for found in read_error_codes().values())
+    assert len(read_error_codes()) > 100

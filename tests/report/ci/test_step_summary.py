@@ -11,7 +11,7 @@ import pytest
 from epbuild.core.errors import BuildError, Position, Problem, RecipeError, StepId
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.sizes import OutputCompared
-from epbuild.report.terminal.progress import reporter
+from epbuild.report.terminal.progress import make_reporter
 from epbuild.session.events import RemoteCacheUsed
 from tests.report.events import COMPILE, EVENTS, SHARE
 
@@ -32,7 +32,7 @@ def summary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def build(*events: Event, json: bool = False) -> None:
-    with reporter(json=json) as listener:
+    with make_reporter(json=json) as listener:
         for event in events:
             listener.report(event)
 
@@ -61,7 +61,7 @@ def test_a_build_appends_tables_of_its_failures_sizes_and_steps(summary: Path, j
 
 
 def test_a_file_that_is_named_gets_the_tables_instead(summary: Path, tmp_path: Path) -> None:
-    with reporter(json=False, summary=tmp_path / "own.md") as listener:
+    with make_reporter(json=False, summary=tmp_path / "own.md") as listener:
         for event in (RemoteCacheUsed("s3://x", 5, 4, 0, 1_900_000, 0, 0, 0.5), ENDED):
             listener.report(event)
     text = (tmp_path / "own.md").read_text(encoding="utf-8")
@@ -71,7 +71,7 @@ def test_a_file_that_is_named_gets_the_tables_instead(summary: Path, tmp_path: P
 
 def test_a_build_that_cannot_begin_leaves_its_errors(summary: Path) -> None:
     error = RecipeError(Problem("EPB101", "there is no key 'modles'", Position("epbuild.yaml", 3, 1), "Did you mean 'models'?"))
-    with pytest.raises(RecipeError), reporter(json=False):
+    with pytest.raises(RecipeError), make_reporter(json=False):
         raise error
     row = "| `epbuild.yaml:3:1` | `there is no key 'modles'. Did you mean 'models'? [EPB101]` |"
     assert row in summary.read_text(encoding="utf-8").splitlines()
@@ -115,6 +115,6 @@ def test_the_name_of_a_model_cannot_end_a_row(summary: Path) -> None:
 def test_without_the_variable_nothing_is_written(summary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "")
     build(*EVENTS)
-    with pytest.raises(BuildError), reporter(json=False):
+    with pytest.raises(BuildError), make_reporter(json=False):
         raise BuildError(Problem("EPB401", "no"))
     assert summary.read_text(encoding="utf-8") == "# Of an earlier command\n"

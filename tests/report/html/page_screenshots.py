@@ -10,7 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-from epbuild.report.html.report_page import page_of
+from epbuild.report.html.report_page import render_page
 from tests.support.browser import opened_browser
 from tests.support.sample_reports import zoo_report
 
@@ -29,7 +29,7 @@ def main() -> None:
     page = arguments.page
     if page is None:
         page = arguments.folder / "zoo.html"
-        page.write_text(page_of(zoo_report()), encoding="utf-8")
+        page.write_text(render_page(zoo_report()), encoding="utf-8")
     with opened_browser() as browser:
         for theme in arguments.themes:
             for width in arguments.widths:

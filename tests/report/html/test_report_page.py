@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from epbuild.report.html.report_page import page_of
+from epbuild.report.html.report_page import render_page
 from tests.support.sample_reports import HOSTILE, Document, hostile_report, large_report, small_report, zoo_report
 
 ROOT = Path(__file__).parents[3]
@@ -47,7 +47,7 @@ class Elements(HTMLParser):
 
 def test_the_report_in_the_page_is_the_one_that_was_made() -> None:
     document = hostile_report()
-    assert json.loads(Elements(page_of(document)).texts["script"][0]) == document
+    assert json.loads(Elements(render_page(document)).texts["script"][0]) == document
 
 
 @pytest.mark.parametrize("document", [small_report(), zoo_report(), hostile_report(), large_report(3)])
@@ -57,13 +57,13 @@ def test_made_up_reports_are_such_as_epbuild_makes(document: Document) -> None:
 
 
 def test_no_name_becomes_markup() -> None:
-    plain, harmed = (Elements(page_of(document)) for document in (small_report(), hostile_report()))
+    plain, harmed = (Elements(render_page(document)) for document in (small_report(), hostile_report()))
     assert {tag for tag, _ in harmed.found} == {tag for tag, _ in plain.found}
-    assert HOSTILE not in page_of(hostile_report())
+    assert HOSTILE not in render_page(hostile_report())
 
 
 def test_the_page_may_run_what_stands_in_it_and_ask_for_nothing() -> None:
-    page = page_of(zoo_report())
+    page = render_page(zoo_report())
     elements = Elements(page)
     (policy,) = (str(given["content"]) for tag, given in elements.found if given.get("http-equiv") == "Content-Security-Policy")
     rules = {name: values for name, *values in (rule.split() for rule in policy.split(";"))}
@@ -82,22 +82,22 @@ def test_the_page_is_small_beside_its_data() -> None:
     document = large_report()
     assert len(document["steps"]) > 10_000
     data = len(json.dumps(document, separators=(",", ":")))
-    assert len(page_of(document)) - data < 1_000_000
+    assert len(render_page(document)) - data < 1_000_000
 
 
 def test_a_report_has_one_page() -> None:
-    assert page_of(zoo_report()) == page_of(zoo_report())
+    assert render_page(zoo_report()) == render_page(zoo_report())
 
 
 def test_every_file_of_the_page_is_in_it() -> None:
-    page = page_of(small_report())
+    page = render_page(small_report())
     for file in PAGE.glob("*.*s"):
         assert file.read_text(encoding="utf-8") in page, file.name
     assert html.escape((PAGE / "LICENSES.txt").read_text(encoding="utf-8")) in page
 
 
 def test_the_page_has_the_licenses_of_its_libraries() -> None:
-    page = page_of(small_report())
+    page = render_page(small_report())
     assert "@dagrejs/dagre" in page
     assert "Copyright" in page
 

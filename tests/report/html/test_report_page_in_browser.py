@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from epbuild.report.formatting import format_size
-from epbuild.report.html.report_page import page_of
+from epbuild.report.html.report_page import render_page
 from tests.support.browser import opened_browser
 from tests.support.sample_reports import HOSTILE, Document, hostile_report, large_report, small_report, zoo_report
 
@@ -24,7 +24,7 @@ CELLS = {"whole": "W", "failed": "F", "not built": "N"}
 def opened(browser: Browser, folder: Path, document: dict[str, Any], **options: Any) -> Iterator[Page]:
     """Open the page of a report, all of it drawn. A logged error or a request fails the test. `options` are a browser context's."""
     file = folder / "report.html"
-    file.write_text(page_of(document), encoding="utf-8")
+    file.write_text(render_page(document), encoding="utf-8")
     context = browser.new_context(**options)
     page = context.new_page()
     wrong: list[str] = []

@@ -16,8 +16,8 @@ from epbuild.engine.events import Event, StepFailed, StepFinished, StepsCurrent
 from epbuild.plan.steps import Emission, Part, Plan, Step
 from epbuild.recipe.model import Defaults
 from epbuild.report.json.build import plan_document
-from epbuild.report.json.documents import json_text, print_json, problem_view
-from epbuild.report.terminal.progress import reporter
+from epbuild.report.json.documents import build_problem_view, format_json, print_json
+from epbuild.report.terminal.progress import make_reporter
 from epbuild.session.events import Fetching
 from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.orphans import Orphan
@@ -32,7 +32,7 @@ def no_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_events(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", stream)
-    with reporter(json=True) as listener:
+    with make_reporter(json=True) as listener:
         for event in EVENTS:
             listener.report(event)
 
@@ -122,7 +122,7 @@ def test_steps_that_were_not_to_do_are_a_line_each_as_if_they_had_come_alone(mon
         stream = io.StringIO()
         monkeypatch.setattr(sys, "stdout", stream)
         for event in events:
-            reporter(json=True).report(event)
+            make_reporter(json=True).report(event)
         written.append(stream.getvalue())
     assert written[0] == written[1]
     assert [json.loads(line)["step"] for line in written[0].splitlines()] == steps
@@ -157,7 +157,7 @@ def test_a_model_that_arrives_is_told_with_its_address_and_how_much_of_it_is_her
 def test_a_size_that_the_other_side_does_not_tell_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)
-    with reporter(json=True) as listener:
+    with make_reporter(json=True) as listener:
         listener.report(Fetching("x", ADDRESS, 5, None))
     assert json.loads(stream.getvalue())["total"] is None
 
@@ -209,7 +209,7 @@ def test_what_an_ep_says_can_be_written_whatever_the_encoding_of_the_pipe(encodi
 def test_a_line_break_in_a_message_does_not_break_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)
-    with reporter(json=True) as listener:
+    with make_reporter(json=True) as listener:
         listener.report(StepFailed(COMPILE, (Problem("EPB401", "one\ntwo\u2028three\x85"),)))
     [line] = stream.getvalue().splitlines()
     assert json.loads(line)["problems"][0]["message"] == "one\ntwo\u2028three\x85"
@@ -226,7 +226,7 @@ def test_a_line_break_in_a_message_does_not_break_the_line(monkeypatch: pytest.M
     ],
 )
 def test_a_problem_has_its_place_as_keys_and_not_as_text(problem: Problem, place: dict[str, Any]) -> None:
-    document = json.loads(json_text(problem_view(problem)))
+    document = json.loads(format_json(build_problem_view(problem)))
     assert {key: document.pop(key) for key in place} == place
     assert document == {"code": problem.code, "message": problem.message, "hint": problem.hint}
 
@@ -249,7 +249,7 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
         ("compile:g/t/m", "emit"),
         (Orphan("emit:g/t/old", Path("dist/old"), {"m.onnx": {"digest": "ab" * 32, "size": 1}}),),
     )
-    assert json.loads(json_text(plan_document("epbuild.yaml", found))) == {
+    assert json.loads(format_json(plan_document("epbuild.yaml", found))) == {
         "format": 1,
         "recipe": "epbuild.yaml",
         "steps": [
@@ -276,5 +276,5 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
         ],
         "defaults": {"name": None, "toolchains": {"qnn": ["onnxruntime==1.31.1"]}, "groups": [], "output": None},
         "orphans": [{"step": "emit:g/t/old", "directory": "dist/old"}],
-        "warnings": [json.loads(json_text(problem_view(WARNING)))],
+        "warnings": [json.loads(format_json(build_problem_view(WARNING)))],
     }

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from epbuild.report.json.checks import findings_document
-from epbuild.report.json.documents import json_text
+from epbuild.report.json.checks import build_findings_document
+from epbuild.report.json.documents import format_json
 from epbuild.report.terminal.artifacts import print_inspection
 from epbuild.report.terminal.checks import print_findings
 from epbuild.verify.findings import Finding
@@ -163,6 +163,6 @@ def test_a_long_name_is_not_broken_so_that_it_can_be_searched_for(capsys: pytest
 
 def test_a_finding_has_figures_in_json_only_if_something_was_measured() -> None:
     findings = [Finding("digests", "a.onnx", "passed"), Finding("numbers", "a.onnx", "passed", figures=({"output": "y"},))]
-    document = json.loads(json_text(findings_document(Path("dist"), findings)))
+    document = json.loads(format_json(build_findings_document(Path("dist"), findings)))
     assert document["counts"] == {"failed": 0, "skipped": 0, "passed": 2}
     assert [finding.get("figures") for finding in document["findings"]] == [None, [{"output": "y"}]]

@@ -11,7 +11,7 @@ import pytest
 
 from epbuild.engine.events import Event, RunFinished, StepFailed, StepFinished, StepOutput
 from epbuild.publish.sizes import ChangedFile, OutputCompared, SharingSaved
-from epbuild.report.terminal.progress import reporter
+from epbuild.report.terminal.progress import make_reporter
 from epbuild.session.events import OutputRemoved, ToolchainReady
 from tests.report.events import COMPILE, EVENTS, FAILURE, Terminal
 
@@ -48,7 +48,7 @@ def told(
     stream = stream or io.StringIO()
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
-        with reporter(json=False) as listener:
+        with make_reporter(json=False) as listener:
             for event in events:
                 listener.report(event)
             before = len(stream.getvalue())
@@ -244,7 +244,7 @@ def test_a_terminal_has_the_same_lines_below_its_rows_and_the_same_last_line(mon
 
 
 def test_programs_get_each_file_with_its_bytes_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
-    with reporter(json=True) as listener:
+    with make_reporter(json=True) as listener:
         for event in EVENTS:
             listener.report(event)
     documents = {document["event"]: document for document in map(json.loads, capsys.readouterr().out.splitlines())}

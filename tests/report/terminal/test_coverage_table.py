@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Event, Progress, RunFinished, StepFailed
 from epbuild.plan.result import LeftNode
-from epbuild.report.json.build import coverage_document
-from epbuild.report.json.documents import json_text
-from epbuild.report.terminal.coverage import coverage_lines, print_coverage, print_coverage_markdown
-from epbuild.report.terminal.progress import reporter
+from epbuild.report.json.build import build_coverage_document
+from epbuild.report.json.documents import format_json
+from epbuild.report.terminal.coverage import format_coverage, print_coverage, print_coverage_markdown
+from epbuild.report.terminal.progress import make_reporter
 from epbuild.session.events import ModelCovered
 from epbuild.verify.fallback import Outside
 
@@ -77,7 +77,7 @@ def test_a_model_whose_verify_failed_is_marked_and_not_explained_twice(screen: S
     assert found[0] == "Coverage: 2 models for 1 target: 1 whole, 1 failed verify"
     assert found[2].split() == ["t5", "a", "failed", "verify", "50.4", "MB", "25.5", "s"]
     assert found[3].startswith("  its numbers are wrong. 2 MatMulInteger and 1 If.")
-    assert len([*coverage_lines([WHOLE, wrong], frozenset({"verify:zoo/a"}))]) == 3
+    assert len([*format_coverage([WHOLE, wrong], frozenset({"verify:zoo/a"}))]) == 3
 
 
 def test_no_line_is_wider_than_a_terminal_of_80_columns_unless_a_name_is(screen: Screen) -> None:
@@ -98,7 +98,7 @@ def test_figures_of_accuracy_have_a_column_where_there_are_any(screen: Screen) -
 
 
 def test_programs_get_every_node_by_operator_and_reason(screen: Screen) -> None:
-    document = json.loads(json_text(coverage_document(ROWS)))
+    document = json.loads(format_json(build_coverage_document(ROWS)))
     assert document["format"] == 1
     assert [row["outcome"] for row in document["rows"]] == ["whole", "partial", "failed"]
     assert document["rows"][1] == {
@@ -127,7 +127,7 @@ def test_a_page_gets_a_table(screen: Screen) -> None:
 
 def test_a_build_of_several_models_ends_with_the_table_and_tells_each_failure_once(screen: Screen) -> None:
     problem = Problem("EPB401", f"compiling 'vad' failed: {FAILED.reason}.", StepId(FAILED.step), None, f"{FAILED.reason}.")
-    with reporter(json=False) as listener:
+    with make_reporter(json=False) as listener:
         build(listener, StepFailed(FAILED.step, (problem,)), *ROWS, RunFinished(1, 3.0, 1, 0, 0, 1, 0))
     lines = screen.readouterr().out.splitlines()
     begin = lines.index("Coverage: 3 models for 1 target: 1 whole, 1 in part, 1 not at all")
@@ -136,6 +136,6 @@ def test_a_build_of_several_models_ends_with_the_table_and_tells_each_failure_on
 
 
 def test_a_build_of_one_model_has_no_table(screen: Screen) -> None:
-    with reporter(json=False) as listener:
+    with make_reporter(json=False) as listener:
         build(listener, WHOLE, RunFinished(0, 3.0, 1, 0, 0, 0, 0))
     assert "Coverage" not in screen.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished
 from epbuild.publish.sizes import OutputCompared
-from epbuild.report.terminal.progress import reporter
+from epbuild.report.terminal.progress import make_reporter
 from epbuild.session.events import StepCompared
 
 NOTHING = "Unable to compile any nodes. Check that the session EPs support compilation"
@@ -28,7 +28,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *events: Event, stderr: io.StringIO |
     stdout = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stdout)
     monkeypatch.setattr(sys, "stderr", stderr or io.StringIO())
-    with reporter(json=False) as listener:
+    with make_reporter(json=False) as listener:
         for event in events:
             listener.report(event)
     return stdout.getvalue().splitlines()

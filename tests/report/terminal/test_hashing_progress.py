@@ -14,7 +14,7 @@ from epbuild.commands.clean import clean
 from epbuild.commands.explain import explain
 from epbuild.engine.events import EventList
 from epbuild.report.listeners import WaitingRow
-from epbuild.report.terminal.progress import reporter
+from epbuild.report.terminal.progress import make_reporter
 from epbuild.session.events import Hashed, Hashing, HashingEvents
 from tests.report.events import Terminal
 from tests.support.fake_builds import Workshop
@@ -107,14 +107,14 @@ def test_stderr_gets_a_row_on_a_terminal_and_a_line_every_half_minute_elsewhere(
 
 def test_a_build_shows_a_row_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", screen := Terminal())
-    with reporter(json=False) as listener:
+    with make_reporter(json=False) as listener:
         listener.report(HALF)
     assert "hashing 1.0 GB of 2.0 GB, about 10 s left" in screen.getvalue()
 
 
 def test_a_build_has_json_lines_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
-    with reporter(json=True) as listener:
+    with make_reporter(json=True) as listener:
         listener.report(HALF)
     written = json.loads(out.getvalue())
     assert (written["event"], written["done"], written["total"], written["seconds_left"]) == ("hashing", GB, 2 * GB, 10.0)

@@ -17,7 +17,7 @@ from epbuild import __main__ as process
 from epbuild.core.errors import Position, Problem, ProblemRecord
 from epbuild.engine.events import RunStarted, StepFailed, Warned
 from epbuild.report.terminal.problems import print_problems, print_warnings
-from epbuild.report.terminal.progress import reporter
+from epbuild.report.terminal.progress import make_reporter
 from tests.support.commands import RECIPE, epbuild
 from tests.support.fake_builds import source_model
 
@@ -45,7 +45,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, show: Callable[[], object]) -> list[s
 
 
 def report(*, all_warnings: bool, ends: bool = True) -> None:
-    with reporter(json=False, all_warnings=all_warnings) as listener:
+    with make_reporter(json=False, all_warnings=all_warnings) as listener:
         for problem in problems(MANY):
             listener.report(Warned(problem))
         if ends:

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import Position, Problem, StepId
-from epbuild.report.terminal.problems import excerpt, print_errors, print_problems
+from epbuild.report.terminal.problems import format_excerpt, print_errors, print_problems
 from tests.report.events import Terminal
 
 GUTTER = len("   12 | ")
@@ -86,7 +86,7 @@ def test_the_offending_line_is_shown_and_the_word_underlined(monkeypatch: pytest
 def test_exactly_the_word_that_is_wrong_is_underlined(line: str, underlined: str | None) -> None:
     column = line.index("‸")
     line = line.replace("‸", "")
-    _, shown, carets = excerpt(line, Position("x", 1, column + 1))
+    _, shown, carets = format_excerpt(line, Position("x", 1, column + 1))
     assert shown == line
     assert carets == " " * column + "^" * len(underlined or "^")
     assert underlined is None or line[column:].startswith(underlined)
@@ -105,7 +105,7 @@ def test_exactly_the_word_that_is_wrong_is_underlined(line: str, underlined: str
     ids=["tabs", "wide", "combining", "emoji", "controls", "tab inside"],
 )
 def test_the_underline_stands_below_the_word_whatever_is_before_it(before: str, word: str) -> None:
-    _, shown, carets = excerpt(f"{before}{word}", Position("x", 1, len(before) + 1))
+    _, shown, carets = format_excerpt(f"{before}{word}", Position("x", 1, len(before) + 1))
     here = len(carets) - len(carets.lstrip())
     assert columns(shown) == here + carets.count("^")
     assert columns(shown[shown.index(word[0], len(before) - 1) :] if "\t" not in word else "a    b") == carets.count("^")
@@ -113,7 +113,7 @@ def test_the_underline_stands_below_the_word_whatever_is_before_it(before: str, 
 
 @pytest.mark.parametrize("text", ["\x1b]0;title\x07", "\x1b[2J", "\u202egnp.exe", "\x9b31m"])
 def test_a_recipe_cannot_command_the_terminal_that_shows_it(text: str) -> None:
-    _, shown, _ = excerpt(text, Position("x", 1, 1))
+    _, shown, _ = format_excerpt(text, Position("x", 1, 1))
     assert shown.isprintable()
 
 
@@ -122,7 +122,7 @@ def test_a_recipe_cannot_command_the_terminal_that_shows_it(text: str) -> None:
 )
 @example("0" * 72, 73, 1)
 def test_any_line_fits_80_columns_with_its_place_in_sight(line: str, column: int, number: int) -> None:
-    gutter, shown, carets = excerpt(line, Position("x", number, column))
+    gutter, shown, carets = format_excerpt(line, Position("x", number, column))
     assert gutter.strip() == str(number)
     assert len(gutter) + 3 + columns(shown) <= 80
     assert len(gutter) + 3 + len(carets) <= 80
@@ -134,7 +134,7 @@ def test_any_line_fits_80_columns_with_its_place_in_sight(line: str, column: int
 @example(61, 0)  # the word just fits, and what follows does not
 def test_the_word_in_a_long_line_is_shown_with_what_is_around_it(left: int, right: int) -> None:
     line = f"{'a' * left} WRONG {'b' * right}"
-    _, shown, carets = excerpt(f"k: [{line}]".replace(" WRONG ", ", WRONG, "), Position("x", 1, len("k: [") + left + 3))
+    _, shown, carets = format_excerpt(f"k: [{line}]".replace(" WRONG ", ", WRONG, "), Position("x", 1, len("k: [") + left + 3))
     here = carets.index("^")
     assert shown[here : here + len("WRONG")] == "WRONG"
     assert carets.count("^") == len("WRONG")

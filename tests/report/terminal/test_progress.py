@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import pytest
 
 from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
-from epbuild.report.terminal.event_lines import summary
-from epbuild.report.terminal.progress import LiveRows, PlainLines, reporter
+from epbuild.report.terminal.event_lines import format_summary
+from epbuild.report.terminal.progress import LiveRows, PlainLines, make_reporter
 from epbuild.session.events import ComparisonStarted, Fetched, Fetching
 from tests.report.events import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Terminal
 
@@ -35,7 +35,7 @@ def reported(
     """What is written on standard output and standard error when these events are heard."""
     monkeypatch.setattr(sys, "stdout", stdout)
     monkeypatch.setattr(sys, "stderr", stderr)
-    with reporter(json=False) as listener:
+    with make_reporter(json=False) as listener:
         for event in events:
             listener.report(event)
     assert (sys.stdout, sys.stderr) == (stdout, stderr)
@@ -44,9 +44,9 @@ def reported(
 
 def test_a_terminal_gets_live_rows_and_everything_else_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
-    assert isinstance(reporter(json=False), LiveRows)
+    assert isinstance(make_reporter(json=False), LiveRows)
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert isinstance(reporter(json=False), PlainLines)
+    assert isinstance(make_reporter(json=False), PlainLines)
 
 
 def test_a_log_has_a_line_for_each_thing_that_ended_and_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_terminal_shows_below_its_rows_the_steps_done_and_the_time_left(
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys, "stdout", Terminal())
-    assert isinstance(reporter(json=False), PlainLines)
+    assert isinstance(make_reporter(json=False), PlainLines)
 
 
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
@@ -288,7 +288,7 @@ def test_a_reader_that_goes_away_causes_no_traceback_between_events(monkeypatch:
 )
 def test_the_last_line_tells_what_came_of_every_step(counts: dict[str, int], text: str) -> None:
     nothing = {"exit_code": 0, "built": 0, "restored": 0, "current": 0, "failed": 0, "skipped": 0}
-    assert summary(RunFinished(seconds=0.0512, **{**nothing, **counts})) == text
+    assert format_summary(RunFinished(seconds=0.0512, **{**nothing, **counts})) == text
 
 
 def test_a_build_with_nothing_to_do_does_not_wait_for_rich() -> None:

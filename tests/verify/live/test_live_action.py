@@ -22,11 +22,11 @@ from epbuild.engine.events import Warned
 from epbuild.plan.made import Made
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature, ValueType
-from epbuild.plan.verification import CheckedMember, Verification, verification_document, with_inputs
+from epbuild.plan.verification import CheckedMember, Verification, build_verification_document, with_inputs
 from epbuild.recipe.model import VerifyChoice
 from epbuild.recipe.patterns import FileFinder
 from epbuild.report.json.build import plan_document
-from epbuild.report.json.documents import json_text
+from epbuild.report.json.documents import format_json
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import HERE, Workshop, sharing_group
 
@@ -253,7 +253,7 @@ def test_what_an_emulator_gave_is_not_what_a_device_gives(bench: Bench) -> None:
     bench.runs.clear()
     bench.asks("{device: real}")
     assert bench.states()[VERIFY] == "out of date"
-    steps = {step["id"]: step for step in json.loads(json_text(plan_document("epbuild.yaml", bench.survey())))["steps"]}
+    steps = {step["id"]: step for step in json.loads(format_json(plan_document("epbuild.yaml", bench.survey())))["steps"]}
     assert [name for name, step in steps.items() if step.get("device") == "real"] == [VERIFY]
     assert bench.build("*classifier*").exit_code == 0
     assert bench.runs == ["CPU: classifier", "EP: classifier"]
@@ -364,5 +364,5 @@ def test_a_prepared_model_is_compared_with_its_source_unless_that_has_other_outp
     assert found.members[0].reference == reference
     assert found.files == ((files.graph,) if reference == "source" else ())
     digests = {files.graph: "a" * 64}
-    (listed,) = verification_document(found, digests, {})["members"]
+    (listed,) = build_verification_document(found, digests, {})["members"]
     assert listed["graph"] == ("a" if reference == "source" else "b") * 64

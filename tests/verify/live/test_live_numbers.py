@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.verify.live.metrics import DifferentOutput, Tolerance, Worst, default_tolerance, worst_element
+from epbuild.verify.live.metrics import DifferentOutput, Tolerance, Worst, find_worst_element, get_default_tolerance
 
 
 def worst(expected: Any, got: Any, atol: float = 0.0, rtol: float = 0.0) -> Worst:
-    found = worst_element("y", np.asarray(expected), np.asarray(got), Tolerance(atol, rtol))
+    found = find_worst_element("y", np.asarray(expected), np.asarray(got), Tolerance(atol, rtol))
     assert found is not None
     return found
 
@@ -69,13 +69,13 @@ def test_what_should_be_no_number_and_is_none_is_right() -> None:
     ],
 )
 def test_each_type_has_a_tolerance_of_its_own(expected: Any, got: Any, within: bool) -> None:
-    found = worst_element("y", expected, got, default_tolerance(expected.dtype, quantised=False))
+    found = find_worst_element("y", expected, got, get_default_tolerance(expected.dtype, quantised=False))
     assert found is not None
     assert (found.outside == 0) == within
 
 
 def test_more_is_allowed_where_the_source_computes_with_quantised_values() -> None:
-    plain, quantised = (default_tolerance(np.dtype(np.float32), quantised=quantised) for quantised in (False, True))
+    plain, quantised = (get_default_tolerance(np.dtype(np.float32), quantised=quantised) for quantised in (False, True))
     assert plain.atol < quantised.atol
     assert plain.rtol < quantised.rtol
 
@@ -88,7 +88,7 @@ def test_an_output_of_another_shape_or_type_is_told_as_that() -> None:
 
 
 def test_an_output_without_elements_has_no_worst_one() -> None:
-    assert worst_element("y", np.zeros((0, 3)), np.zeros((0, 3)), Tolerance(0, 0)) is None
+    assert find_worst_element("y", np.zeros((0, 3)), np.zeros((0, 3)), Tolerance(0, 0)) is None
 
 
 def test_a_scalar_has_no_index() -> None:

@@ -26,9 +26,9 @@ from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.provision import Requirements
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
-from epbuild.verify.live.session import CannotLoad, LoadOptions, session_for
+from epbuild.verify.live.session import CannotLoad, LoadOptions, open_artifact_session
 from epbuild.verify.live.source import Sources
-from epbuild.verify.live.toolchain import Wanted, toolchain_at, toolchain_of
+from epbuild.verify.live.toolchain import Wanted, inspect_interpreter, provision_manifest_toolchain
 from epbuild.verify.live.worker import Session
 from epbuild.verify.manifest import Manifest
 from tests.support.fake_builds import sharing_group
@@ -89,7 +89,7 @@ class Home(Toolchains):
         return Environment("verify", Path("python"), Fingerprint(HERE, "linux-x86_64", distributions, {}), Path("none"))
 
     def find(self, document: Mapping[str, Any] = DOCUMENT) -> Environment:
-        return toolchain_of(document, Wanted([entry(QNN)]), self.home / "manifest.json", self, self)
+        return provision_manifest_toolchain(document, Wanted([entry(QNN)]), self.home / "manifest.json", self, self)
 
 
 @pytest.fixture
@@ -163,11 +163,11 @@ def test_an_interpreter_decides_which_packaging_of_an_ep_is_meant(home: Home) ->
     interpreter = home.home / "python"
     for distribution, kind in (("onnxruntime-openvino", "provider"), ("onnxruntime-ep-openvino", "plugin")):
         interpreter.write_text(json.dumps({"onnxruntime": "1", distribution: "1"}), encoding="utf-8")
-        _, (found,) = toolchain_at(interpreter, [entries_for(OPENVINO)], [], home)
+        _, (found,) = inspect_interpreter(interpreter, [entries_for(OPENVINO)], [], home)
         assert found.kind == kind
     interpreter.write_text(json.dumps({"onnxruntime": "1"}), encoding="utf-8")
     with pytest.raises(ToolchainError, match="no package") as raised:
-        toolchain_at(interpreter, [entries_for(OPENVINO)], [], home)
+        inspect_interpreter(interpreter, [entries_for(OPENVINO)], [], home)
     assert raised.value.problems[0].where == interpreter  # a place, and no line of a program
 
 
@@ -194,7 +194,7 @@ class Recipe(Sources):
 
 
 def opened(home: Home, found: ArtifactFolder, sources: Sources = Sources({}), **wanted: Any) -> Session:  # noqa: B008 - frozen
-    return session_for(found, LoadOptions(toolchains=home, **wanted), sources, NO_LINES)
+    return open_artifact_session(found, LoadOptions(toolchains=home, **wanted), sources, NO_LINES)
 
 
 def test_the_manifests_options_and_variables_are_those_of_the_session(home: Home) -> None:

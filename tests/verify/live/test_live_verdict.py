@@ -10,7 +10,7 @@ import pytest
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Numbers, Thresholds
 from epbuild.verify.live.metrics import Meter
-from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, overall
+from epbuild.verify.live.verdict import OutputVerdict, Rules, decide_outcome, format_output_figures
 
 HTP = entry("QNNExecutionProvider").numbers
 NOISE = np.random.default_rng(0).standard_normal(1000)
@@ -158,10 +158,10 @@ def test_an_ep_of_which_nothing_is_known_is_judged_by_the_usual_thresholds() -> 
 
 def test_a_model_is_as_good_as_its_worst_output_and_that_one_is_told_first() -> None:
     good, bad, none = judged(SIGNAL, SIGNAL * 1.01), judged(SIGNAL, -SIGNAL), judged([0.0, 0.0], [0.0, 0.0])
-    assert overall([good, bad, none]) == "failed"
-    assert overall([good, none]) == "unjudgeable"
-    assert overall([good]) == "passed"
-    assert overall([]) == "unjudgeable"
-    text = figures_text([good, none, good, bad])
+    assert decide_outcome([good, bad, none]) == "failed"
+    assert decide_outcome([good, none]) == "unjudgeable"
+    assert decide_outcome([good]) == "passed"
+    assert decide_outcome([]) == "unjudgeable"
+    text = format_output_figures([good, none, good, bad])
     assert text.startswith("y: cosine is -1.000000, below the limit 0.999")
     assert text.endswith("; and 1 more output")
