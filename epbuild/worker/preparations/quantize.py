@@ -31,6 +31,8 @@ def quantize(request: dict[str, Any]) -> None:
     samples = Generated(source, made) if made is not None else Files(source, request["files"]["calibration"])
     preprocess(request, {name: options.pop(name) for name in OF_PREPROCESSING if name in options})
     check_names(source, options)
+    if options.pop("float_norms", True):
+        options["nodes_to_exclude"] = [*options.get("nodes_to_exclude", ()), *name_norms()]
     check_outputs(samples)
     write(request, options, samples)
 
@@ -258,6 +260,53 @@ def check_names(source: Any, options: dict[str, Any]) -> None:
             raise step.Refused(
                 f"'op_types_to_quantize' has '{name}', which is not an operator of the model", step.nearest(name, there)
             )
+
+
+def name_norms() -> list[str]:
+    """Return the names of the nodes of every RMSNorm in the preprocessed model, up to its division. Nodes without a name get one.
+
+    QNN computes noise if they are quantized; see "Quantized RMSNorm" in docs/internals/facts.md.
+    """
+    import onnx
+
+    model = onnx.load(PREPROCESSED, load_external_data=False)
+    norms = list(find_norms(model.graph))
+    unnamed = [node for nodes in norms for node in nodes if not node.name]
+    taken = {node.name for node in model.graph.node}
+    for number, node in enumerate(unnamed):
+        node.name = f"rms_norm_{number}"
+        if node.name in taken:
+            raise step.Refused(f"the node name '{node.name}' is taken", "Rename that node, or set 'float_norms: false'.")
+    if unnamed:
+        onnx.save(model, PREPROCESSED)  # external data keeps its files
+    if norms:
+        step.log(f"{len(norms)} RMSNorm stay in float")
+    return [node.name for nodes in norms for node in nodes]
+
+
+def find_norms(graph: Any) -> Any:
+    """Yield the nodes of each RMSNorm: square, mean, sum with epsilon, square root, and the division by it or its inverse."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    readers: dict[str, list[Any]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+
+    def reader(node: Any, *operators: str) -> Any:
+        return next((found for found in readers.get(node.output[0], ()) if found.op_type in operators), None)
+
+    for mean in graph.node:
+        square = makers.get(mean.input[0]) if mean.op_type == "ReduceMean" else None
+        if square is None or not (square.op_type == "Pow" or (square.op_type == "Mul" and square.input[0] == square.input[1])):
+            continue
+        total = reader(mean, "Add")
+        root = total and reader(total, "Sqrt")
+        divided = root and reader(root, "Reciprocal", "Div")
+        nodes = [square, mean, total, root, divided]
+        if divided and divided.op_type == "Reciprocal":
+            nodes.append(reader(divided, "Mul"))
+        if all(nodes) and square.input[0] in nodes[-1].input:
+            yield nodes
 
 
 def check_outputs(samples: Samples) -> None:
