@@ -84,5 +84,5 @@ def make_size_error(artifact: Artifact, step: StepId | None) -> BuildError:
 
 
 def extract_own_manifest(document: Any) -> Any:
-    """Return epbuild's part of a manifest. That of a model package is in ONNX Runtime's format, and epbuild's part is metadata in it."""
+    """Return epbuild's part of a manifest. In a model package, that part is metadata in ONNX Runtime's format."""
     return document if "files" in document else document["additional_metadata"]["epbuild"]

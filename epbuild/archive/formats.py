@@ -40,7 +40,7 @@ class ArchiveFormat(Protocol):
     def write(self, artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
         """Write an archive of `artifacts`, in their order, to `put`.
 
-        Raises what `copy` and `put` raise, and EnvironmentFailure if the package that compresses is missing.
+        Raises what `copy` and `put` raise, and EnvironmentFailure if the compression package is missing.
         """
 
     def first_member(self, file: BinaryIO, most: int) -> tuple[str, bytes] | None:

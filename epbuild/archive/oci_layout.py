@@ -41,7 +41,7 @@ MEDIA_TYPES: Mapping[Role, str] = MappingProxyType(
         "bom": "application/vnd.cyclonedx+json",
     }
 )
-"""Media types of files, by role. No type is registered for ONNX; the last two are those of their formats."""
+"""Media types of files, by role. No type is registered for ONNX. The last two types are defined by in-toto and CycloneDX."""
 
 TITLE = "org.opencontainers.image.title"
 REF_NAME = "org.opencontainers.image.ref.name"

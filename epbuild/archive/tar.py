@@ -1,4 +1,4 @@
-"""Tar archives compressed by zstd, written reproducibly, and read.
+"""Reader and reproducible writer of tar archives compressed with zstd.
 
 The bytes depend only on the files. The format is USTAR, with a pax header only if a name or a size needs one. The writer follows
 POSIX.1-2017 (pax) instead of using the standard library, since the bytes of `tarfile` differ between versions of Python.
@@ -43,9 +43,9 @@ _WRONG = (tarfile.TarError, EOFError, ValueError, LookupError, OverflowError, Re
 
 
 def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
-    """Write a compressed tar archive of `artifacts`, in their order, to `put`; `level` is that of zstd (None: its default).
+    """Write a compressed tar archive of `artifacts`, in their order, to `put`, with a zstd `level` (None: the default).
 
-    Raises what `copy` and `put` raise, and EnvironmentFailure if the package for zstd is missing.
+    Raises what `copy` and `put` raise, and EnvironmentFailure if the zstd package is missing.
     """
     compressor = zstd.make_compressor(level, step).compressobj()
     with Ring(lambda piece: put(compressor.compress(piece)), "zstd") as stage:
@@ -69,7 +69,7 @@ def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
 def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
     """Read the name and content of the first member; None if `write` does not write such a member, or if it has over `most` bytes.
 
-    Nothing after that member is read. Raises OSError, and EnvironmentFailure if the package for zstd is missing.
+    Nothing after that member is read. Raises OSError, and EnvironmentFailure if the zstd package is missing.
     """
     package = zstd.import_zstandard()
     stream = package.ZstdDecompressor().stream_reader(file, read_size=_HEAD_BYTES)
@@ -158,7 +158,7 @@ def _exactly(source: BinaryIO, size: int) -> bytes:
 def unpack(path: Path, members: Members) -> None:
     """Write every member of the archive to `members`.
 
-    Raises UnsoundArchive, CannotUnpack, OSError if the archive cannot be read, and EnvironmentFailure if the package for zstd is missing.
+    Raises UnsoundArchive, CannotUnpack, OSError if the archive cannot be read, and EnvironmentFailure if the zstd package is missing.
     """
     with open_regular(path) as file:
         _unpack_stream(file, members)

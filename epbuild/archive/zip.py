@@ -27,7 +27,7 @@ from epbuild.core.errors import StepId
 from epbuild.core.safepath import open_raw
 
 MARKS: tuple[bytes, ...] = (b"PK\x03\x04", b"PK\x05\x06")
-"""Magic numbers of zip archives; the second is that of an archive without members."""
+"""Magic numbers of zip archives; the second one marks an archive without members."""
 
 _PIECE_BYTES = 1 << 18
 _MAX_DIRECTORY_BYTES = 16 << 20  # `zipfile` reads all of it, and needs ten times as much memory for it
@@ -61,7 +61,7 @@ _MIDNIGHT, _1980_01_01 = 0, 1 << 5 | 1
 
 
 def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
-    """Write a zip archive of `artifacts`, in their order, to `put`; `level` is that of deflate (None: members are stored).
+    """Write a zip archive of `artifacts`, in their order, to `put`, with a deflate `level` (None: members are stored).
 
     Raises what `copy` and `put` raise.
     """

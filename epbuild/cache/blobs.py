@@ -178,7 +178,8 @@ class BlobStore:
     def check(self, digest: str, read_so_far: Callable[[int], None] = lambda count: None) -> None:
         """Read a whole blob in constant memory, and set it aside if its SHA-256 differs from its name.
 
-        `read_so_far` gets the size of each piece; an exception of it ends the check. Raises MissingBlob, DamagedBlob, StoreError.
+        `read_so_far` is called with the size of each piece. An exception that it raises ends the check.
+        Raises MissingBlob, DamagedBlob, StoreError.
         """
         with self._open(digest) as source:
             hasher = _full_hasher(source)

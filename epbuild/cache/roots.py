@@ -1,6 +1,6 @@
 """Registered workspaces of a store, one small file for each.
 
-The collection of garbage asks them what they need. A workspace that was deleted is forgotten at the next collection.
+Garbage collection keeps the entries that these workspaces need. It forgets workspaces that were deleted.
 """
 
 from __future__ import annotations

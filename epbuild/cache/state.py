@@ -1,4 +1,4 @@
-"""State of a workspace: digests of files, costs, ends of steps, and outputs.
+"""State of a workspace: digests of files, costs, outcomes of steps, and outputs.
 
 A configuration is a recipe file with its settings and variables. Each has its own steps, since two recipes in one folder, or one recipe
 with two `--set`s, have different steps with the same id. The result of an action is known by its key alone, in all configurations.
@@ -47,7 +47,7 @@ _FILES = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM fi
 _STEPS = "SELECT step, action_key, key_document, result, finished, configuration, recipe, checksum FROM steps"
 _OUTPUTS = "SELECT place, step, action_key, results, files, owners, checksum FROM outputs"
 _MANY_LOOKUPS = 300
-"""Number of look-ups of files after which all rows are read: that is ten times as fast."""
+"""Number of file look-ups after which all rows are read, which is ten times as fast."""
 _NAMES_PER_QUERY = 500
 """Number of steps or places in one query. SQLite allows at least 999 parameters."""
 _MAX_CONFIGURATIONS = 20
@@ -76,7 +76,7 @@ UNKNOWN = Configuration("", "")
 
 
 class StepRecord(Struct, frozen=True):
-    """Last end of a step: its action key, the key document, its result, and the time in Unix seconds."""
+    """Latest outcome of a step: its action key, key document and result, and the time in Unix seconds."""
 
     step: str
     action_key: str
@@ -96,7 +96,7 @@ class OutputRecord(Struct, frozen=True):
     files: Mapping[str, Mapping[str, Any]]
     """The `digest` and the `size` in bytes of each file, by its POSIX path below the output."""
     owners: tuple[Configuration, ...] = ()
-    """The configuration that wrote the output, then those that would have written the same."""
+    """The configuration that wrote the output, then all others that would have written an equal output."""
 
 
 class Memory:
@@ -113,13 +113,13 @@ class Memory:
         return not known
 
     def step(self, step: str) -> StepRecord | None:
-        """Return the last end of a step in this configuration, or None. Raises StoreError."""
+        """Return the latest outcome of a step in this configuration, or None. Raises StoreError."""
         query = f"{_STEPS} WHERE configuration = ? AND step = ?"
         found = self._database.read(query, (self.configuration.ident, step))
         return _step(found[0])[1] if found else None
 
     def previous(self, step: str) -> StepRecord | None:
-        """Return the last end of a step in this configuration, or else in the latest one of the same recipe. Raises StoreError."""
+        """Return the latest outcome of a step in this configuration, else in the recipe's latest configuration. Raises StoreError."""
         query = f"{_STEPS} WHERE step = ? AND recipe = ? ORDER BY configuration != ?, finished DESC LIMIT 1"
         found = self._database.read(query, (step, _ascii(self.configuration.recipe), self.configuration.ident))
         return _step(found[0])[1] if found else None
@@ -133,7 +133,7 @@ class Memory:
         return found
 
     def verified_keys(self, steps: Iterable[str]) -> dict[str, str]:
-        """Return what `keys` returns, from verified rows. Raises StoreError."""
+        """Return the same keys as `keys`, but from verified rows. Raises StoreError."""
         found = dict[str, str]()
         for some, marks in _chunks(steps):
             query = f"{_STEPS} WHERE configuration = ? AND step IN ({marks})"
@@ -153,7 +153,7 @@ class Memory:
         return _step(found[0])[1].result if found else None
 
     def record_steps(self, records: Iterable[StepRecord]) -> None:
-        """Record the ends of steps, replacing earlier ones: all of them, or on failure none. Raises StoreError."""
+        """Record the outcomes of steps, replacing earlier ones: all of them, or on failure none. Raises StoreError."""
         added = [self._row(record) for record in records]
         self._database.change(lambda connection: self._put_steps(connection, added))
 
@@ -181,7 +181,7 @@ class Memory:
         return self._database.query(lambda connection: self._output_at(connection, place))
 
     def outputs_at(self, places: Iterable[str]) -> dict[str, OutputRecord]:
-        """Return what `output` returns for each of the places where it returns an output. Raises StoreError."""
+        """Return the result of `output` for each place that has an output. Raises StoreError."""
         found = dict[str, OutputRecord]()
         for some, marks in _chunks(places):
             found_here = partial(self._outputs_of, query=f"{_OUTPUTS} WHERE place IN ({marks})", places=some)
@@ -189,7 +189,7 @@ class Memory:
         return found
 
     def record_output(self, output: OutputRecord, record: StepRecord, settled: str | None = None) -> None:
-        """Record that this configuration wrote `output`, which then belongs to it alone, and the end of its step.
+        """Record that this configuration wrote `output` and now is its only owner, and record the outcome of its step.
 
         The fact of the workspace named `settled` is forgotten. Raises StoreError.
         """
@@ -204,7 +204,7 @@ class Memory:
         self._database.change(put)
 
     def adopt(self, found: Mapping[str, StepRecord]) -> None:
-        """Record that the outputs at some places are what this configuration would have written, with the ends of their steps.
+        """Record that this configuration would have written equal outputs at some places, and the outcomes of their steps.
 
         A place where something else was written in the meantime is skipped. Raises StoreError.
         """
@@ -280,7 +280,7 @@ class FileMemory:
         self._root = f"{root}{os.sep}"
         self._asked = 0
         self._known: dict[str, tuple[StatKey, str]] | None = None
-        """All entries, once many were requested, without later ones of other processes."""
+        """All entries, once many were requested. Later entries of other processes are missing."""
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
         """Return the latest stat key and digest of the absolute `path`. Raises StoreError."""
@@ -312,7 +312,7 @@ class FileMemory:
 
 
 def list_all_steps(database: Database) -> list[tuple[Configuration, StepRecord]]:
-    """Return the last end of every step in every configuration. Raises StoreError."""
+    """Return the latest outcome of every step in every configuration. Raises StoreError."""
     return [_step(row) for row in database.read(f"{_STEPS} ORDER BY configuration, step")]
 
 
@@ -354,7 +354,7 @@ def _chunks(names: Iterable[str]) -> Iterator[tuple[list[str], str]]:
 
 
 def _with_owner(owners: Sequence[Configuration], owner: Configuration) -> tuple[Configuration, ...]:
-    """Return the owners with one more. Of each recipe only the latest configurations stay, since their number is unbounded."""
+    """Return the owners with one more. Only the latest configurations of each recipe are kept: their number is unbounded."""
     same = [other for other in owners if other.recipe == owner.recipe]
     dropped = same[: max(0, len(same) + 1 - _MAX_CONFIGURATIONS)]
     return (*(other for other in owners if other not in dropped), owner)

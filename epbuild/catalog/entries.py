@@ -63,17 +63,17 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     binary: facts.Binary = field(default_factory=facts.Binary)
     compatibility: facts.Compatibility = field(default_factory=facts.Compatibility)
     start: facts.Start | None = None
-    """None if a first recipe has to be written by hand."""
+    """Content of a first recipe. None if users have to write it by hand."""
     static_shapes: facts.StaticShapes | None = None
-    """None if the EP takes open dimensions, or this was never tried."""
+    """Requirement of static shapes. None if the EP takes open dimensions, or if this was never tried."""
     context_changes: facts.ContextChanges = field(default_factory=facts.ContextChanges)
     node_names: facts.NodeNames | None = None
-    """None if it is unknown whether the EP heeds a prefix for node names, and whether nodes can be renamed."""
+    """Facts about renaming EPContext nodes. None if nothing is known."""
     numbers: facts.Numbers = field(default_factory=facts.Numbers)
     node_log: facts.NodeLogRules | None = None
-    """None if the EP logs nothing about single nodes, or its log is unknown."""
+    """Format of log entries about single nodes. None if there are no such entries, or if their format is unknown."""
     reproducible: facts.Reproducibility | None = None
-    """None if this was never tried."""
+    """Facts about compiling the same inputs again. None if this was never tried."""
 
     metadata: Mapping[str, tuple[facts.Metadata, ...]] = field(default_factory=dict)
     """Known values of the device metadata keys that distinguish the EP's devices."""
@@ -86,7 +86,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     options: Mapping[str, Option] = field(default_factory=dict)
 
     user_file: str | None = None
-    """Name of the user's catalog file. None for an entry of epbuild's own."""
+    """Name of the user's catalog file. None for a built-in entry."""
 
     @cached_property
     def digest(self) -> str:
@@ -157,7 +157,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def binary_target(self, options: Mapping[str, str]) -> str | None:
-        """Return the target that a context binary compiled with these canonical options names, or None if that is unknown."""
+        """Return the target's name in a context binary compiled with these canonical options, or None if it is unknown."""
         option = self.binary.target_option or ""
         rows = self.names[option].rows if option in self.names else ()
         known = {row.canonical: row.facts.get("binary", row.name) for row in rows}
@@ -166,7 +166,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
         return ",".join(name for name in names if name) if names and all(names) else None
 
     def read_compatibility(self, text: str) -> Mapping[str, str] | None:
-        """Return the fields of an `ep_compatibility_info`, with canonical option values. None if the text has another form."""
+        """Return the fields of an `ep_compatibility_info`, with canonical option values. None if the text has the wrong format."""
         match = re.search(self.compatibility.pattern, text) if self.compatibility.pattern else None
         if match is None:
             return None

@@ -18,7 +18,7 @@ def do_options_match(patterns: Mapping[str, str], options: Mapping[str, str]) ->
 
 
 class StaticShapes(Struct, frozen=True):
-    """Requirement of an EP that takes a node only if all sizes are known at compile time."""
+    """Requirement of an EP that only takes nodes whose sizes are all known at compile time."""
 
     why: str
     """Consequence of an open dimension, as a clause."""
@@ -30,7 +30,7 @@ class Driver(Struct, frozen=True):
 
     name: str
     linux: tuple[str, ...] = ()
-    """Globs of files. The version is in the content of files in /proc and /sys, and in the name of others."""
+    """Globs of files. The version is in the content of a file in /proc or /sys, and in the name of any other file."""
     pattern: str = "(?s)(.+)"
     """Regular expression whose first group is the version."""
     windows: str = ""
@@ -126,7 +126,7 @@ class KnownDifference(Struct, frozen=True):
     when: Mapping[str, str] = field(default_factory=dict)
     """Options, each with a regular expression for its canonical value. Empty means every target."""
     by: Literal["timestamp"] | None = None
-    """Only part that differs. None means that anything may."""
+    """The only part that differs. None means that any part may differ."""
 
 
 class Reproducibility(Struct, frozen=True):
@@ -183,7 +183,7 @@ class KnownName(Struct, frozen=True):
     spellings: tuple[str, ...]
     """Other accepted spellings."""
     products: tuple[str, ...]
-    """Names by which people know it, which short forms of a recipe accept."""
+    """Product names, which short forms of a recipe accept."""
     facts: Mapping[str, str]
     """All other columns of the row."""
     origin: str
@@ -225,7 +225,7 @@ class Metadata(Struct, frozen=True):
 
 
 class Limitation(Struct, frozen=True):
-    """Thing that an EP cannot do, where, and why."""
+    """Thing that an EP cannot do, and the conditions and the reason."""
 
     what: str
     why: str
@@ -239,27 +239,27 @@ class Limitation(Struct, frozen=True):
     when: Mapping[str, str] = field(default_factory=dict)
     """Options, each with a regular expression for its canonical value. Empty means any options."""
     during: Literal["compile", "load"] | None = None
-    """Act that shows it. None means both."""
+    """Act that fails because of it. None means both acts."""
     limit_of: Literal["machine", "target", "model"] = "machine"
-    """Thing with the limitation. Another machine, target or model may not have it."""
+    """Scope of the limitation: another machine, target or model may not have it."""
     hint: str | None = None
     """Advice, as sentences."""
     sized_hint: str | None = None
-    """Advice if every input of the model has its sizes. None means `hint`."""
+    """Advice if all input sizes of the model are known. None means `hint`."""
     source_has: Literal["overridable initializers"] | None = None
     """Property of source models that are refused before they are compiled."""
     driver: str | None = None
     """Name of a driver in `host`. The limitation holds on machines without it."""
     stops: bool = False
-    """Whether nothing at all can be compiled where this holds."""
+    """True if nothing can be compiled where the limitation holds."""
 
     def holds(self, platform: str, device: str | None, options: Mapping[str, str]) -> bool:
-        """Return whether it holds on a `sys.platform`, for a type of device (None: any) and canonical options."""
+        """Return whether the limitation holds on a `sys.platform`, for a type of device (None: any) and canonical options."""
         is_here = not self.platforms or platform in self.platforms
         return is_here and self.device in (None, device) and do_options_match(self.when, options)
 
     def shows(self, reported: str, act: Literal["compile", "load"], device: str | None, options: Mapping[str, str]) -> bool:
-        """Return whether it explains the failure of an act on this machine, given the text that the EP reported."""
+        """Return whether the limitation explains the failure of an act on this machine, given the text that the EP reported."""
         return (
             self.symptom is not None
             and self.during in (None, act)
@@ -281,14 +281,14 @@ class Rewrite(Struct, frozen=True):
 
     name: str
     summary: str
-    """What the pattern is, as a noun phrase."""
+    """Description of the pattern, as a noun phrase."""
     nodes: tuple[PatternNode, ...]
     replacement: PatternNode
     origin: str
 
 
 class ContextChanges(Struct, frozen=True):
-    """Changes around EPContext nodes after which an EP still loads and computes right. The defaults hold if this was never measured."""
+    """Changes around EPContext nodes that an EP tolerates. The defaults apply if this was never measured."""
 
     contexts: int | None = None
     """Maximum number of compiled contexts in one model. None means any number."""
@@ -313,21 +313,21 @@ class NodeLogRules(Struct, frozen=True):
 
 
 class Thresholds(Struct, frozen=True):
-    """Threshold of each metric. None means that the metric is measured and not judged."""
+    """Threshold of each metric. None means that the metric is only measured."""
 
     cosine: float | None = None
     """Minimum cosine between an output and its expected value."""
     snr_db: float | None = None
     """Minimum signal-to-noise ratio in dB."""
     top1: float | None = None
-    """Minimum share, from 0 to 1, of rows with their largest number at the right place."""
+    """Minimum share, from 0 to 1, of rows whose largest number is at the expected index."""
     max_abs: float | None = None
     """Maximum difference of one number."""
     max_rel: float | None = None
     """Maximum difference of one number, relative to the output's largest expected magnitude."""
 
     def over(self, other: Thresholds) -> Thresholds:
-        """Return these thresholds, with those of `other` where these are None."""
+        """Return these thresholds, with each None replaced by the threshold of `other`."""
         return replace(other, **{name: value for name in METRICS if (value := getattr(self, name)) is not None})
 
 
@@ -336,19 +336,19 @@ METRICS = Thresholds.__struct_fields__
 
 
 class Numbers(Struct, frozen=True):
-    """Known facts about the numbers of an EP. The defaults hold for an EP that was never measured."""
+    """Known facts about the accuracy of an EP. The defaults apply to an EP that was never measured."""
 
     floats: Thresholds = Thresholds(cosine=0.999, snr_db=20, max_rel=0.1)
     """Thresholds of models that compute with floats."""
     quantised: Thresholds = Thresholds(cosine=0.99, snr_db=15)
     """Thresholds of models that compute with quantized values."""
     smallest: float = 0.0
-    """Magnitude below which numbers have hardly any digits. Differences of outputs that stay below it are not judged."""
+    """Magnitude below which numbers lose precision. Differences of outputs are ignored if all their values are smaller."""
     largest: float | None = None
-    """Largest number of the precision that the EP computes in. None means that of the model."""
+    """Largest number that the EP's compute precision can represent. None means that the EP computes in the model's precision."""
     overflow: str = ""
-    """Advice, as a sentence, if numbers reach a multiple of `largest` and should be smaller."""
+    """Advice, as a sentence, for values that overflow `largest`."""
     far: str = ""
-    """Advice, as a sentence, if numbers are too far from those of the CPU EP."""
+    """Advice, as a sentence, for outputs that differ too much from the outputs of the CPU EP."""
     far_quantised: str = ""
     """Like `far`, for models that compute with quantized values."""

@@ -95,7 +95,7 @@ def get_preparation(kind: str) -> PreparationEntry:
 
 
 def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any], list[OptionFault]]:
-    """Return the valid options of a preparation, with defaults added, and the faults of the others.
+    """Return the valid options of a preparation, with defaults added, and the faults of the invalid options.
 
     `given` is the recipe's value for the kind: a mapping, a value for the option that `short` names, or None.
     """

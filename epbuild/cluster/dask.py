@@ -20,7 +20,7 @@ _NOISY = ("distributed", "tornado", "asyncio")  # asyncio logs tasks of Dask tha
 _INSTALL = "Install it with `pip install 'epbuild[dask]'`."
 
 READERS = ("distributed.client", "distributed.protocol.pickle", "distributed.shuffle._core", "distributed.shuffle._pickle")
-"""Modules of Dask that read pickles by the standard library. All others call these."""
+"""Modules of Dask that call the standard library's `pickle` to load objects. Other modules load objects through them."""
 
 _TRACEBACK = "tblib.pickling_support.unpickle_traceback"
 

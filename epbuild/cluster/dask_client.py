@@ -160,7 +160,7 @@ class DaskExecutor:
         raise BuildError(Problem("EPB534", message, None, _LOGS)) from error
 
     def _hear(self, event: tuple[float, Any]) -> None:
-        """Pass an event of a request on to the thread that waits for it. Called in a thread of Dask's."""
+        """Forward an event to the thread that waits for its request. Called in one of Dask's threads."""
         try:
             name, plain = json.loads(event[1])
             pending = self._pending.get(name)

@@ -35,7 +35,7 @@ _MAX_LINE = 2000
 _running: dict[str, threading.Event] = {}
 _opening = threading.Lock()
 _machines: list[Machine] = []
-"""This machine, after its first use."""
+"""The machine of this process, after its first request; empty before."""
 
 
 def run_request(text: str) -> str:
@@ -64,9 +64,9 @@ def cancel_request(task: str) -> None:
 
 
 def describe_machine(name: str) -> Machine:
-    """Return this machine, by the environment of the process. Raises EpbuildError if nothing could be published.
+    """Return the machine of this process, as environment variables configure it. Raises EpbuildError if it could not publish.
 
-    A remote cache that failed is opened again for the next request: a worker outlives the circuit breakers of a build.
+    If the remote cache failed earlier, it is opened again: a worker must outlive the circuit breakers of one build.
     """
     with _opening:
         if not _machines or _machines[0].remote.is_given_up:

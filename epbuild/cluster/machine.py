@@ -130,7 +130,7 @@ class Machine(Struct, frozen=True):
         return self.abilities.why_not(action) is not None
 
     def _identify(self, request: ActionRequest, cancelled: threading.Event) -> MachineReply:
-        """Publish the records of a toolchain on this machine, which provisions it if it is missing."""
+        """Provision a toolchain on this machine if it is missing, publish its records, and return the reply."""
         asked = parse_toolchain(request, self.store)
         environment = self.toolchains.prepare(
             asked.toolchain, self.root, asked.entries, request.environment, asked.packages, UvListener(cancelled)

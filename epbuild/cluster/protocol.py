@@ -31,7 +31,7 @@ from epbuild.core.units import format_count
 from epbuild.engine.events import Event, Progress, StepOutput
 
 MAX_LOSSES = 2
-"""Machines that may go away while they execute one request. The request is then the likely cause."""
+"""Number of disconnected machines after which a request fails, as the request is the likely cause."""
 _DENIED = "This build sends it no more actions of that toolchain."
 _LOGS = "See the logs of the workers, and the system logs for a lack of memory."
 
@@ -45,7 +45,7 @@ class SchedulerLostError(EnvironmentFailure):
 
 
 class UnofferedError(EnvironmentFailure):
-    """No machine offers what an action needs. Other actions go on."""
+    """No machine offers what an action needs. Other actions continue."""
 
     stops_others = False
 
@@ -102,7 +102,7 @@ def read_reply(text: object) -> MachineReply:
 
 
 class ToolchainDenyList:
-    """Machines that refused actions of a toolchain, and get no more of them from this build. Thread-safe."""
+    """Machines that refused actions of a toolchain. This build sends them no more actions of that toolchain. Thread-safe."""
 
     def __init__(self) -> None:
         self._refusals: dict[str, dict[str, MachineReply]] = {}
@@ -137,7 +137,7 @@ def decode_error(reply: MachineReply) -> EpbuildError:
 
 
 def make_unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: int = 1) -> UnofferedError:
-    """Return the error for a number of `actions` that no machine fits. It names all machines, and what the best one lacks."""
+    """Return the error for a number of `actions` that no machine can run. It names all machines, and what the best one lacks."""
     best = max(offers, key=lambda offer: len(labels & offer.labels), default=None)
     lacking = sorted(labels - best.labels) if best is not None else sorted(labels)
     machines = ", ".join(sorted(offer.machine for offer in offers)) or "no machine is connected"
@@ -147,7 +147,7 @@ def make_unoffered_error(labels: frozenset[str], offers: Sequence[Offer], action
 
 
 def make_lost_action_error(machines: Sequence[str]) -> BuildError:
-    """Return the error for an action whose machines went away. `machines` has the known names."""
+    """Return the error for an action whose machines disconnected. `machines` has the known names."""
     named = f": {', '.join(machines)}" if machines else ""
     message = f"lost: {MAX_LOSSES} machines disconnected while they executed it{named}"
     return BuildError(Problem("EPB534", message, None, _LOGS))
@@ -165,8 +165,8 @@ class RequestExecutor(Protocol):
     def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
         """Execute a request on a machine that the placement allows, and return the reply.
 
-        Raises BuildError (EPB534) after MAX_LOSSES machines went away, SchedulerLostError, UnofferedError, and Cancelled if the build is
-        stopped: the machine stops as well.
+        Raises BuildError (EPB534) after MAX_LOSSES machines disconnected, SchedulerLostError, UnofferedError, and Cancelled if the build
+        is stopped. The machine then stops as well.
         """
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class RequestExecutor(Protocol):
 
 
 class PendingRequest:
-    """Request that a thread waits for. Other threads report its progress, as `step`, and its end."""
+    """Request that a thread waits for. Other threads report its end, and its progress as progress of `step`."""
 
     def __init__(self, step: str, placement: Placement, progress: Progress) -> None:
         self.placement = placement
@@ -182,14 +182,14 @@ class PendingRequest:
         """Set once there is a reply or an error."""
         self.reply: MachineReply | None = None
         self.error: Exception | None = None
-        """Reason for the end without a reply."""
+        """Error that ended the request without a reply."""
         self.machines: dict[str, str] = {}
-        """Names of the machines that began to execute it, by address, in order."""
+        """Names of the machines that began to execute the request, by address, in order."""
         self._step = step
         self._progress = progress
 
     def begin(self, machine: str, address: str) -> None:
-        """Record that a machine begins to execute it. The previous machine has gone away."""
+        """Record that a machine began to execute the request. Any previous machine has disconnected."""
         if address in self.machines:
             return
         previous = list(self.machines.values())
@@ -204,7 +204,7 @@ class PendingRequest:
         self._progress.report(event)
 
     def finish(self, reply: Callable[[], MachineReply]) -> None:
-        """End with the reply that `reply` returns, or the error that it raises."""
+        """End the request with the reply that `reply` returns, or the error that `reply` raises."""
         try:
             self.reply = reply()
             self.changed.set()
@@ -212,7 +212,7 @@ class PendingRequest:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """End with an error, unless it has ended before."""
+        """End the request with an error, unless the request has already ended."""
         if not self.changed.is_set():
             self.error = error
             self.changed.set()

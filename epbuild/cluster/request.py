@@ -58,7 +58,7 @@ class ActionRequest(Struct, frozen=True):
     files: tuple[Blob, ...]
     """All files that it reads."""
     environment: LockedEnvironment | None = None
-    """Locked content of its toolchain; None: the installer chooses versions."""
+    """Locked packages of its toolchain; None if the installer chooses the versions."""
     memory: int = 0
     """Expected memory in bytes."""
     seconds: float = 0.0

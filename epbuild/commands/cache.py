@@ -181,7 +181,7 @@ def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, s
 
 
 class _Origins:
-    """Steps that blobs and records belong to, by the workspaces and by the `lost` records."""
+    """Lookup of the steps that blobs and records belong to, according to workspaces and `lost` records."""
 
     def __init__(self, workspaces: Iterable[Path], lost: Iterable[Mapping[str, Any]]) -> None:
         self._of_keys: dict[str, list[str]] = {}

@@ -22,7 +22,7 @@ from epbuild.survey.orphans import RESULTS, list_output_files
 from epbuild.survey.snapshot import remove_older
 
 LEASE = "upkeep"
-"""Lease of removals and checks, which exclude each other, also across releases."""
+"""Lease that excludes concurrent removals and checks. All releases must use the same name."""
 
 
 class Collection(Struct, frozen=True):

@@ -115,7 +115,7 @@ def push_results(
             results,
             counted.sent_bytes,
             counted.seconds,
-            (*found.plan.warnings, *_other_than_of_steps(warnings)),
+            (*found.plan.warnings, *_select_general_warnings(warnings)),
         )
 
 
@@ -148,7 +148,7 @@ def check_results(request: Request, progress: ByteProgress, cancelled: threading
             results,
             counted.received_bytes,
             counted.seconds,
-            (*found.plan.warnings, *_other_than_of_steps(warnings)),
+            (*found.plan.warnings, *_select_general_warnings(warnings)),
         )
 
 
@@ -169,8 +169,8 @@ def _named(remote: RemoteCache | None) -> RemoteCache:
     return remote
 
 
-def _other_than_of_steps(warnings: Iterable[Problem]) -> list[Problem]:
-    """Return the last warning of each code, without those that the outcomes contain."""
+def _select_general_warnings(warnings: Iterable[Problem]) -> list[Problem]:
+    """Return the last warning of each code, except EPB522: the outcomes contain those warnings."""
     return list({problem.code: problem for problem in warnings if problem.code != "EPB522"}.values())
 
 

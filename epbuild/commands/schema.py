@@ -1,4 +1,4 @@
-"""JSON Schemas for editors. That of recipes knows every option of every EP.
+"""JSON Schemas for editors. The schema of recipes has every option of every EP.
 
 Its additions never refuse more than the catalog does, and allow options that the catalog lacks: `epbuild validate` decides.
 """
@@ -27,7 +27,7 @@ _JUDGING = frozenset({
 
 
 def build_editor_schema(name: str) -> _Schema:
-    """Return one of SCHEMAS. That of recipes includes the catalog. Raises FileNotFoundError for another name."""
+    """Return one of SCHEMAS. The schema of recipes includes the catalog. Raises FileNotFoundError for another name."""
     document = read_schema(name)
     if name == "recipe":
         _enrich(document)

@@ -1,4 +1,4 @@
-"""Missing work of a recipe: jobs of a CI system, and actions for a cluster."""
+"""Outstanding work of a recipe: jobs of a CI system, and actions for a cluster."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Workload(Struct, frozen=True):
 
 
 def list_workloads(request: Request, found: Survey, address: ClusterAddress) -> tuple[Workload, ...]:
-    """Return the missing work by requirements, longest first. Raises EpbuildError if the scheduler cannot be reached."""
+    """Return the outstanding work by requirements, longest first. Raises EpbuildError if the scheduler cannot be reached."""
     executor = DaskExecutor(address, threading.Event())
     try:
         offers = executor.offers()

@@ -27,7 +27,7 @@ class Entries(Struct, frozen=True):
     """Everything but folders, including links to folders and pipes."""
     folders: list[str]
     mounted: list[str]
-    """Folders of other file systems, which are not listed."""
+    """Folders on other file systems. Their content is not listed."""
 
 
 def list_entries(folder: Path) -> Entries:
@@ -122,7 +122,7 @@ def make_hidden_name(name: str, suffix: str) -> str:
 
 
 def parse_hidden_prefix(name: str) -> str | None:
-    """Return the prefix of the name of a temporary entry beside an output, or None for other names."""
+    """Return the prefix of a temporary entry's name, or None if `name` is not the name of a temporary entry."""
     before, mark, _ = name.rpartition(_MARK)
     return f"{before}{mark}" if mark and name.startswith(".") else None
 

@@ -78,7 +78,7 @@ def _read_lines(process: subprocess.Popen[str], lines: list[str], listener: UvLi
 
 
 def quote_report(stderr: str) -> tuple[str, str]:
-    """Return the whole report of a failed uv on one line, and its end as a quotation."""
+    """Return the error report of uv on one line, and its last lines to quote in a message."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith(("Using ", "Resolved "))]
     return " ".join(lines), " ".join(lines[-_SAID_LINES:]) or "nothing"
 

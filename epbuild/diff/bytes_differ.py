@@ -57,11 +57,11 @@ class DifferingBytes(Struct, frozen=True):
     count: int
     """Number of bytes that differ."""
     runs: int = 1
-    """Number of runs of such bytes."""
+    """Number of runs of bytes that differ."""
     old: str | None = None
-    """First such text, size or bytes in the old file."""
+    """First text, size or bytes that differ, in the old file."""
     new: str | None = None
-    """The same of the new file."""
+    """First text, size or bytes that differ, in the new file."""
 
 
 class FileDifference(Struct, frozen=True):
@@ -256,7 +256,7 @@ def _shown(left: bytes, right: bytes) -> tuple[str, str]:
 
 
 def _short_text(payload: Payload, file: BinaryIO) -> str | None:
-    """Read a part that is one short line of text; None for any other."""
+    """Read a part as text. Return None unless it is one short line of printable text."""
     if payload.size > _MAX_TEXT_LENGTH:
         return None
     try:
@@ -267,7 +267,7 @@ def _short_text(payload: Payload, file: BinaryIO) -> str | None:
 
 
 def _chunks(old: Payload, new: Payload, before: BinaryIO, after: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
-    """Read both payloads up to the end of the shorter one, in pieces of at most 1 MiB with their offsets."""
+    """Yield pieces of both payloads with their offset, up to the end of the shorter payload. A piece has at most 1 MiB."""
     size = min(old.size, new.size)
     for at in range(0, size, _CHUNK):
         end = min(at + _CHUNK, size)

@@ -28,9 +28,10 @@ class FileSizes(Struct, frozen=True):
 
 
 class SizeChange(Struct, frozen=True):
-    """File with its old and its new size; None if there is no such file. The name of a model is the one in its manifest.
+    """Change of a file's size. `before` or `after` is None if the file does not exist on that side.
 
-    `artifact` is the folder below the compared paths, if these hold several artifacts.
+    `name` is the file's name, or a model's name from its manifest. `artifact` is the folder below the compared paths
+    if they hold several artifacts.
     """
 
     kind: SizedKind

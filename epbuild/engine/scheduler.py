@@ -29,7 +29,7 @@ class Runnable(Struct, frozen=True):
 
     id: str
     needs: Collection[str] = ()
-    """Ids of the actions to finish first. Those that are not part of the build are finished already."""
+    """Ids of the actions that must finish first. An id that is not part of the build counts as finished."""
     cost: Cost = Cost(0.0, measured=False)
     memory: int = 0
     """Bytes of memory that it uses while it runs."""

@@ -31,7 +31,7 @@ _CHUNK_BYTES = 256 * 1024
 _PROGRESS_SECONDS = 0.1
 
 Open = Callable[[int, str | None], Download]
-"""Opens a remote file for reading: from an offset if it is still of that version, else from its beginning."""
+"""Opener of a remote file: at an offset if the version of the file is unchanged, otherwise at its beginning."""
 
 
 class FetchProgress(Protocol):

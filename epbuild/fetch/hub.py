@@ -24,7 +24,7 @@ class HubFile:
         self._found: tuple[WebFile, str | None] | None = None
 
     def open(self, start: int, version: str | None) -> Download:
-        """Open the file for reading: from `start` if it is still of that version, else from its beginning."""
+        """Open the file at `start` if its version is still `version`, otherwise at its beginning."""
         self._found = self._found or self._find()
         file, sha256 = self._found
         download = file.open(start, version)

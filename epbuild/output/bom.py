@@ -94,7 +94,7 @@ def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], f
 
 
 def describe_base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[str, ...]) -> BomModel:
-    """Return a model that is shipped as it was before compiling; `source` is that of the manifest."""
+    """Return a model that is shipped uncompiled. `source` is the `source` of the manifest."""
     # The manifest has the sizes that it was compiled with, which are not those of the model if the recipe sets sizes.
     known = {} if "sizes" in source else {kind: source.get(kind, ()) for kind in ("inputs", "outputs")}
     return BomModel(name, file, (_source_of(name, source),), refers=refers, **known)

@@ -33,7 +33,7 @@ class Listed(NamedTuple):
 
 
 def read_listed_files(output: Path) -> dict[str, Listed]:
-    """Return the files that an output lists as made by epbuild; none if it lists none.
+    """Return the files that an output's own list says epbuild wrote. Empty if there is no such list.
 
     The paths in a folder are POSIX paths below it, and include the manifest. An archive has one path, its own name.
     """

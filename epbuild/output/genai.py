@@ -85,8 +85,8 @@ class Stage(Struct, frozen=True):
 def build_genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
     """Return the configuration: `base` with the stages as `model.decoder.pipeline`, in the order in which they run.
 
-    The model's type becomes `decoder-pipeline`. Each stage gets the session options that `base` has for the decoder, less its EPs, and its
-    own. Raises GenaiError with all that `check_base` and `check_stages` find.
+    The model's type becomes `decoder-pipeline`. The session options of a stage are its own, and the decoder's in `base`
+    except the EPs. Raises GenaiError with all problems that `check_base` or `check_stages` finds.
     """
     wrong = check_base(base) or check_stages(base, stages)
     if wrong:

@@ -184,7 +184,7 @@ def _list_base_variants(parts: Sequence[PlannedPart]) -> tuple[PackageVariant, .
 def _device(target: PlannedTarget) -> str | None:
     """Return the type of device that the models are for: the one in the recipe, else the first one of the EP.
 
-    ONNX Runtime knows no devices of EPs that are not plugins, and selects no variant of theirs that names one.
+    Return None for an EP that is not a plugin. ONNX Runtime knows no devices of such an EP, and would never select its variant.
     """
     main = target.eps[0]
     if main.entry.kind != "plugin":

@@ -68,7 +68,7 @@ def list_prepared_files(made: Made, store: BlobStore) -> ModelFiles:
 
 
 def describe_preparations(made: Sequence[Made]) -> dict[str, Any]:
-    """Return the manifest entry of a model's preparations: the source of the first, and the work of each in order."""
+    """Return the manifest entry of a model's preparations: the source model, and what each preparation does, in order."""
     if not made:
         return {}
     source = made[0].source

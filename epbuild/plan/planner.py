@@ -112,7 +112,7 @@ class _Work:
     members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)
     """Members without files, by the recipe's member and the target's optimization level. They are shared by up to ten thousand targets."""
     checked: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Problem]] = field(default_factory=dict)
-    """Warnings of checked sources, by the members and the catalog entries of the EPs that they were checked for."""
+    """Warnings from checks of source models. The key identifies the checked members and the catalog entries of the EPs."""
     folders: tuple[Path, ...] = ()
     """Folders in which a new file may match a pattern of a preparation or of a check's inputs."""
 
@@ -247,7 +247,7 @@ class _Work:
                 self._add_emission(index, path, [part], f"{place}/")
 
     def _add_verification(self, sessions: Sequence[SessionGroup], members: Sequence[GroupMember]) -> str | None:
-        """Add the check of a group's numbers for one target. Return its id, or None if there is nothing to check."""
+        """Add the verify step of a group for one target. Return its id, or None if there is nothing to verify."""
         found = plan_verification(sessions, {member.name: member.verify for member in members})
         if found is None:
             return None

@@ -22,7 +22,10 @@ def match_ids(ids: Mapping[str, object], glob: str) -> list[str]:
 
 
 def select_steps(steps: Iterable[Step], selection: Sequence[str], places: Places = NOWHERE) -> tuple[list[Step], list[Problem]]:
-    """Return the steps that match a glob or that these need, as whole actions in the plan's order, and problems of unmatched globs."""
+    """Return the steps that match a glob, all steps that they need, and a problem for each unmatched glob.
+
+    An action is always selected with all of its steps. The order is that of the plan.
+    """
     ordered = list(steps)
     if not selection:
         return ordered, []

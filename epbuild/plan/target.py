@@ -33,7 +33,7 @@ class PlannedEp(Struct, frozen=True):
     device: DeviceChoice
     provider_options: Mapping[str, str]
     files: Mapping[str, OptionFile]
-    """Files that options name, by option. The values of these options are the staged names."""
+    """Files that options refer to, by option. The values in `provider_options` are the staged names of these files."""
     library: Path | None
     """Plugin library to register; None for the library in the EP's package."""
     unkeyed: frozenset[str]

@@ -32,13 +32,13 @@ from epbuild.recipe.patterns import FileFinder
 
 _FORMAT = 1
 _CONTRACT = 3
-"""Incremented when the same runs give other figures."""
+"""Incremented when a change of epbuild changes the figures of equal runs."""
 _AS_COMPILED = ("eps", "session_options", "session_files", "environment", "custom_ops")
-"""Parts of a session group's key document that a run of its compiled models depends on too."""
+"""Parts of a session group's key document that also affect runs of its compiled models."""
 
 
 class CheckedMember(Struct, frozen=True):
-    """Model whose numbers are checked, and the inputs and reference of the check."""
+    """Model to verify, with the inputs and the reference of the check."""
 
     name: str
     session: str
@@ -49,13 +49,13 @@ class CheckedMember(Struct, frozen=True):
     member: Member | None = None
     """Member of the session group; None until `with_inputs` sets it."""
     reference: Literal["source", "prepared"] = "source"
-    """Model that it is compared with. It may change from `source` to `prepared` once the prepared model is known."""
+    """Reference of the comparison. It may change from `source` to `prepared` once the prepared model is known."""
     prepared: str | None = None
     """Id of the preparation whose result its session group compiles; None if there is none."""
 
     @property
     def source(self) -> ModelFiles | None:
-        """Files of the source model that it is compared with; None if they are unknown, or if the reference is the prepared model."""
+        """Files of the source model. None if they are unknown, or if the reference is the prepared model."""
         return self.member.original if self.member is not None and self.reference == "source" else None
 
     @property
@@ -69,23 +69,23 @@ class CheckedMember(Struct, frozen=True):
 
     @property
     def is_gate(self) -> bool:
-        """True if bad numbers fail the step, as the user gave inputs or metrics. On generated inputs alone they are a warning."""
+        """True if inaccurate outputs fail the step, as the user set inputs or metrics. Otherwise they are only a warning."""
         return self.choice.files is not None or self.choice.metrics is not None
 
     @property
     def must_be_judged(self) -> bool:
-        """True if the step fails when this machine cannot judge the numbers."""
+        """True if the step fails when this machine cannot verify the model."""
         return self.choice.unjudged != "emit"
 
     @property
     def must_show_something(self) -> bool:
-        """True if the step fails when the numbers of these inputs prove nothing."""
+        """True if the step fails when a comparison with these inputs is inconclusive."""
         return self.choice.unjudged == "fail" or (self.choice.unjudged is None and self.is_gate)
 
 
 @dataclasses.dataclass(frozen=True)
 class Verification(InTarget):
-    """Check of the numbers of one group's models for one target."""
+    """Verification of one group's models for one target."""
 
     group: str
     target: PlannedTarget
@@ -131,7 +131,7 @@ class Verification(InTarget):
 
     @property
     def numbers(self) -> Numbers:
-        """Facts of the catalog about the numbers of the first EP."""
+        """Facts of the catalog about the accuracy of the first EP."""
         return self.target.eps[0].entry.numbers
 
     def of(self, name: str) -> CheckedMember:
@@ -153,7 +153,7 @@ def make_verification_id(group: str, target: str) -> str:
 
 
 def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, VerifyChoice | None]) -> Verification | None:
-    """Plan the check of a group's session groups for one target. `choices` has the settings by member. None if nothing is checked."""
+    """Plan the verification of a group's session groups for one target, or return None. `choices` has the settings by member."""
     checked = [
         CheckedMember(member.name, session.id, choice, prepared=member.prepared)
         for session in sessions
@@ -167,7 +167,7 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
 
 
 def choose_check(member: Member, own: VerifyChoice | None) -> VerifyChoice | None:
-    """Return the settings of a member's check: its group's, completed by its model's. None if it is not checked."""
+    """Return the `verify` settings of a member: its group's, completed by its model's. None if it is not verified."""
     base = member.model.verify
     choice = overlay_choice(own, base)
     return choice if choice is not None and choice.wanted else None
@@ -216,7 +216,7 @@ def _input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Proble
 
 
 def _unknown_inputs(checked: CheckedMember, header: ModelHeader) -> Iterator[Problem]:
-    """Yield a problem for each range of an input that the model does not have."""
+    """Yield a problem for each range whose input is missing from the model."""
     made, names = checked.made, [value.name for value in header.inputs]
     for name in made.ranges if made is not None else ():
         if name not in names:

@@ -35,7 +35,7 @@ class ListedModels(Struct, frozen=True):
     folders: tuple[Path, ...]
     """Folders in which a new file may match a pattern."""
     is_whole: bool
-    """False if an entry cannot be used. A model that is named elsewhere may be among its files."""
+    """False if an entry is invalid. Models that the recipe refers to elsewhere may then be missing from `entries`."""
 
 
 def read_listed(models: Node, recipe: Path, names: Mapping[str, Scalar], problems: list[Problem]) -> ListedModels | None:

@@ -74,9 +74,9 @@ class LoadedRecipe(Struct, frozen=True):
 
     recipe: Recipe
     raw: MappingNode
-    """All of its files together, as they are."""
+    """Content of all files of the recipe, as written."""
     written: MappingNode
-    """The same with defaults written out."""
+    """Content of all files of the recipe, with defaults added."""
     paths: Mapping[tuple[Position, str], str]
     """Paths relative to the recipe, by the position and the text that each was read from."""
 
@@ -272,7 +272,7 @@ class _Assembler:
                 self._all_targets_known = False
 
     def _matrix_rows(self, path: KeyPath, node: Node, size: int, names: TemplateNames) -> list[MatrixRow]:
-        """Return the rows of a matrix, each a target of `size` values. An invalid matrix has none."""
+        """Return the rows of a matrix; empty if it is invalid. Each row becomes a target of `size` values."""
         axes, is_whole = self._definition(path, node, names)
         rows: list[MatrixRow] = []
         if axes is not None and is_whole:

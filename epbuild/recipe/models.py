@@ -1,4 +1,4 @@
-"""Reader of models, with their preparations and checks of numbers."""
+"""Reader of models, with their preparations and verification settings."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def measure_extent(children: Iterable[Node]) -> tuple[int, int]:
 
 
 def render(value: Scalar) -> str:
-    """Write a scalar as it reads inside a text: booleans as YAML writes them."""
+    """Return a scalar as text for use in a template. Booleans are written as in YAML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -156,7 +156,7 @@ class FileFinder:
         return self._limits.hidden or not name.startswith(".")
 
     def _listed(self, folder: str) -> list[os.DirEntry[str]]:
-        """Return the entries of a folder, the last name first."""
+        """Return the entries of a folder in descending order of their names."""
         found = self._listings.get(folder)
         if found is None:
             try:

@@ -93,7 +93,7 @@ def _validator(part: KeyPath) -> Any:
 
 
 def _conforms(document: object, part: KeyPath) -> bool:
-    """Return whether a part of a recipe conforms to the schema. False may also mean that it is not known."""
+    """Return whether a part of a recipe certainly conforms to the schema. False may also mean that this is unknown."""
     try:
         return _fast_validator(part).is_valid(document)
     except UnicodeEncodeError:  # a surrogate, which a variable of the environment may hold

@@ -232,7 +232,7 @@ def _value(piece: _Name, names: Mapping[str, Scalar], later: Collection[str] = (
 
 
 def escape(text: str) -> str:
-    """Return a text with `${` escaped, so that it has no template."""
+    """Escape `${` in a text, so that the result contains no template."""
     return text.replace("${", "$${")
 
 

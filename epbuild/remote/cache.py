@@ -39,14 +39,14 @@ Warn = Callable[[Problem], None]
 """Reports a warning to the user."""
 
 THREADS = 64
-"""Concurrent look-ups: a request waits for a server, and needs no processor."""
+"""Number of concurrent look-ups. It exceeds the number of CPUs, as look-ups mostly wait for the server."""
 
 RETRY = RetryPolicy(pauses=(0.2, 1.0), max_pause=2.0, retries_timeouts=False)
 """Few retries: a build can do without its remote cache. A server that hangs would hang again."""
 
 BLOB_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=20.0, uploaded=9.0)
 RECORD_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=5.0, uploaded=5.0)
-"""Records are small: a server that takes long to send one hangs."""
+"""Timeouts for records. Records are small, so a server that takes long to send one hangs."""
 
 _SIDES = {
     "read": "This build compiles everything that is not in the store.",
@@ -161,7 +161,7 @@ class RemoteCache:
         return found
 
     def look_up_all(self, kind: RecordKind, keys: Iterable[str]) -> Mapping[str, LookUp]:
-        """Look up several keys concurrently. Raises Cancelled."""
+        """Look up several keys concurrently, and return the result for each key. Raises Cancelled."""
         wanted = list(dict.fromkeys(keys))
         if len(wanted) < 2:
             return {key: self.look_up(kind, key) for key in wanted}

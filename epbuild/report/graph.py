@@ -76,7 +76,7 @@ def format_tooltip(node: GraphNode) -> tuple[str, ...]:
 
 
 def shorten_name(text: str) -> str:
-    """Return a printable name, without its middle if it is long."""
+    """Return a printable name, with the middle of a long name replaced by `...`."""
     text = escape_controls(text)
     half = (_MAX_NAME - 3) // 2
     return text if len(text) <= _MAX_NAME else f"{text[:half]}...{text[-half:]}"

@@ -69,7 +69,7 @@ class Variant:
     models: Mapping[str, Path]
     """EPContext models by name, in the order of the group."""
     compatibility: Mapping[str, tuple[str, ...]]
-    """Compatibility strings in the models, by EP. From its own, an EP judges whether the models fit a device."""
+    """Compatibility strings in the models, by EP. Each EP uses its strings to decide whether the models fit a device."""
     files: tuple[Path, ...] = ()
     """Files that the models refer to and need: context binaries and external data."""
     custom_ops: tuple[CustomOps, ...] = ()

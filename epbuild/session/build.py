@@ -191,7 +191,7 @@ class Actions:
                 self.skip(ident)
 
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
-        """Report the coverage of new models, or of every model, and what sharing saves, and return the totals."""
+        """Report the coverage of new models (or of every model) and the bytes saved by sharing. Return the totals."""
         new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
         for event in (*find_covered_models(self._plan, self._results, self._failures, new), *self._savings()):
             self._progress.report(event)

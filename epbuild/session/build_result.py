@@ -28,7 +28,7 @@ class BuildResult(Struct, frozen=True):
     outcomes: Mapping[str, Outcome]
     """Outcomes of the requested steps, and of the steps that they need, by id."""
     failures: Mapping[str, tuple[Problem, ...]]
-    """Reasons of failed steps by id, including those that may fail."""
+    """Reasons for the failure of steps, by id. Steps that are allowed to fail are included."""
     warnings: tuple[Problem, ...]
     finished: RunFinished
     """Counts, and the exit code of the command line."""

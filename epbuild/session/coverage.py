@@ -95,7 +95,7 @@ def _accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | N
 
 
 def find_worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Return the worst figures of rows that have one for each output; None if there are none."""
+    """Return the worst value of each figure over the rows of all outputs, or None if there are no values."""
     found: dict[str, list[float]] = {name: [] for name in _FIGURES}
     for row in rows:
         for name, values in found.items():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from epbuild.verify.fallback import Outside
 
 _INTERVAL = 1.0
-"""Seconds before the first event about hashing, and between two of them."""
+"""Seconds before the first event about hashing, and between such events."""
 Coverage = Literal["whole", "partial", "failed verify", "failed", "not built"]
 """`whole`, `partial` and `failed`: the EPs of a target took all nodes of a model, some or none.
 
@@ -152,7 +152,7 @@ class ToolchainFailed(Event, frozen=True):
 
 
 class ToolchainLocked(Event, frozen=True):
-    """A toolchain is resolved for locking: so many packages for each of these platforms."""
+    """A toolchain is resolved for locking, with a number of packages for each platform."""
 
     toolchain: str
     platforms: tuple[str, ...]
@@ -213,7 +213,7 @@ class RemoteCacheUsed(Event, frozen=True):
 
 
 class OutputRemoved(Event, frozen=True):
-    """An orphaned output was removed, `files` files of it. Files that epbuild did not write as they are were kept."""
+    """`files` files of an orphaned output were removed. Files that users added or changed were kept."""
 
     step: str
     """Id of the former emit step."""
@@ -222,9 +222,9 @@ class OutputRemoved(Event, frozen=True):
     files: int
     """Number of files that were removed."""
     changed: tuple[str, ...] = ()
-    """Kept, since they were changed."""
+    """Files that were kept, since they had been changed."""
     foreign: tuple[str, ...] = ()
-    """Kept, since epbuild did not make them."""
+    """Files that were kept, since epbuild had not written them."""
     size: int = 0
     """Bytes that were removed."""
 

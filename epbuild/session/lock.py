@@ -43,7 +43,7 @@ class HeldLock(Struct, frozen=True):
     environments: Mapping[str, LockedEnvironment] = field(default_factory=dict)
     """Toolchains of the plan that the lock fits, as locked for this platform."""
     elsewhere: Mapping[str, Mapping[str, LockedEnvironment]] = field(default_factory=dict)
-    """The same toolchains as locked for other platforms, if epbuild provisions them."""
+    """These toolchains, as locked for other platforms. Toolchains that epbuild does not provision are left out."""
     warnings: tuple[Problem, ...] = ()
 
     def deviations(self, plan: Plan, environments: Mapping[str, Environment], digests: Digests) -> tuple[Problem, ...]:

@@ -71,7 +71,7 @@ def find_misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
 
 
 def collect_catalog_facts(recipe: Recipe) -> dict[str, str]:
-    """Return the locked facts of the catalog: a revision for each EP of the recipe's targets in its packaging, and that of session keys.
+    """Return the locked facts of the catalog: a revision for each EP of the recipe's targets in its packaging, and one for session keys.
 
     Raises BadCatalog and OSError for a catalog file of the user's own, KeyError for an unknown EP.
     """

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from epbuild.fetch.models import Pins, RemoteModel
 
 _REPORT_SECONDS = 0.2
-"""Seconds between two reports of how much of a model has been fetched."""
+"""Interval of progress reports while a model is fetched."""
 
 
 class ReadVariables(Mapping[str, str]):
@@ -160,7 +160,7 @@ class RemoteModels(Struct, frozen=True):
     """True if a model fetched earlier is used only when it came from a wheel with a locked SHA-256."""
 
     fetcher: ModelFetcher | None = None
-    """Fetcher of models. None: that of epbuild."""
+    """Fetcher of models. None means the built-in fetcher."""
 
     def known(self, model: ModelSpec) -> Path | None:
         """Return the path of a model that was fetched before and still exists. Contacts no machine."""

@@ -111,9 +111,9 @@ class RemoteMachines:
         return Problem("EPB540", message, None, "Install the same release on all machines.")
 
     def runs(self, action: Action) -> bool:
-        """Return whether other machines run an action: one offers what it needs, or this machine cannot run it.
+        """Return whether an action runs on other machines: if one of them offers what it needs, or if this machine cannot run it.
 
-        The decision is made once.
+        The decision for an action is made once.
         """
         with self._decision_lock:
             if action.id not in self._decisions:

@@ -74,7 +74,7 @@ class Session:
     begin: float
     """Time when the session was opened, as `time.monotonic` returns it."""
     began: Moment | None
-    """The same, as `snapshot.clock` returns it. None if nothing is built, or there was no workspace yet."""
+    """Time when the session was opened, by `snapshot.clock`. None if nothing is built, or if there was no workspace yet."""
     refused: list[Problem] | None
     """Warnings about the remote cache that belong to the plan. None: they were reported."""
 

@@ -66,8 +66,8 @@ class ActionEnd(NamedTuple):
 def find_last_outputs(plan: Plan, surveyor: Surveyor) -> dict[str, OutputRecord]:
     """Return the record of the last output at the path of each emission, by the id of the emission.
 
-    The records are read once for a snapshot, as another recipe's build may write to a path at any moment. If it does so later, the files do
-    not have the digests in these records.
+    The records are read once for a snapshot, as another recipe's build may write to a path at any moment.
+    Files that such a build writes later do not match the digests in these records.
     """
     emissions = [action for action in plan.actions.values() if isinstance(action, Emission)]
     places = {emission.id: surveyor.outputs.place(emission.path) for emission in emissions}

@@ -16,7 +16,7 @@ _BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orde
 
 
 def get_cost_name(action: str, memory: Memory) -> str:
-    """Return the name under which a workspace stores the cost of an action. Actions of two recipes may have one id, but not one name."""
+    """Return the name under which a workspace stores the cost of an action. Unlike the id, it is unique among recipes."""
     return get_action_name(action, memory.configuration.recipe)
 
 

@@ -69,13 +69,13 @@ class Snapshot:
     links: Sequence[tuple[str, str]]
     """Links on the way to the files, with their targets."""
     view: tuple[str, str]
-    """As `describe_view` returns it."""
+    """Result of `describe_view`."""
     drivers: Sequence[tuple[Any, str]]
     """Drivers that an EP's output may depend on, as `read_driver_version` takes them, with their versions."""
     lock: str
     """`held` if everything was as in the recipe's lock, `doubted` if not, `none` without a lock."""
     warnings: Sequence[Mapping[str, Any]]
-    """`ProblemRecord`s as mappings: without warnings, no class is imported for them."""
+    """Warnings as mappings of `ProblemRecord` fields. The class is only imported if there are warnings."""
     defaults: Mapping[str, Any]
     """`Defaults` of the recipe as a mapping."""
     name: str
@@ -83,7 +83,7 @@ class Snapshot:
     count: int
     """Number of steps."""
     is_current: bool
-    """True if all steps were current. If not, only the files are of use, to watch them."""
+    """True if all steps were current. If not, the snapshot only serves to watch the files."""
     fresh: Sequence[int]
     """Numbers of the files whose times could not be trusted."""
     files: list[Stat]
@@ -99,7 +99,7 @@ class Snapshot:
         vars(self).update(content)
 
     def has_same_surroundings(self, recipe: str) -> bool:
-        """Return whether program, machine, workspace, environment and links are as they were. Raises OSError."""
+        """Return whether program, machine, workspace, environment and links are unchanged. Raises OSError."""
         return (
             self.identity == describe_identity(recipe)
             and all(_is_as_before(name, value) for name, value in self.environment)
@@ -109,16 +109,16 @@ class Snapshot:
         )
 
     def write(self, place: str) -> None:
-        """Write the snapshot to a file. If that fails there is none: it only saves time."""
+        """Write the snapshot to a file. A failed write is ignored, as a snapshot only saves time."""
         write_own(place, marshal.dumps(vars(self)))
 
     def step_rows(self) -> list[tuple[Any, ...]]:
-        """Return the steps as `steps` has them."""
+        """Return the unmarshalled rows of `steps`."""
         found: list[tuple[Any, ...]] = marshal.loads(self.steps)  # noqa: S302
         return found
 
     def doubted(self) -> set[int]:
-        """Return the numbers of the files whose stat differs, or could not be trusted."""
+        """Return the numbers of the files whose stat has changed or could not be trusted."""
         lstat, windows = os.lstat, is_windows()
         found = set(self.fresh)
         for number, (path, size, mtime_ns, ctime_ns, inode) in enumerate(self.files):
@@ -138,7 +138,7 @@ class Snapshot:
         return found
 
     def accept(self, numbers: set[int], moment: Moment | None) -> bool:
-        """Return whether files have the content that they had; their stats are updated, as of `moment`. Raises `_UNREADABLE`."""
+        """Return whether the content of files is unchanged, and update their stats, as of `moment`. Raises `_UNREADABLE`."""
         digests = marshal.loads(self.digests) if numbers else ()  # noqa: S302
         left, fresh = _MAX_HASHED_BYTES, []
         for number in sorted(numbers):
@@ -238,7 +238,7 @@ def read_clock(recipe: str) -> Moment | None:
 
 
 def is_settled(seen: os.stat_result, ctime_ns: int, moment: Moment) -> bool:
-    """Return whether any write to a file after `moment` must change its times, which are those of `seen`."""
+    """Return whether any write to a file after `moment` must change the times in its stat `seen`."""
     moment_ns, device = moment
     fine = seen.st_dev == device and ctime_ns % _FINE_UNIT_NS
     return max(seen.st_mtime_ns, ctime_ns) < moment_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS)
@@ -288,7 +288,7 @@ def get_memo_path(recipe: str, settings: Sequence[str]) -> str | None:
 
 
 def list_snapshots(recipe: str, root: str | None = None) -> list[str]:
-    """Return the files of all snapshots of a recipe, in this user's cache or in that at `root`."""
+    """Return the files of all snapshots of a recipe, in this user's cache or in the cache at `root`."""
     folder = os.path.join(root or find_cache_root() or "", _FOLDER)  # noqa: PTH118
     beginning = f"{_name(os.path.realpath(recipe))}-"
     try:
@@ -299,7 +299,7 @@ def list_snapshots(recipe: str, root: str | None = None) -> list[str]:
 
 
 def forget(recipe: str) -> None:
-    """Remove all snapshots of a recipe. One that cannot be removed stays, and is no less right."""
+    """Remove all snapshots of a recipe. A snapshot that cannot be removed stays, and remains valid."""
     for place in list_snapshots(recipe):
         try:
             os.unlink(place)  # noqa: PTH108

@@ -350,7 +350,7 @@ class Surveyor:
         return ActionStatus("restorable", reasons or (elsewhere,), key, document)
 
     def _add_kept_files(self, emission: Emission, status: ActionStatus) -> ActionStatus:
-        """Return the status of an emission with reasons that name the files a build will keep, as users have changed them."""
+        """Return the status of an emission, with a reason for each file that users changed and a build will therefore keep."""
         if status.state == "current" or not (emission.is_file or emission.path.exists()):
             return status  # a folder that does not exist has no changed files
         changed = self.written(emission, self.outputs.last(emission.path)).changed(emission.path)

@@ -116,7 +116,7 @@ class Toolchains:
         return find_interpreter(get_environment_folder(_requirements(toolchain, locked), self.home)) is not None
 
     def place(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> Path:
-        """Return a file that exists as soon as the environment is complete."""
+        """Return the path of a file that exists once the environment is complete."""
         if toolchain.interpreter is not None:
             return _existing(toolchain, base)
         return complete_file(get_environment_folder(_requirements(toolchain, locked), self.home))
@@ -253,7 +253,7 @@ class ProvisionedToolchain(Struct, frozen=True):
         return not {read_requirement(package).distribution for package in self.packages}.isdisjoint(entry.distributions)
 
     def environment(self, entries: Sequence[EpEntry]) -> Environment | None:
-        """Return the environment, for these EPs. None if its interpreter no longer runs."""
+        """Return this environment with a fingerprint for these EPs, or None if its interpreter no longer runs."""
         interpreter, memory = find_interpreter(self.folder), self.folder / "fingerprint.json"
         if interpreter is None:
             return None

@@ -117,7 +117,7 @@ class Execution:
 
 
 class Workplace(Protocol):
-    """Opener of further executions for an action."""
+    """Protocol for opening more executions for an action."""
 
     def open(self, name: str) -> AbstractContextManager[Execution]:
         """Open an execution with a staging directory and a log of that name."""

@@ -58,7 +58,7 @@ def decode_lock(content: bytes) -> str:
 
 
 def render(lock: Lock) -> str:
-    """Return the text of a lock: the same for equal locks."""
+    """Return the text of a lock. Equal locks have equal texts."""
     return (
         "\n".join([_COMMENT, format_toml_line(_HEAD, FORMAT), *sorted(format_toml_line(*fact) for fact in _facts(lock))]) + "\n"
     )
@@ -248,5 +248,5 @@ def format_toml_line(key: Iterable[str], value: object) -> str:
 
 
 def format_toml_value(value: object) -> str:
-    """Return a text, a number, a truth value or a list of these as TOML, which is JSON except for the escaped DEL."""
+    """Return a string, a number, a boolean or a list of these as TOML. Such TOML is JSON with DEL escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -37,7 +37,7 @@ def is_touched(path: str, before: Mapping[str, FileState | None], now: Mapping[s
     """Return whether the file was written or temporarily replaced between two states of the file and its folder.
 
     Installers share equal files of several environments by hard links. Adding or removing such a link elsewhere changes the file's
-    number of links and its ctime, and nothing of its folder.
+    link count and ctime, but not the file's folder.
     """
     old, new = before.get(path), now.get(path)
     if old is None or new is None or old[:2] != new[:2] or old.inode != new.inode:

@@ -79,7 +79,7 @@ def describe_host(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
 
 
 def read_drivers(entries: Iterable[EpEntry]) -> Mapping[Any, str]:
-    """Return the version of each driver that outputs of these EPs may depend on, by how it is read."""
+    """Return the version of each driver that outputs of these EPs may depend on, by arguments of `read_driver_version`."""
     return {driver.plain: _version(driver) for entry in entries if entry.output_depends_on_host for driver in entry.host.drivers}
 
 

@@ -76,7 +76,7 @@ def complete_file(folder: Path) -> Path:
 
 
 def get_installed_file(folder: Path) -> Path:
-    """Return the path of the list of files that were installed from a lock into the environment in a folder."""
+    """Return the path of the list of locked files that were installed in an environment's folder."""
     return folder / "installed.json"
 
 

@@ -22,7 +22,7 @@ def get_pylock_name(toolchain: str) -> str:
 
 
 def format_pylock(toolchain: LockedToolchain) -> str | None:
-    """Return the text of the file, or None if all environments exist already, as the files of their packages are unknown.
+    """Return the text of the file, or None if no environment was locked with the files of its packages.
 
     A package with different versions on different platforms has an entry for each version.
     """

@@ -48,7 +48,7 @@ _EVENTS = {event: defstruct(event, fields.items(), bases=(_Report,), kw_only=Tru
 
 
 def read_report(line: bytes) -> dict[str, Any] | None:
-    """Return the report in a line, or None for other output, such as that of a package while Python starts. Raises BadReport."""
+    """Return the report in a line, or None for other output, such as a package's output at Python startup. Raises BadReport."""
     try:
         report = json.loads(line)
     except (ValueError, RecursionError):

@@ -109,7 +109,7 @@ class DeadlineConnection(HTTPConnection):
         return response
 
     def response_class(self, sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
-        """Return the next answer of the server, or of the proxy in front of it."""
+        """Return the next response of the server or its proxy. It is read under a deadline and can be cancelled."""
         self.line = AnswerReader(sock, self.cancelled, self.timeouts.uploaded if self.uploaded else self.timeouts.answer)
         self.uploaded = False
         return http.client.HTTPResponse(self.line, *args, **options)  # type: ignore[arg-type]

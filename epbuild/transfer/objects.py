@@ -73,13 +73,13 @@ class Timeouts(Struct, frozen=True):
 
     connect: float = 30.0
     answer: float = 30.0
-    """For a whole answer: all of its header, and its body unless the caller reads that in pieces."""
+    """Timeout for a whole response: its header, and its body unless the caller reads the body in pieces."""
     idle: float = 30.0
-    """For the next piece of a body, in either direction."""
+    """Timeout for the next piece of a request or response body."""
     uploaded: float = 300.0
-    """For a whole answer to an upload: some servers copy the upload before they answer."""
+    """Timeout for a whole response to an upload. Some servers copy the upload before they respond."""
     speed: Speed = Speed(60.0, 10e3)
-    """Least speed of a large body, in either direction."""
+    """Minimum speed of a large request or response body."""
 
 
 class SpeedMeter:
@@ -143,7 +143,7 @@ class ObjectStore(Protocol):
     """Objects by path. They appear whole or not at all. Any number of threads may use one store; each method raises TransferError."""
 
     def get(self, path: str, start: int = 0, version: str | None = None) -> Download:
-        """Open an object for reading: from `start` if it is still of that version, else from its beginning.
+        """Open an object at `start` if its version is still `version`, otherwise at its beginning.
 
         Raises MissingObjectError.
         """

@@ -26,7 +26,7 @@ class RetryPolicy(Struct, frozen=True):
     retries_timeouts: bool = True
 
     def call(self, work: Callable[[], T], wait: Callable[[float], None], has_progressed: Callable[[], bool] = lambda: False) -> T:
-        """Call `work`, again after each temporary failure, and return its result. Progress restarts the pauses from the first.
+        """Call `work`, retry it after temporary failures, and return its result. After progress, the pauses start over.
 
         Raises the TransferError of the last attempt, and what `wait` raises.
         """

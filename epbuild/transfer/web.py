@@ -30,7 +30,7 @@ class WebFile(Struct, frozen=True):
     access_hint: str = "Check that this user may read it."
 
     def open(self, start: int = 0, version: str | None = None) -> Download:
-        """Open the file for reading: from `start` if it is still of that version, else from its beginning."""
+        """Open the file at `start` if its version is still `version`, otherwise at its beginning."""
         resumes = start > 0 and version is not None
         headers = {"Range": f"bytes={start}-", "If-Range": str(version)} if resumes else {}
         response = self._request("GET", headers)

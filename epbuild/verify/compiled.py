@@ -44,7 +44,7 @@ class Expected(Struct, frozen=True):
 
 
 class CompiledModel(Struct, frozen=True):
-    """EPContext model that passed, with the files that it needs beside it."""
+    """EPContext model that passed the checks, with the files that it refers to."""
 
     member: str
     file: str

@@ -74,7 +74,7 @@ def _rank(counts: Counter[Any]) -> dict[Any, int]:
 
 
 def _sentence_of(named: Sequence[tuple[int, str]], total: int, others: str, between: str = ", ") -> str:
-    """List the first few counts, and the sum of the others; `others` is a format for their number of kinds."""
+    """List the first few counts, and the sum of the rest. `others` is a format string for the number of the remaining kinds."""
     if len(named) <= _MAX_SHOWN:
         *most, last = [text for _, text in named] or [""]
         return f"{between.join(most)} and {last}" if most and between == ", " else between.join([*most, last])

@@ -42,7 +42,7 @@ class Finding(Struct, frozen=True):
     """The EPB6xx code of the fault."""
     hint: str | None = None
     figures: tuple[Mapping[str, Any], ...] = ()
-    """Metrics of each output of a model that was run, and the kind of its inputs."""
+    """Metrics and kind of inputs of each output, if the model was run."""
 
 
 def make_failed(check: str, subject: str, flaw: Flaw) -> Finding:

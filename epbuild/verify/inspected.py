@@ -127,7 +127,7 @@ class SharedFile(TypedDict):
     file: str
     """Path of the file."""
     size: int
-    """Its bytes."""
+    """Size of the file in bytes."""
     models: list[str]
     """Models that refer to it."""
     saved: int

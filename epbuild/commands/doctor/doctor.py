@@ -58,7 +58,7 @@ class Diagnoses(Struct, frozen=True):
 
 
 HealthListener = Callable[[HealthCheck], None]
-"""Receiver of each check, in order, as soon as it is known."""
+"""Receiver of the result of each check, in order, as soon as it is known."""
 
 
 def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:

@@ -1,4 +1,4 @@
-"""Health of folders that epbuild writes to: rights, space, links, lengths."""
+"""Health of folders that epbuild writes to: permissions, space, links, lengths."""
 
 from __future__ import annotations
 

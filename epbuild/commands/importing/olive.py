@@ -1,6 +1,6 @@
 """Configurations of Microsoft Olive.
 
-The pass EPContextBinaryGenerator compiles. Sources:
+EPContextBinaryGenerator is the pass that compiles. Sources:
 olive/workflows/run/config.py and olive/passes/onnx/context_binary.py (commit ee6f40fbefcc).
 """
 

@@ -1,7 +1,7 @@
 """Command lines of ONNX Runtime's `ep_weight_sharing_ctx_gen`.
 
-As its parser reads them (onnxruntime/test/ep_weight_sharing_ctx_gen/command_args_parser.cc, commit 4448f6b7e7ac): options before the
-models, values after a blank or at once, pairs as `key|value` with blanks between them.
+The syntax follows the tool's parser (onnxruntime/test/ep_weight_sharing_ctx_gen/command_args_parser.cc, commit 4448f6b7e7ac).
+Options precede the models. A space between an option and its value is optional. Pairs are `key|value`, separated by spaces.
 """
 
 from __future__ import annotations

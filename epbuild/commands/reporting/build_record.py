@@ -45,7 +45,7 @@ class ReportedError(Struct, frozen=True):
     message: str
     """What is wrong."""
     reason: str | None
-    """Reason alone: what the EP logged, or why it failed."""
+    """Reason without the rest of the message: the EP's log, or the cause of the failure."""
     hint: str | None
     """What to do."""
     step: str | None
@@ -138,7 +138,7 @@ class StepRun(Struct, frozen=True):
     because: tuple[str, ...]
     """Reasons to run it."""
     key: str | None
-    """Action key, if it was known beforehand."""
+    """Action key, if it was known before the build."""
     size: int | None
     memory: int | None
     errors: tuple[ReportedError, ...]

@@ -116,13 +116,13 @@ class ReportedAgainst(Struct, frozen=True):
     kind: Literal["report", "outputs"]
     """Kind of the other side."""
     recipe: str
-    """Name of its recipe."""
+    """Name of the other side's recipe."""
     made_at: str | None
-    """Time of the other report."""
+    """Time when the other report was made."""
     epbuild: str | None
-    """Version of epbuild that wrote it."""
+    """Version of epbuild that wrote the other side."""
     build_seconds: float | None
-    """Duration of its last build."""
+    """Duration of the other side's last build."""
     models: tuple[ModelChange, ...]
     """Models that differ."""
     outputs: tuple[OutputChange, ...]

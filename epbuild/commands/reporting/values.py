@@ -43,7 +43,7 @@ class ReportedStep(Struct, frozen=True):
     target: str | None
     """Target; null if the step serves several."""
     needs: tuple[str, ...]
-    """Ids of the steps that must end before."""
+    """Ids of the steps that must finish first."""
     state: StepState
     """Current state."""
     remote: bool
@@ -79,7 +79,7 @@ class ReportedStep(Struct, frozen=True):
     origin: Origin | None
     """Source of a restored result; null for the store."""
     errors: tuple[ReportedError, ...]
-    """Reasons of its last failure, if no input has changed since."""
+    """Reasons for its last failure, if no input has changed since."""
 
 
 class ReportedBuild(Struct, frozen=True):

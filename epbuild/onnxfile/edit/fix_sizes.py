@@ -135,7 +135,7 @@ class _Sizes(Struct, frozen=True):
                 yield Splice((*path, dim), dim.end, dim.end, _encoded_size(new))
 
     def _declared_size(self, dim: Field) -> Dimension:
-        """Return the size as it is written, also below 0."""
+        """Return the size as written in the file, even if it is negative."""
         declared: Dimension = None
         for field in self._wire.message(dim, _DIM_SIZE):
             declared = read_integer(field) if field.number == proto.DIMENSION_VALUE else self._wire.text(field)

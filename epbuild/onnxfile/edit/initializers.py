@@ -138,7 +138,7 @@ def _move(weights: _WeightsFile, model: BinaryIO, *, folder: Path, data: Mapping
 
 
 def _tensors(wire: WireReader) -> Iterator[_TensorPath]:
-    """Yield each tensor of a model. A header does not have them: their paths take too much memory in a hostile file."""
+    """Yield the path of each tensor of a model. Headers do not store them: a hostile file could exhaust memory."""
     for field in wire.fields(0, wire.size, frozenset({proto.MODEL_GRAPH, proto.MODEL_FUNCTIONS})):
         if field.number == proto.MODEL_GRAPH:
             yield from _tensors_of_graph(wire, (field,))

@@ -1,4 +1,4 @@
-"""Context binaries and external data beside a merged model, under free names."""
+"""Context binaries and external data beside a merged model, under unique names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stage_files(
 
 
 class _FreeNames:
-    """Names of the files beside the merged model `destination`. Equal contents share a name; different contents never do.
+    """Names of the files beside the merged model `destination`. Files share a name exactly if their contents are equal.
 
     A file is read only if another file of its size has the same name, and only once.
     """
@@ -87,7 +87,7 @@ class _FreeNames:
         return name
 
     def _tried_name(self, reference: str, size: int, file: Path) -> str | None:
-        """Return the tried name whose file has the content of `file`."""
+        """Return the name, among those already tried, whose file has the same content as `file`, or None."""
         unread = self._unread.pop((reference, size), [])
         taken = self._taken.setdefault((reference, size), {})
         if len(unread) == 1 and unread[0][0] == file and not taken:

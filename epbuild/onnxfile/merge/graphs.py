@@ -15,7 +15,7 @@ from epbuild.core.digest import hash_bytes
 from epbuild.onnxfile.read.epcontext import DOMAIN, OP_TYPE
 
 _IDENTITIES = frozenset({"Identity", "Dropout"})
-"""Operators whose first output equals their first input in a session that infers."""
+"""Operators whose first output equals their first input during inference."""
 
 
 def is_context(node: Any) -> bool:

@@ -43,7 +43,7 @@ class StepView(View, frozen=True, kw_only=True):
     key: str | None
     """Action key; null if it is not known yet."""
     needs: tuple[str, ...]
-    """Ids of the steps that must end before."""
+    """Ids of the steps that must finish first."""
     outputs: tuple[str, ...]
     """Paths of the files that the step emits."""
     device: str | UnsetType = UNSET

@@ -25,7 +25,7 @@ class SumView(View, frozen=True, kw_only=True):
     count: int = 0
     """Number of entries."""
     bytes: int = 0
-    """Their size."""
+    """Total size of the entries."""
 
 
 class ToolchainsView(View, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class ToolchainsView(View, frozen=True, kw_only=True):
     count: int
     """Number of environments."""
     bytes: int
-    """Their size."""
+    """Total size of the environments."""
 
 
 class CacheStatsDocument(Document, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class RemovedView(View, frozen=True, kw_only=True):
     name: str
     """Name of the entry: a digest or a key."""
     bytes: int
-    """Its size."""
+    """Size of the entry."""
     reason: Reason
     """Reason of the removal."""
 

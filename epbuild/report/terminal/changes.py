@@ -228,7 +228,7 @@ def _saving(found: Iterable[SharingSaved]) -> tuple[str, str, str, str]:
 
 
 def _limited_rows(found: Sequence[SizeChange], max_rows: int, others: str) -> list[_Row]:
-    """Return the first rows, and the sum of the others as one more. A single other row is kept as it is."""
+    """Return the first rows, and one row with the sum of the rest. If the rest is a single row, return that row instead."""
     count = len(found) if len(found) == max_rows + 1 else max_rows
     rows: list[_Row] = [(item.name, *item.cells) for item in found[:count]]
     if rest := found[count:]:

@@ -51,7 +51,7 @@ class CoverageList:
             self.rows.append(event)
 
     def lines(self, shown: frozenset[str] = frozenset()) -> list[str]:
-        """Return the table if there are several models. Reasons of `shown` steps are left out."""
+        """Return the table if there are several models. Reasons for `shown` steps are omitted."""
         return [*format_coverage(self.rows, shown), ""] if len(self.rows) > 1 else []
 
 
@@ -96,7 +96,7 @@ def format_coverage(
 
 
 def format_coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
-    """Return the table for Markdown. Reasons of `shown` steps are left out."""
+    """Return the table for Markdown. Reasons for `shown` steps are omitted."""
     has_accuracy = any(row.accuracy is not None for row in rows)
     columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if has_accuracy else []), "fallback nodes")
     cells = []

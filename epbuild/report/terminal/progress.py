@@ -151,16 +151,16 @@ class _BuildLines(Listener):
         """Show the progress of the count."""
 
     def _show(self, name: str, text: str) -> None:
-        """Show running work."""
+        """Show a line about running work."""
 
     def _drop(self, name: str) -> None:
-        """Remove work that ended."""
+        """Remove the line about work that ended."""
 
     def _print(self, text: str) -> None:
         """Print a permanent line."""
 
     def _close(self) -> None:
-        """Remove all running work."""
+        """Remove the lines of all running work."""
 
 
 class PlainLines(_BuildLines):

@@ -114,7 +114,7 @@ class _VerificationRun:
             self._record(result)
 
     def _subject(self, checked: CheckedMember, built: Made, compiled: Path) -> Subject | None:
-        """Return the source and the inputs for a comparison of a member. If no inputs can be made, note it and return None."""
+        """Return the source and the inputs for comparing a member. If no inputs can be generated, record why and return None."""
         member = built.group.member(checked.name)
         try:
             compiled_from = member.compiled_files
@@ -171,7 +171,7 @@ class _VerificationRun:
             ]
 
     def _record_source_failure(self, name: str, failure: LoadFailure) -> None:
-        """Note that the source does not accept generated inputs. Raises BuildError if the inputs were given, or anything else failed."""
+        """Record that the source rejects generated inputs. Raises BuildError if inputs were given, or for any other failure."""
         if self._action.of(name).made is not None and failure.code == RAISED:
             reason = f"the CPU EP cannot run its source with them: {failure.message}"
             self._unjudged.append(UnjudgedMember(name, reason, by_inputs=True))

@@ -198,7 +198,7 @@ class Worst(Struct, frozen=True):
     expected: str
     got: str
     difference: float
-    """Infinite if the two cannot be subtracted: NaN and a number, or two texts."""
+    """Absolute difference. It is infinite if one value is NaN, or if the values are strings."""
     allowed: float
     outside: int
     """Number of elements of the output that differ by more than their tolerance."""

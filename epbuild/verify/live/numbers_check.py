@@ -1,6 +1,6 @@
 """`NumbersCheck`: outputs of compiled models compared with those of their sources.
 
-The command `verify` and the verification step of a build both use it. Each decides itself what a result means.
+The command `verify` and the verify step of a build both use it. Each interprets the results by its own rules.
 """
 
 from __future__ import annotations

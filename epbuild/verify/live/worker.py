@@ -68,7 +68,7 @@ class Session(Struct, frozen=True):
 
 
 RAISED = "EPB641"
-"""Code of a failure that ONNX Runtime or an EP reported itself."""
+"""Code of a failure that ONNX Runtime or an EP reported."""
 
 
 class LoadFailure(Struct, frozen=True):
