@@ -122,7 +122,7 @@ def build_key_document(group: SessionGroup, execution: Execution) -> dict[str, A
 def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> int:
     """Compile a member of a sharing group alone and unshared, and return the bytes of its context binaries and data.
 
-    This shows what sharing saves. Progress and problems are those of the share step. Raises what `execute` raises.
+    The result shows what sharing saves. Progress and problems are reported for the share step. Raises what `execute` raises.
     """
     share, name = group.steps[-1], member.name
     compile_step = group.steps[group.members.index(member)]

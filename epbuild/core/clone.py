@@ -29,9 +29,10 @@ class CannotClone(Exception):
 
 
 def clone(source: int, destination: int) -> bool:
-    """Make the open file `destination` a clone of the open file `source`. Return False on an error, which a copy then meets and reports.
+    """Make the open file `destination` a clone of the open file `source`. Return whether this succeeded.
 
-    Raises CannotClone if the system or the file system does not support it.
+    After False, callers copy the file, which reports the error. Raises CannotClone if the system or the file system does not
+    support clones.
     """
     if sys.platform != "linux":
         raise CannotClone
@@ -45,7 +46,7 @@ def clone(source: int, destination: int) -> bool:
 
 
 def copy_file(source: Path, destination: Path) -> None:
-    """Write `destination` as a file of its own with the bytes of `source`, cloned if possible; links to `source` are followed.
+    """Copy `source` to the independent file `destination`, by cloning if possible. A link at `source` is followed.
 
     An existing file at `destination` is overwritten. Raises OSError.
     """

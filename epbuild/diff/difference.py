@@ -25,7 +25,7 @@ SENSES: tuple[Sense, ...] = get_args(Sense)
 _FROM_MANIFESTS = frozenset[Sense]({"graph or weights", "weights", "settings", "toolchain"})
 """Categories in which artifacts without manifests cannot be called equal."""
 _EFFECTS = frozenset[Sense]({"context", "names"})
-"""Categories that cannot be the cause of a different context."""
+"""Categories of differences that cannot cause a different context."""
 _LONE_ARTIFACT = ("artifact",)
 
 Side = Literal["A", "B"]

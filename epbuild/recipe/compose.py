@@ -171,7 +171,7 @@ def _beside(file: Path, name: str) -> Path:
 
 
 def _hint_for_missing_recipe(path: Path) -> str:
-    """Return the hint for a missing recipe: name another one in the same folder, or write a first one."""
+    """Return the hint for a missing recipe: use another recipe in the same folder, or write a first recipe."""
     recipes = _recipes_in(path.parent)
     if recipes:
         return f"Name one of the recipes in this folder: {', '.join(recipes)}."

@@ -231,9 +231,10 @@ class RemoteCache:
     ) -> Published | None:
         """Publish a result whose blobs are in the store: missing blobs first, the record last.
 
-        A usable record is kept unless blobs of it are lost. `more` replaces it by a record that differs; `replace` always replaces it, and
-        writes all blobs again. A log that the store does not have is left out. Returns whether the result was written or existed; None
-        if it is not published, or that is unknown. Raises StoreError if the store cannot be read, and Cancelled.
+        A usable record is kept unless blobs of it are lost. With `more`, it is also replaced if the new record differs. With `replace`,
+        it is always replaced, and all blobs are uploaded again. A log that is missing from the store is left out. Returns whether the
+        result was written or already existed, or None if it was not published or this is unknown. Raises StoreError if the
+        store cannot be read, and Cancelled.
         """
         if self._signer is None:
             return None

@@ -35,7 +35,7 @@ class ArtifactFolder:
     flaw: str | None = None
     """Reason why the manifest of the folder cannot be used."""
     whole: bool = True
-    """True if all files of the folder are checked, and not a single model."""
+    """True if all files of the folder are checked. False if only one model is checked."""
     inner: frozenset[str] = field(default_factory=frozenset)
     """Folders below this one that are separate artifacts."""
     counting: Counting = field(default=uncounted, compare=False)

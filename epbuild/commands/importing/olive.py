@@ -106,7 +106,7 @@ def _passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mappi
 
 
 def _accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the EP and the device of a configuration: those of its target, or else of the first system that has any."""
+    """Return the EP and the device of a configuration, from its target or else from the first system that has them."""
     systems = as_mapping(document.get("systems"))
     target = document.get("target")
     chosen = (

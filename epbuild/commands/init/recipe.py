@@ -33,7 +33,7 @@ _OUTPUTS = (
 )
 _WIDTH = 120
 _Fields = Mapping[str, "str | Sequence[str] | _Fields"]
-"""Settings by key. A text is YAML, a list is one of names."""
+"""Settings by key. A string is YAML, and a sequence is a list of names."""
 
 
 class CarriedOver(Struct, frozen=True):

@@ -30,7 +30,7 @@ _SEQUENCE_LENGTH = 64
 _STATE_RANK = 3
 """Rank of a recurrent network's state: layers, batch, width."""
 _MIN_IMAGE_RANK = 4
-"""Lowest rank whose inner dimensions are taken for those of an image."""
+"""Minimum rank of an input that is assumed to be an image."""
 
 
 class SizeConflict(NamedTuple):
