@@ -1,6 +1,6 @@
 """How whole a bare compile makes each model of a recipe: `python bench/bare_zoo.py recipes/zoo.yaml [--models ...] [--targets ...]`.
 
-Each model is compiled for each target at four levels of graph optimisation (disable_all, basic, extended, all), by a script of sixty
+Each model is compiled for each target at four levels of graph optimization (disable_all, basic, extended, all), by a script of sixty
 lines in a fresh process: no line of epbuild runs. Of the recipe it reads the toolchains' packages, the models' `path: package:...` and
 `input_shapes`, and the targets' EP and options. The table says, per model and target, what the best level makes (the fewest nodes
 outside; of equals the first level), and why nodes stay outside where the EP's log says it. With `--coverage FILE`, which

@@ -1,4 +1,4 @@
-"""`python bare_whole.py REQUEST.json`: one model, its sizes fixed, compiled by one EP at one level of graph optimisation, without epbuild.
+"""`python bare_whole.py REQUEST.json`: one model, its sizes fixed, compiled by one EP at one level of graph optimization, without epbuild.
 
 Its Python has onnxruntime, the EP's package and onnx. Sizes are fixed by onnxruntime's own `make_input_shape_fixed`. The last line of
 standard output is JSON: `nodes` (EPContext nodes), `left` (operators of all other nodes, counted) and `seconds`, or `error`. Standard

@@ -72,7 +72,7 @@ def lease_if_free(root: Path, key: str) -> Iterator[bool]:
 
 def is_any_held(folder: Path) -> bool:
     """Return whether any lock file in `folder`, which need not exist, is locked. Raises StoreError."""
-    with translate_os_errors(f"look for locks in {folder}", elsewhere=None):
+    with translate_os_errors(f"list the locks in {folder}", elsewhere=None):
         for place in folder.glob("*.lock"):
             lock = try_lock(place)
             if lock is None:

@@ -160,7 +160,7 @@ def _check_option(place: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str
     if kind == "pattern" and "pattern" not in row:
         yield place, "an option of type pattern requires 'pattern'"
     if "pattern" in row and "example" not in row:
-        yield place, "'pattern' requires an 'example', which messages show"
+        yield place, "'pattern' requires an 'example' for messages"
     values = [value.lower() for value in row.get("values", ())]
     if len(set(values)) < len(values):
         yield f"{place}.values", "duplicate value; case is ignored"

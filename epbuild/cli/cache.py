@@ -49,7 +49,7 @@ _VERIFY_RULES = (
 @app.command(
     rules=_VERIFY_RULES,
     exits={
-        0: "all checked entries are sound",
+        0: "all checked entries are valid",
         1: "an entry is damaged, or a result in the remote cache is unusable",
         3: "the store or the remote cache cannot be read",
     },

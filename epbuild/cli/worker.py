@@ -45,7 +45,7 @@ _RULES = (Excludes(("--init-tls",), ("address",), "--init-tls only writes certif
     exits={
         0: "certificates were written (--init-tls)",
         2: COMMAND_LINE,
-        130: "interrupted, which is the regular end of a worker",
+        130: "interrupted, as a worker is normally stopped",
     },
 )
 def worker(

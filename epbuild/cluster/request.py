@@ -238,16 +238,16 @@ def find_local_reason(action: Action) -> str | None:
     """Return why only this machine can execute an action, as a clause: it depends on something that cannot be sent. Else None."""
     needs = action.runs_in
     if needs is not None and needs.toolchain.interpreter is not None:
-        return "its toolchain is an environment of this machine"
+        return "its toolchain is an environment on this machine"
     if not isinstance(action, InTarget):
         return None
     for ep in action.target.eps:
         if ep.entry.user_file is not None:
-            return f"{ep.entry.ep} is described by the catalog file {ep.entry.user_file}"
+            return f"{ep.entry.ep} comes from the catalog file {ep.entry.user_file}"
         if ep.library is not None:
-            return f"{ep.entry.ep} is a library of this machine"
+            return f"{ep.entry.ep} is a library on this machine"
     if any(ops.library is not None for ops in action.custom_ops):
-        return "its custom operators are a library of this machine"
+        return "its custom operators are a library on this machine"
     return None
 
 

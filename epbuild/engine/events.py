@@ -49,7 +49,7 @@ class RunStarted(Event, frozen=True):
     todo: int
     """Number of steps that are out of date."""
     seconds_left: float | None = None
-    """Estimate for them, from measured times; None if no time has been measured."""
+    """Estimated seconds for the missing steps, from measured times; None if no time has been measured."""
     keep_going: bool = False
     """True if a failure stops only the steps that depend on it."""
 
@@ -75,7 +75,7 @@ class StepOutput(Event, frozen=True):
 
 
 class StepFinished(Event, frozen=True):
-    """A step ended. `note` has remarks on its result, `size` the bytes that it wrote."""
+    """A step ended. `note` has remarks on the result. `size` is the number of bytes written."""
 
     step: str
     """Id of the step."""

@@ -124,7 +124,7 @@ def _install(address: PackageAddress, digests: Sequence[str], folder: Path) -> N
             other_digest = _OTHER_BYTES.search(process.stderr)
             if other_digest is not None:
                 message = f"the wheel of {address.requirement} is not in the lock and was not unpacked"
-                hint = "Check why the package index has another one. If the change is intended, "
+                hint = "Check why the package index has a different wheel. If the change is intended, "
                 hint += f"run `epbuild lock --upgrade-package {address.distribution}`."
                 raise FetchError(Problem("EPB321", f"{message}: its sha256 is {other_digest[1]}", hint=hint))
             first_error = first_error or process.stderr
@@ -151,7 +151,7 @@ def _explain(address: PackageAddress, stderr: str) -> tuple[str, str]:
         return f"there is no version {address.version} of {name}", check_names
     if "no usable wheels" in text:
         hint = "Save the model to a file and use its path: building the package would run its code."
-        return "it has no wheel, only sources", hint
+        return "it has only a source distribution and no wheel", hint
     platforms = re.search(r"on the following platforms?: (.*)", text)
     if platforms:
         hint = "Save the model to a file and use its path, or use a version that has a wheel for this platform."

@@ -165,7 +165,7 @@ def plan_base_files(emission: Emission, planned: PlannedPart, folder: str, other
     for file in taken.values():
         inside = next((str(above) for above in PurePosixPath(file.path).parents if str(above).casefold() in taken), None)
         if inside is not None:
-            raise _base_conflict(emission, f"'{inside}' would be a file and the folder of '{file.path}'")
+            raise _base_conflict(emission, f"'{inside}' would be both a file and the folder of '{file.path}'")
     return found
 
 

@@ -63,7 +63,7 @@ def find_misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
         if requirement not in held and model.name in lock.models:  # otherwise the model is reported already
             others = [other for other, name in held.items() if name == address.distribution and other not in releases]
             reported.update(others)
-            instead = f"; it has that of {', '.join(others)}" if others else ""
+            instead = f"; it has the wheel of {', '.join(others)}" if others else ""
             message = f"{path.name} does not have the wheel of {requirement}, which contains the model '{model.name}'{instead}"
             yield misfit("EPB297", message, model.path_where)
     for requirement in sorted(held.keys() - releases.keys() - reported):

@@ -133,7 +133,7 @@ class _Rebuilding:
             verdict = "different" if meant else "known"
         problems = tuple(_problem(item, made, place) for item in differences) if verdict == "different" else ()
         if problems and meant:
-            message = f"the rebuild differs in more than the context bytes that the recipe allows to differ: {'; '.join(meant)}"
+            message = f"the rebuild has differences beyond the context bytes, where the recipe allows them: {'; '.join(meant)}"
             problems = (Problem("EPB652", message, StepId(ident), f"Both versions are kept in {format_path(place)}."),)
         self._count(verdict, 1 if problems else 0)
         compared = StepCompared(
@@ -233,13 +233,13 @@ def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
     if item.old_size is None:
         return Problem("EPB651", f"the rebuild has an additional file {item.file}", ident, hint)
     if not item.found:
-        message = f"the rebuilt {item.file} has another SHA-256, but the original is missing from the store"
+        message = f"the SHA-256 of the rebuilt {item.file} differs, but the original is missing from the store"
         return Problem("EPB653", message, ident, f"The rebuilt file is kept in {format_path(place)}.")
     size = f"{item.old_size:,}" if item.old_size == item.new_size else f"{item.old_size:,} and {item.new_size:,}"
     extent = f"{item.count:,} of {size} bytes differ, the first at byte {item.offset:,}"
     if why is None:
         return Problem("EPB650", f"the rebuilt {item.file} differs: {extent}", ident, hint)
-    message = f"the rebuilt {item.file} differs in more than is known of the target ({why}): {extent}"
+    message = f"the rebuilt {item.file} has differences beyond those known for the target ({why}): {extent}"
     return Problem("EPB652", message, ident, hint)
 
 

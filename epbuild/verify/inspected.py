@@ -118,7 +118,7 @@ class BrokenModel(TypedDict):
     file: str
     """Path of the file."""
     problem: str
-    """What is wrong."""
+    """Description of the problem."""
 
 
 class SharedFile(TypedDict):

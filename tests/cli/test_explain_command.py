@@ -134,7 +134,7 @@ def test_a_current_step_says_when_it_was_built_and_with_which_key(capsys: pytest
         (replace(STALE, step=MERGE), f"It is done together with {EMIT.id}."),
         (
             Explanation(EMIT, "out of date", NEW, OLD, 1.8e9, (), (), (replace(STALE, state="current", reasons=()),)),
-            "the emitted files are an earlier result. - option htp_graph",
+            "the emitted files come from an earlier result. - option htp_graph",
         ),
     ],
     ids=["new", "known to the store", "known again", "damaged", "a member of a group", "merged", "built and not emitted"],

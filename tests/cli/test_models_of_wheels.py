@@ -193,7 +193,7 @@ def test_sources_are_not_built_since_that_runs_them(index: Index, tmp_path: Path
             entry.size = len(data)
             sources.addfile(entry, io.BytesIO(data))
     text = index.refusal("package:my-models==1.0/onnx/det.onnx", FetchError, "EPB320")
-    assert "it has no wheel, only sources" in text
+    assert "it has only a source distribution and no wheel" in text
     assert not (tmp_path / "ran").exists()
 
 

@@ -83,7 +83,7 @@ def test_a_toolchain_of_this_machine_is_for_nobody_else(tmp_path: Path) -> None:
     recipe.write_text(f"{text}toolchains: {{qnn: {{interpreter: /usr/bin/python3}}}}\n", encoding="utf-8")
     (tmp_path / "models").symlink_to(RECIPES / "models")
     [first, *_] = actions(recipe)
-    with pytest.raises(LocalOnlyError, match="environment of this machine"):
+    with pytest.raises(LocalOnlyError, match="environment on this machine"):
         request_of(first, KEY, dict.fromkeys(list_files(first), "0" * 64))
 
 

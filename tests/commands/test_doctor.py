@@ -107,7 +107,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     ("free", "kind", "state", "words"),
     [
         (0, "ext4", "error", "is full: 0.0 GB left"),
-        (3 * GB, "ext4", "warning", "has little space: 3.0 GB left"),
+        (3 * GB, "ext4", "warning", "is low on space: 3.0 GB left"),
         (50 * GB, "nfs4", "warning", "is on another machine (nfs4)"),
     ],
 )
@@ -274,7 +274,7 @@ HEALTHY = HealthCheck("toolchain", "ok", "ONNX Runtime 1.31.1", name="qnn")
     ("ep", "needed", "states", "words"),
     [
         (replace(EP, attempt=DONE), True, "ok ok", "npu from Qualcomm; compiles for SM8750 (0.5 s) and loads the result"),
-        (replace(EP, attempt=DONE, emulated=True), True, "ok ok", "emulating its device"),
+        (replace(EP, attempt=DONE, emulated=True), True, "ok ok", ", emulated"),
         (replace(EP, attempt=replace(DONE, opened=False, why="it crashes")), True, "ok note", "cannot load the result here"),
         (
             replace(EP, attempt=CompileAttempt("SM8750", why="no licence")),

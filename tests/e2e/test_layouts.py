@@ -397,7 +397,7 @@ def test_external_data_that_openvino_leaves_in_its_place_is_shipped_once(quick: 
         ({"context_binary": "weights.bin"}, "two different files would be written to 'weights.bin'"),
         (
             {"model": '"weights.bin/${model}.onnx"', "context_binary": "weights.bin/left.bin"},
-            "'weights.bin' would be a file and the folder of",
+            "'weights.bin' would be both a file and the folder of",
         ),
     ],
     ids=["one name", "a file and a folder"],

@@ -298,7 +298,7 @@ OTHER_WHEELS = [
     ([], "epbuild.lock does not have the wheel of my-models==1.1, which contains the model 'decode'"),
     (
         [Package("my-models", "1.0", (A,))],
-        "epbuild.lock does not have the wheel of my-models==1.1, which contains the model 'decode'; it has that of my-models==1.0",
+        "epbuild.lock does not have the wheel of my-models==1.1, which contains the model 'decode'; it has the wheel of my-models==1.0",
     ),
     (
         [Package("my-models", "1.0", (A,)), Package("my-models", "1.1", (B,))],

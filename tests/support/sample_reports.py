@@ -188,7 +188,7 @@ class _Maker:
             for operator, count in (("DynamicQuantizeLinear", 16), ("Gather", 3)):
                 nodes = [f"/layer.{at}/{operator}" for at in range(count)]
                 reason = _CPU_REASON if operator != "Gather" else None
-                advice = ["Use static quantisation: the EP compiles QuantizeLinear with constant scales."] if reason else []
+                advice = ["Use static quantization: the EP compiles QuantizeLinear with constant scales."] if reason else []
                 outside.append({"operator": operator, "count": count, "nodes": nodes, "reason": reason, "advice": advice})
         self.coverage.append(
             {

@@ -236,7 +236,7 @@ def check_eps(found: Iterable[ToolchainHealth], *, needed: bool) -> Iterator[Hea
 
 def _ep_check(ep: EpHealth, toolchain: str, *, needed: bool) -> HealthCheck:
     offered = ", ".join(dict.fromkeys(f"{device.type} from {device.vendor}" for device in ep.devices))
-    devices = f"{offered}{', emulating its device' if ep.emulated else ''}; " if offered else ""
+    devices = f"{offered}{', emulated' if ep.emulated else ''}; " if offered else ""
     attempt = ep.attempt
 
     def check(state: Any, text: str, hint: str | None = None) -> HealthCheck:

@@ -56,7 +56,7 @@ def place_checks(place: Place, disks: Disks) -> Iterator[HealthCheck]:
         yield HealthCheck(place.topic, "error", f"{place.path} is full: {_gigabytes(free)} left", hint)
     elif free < _SHORT_BYTES:
         hint = "Toolchains take about 0.5 GB each. `epbuild gc` removes what no build uses."
-        yield HealthCheck(place.topic, "warning", f"{place.path} has little space: {_gigabytes(free)} left", hint)
+        yield HealthCheck(place.topic, "warning", f"{place.path} is low on space: {_gigabytes(free)} left", hint)
     if disks.kind(there) in _FAR:
         hint = f"Machines that build here at the same time do not see each other's locks. {place.move}"
         yield HealthCheck(place.topic, "warning", f"{place.path} is on another machine ({disks.kind(there)})", hint)

@@ -43,11 +43,11 @@ class ReportedError(Struct, frozen=True):
     code: str
     """Error code, such as `EPB401`."""
     message: str
-    """What is wrong."""
+    """Description of the problem."""
     reason: str | None
     """Reason without the rest of the message: the EP's log, or the cause of the failure."""
     hint: str | None
-    """What to do."""
+    """Suggested fix."""
     step: str | None
     """Step that failed, if it is another one of the same action."""
 

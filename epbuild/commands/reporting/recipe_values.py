@@ -260,8 +260,8 @@ class ReportedAccuracy(Struct, frozen=True):
     samples: int | None
     """Number of input sets."""
     evidence: str | None
-    """What the inputs are: `made` up, or files."""
+    """Origin of the inputs: `made` (generated), or files."""
     on: str | None
-    """The device and the inputs, in words."""
+    """Device and inputs, as text."""
     reference: str | None
-    """What it was compared with."""
+    """Model that computed the reference."""

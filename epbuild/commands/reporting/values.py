@@ -117,9 +117,9 @@ class ReportedWarning(Struct, frozen=True):
     code: str
     """Error code."""
     message: str
-    """What is wrong."""
+    """Description of the problem."""
     hint: str | None
-    """What to do."""
+    """Suggested fix."""
     where: str | None
     """Position in the recipe, or the step."""
 

@@ -348,7 +348,7 @@ class NotCarriedView(View, frozen=True, kw_only=True):
     why: str
     """Reason."""
     hint: str | None
-    """What to do."""
+    """Suggested fix."""
 
 
 class ImportedDocument(Document, frozen=True, kw_only=True):

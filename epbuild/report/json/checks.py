@@ -34,7 +34,7 @@ class FindingView(View, frozen=True, kw_only=True):
     code: str | None
     """Error code; null if the check did not fail."""
     hint: str | None
-    """What to do."""
+    """Suggested fix."""
     figures: tuple[Mapping[str, Any], ...] | UnsetType = UNSET
     """Metrics of each output, and the kind of its inputs, for a model that was run."""
 
@@ -134,7 +134,7 @@ class CheckView(View, frozen=True, kw_only=True):
     text: str
     """Result."""
     hint: str | None
-    """What to do."""
+    """Suggested fix."""
     code: str | None
     """Error code that a build would report."""
     name: str | None

@@ -45,9 +45,9 @@ class ProblemView(View, frozen=True, kw_only=True):
     code: str
     """Error code."""
     message: str
-    """What is wrong."""
+    """Description of the problem."""
     hint: str | None
-    """What to do."""
+    """Suggested fix."""
     lines: tuple[str, ...] | UnsetType = UNSET
     """Lines to write into `file`."""
     file: str | UnsetType = UNSET

@@ -188,7 +188,7 @@ def _part(part: DifferingBytes) -> str:
     match part.meaning:
         case "timestamp":
             times = "once" if part.runs == 1 else f"{part.runs:,} times"
-            return f"time of day{place}, {times}: {part.old} -> {part.new}"
+            return f"timestamp{place}, {times}: {part.old} -> {part.new}"
         case "padding":
             return f"{part.count:,} bytes{place} that look like uninitialized padding (every second 16-bit slot), {start}"
         case "text":

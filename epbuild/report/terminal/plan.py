@@ -114,7 +114,7 @@ def _history(explanation: Explanation) -> str:
     text = f"Last {done} {when}, with the key {format_value(explanation.previous_key)}"
     if explanation.state == "current":
         if explanation.changes:
-            return f"{text}; the emitted files are an earlier result."
+            return f"{text}; the emitted files come from an earlier result."
         return f"{text}; " + ("its files are in place." if emits else "none of its inputs has changed since.")
     if key and explanation.key != explanation.previous_key:
         text += f"; its key is now {key}"

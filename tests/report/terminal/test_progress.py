@@ -64,7 +64,7 @@ def test_a_log_has_a_line_for_each_thing_that_ended_and_no_control_characters(mo
         f"[1/2] same       2.5 s  {SHARE}  3 files  752.2 kB",
         f"[2/2] differs    1.2 s  {COMPILE}  1 of 2 files differ",
         "  x_qnn.bin: 246,216 bytes; 6 differ, the first at byte 233,880",
-        "    time of day in member metadata, 6 times: 2026-11-22 00:11:01 UTC -> 2026-11-22 00:11:05 UTC",
+        "    timestamp in member metadata, 6 times: 2026-11-22 00:11:01 UTC -> 2026-11-22 00:11:05 UTC",
         "  both versions are kept: .epbuild/rebuilt/x",
         "rebuilt: 1 the same, 1 different (2.75 s)",
         "locked     2.5 s  toolchain qnn  10 packages for linux-x86_64, windows-arm64",
