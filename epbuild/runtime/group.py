@@ -104,7 +104,9 @@ def _check_arguments(path: object, group: object, target: object, devices: objec
         if not isinstance(value, (str, type(None))):
             raise OpenError("EPB654", f"{name} must be a name, not {value!r}")
     if configure is not None and not callable(configure):
-        raise OpenError("EPB654", f"configure must be a function that takes a model's name and its session options, not {configure!r}")
+        raise OpenError(
+            "EPB654", f"configure must be a function that takes a model's name and its session options, not {configure!r}"
+        )
     if devices is None:
         return
     given = devices if isinstance(devices, Sequence) and not isinstance(devices, (str, bytes)) else [devices]
