@@ -295,7 +295,7 @@ def test_a_build_with_nothing_to_do_does_not_wait_for_rich() -> None:
     code = f"""if True:
         import io, sys
         from epbuild.engine.events import RunFinished, RunStarted, StepFinished
-        from epbuild.report.terminal.progress import LiveRows, PlainLines, reporter
+        from epbuild.report.terminal.progress import LiveRows, PlainLines
         for listener in (LiveRows(), PlainLines()):
             with listener:
                 listener.report(RunStarted("r", 1, 0))
