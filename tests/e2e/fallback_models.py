@@ -1,4 +1,4 @@
-"""Models that QNN takes whole, in part, and not at all."""
+"""Models that QNN compiles completely, partly or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def save(path: Path, nodes: list[onnx.NodeProto], **weights: np.ndarray) -> None
 
 
 def write_models(folder: Path) -> None:
-    """One whose quantisation QNN leaves outside by default, one with a node that it lacks between others, and one that it takes whole."""
+    """Write three models: one that QNN compiles completely, and two that it compiles partly.
+
+    QNN skips the quantization nodes of one by default. The other has an unsupported node between supported ones.
+    """
     random = np.random.default_rng(3)
     weights = random.standard_normal((8, 8)).astype(np.float32)
     multiply = helper.make_node("MatMul", ["x", "w"], ["p"], "multiply")
@@ -38,5 +41,5 @@ def write_models(folder: Path) -> None:
 
 
 def write_refused(path: Path) -> None:
-    """One of which QNN takes no node."""
+    """Write a model of which QNN compiles no node."""
     save(path, [helper.make_node("Mod", ["x", "x"], ["y"], "remainder", fmod=1)])

@@ -1,4 +1,4 @@
-"""onnxruntime-genai in a process of its own, with a folder that it may be given: what it reads there, and the tokens that it generates."""
+"""Runs of onnxruntime-genai in a process of its own."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ os._exit(0)
 
 
 def genai_python() -> Path:
-    """A Python that has onnxruntime-genai, in the folder of all toolchains."""
+    """Return a Python that has onnxruntime-genai, from the folder of all toolchains."""
     return provision(Requirements(GENAI), find_toolchain_directory(), name="genai", where=None)
 
 
 def ask(
     python: Path, folder: Path, answer: Path, *, tokens: int = 0, qnn: bool = False, prompt: Sequence[int] = PROMPT
 ) -> dict[str, Any]:
-    """What onnxruntime-genai makes of a folder: it reads the configuration there, and generates so many tokens after a prompt."""
+    """Load a folder with onnxruntime-genai and generate tokens after a prompt."""
     found = [str(toolchain_python("onnxruntime-qnn")), "-c", "import onnxruntime_qnn as q; print(q.get_library_path())"]
     library = subprocess.run(found, capture_output=True, text=True, encoding="utf-8", check=True).stdout.strip() if qnn else ""
     command = [str(python), "-c", _SCRIPT, str(folder), library, str(tokens), json.dumps(prompt), str(answer)]

@@ -1,4 +1,7 @@
-"""What a test needs and a machine may lack: it is asked for before the test begins, and the test is skipped with the answer."""
+"""Requirements of tests that a machine may lack.
+
+A test checks them before it begins, and is skipped with the reason if one is not met.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ sys.stderr.write(json.dumps(devices))
 def need_device(kind: str, *, ep: str, module: str, packages: tuple[str, ...]) -> None:
     """Skip the test unless the plugin EP in `module` offers a device of the `kind` ("CPU", "GPU", "NPU") on this machine.
 
-    The toolchain with the `packages` is made for that, if it is not there.
+    The toolchain with the `packages` is provisioned for the check.
     """
     python = provision(Requirements(packages), find_toolchain_directory(), name="asked", where=None)
     command = [str(python), "-I", "-c", _DEVICES, ep, module]

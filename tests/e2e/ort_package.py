@@ -1,6 +1,8 @@
-"""Opens a model package as an application does: with the OrtModelPackageApi of onnxruntime itself, in a process of a toolchain's Python.
+"""Reader of model packages that uses the OrtModelPackageApi of onnxruntime, as applications do.
 
-onnxruntime's Python module does not offer that API, so this file, run as a script there, calls the library's C functions.
+onnxruntime's Python module does not offer that API. Therefore this file runs as a script in a toolchain's Python and calls the
+library's C
+functions.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ QNN = "QNNExecutionProvider"
 def open_package(
     package: Path, ep: str = CPU, provider_options: Mapping[str, str] | None = None, *, sessions: bool = True
 ) -> dict[str, Any]:
-    """What onnxruntime finds in a package for an application that asks for `ep`, with these options, and for nothing else.
+    """Open a package as an application that asks only for `ep`, with these options.
 
-    `error`: why it does not open, or None. `components`: by name, the EP of each of its `variants`; `selected`: the variant that
-    onnxruntime takes, with its `folder` below the package; the `inputs` and `outputs` of a session that it made, unless `sessions` is
-    False; and `error`: why nothing was selected or no session made, or None.
+    `error`: why the package does not open, or None. `components`: by name, the EP of each of its `variants`; `selected`: the
+    variant that
+    onnxruntime selects, with its `folder` below the package; the `inputs` and `outputs` of a session, unless `sessions` is False;
+    and `error`:
+    why no variant was selected or no session created, or None.
     """
     from tests.support.projects import toolchain_python
 
@@ -90,11 +94,11 @@ class _Base(ctypes.Structure):
 
 
 class _Refused(Exception):
-    """What onnxruntime says."""
+    """Error that onnxruntime reported."""
 
 
 class _Ort:
-    """onnxruntime's C functions."""
+    """C functions of onnxruntime."""
 
     def __init__(self) -> None:
         folder = Path(importlib.import_module("onnxruntime").__file__ or "").parent / "capi"
@@ -106,18 +110,18 @@ class _Ort:
         self._package = self._function(self._api, _ORT["GetModelPackageApi"], _POINTER)()
 
     def __call__(self, name: str, *arguments: Any) -> None:
-        """Call a function that gives back a status; its results come by reference."""
+        """Call a function that returns a status and writes its results through pointers."""
         table, index = (self._package, _PACKAGE.index(name)) if name in _PACKAGE else (self._api, _ORT[name])
         status = self._function(table, index, _POINTER, *(_type(argument) for argument in arguments))(*arguments)
         if status:
             raise _Refused(self.get("GetErrorMessage", _TEXT, _POINTER(status)).decode(errors="replace"))
 
     def get(self, name: str, result: Any, *arguments: Any) -> Any:
-        """Call a function that gives back what it found."""
+        """Call a function that returns one value through a pointer."""
         return self._function(self._api, _ORT[name], result, *(_type(argument) for argument in arguments))(*arguments)
 
     def texts(self, name: str, *arguments: Any) -> list[str]:
-        """Call a function that finds a list of names."""
+        """Call a function that returns a list of names."""
         names, count = ctypes.POINTER(_TEXT)(), _SIZE()
         self(name, *arguments, ctypes.byref(names), ctypes.byref(count))
         return [(names[index] or b"").decode() for index in range(count.value)]
@@ -159,7 +163,7 @@ def _found(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _session_options(ort: _Ort, env: Any, ep: str, options: Mapping[str, str]) -> Any:
-    """What an application would make a session with: all devices of one EP, whose plugin library is registered if it has one."""
+    """Create session options with all devices of one EP, as an application would. Register its plugin library if it has one."""
     if ep != CPU:
         library = importlib.import_module("onnxruntime_qnn").get_library_path()
         ort("RegisterExecutionProviderLibrary", env, ep.encode(), _path(str(library)))
@@ -221,7 +225,7 @@ def _signature(ort: _Ort, session: Any, kind: str) -> list[str]:
 
 
 def _path(path: str) -> str | bytes:
-    """A path as onnxruntime takes it on this system."""
+    """Return a path in the encoding that onnxruntime expects on this system."""
     return path if os.name == "nt" else os.fsencode(path)
 
 

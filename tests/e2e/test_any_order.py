@@ -1,13 +1,19 @@
-"""Whatever is done to a project, and in whatever order: the next build makes what a build from nothing would make, and loses nothing.
+"""Random sequences of edits, builds and faults, compared with builds from scratch.
 
-Edits of every kind that the recipe's schema allows, two recipes in one folder, settings, prepared, verified and merged models, a remote
-cache, tampering with inputs, outputs, memory and store, kills and concurrent builds are drawn at random. After each step, what commands
-answer from a snapshot is what they answer without one. After each build: what it owns is what a build in a new folder with a new store
-makes of the same inputs; what others own, and what the user has there, is as it was; `--check` finds nothing to do; and `plan` had said
-what the build would do.
+Whatever is done to a project, and in whatever order, the next build has the result of a build from scratch and loses nothing.
 
-It goes on for as long as the option --any-order-seconds says (6, or 600 with `-m exhaustive`), from the seed --any-order-seed on.
-A failure prints the seed that it began with and the steps that led to it. With the option, the steps are counted at the end.
+The random steps are edits of every kind that the recipe's schema allows, two recipes in one folder, settings, prepared, verified
+and
+merged models, a remote cache, tampering with inputs, outputs, workspace state and store, kills and concurrent builds. After each
+step,
+commands that answer from a snapshot must give the same answers as without one. After each build, the outputs that it owns must
+equal those of a
+build in a new folder with a new store. Outputs of other owners and files of the user must be unchanged, `--check` must find
+nothing to do, and
+`plan` must have predicted the build.
+
+The option --any-order-seconds sets the duration (6 by default, 600 with `-m exhaustive`), and --any-order-seed the first seed.
+A failure prints its seed and the steps that led to it. With --any-order-seconds, the run ends with a count of the steps.
 """
 
 from __future__ import annotations
@@ -71,9 +77,10 @@ with open(source, "rb") as file, open(made, "wb") as new:
 
 
 def new_recipe(name: str) -> Document:
-    """A recipe as it is at first. `epbuild.yaml` prepares a model and packs an output; `b.yaml` verifies one group and merges another.
+    """Return the initial recipe of this name.
 
-    `b.yaml` names its models by a pattern, which a third one may match.
+    `epbuild.yaml` prepares a model and packs an output. `b.yaml` verifies one group and merges another.
+    `b.yaml` names its models by a pattern, which a third model may match.
     """
     prepare = [{"run": ["python", "mark.py", "${in}", "${out}", "marked"], "files": ["mark.py"], "toolchain": "qnn"}]
     quick = {"htp_graph_finalization_optimization_mode": "${vars.quality}"}
@@ -129,7 +136,7 @@ Tree = dict[str, bytes]
 
 @dataclass
 class Owned:
-    """What is known of the output at a place: who has it, and what is in it; None where that was tampered with or cut short."""
+    """Expected output at a place: its owners and its files. The files are None after tampering or an interrupted write."""
 
     owners: set[Owner]
     tree: Tree | None
@@ -139,13 +146,13 @@ T = TypeVar("T")
 
 
 def chosen(things: Sequence[T], choice: int) -> T:
-    """One of them."""
+    """Return one of the things."""
     return things[choice % len(things)]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a build from nothing comes to: an exit code, and each output by its place."""
+    """Result of a build from scratch: an exit code, and each output by its place."""
 
     code: int
     trees: dict[str, Tree]
@@ -157,7 +164,7 @@ Rule = TypeVar("Rule", bound=Callable[..., None])
 
 
 def step(**drawn: Any) -> Callable[[Rule], Any]:
-    """A rule that is counted."""
+    """Declare a rule whose calls are counted."""
 
     def counted(function: Rule) -> Any:
         @functools.wraps(function)
@@ -171,7 +178,7 @@ def step(**drawn: Any) -> Callable[[Rule], Any]:
 
 
 class Projects(RuleBasedStateMachine):
-    """One project and what is done to it; it lies in a new folder below `root`, beside the builds from nothing."""
+    """One project and the operations on it, in a new folder below `root`, beside the builds from scratch."""
 
     root: Path
     references: OrderedDict[Any, Reference]
@@ -209,12 +216,12 @@ class Projects(RuleBasedStateMachine):
         (self.project.folder / name).write_text(json.dumps(self.recipes[name], indent=1), encoding="utf-8")
 
     def epbuild(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command, which has to end soon."""
+        """Run a command that has to end soon."""
         return warm_start.run(arguments, self.project.folder, self.project.command()[1], timeout=PATIENCE)
 
     @initialize(built=st.booleans())
     def begin(self, built: bool) -> None:
-        """Begin with nothing, or with builds of both recipes, whose results a remote cache has too."""
+        """Begin without builds, or with builds of both recipes, whose results are also in a remote cache."""
         if not built:
             return
         warm = self.root / "warm cache"
@@ -262,7 +269,7 @@ class Projects(RuleBasedStateMachine):
 
     @step(recipe=st.sampled_from(RECIPES), choices=st.lists(CHOICE, min_size=1, max_size=4), anew=st.booleans())
     def edit_recipe(self, recipe: str, choices: list[int], anew: bool) -> None:
-        """Any edits of the recipe as it is, or as it was at first. What is refused from nothing is refused here, and undone."""
+        """Apply edits to the current or the initial recipe. Undo an edit that a build from scratch refuses too."""
         before, first = self.recipes[recipe], new_recipe(recipe)
         document = first if anew else before
         for choice in choices:
@@ -298,7 +305,7 @@ class Projects(RuleBasedStateMachine):
 
     @step(model=st.sampled_from((*MODELS,)), how=st.sampled_from(("link", "FIFO", "folder", "nothing")))
     def replace_input(self, model: str, how: str) -> None:
-        """A link to the model stays in its place; anything else is noticed by each command, and undone."""
+        """Replace an input by a link, which stays, or by something that every command must refuse. Undo the latter."""
         path, away = self.project.folder / f"{model}.onnx", self.folder / "elsewhere" / f"{model}.onnx"
         if path.is_symlink():
             shutil.copyfile(away, path.with_suffix(".new"))
@@ -366,7 +373,7 @@ class Projects(RuleBasedStateMachine):
         path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
 
     def remove(self, place: str) -> None:
-        """Remove an output, and what the user has in it."""
+        """Remove an output, and the user's files in it."""
         path = self.project.folder / place
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         self.notes = {note: text for note, text in self.notes.items() if not note.is_relative_to(path)}
@@ -416,12 +423,15 @@ class Projects(RuleBasedStateMachine):
                     output.tree = None  # what was hit may be of no use: then all is remembered, and what nobody asks for goes
 
     def move_away_what_was_changed(self, place: str) -> None:
-        """Once an output is forgotten, nobody knows that epbuild made a file which was changed since: builds refuse to write there."""
+        """Remove an output that was changed.
+
+        Once the owner of an output is forgotten, builds take its changed files for the user's and refuse to write there.
+        """
         if place in self.tampered:
             self.remove(place)
 
     def forget_owners(self) -> None:
-        """Outputs whose writer nobody remembers stay, until another is written in their place."""
+        """Forget who wrote the outputs. They stay until a build writes another output in their place."""
         for place in [place for place in self.tampered if place in self.owned]:
             self.move_away_what_was_changed(place)
             del self.owned[place]
@@ -430,7 +440,7 @@ class Projects(RuleBasedStateMachine):
 
     @step(recipe=st.sampled_from(RECIPES))
     def build_on_another_machine(self, recipe: str) -> None:
-        """A build in a checkout as it comes from a repository, on a machine with nothing but the remote cache."""
+        """Build in a fresh checkout, on a machine that has only the remote cache."""
         shutil.rmtree(self.project.cache, ignore_errors=True)
         shutil.rmtree(self.project.folder / ".epbuild", ignore_errors=True)
         for place in PLACES:
@@ -552,7 +562,7 @@ class Projects(RuleBasedStateMachine):
         assert {name: found.get(name) for name in tree} == tree, f"{place} is not what a build from nothing makes"
 
     def answers_agree(self, recipe: str) -> None:
-        """What a snapshot answers is what is answered without one."""
+        """Assert that commands give the same answers with and without a snapshot."""
         if not list_snapshots(str(self.project.folder / recipe), str(self.project.cache)):
             return
         fast, full = self.answers(recipe), self.answers_in_full(recipe)
@@ -571,7 +581,7 @@ class Projects(RuleBasedStateMachine):
             away.rename(looks)
 
     def answers(self, recipe: str) -> dict[str, Any]:
-        """What commands say of a recipe: each step, and all else, of each plan."""
+        """Return the answers of commands about a recipe: each step and all other facts of each plan."""
         found: dict[str, Any] = {"run --check": self.epbuild("run", recipe, "--check").returncode}
         for steps in ((), ("compile:*",)):
             plan = self.epbuild("plan", recipe, "--json", *steps)
@@ -581,7 +591,7 @@ class Projects(RuleBasedStateMachine):
         return found
 
     def is_right(self, owner: Owner) -> None:
-        """After a build of `owner` that ended well: all is as it must be."""
+        """Assert that all outputs are as expected after a successful build of `owner`."""
         expected = self.reference(owner).trees
         for place, output in list(self.owned.items()):
             if owner in output.owners and place not in expected:
@@ -622,13 +632,13 @@ class Projects(RuleBasedStateMachine):
         assert check.returncode == 0 or self.reference(owner).has_failures, check.stdout + check.stderr
 
     def leave_open(self, owner: Owner) -> None:
-        """What the outputs of `owner` are now, and which are its, is not known."""
+        """Forget the expected content and ownership of the outputs of `owner`."""
         for place, output in self.owned.items():
             if owner in output.owners or place in self.places(owner):
                 output.owners, output.tree = {owner, *output.owners}, None
 
     def leave_all_open(self, owner: Owner) -> None:
-        """After a build that failed, any output may be another, and any may be its."""
+        """Forget the expected content and ownership of all outputs, after a build that failed."""
         for output in self.owned.values():
             output.owners, output.tree = {owner, *output.owners}, None
 
@@ -638,11 +648,11 @@ class Projects(RuleBasedStateMachine):
         assert strange == [], f"{place} was not removed"
 
     def tree(self, place: str) -> Tree:
-        """What is at a place now."""
+        """Return the files at a place."""
         return tree_at(self.project.folder / place)
 
     def reference(self, owner: Owner) -> Reference:
-        """What a build in a new folder with a new store makes of the same inputs."""
+        """Return the result of a build of the same inputs in a new folder with a new store."""
         recipe, where = owner
         key = (recipe, where, json.dumps(self.recipes[recipe]), *self.models.values())
         if key not in self.references:
@@ -672,7 +682,7 @@ def tree_at(path: Path) -> Tree:
 
 
 def put_in_place(path: Path, away: Path, how: str) -> None:
-    """Put something else where a file was that is `away` now."""
+    """Put a link to `away`, a pipe or a folder in the place of a file."""
     match how:
         case "link":
             path.symlink_to(away)

@@ -1,4 +1,4 @@
-"""The examples of docs/guides/python-api.md run, print what the page shows, and are typed: against the package as it is installed."""
+"""Examples of docs/guides/python-api.md: their output, and their types against the installed package."""
 
 from __future__ import annotations
 

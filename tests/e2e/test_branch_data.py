@@ -1,4 +1,4 @@
-"""Weights of If branches that lie outside the model: ONNX Runtime refuses links to them; it takes what epbuild stages and unpacks."""
+"""External weights of If branches: staged and unpacked for ONNX Runtime, which refuses links to them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def external(name: str, location: str) -> TensorProto:
 
 
 def write_branching_model(path: Path, seed: int) -> None:
-    """A multiplication that the EP takes, and an If that it leaves to the CPU: the weights of both lie in files of their own."""
+    """Write a multiplication that the EP takes and an If that falls back to the CPU, each with external weights."""
     main, branch = f"{path.stem}.main.bin", f"{path.stem}.branch.bin"
     random = numpy.random.default_rng(seed)
     for name in (main, branch):
@@ -125,7 +125,7 @@ def test_numbers_are_compared_with_a_source_whose_files_have_other_names_as_well
 
 
 def test_only_what_a_branch_refers_to_is_copied(branches: Project) -> None:
-    """A weight that both the graph and a branch lie in counts as the branch's, whatever its file is called in each."""
+    """Share a weight between the graph and a branch. It counts as the branch's, whatever its file is called in each."""
     path = branches.folder / "first.onnx"
     model = onnx.load(path, load_external_data=False)
     model.graph.initializer[0].external_data[0].value = "./first.branch.bin"

@@ -1,4 +1,4 @@
-"""What real builds tell of sizes: a table when something grew or shrank, and a comment for a pull request; both as it is on disk."""
+"""Size reports of real builds: the table of changes, and the comment for a pull request."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ DECODER = f"{DIST}/decoder/snapdragon-SM8750"
 
 @pytest.fixture
 def project(new_quickstart: Project) -> Project:
-    """The quickstart for one SoC."""
+    """Return the quickstart for one SoC."""
     new_quickstart.edit("[SC8380XP, SM8750]", "[SM8750]")
     return new_quickstart
 
 
 class Rows(HTMLParser):
-    """The cells of every table row of a comment, as GitHub's own parser reads it."""
+    """Parser for the cells of every table row of a comment, as GitHub renders it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Rows(HTMLParser):
 
 
 def report(project: Project) -> list[str]:
-    """The lines of a build's report, which must fit a terminal of 80 columns."""
+    """Return the lines of a build's report, which must fit a terminal of 80 columns."""
     done = project.epbuild("run")
     assert (done.returncode, done.stderr) == (0, "")
     parts = done.stdout.split("\n\n")
@@ -73,7 +73,7 @@ def report(project: Project) -> list[str]:
 
 
 def weight_bytes(path: Path) -> int:
-    """The bytes of all different initializers of a model, by the onnx package."""
+    """Return the bytes of all distinct initializers of a model, counted with the onnx package."""
     proto = onnx.load(path)
     return sum(len(content) for content in {numpy_helper.to_array(tensor).tobytes() for tensor in proto.graph.initializer})
 

@@ -1,8 +1,10 @@
-"""The table of changes: each way in which a build tool can miss a change, or see one where there is none, done to a real build.
+"""Table of changes that a build tool can miss or report wrongly, each applied to a real build.
 
-Every row says what `plan` must think of it, which cause `explain` must name, and what `run` must do, to the number of steps; afterwards the
-files are checked against the manifest, and the manifest against the sources. Each row runs twice: where the last build left a snapshot,
-which a plain `run` must not believe, and where it did not, when `plan` and `explain`, which know no snapshots, are asked as well.
+Every row states the answer of `plan`, the cause that `explain` must name, and the number of steps that `run` must run. Afterwards
+the test
+checks the files against the manifest, and the manifest against the sources. Each row runs twice. With a snapshot of the last
+build, a plain
+`run` must not trust it. Without one, the test also runs `plan` and `explain`, which read no snapshots.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ needs_ctime = pytest.mark.skipif(
 
 
 def _write_model(path: Path, rows: int, own: int) -> None:
-    """Two matrix products; the weights of the first are shared, those of the second are the part `own` of the weights file."""
+    """Write two matrix products. The second has its weights in the part `own` of the weights file."""
     tensors = []
     for name, part in (("shared", 0), ("own", own)):
         tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[_SIZE, _SIZE], data_location=TensorProto.EXTERNAL)
@@ -109,12 +111,12 @@ def write_project(folder: Path) -> None:
 
 @dataclass
 class Case(Project):
-    """A built project of one test's own; `fast`: with a snapshot of the last build, that nothing was to be done."""
+    """Built project of one test. `fast` means that a snapshot says that the last build had nothing to do."""
 
     fast: bool = False
 
     def settle(self) -> None:
-        """One more build, which finds nothing to do: what files contain is then known by their stats, and there is a snapshot or not."""
+        """Build once more with nothing to do, so that file stats are trusted. Keep or delete the snapshot."""
         snapshots: list[Path] = []
         # A run that had to look at a toolchain anew, as another test has just made one of the same wheels, leaves no snapshot yet.
         for _ in range(3):
@@ -133,7 +135,7 @@ class Case(Project):
         return Case(folder, self.cache, self.environment, self.fast)
 
     def ask(self, *command: str) -> dict[str, Any]:
-        """The document that a command gives which only looks."""
+        """Return the JSON document of a read-only command."""
         done = self.epbuild(*command, "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
@@ -142,7 +144,7 @@ class Case(Project):
 
 @dataclass
 class Shelf:
-    """Copies of one built project, made all at once, so that their files are old enough to be trusted when a test takes one."""
+    """Copies of one built project, created in advance so that the timestamps of their files are old enough to be trusted."""
 
     folder: Path
     left: Iterator[int] = field(default_factory=lambda: iter(range(_COPIES)))
@@ -167,13 +169,13 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
 
 @pytest.fixture
 def built(shelf: Shelf) -> Case:
-    """The built project, which nobody has looked at since."""
+    """Return the built project, before any other command runs in it."""
     return shelf.take()
 
 
 @pytest.fixture(params=[True, False], ids=["snapshot", "no snapshot"])
 def case(request: pytest.FixtureRequest, built: Case) -> Case:
-    """The built project after a second build that found nothing to do."""
+    """Return the built project after a second build that found nothing to do."""
     built.fast = request.param
     built.settle()
     return built
@@ -183,7 +185,7 @@ def case(request: pytest.FixtureRequest, built: Case) -> Case:
 
 
 def look(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The steps of `plan` and of `explain` by id, which must agree with each other and with `run --check`."""
+    """Return the steps of `plan` and of `explain` by id. Both must agree with each other and with `run --check`."""
     steps = {step["id"]: step for step in case.ask("plan")["steps"]}
     reasons = {step["id"]: step for step in case.ask("explain", "*")["steps"]}
     for name in ("state", "reasons", "key"):
@@ -194,7 +196,7 @@ def look(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def root_causes(explanation: dict[str, Any]) -> list[str]:
-    """The reasons at the end of the chain that an explanation follows."""
+    """Return the reasons at the end of the chain that an explanation follows."""
     if not explanation["causes"]:
         return list(explanation["reasons"])
     return [reason for cause in explanation["causes"] for reason in root_causes(cause)]
@@ -205,7 +207,7 @@ def digest(path: Path) -> str:
 
 
 def check_outputs(case: Case, users: Set[str] = frozenset()) -> None:
-    """All is current, every emitted file is what its manifest says, and that is of these sources and of the actions that the plan names."""
+    """Assert that all steps are current and that files, manifests, sources and planned actions agree."""
     steps = case.ask("plan")["steps"]
     assert {step["state"] for step in steps} == {"current"}
     keys = {step["key"] for step in steps if step["kind"] != "emit"}
@@ -225,7 +227,7 @@ def check_outputs(case: Case, users: Set[str] = frozenset()) -> None:
 
 
 def check_run(case: Case, does: dict[str, int], users: Set[str] = frozenset()) -> None:
-    """A build does that and no more, leaves the right files behind, and then there is nothing to do."""
+    """Assert that a build runs these steps only, leaves the right files behind, and that the next build has nothing to do."""
     events = case.build()
     outcomes = Counter(event["outcome"] for event in events if event["event"] == "step_finished")
     assert outcomes == does
@@ -236,7 +238,7 @@ def check_run(case: Case, does: dict[str, int], users: Set[str] = frozenset()) -
 
 
 def kept(case: Case) -> dict[str, bytes]:
-    """The files that were changed since epbuild wrote them, by the names under which a build keeps them."""
+    """Return the files that changed since epbuild wrote them, by the names under which a build saves them."""
     found = {}
     for manifest in case.folder.glob("dist/**/manifest.json"):
         for file in json.loads(manifest.read_text(encoding="utf-8"))["files"]:
@@ -248,7 +250,7 @@ def kept(case: Case) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class Row:
-    """A change, and what it must come to: the states of the session group and of the output, the causes, the outcomes of the steps."""
+    """A change and its expected effect: states of the session group and of the output, causes, and outcomes of the steps."""
 
     change: Callable[[Case], object]
     group: str
@@ -263,22 +265,22 @@ NOTHING = {"current": 4}
 
 
 def compiles(change: Callable[[Case], object], *causes: str, steps: int = 3) -> Row:
-    """A change after which the group is compiled again."""
+    """Expect a new compile of the group."""
     return Row(change, "out of date", "out of date", causes, {"built": steps, "emitted": 1})
 
 
 def mends(change: Callable[[Case], object], cause: str) -> Row:
-    """A change of what was emitted, which is put right without a compile."""
+    """Expect that emitted files are restored without a compile."""
     return Row(change, "current", "restorable", (cause,), MENDED)
 
 
 def lays_out_again(change: Callable[[Case], object], cause: str) -> Row:
-    """A change that reaches the manifest and no compile."""
+    """Expect a new manifest, but no compile."""
     return Row(change, "current", "out of date", (cause,), MENDED)
 
 
 def means_nothing(change: Callable[[Case], object]) -> Row:
-    """No change at all, for all that it looks like one."""
+    """Expect no effect."""
     return Row(change, "current", "current", (), NOTHING)
 
 
@@ -297,7 +299,7 @@ def swap_members(case: Case) -> None:
 
 
 def in_secret(name: str) -> Callable[[Case], None]:
-    """Other bytes in a file, whose size and modification time stay as they were."""
+    """Write different bytes of the same size into a file and restore its modification time."""
 
     def change(case: Case) -> None:
         path = case.folder / name
@@ -340,7 +342,7 @@ def touch_everything(case: Case) -> None:
 
 
 def write_again(case: Case) -> None:
-    """The same bytes in new files, as a checkout of the same revision writes them."""
+    """Write the same bytes into new files, as a checkout of the same revision does."""
     for path in case.folder.rglob("*"):
         if path.is_file() and ".epbuild" not in path.parts:
             content = path.read_bytes()
@@ -442,7 +444,7 @@ def test_a_change_is_seen_for_what_it_is_named_and_made_good(row: Row, case: Cas
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A copy of the toolchain; its interpreter."""
+    """Copy the toolchain and return the interpreter of the copy."""
     python = provision(Requirements((ORT, QNN)), find_toolchain_directory(), name="qnn", where=None)
     source, copy = python.parents[1], tmp_path_factory.mktemp("toolchain") / "copy"
     shutil.copytree(source, copy, symlinks=True)

@@ -1,4 +1,4 @@
-"""The workflows of docs/ci, line by line, with the real compiler: jobs that share nothing but a remote cache publish it all together."""
+"""Workflows of docs/ci, run line by line with the real compiler in jobs that share only a remote cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUILT = "] built"
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The quickstart with a lock, and the files that a build of it makes."""
+    """Return the quickstart with a lock."""
     folder = tmp_path_factory.mktemp("ci")
     project = copy_of_quickstart(folder / "quickstart", folder / "cache")
     done = project.epbuild("lock")
@@ -56,7 +56,7 @@ def stored(remote: Path) -> dict[str, bytes]:
 
 
 def installed(line: str) -> str:
-    """The environment of this test in place of one that is made in each job."""
+    """Replace the installation of epbuild in a job by the environment of this test."""
     own = {"python -m venv .venv": f"mkdir -p .venv/bin; ln -s {Path(sys.executable).with_name('epbuild')} .venv/bin/"}
     return own.get(line, ":" if "pip install" in line else line)
 

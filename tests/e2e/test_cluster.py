@@ -1,4 +1,4 @@
-"""Builds on a Dask cluster: as here to the byte, whatever goes away meanwhile."""
+"""Builds on a Dask cluster: the same bytes as local builds, even when processes are lost."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ TARGETS = 60
 
 
 def zoo(folder: Path, cluster: Cluster, name: str) -> Project:
-    """A small model for 60 targets."""
+    """Return a small model for 60 targets."""
     project = quick(folder, cluster, "zoo", name)
     text = project.recipe.read_text(encoding="utf-8")
     begin, end = text.index("  npu:\n"), text.index("groups:\n")
@@ -165,7 +165,7 @@ def test_a_client_without_toolchains_has_a_machine_say_what_they_are_and_makes_n
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster that the test may break."""
+    """Return a cluster that the test may break."""
     with running_cluster(tmp_path / "cluster", workers=1) as running:
         yield running
 

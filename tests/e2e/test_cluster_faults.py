@@ -1,4 +1,4 @@
-"""Builds on a cluster of which something goes wrong: what is told, how the build ends, and what the next one finds."""
+"""Faults of a cluster: what a build reports, how it ends, and the state that the next build starts from."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SMALL = 500_000
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster that the test may break."""
+    """Return a cluster that the test may break."""
     with running_cluster(tmp_path / "cluster", workers=1) as running:
         yield running
 
@@ -53,14 +53,14 @@ def warned(events: list[dict[str, Any]]) -> list[str]:
 
 
 def run(project: Project, cluster: Cluster, *options: str) -> tuple[int, list[dict[str, Any]], str]:
-    """The exit code of a build, its events, and all that it printed."""
+    """Build, and return the exit code, the events and all output."""
     done = project.epbuild("run", "--json", *on(cluster), *options)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, events_of(done.stdout), done.stdout + done.stderr
 
 
 def failures(events: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """The codes of what failed, by step."""
+    """Return the codes of the failures by step."""
     return {
         event["step"]: [problem["code"] for problem in event["problems"]] for event in events if event["event"] == "step_failed"
     }
@@ -115,7 +115,7 @@ def test_a_machine_with_another_release_is_given_nothing_and_told_of_once(own: C
 
 
 def other_toolchains(folder: Path) -> Path:
-    """The toolchain of the quick project as somebody changed it."""
+    """Copy the toolchain of the quick project and change one of its files."""
     packages = {"onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"}
     complete = find_toolchain_directory().glob("*/complete")
     [real] = [marker.parent for marker in complete if {*json.loads(marker.read_text(encoding="utf-8"))} == packages]

@@ -1,4 +1,7 @@
-"""A cluster with certificates, and somebody who has none, or those of another authority: nothing is submitted, read or stopped."""
+"""A cluster with TLS, and clients without a certificate or with one of another authority.
+
+Such clients can submit, read and stop nothing.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def ports(cluster: Cluster) -> set[int]:
-    """Those that the scheduler, the worker and what keeps it running listen on."""
+    """Return the ports on which the scheduler, the worker and its nanny listen."""
     found = set()
     assert cluster.scheduler is not None
     for begun in (cluster.scheduler.process.pid, *(worker.process.pid for worker in cluster.workers)):
@@ -67,7 +70,7 @@ def ports(cluster: Cluster) -> set[int]:
 
 
 def ask(address: str, message: Mapping[str, Any], **options: Any) -> object:
-    """The answer to a message of Dask's. Raises OSError where there is none."""
+    """Return the answer to a Dask message. Raise OSError if none arrives."""
 
     async def asked() -> object:
         line = await connect(address, timeout=SECONDS, **options)  # type: ignore[no-untyped-call]
@@ -82,7 +85,7 @@ def ask(address: str, message: Mapping[str, Any], **options: Any) -> object:
 
 @dataclass(frozen=True)
 class Try:
-    """A message to an address, with these certificates if any."""
+    """A message to an address, with these TLS options."""
 
     verb: str
     address: str
@@ -90,7 +93,10 @@ class Try:
 
 
 def answered(tries: Sequence[Try]) -> list[tuple[str, str]]:
-    """Those that had an answer, all at once. Dask's client may wait for ever for a server that sends nothing: its thread is left alone."""
+    """Send all messages at once, and return those that were answered.
+
+    Dask's client may wait forever for a server that sends nothing. The test abandons such a thread.
+    """
     found: list[tuple[str, str]] = []
 
     def attempt(one: Try) -> None:

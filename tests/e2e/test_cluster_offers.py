@@ -1,4 +1,4 @@
-"""What workers offer: found out by trying it, told, and withdrawn where a machine turns out to lack a device."""
+"""Offers of workers: probed, reported, and withdrawn when a machine turns out to lack a device."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_worker_tries_what_it_can_do_and_an_emulator_is_no_real_device(cluster
 
 
 def test_what_turns_out_to_be_more_than_a_machine_can_do_is_offered_no_more(cluster: Cluster, tmp_path: Path) -> None:
-    """A GPU that this machine lacks: the EP reports that only when it compiles."""
+    """Ask for a GPU that this machine lacks. The EP reports that only when it compiles."""
     project = project_for(tmp_path, cluster)
     text = project.recipe.read_text(encoding="utf-8").replace(
         "[onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]", "[onnxruntime-openvino==1.24.1]"

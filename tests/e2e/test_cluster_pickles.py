@@ -1,4 +1,4 @@
-"""Hostile workers, clients and schedulers of a cluster: none runs code in a build, and no stranger runs code in a worker."""
+"""Hostile workers, clients and schedulers of a cluster: none runs code in a build or in a worker."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ os._exit(0)
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A scheduler with one worker, which is hostile."""
+    """Run a scheduler with one hostile worker."""
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "hostile_worker.py").write_text(HOSTILE_WORKER, encoding="utf-8")
     with running_cluster(folder, workers=0) as cluster:
@@ -125,7 +125,7 @@ def test_what_a_hostile_worker_sends_runs_nothing_and_is_its_error(hostile: Clus
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A scheduler and a worker of epbuild's, on loopback and without certificates."""
+    """Run a scheduler and a worker of epbuild on loopback, without certificates."""
     with running_cluster(tmp_path_factory.mktemp("cluster"), workers=1) as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""`epbuild diff` on what real builds emitted: another SoC is a matter of the target, other weights are one of the weights."""
+"""`epbuild diff` on artifacts of real builds that differ in the target or in the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models with operators that ONNX Runtime does not know, between those that the EP takes: compiled, loaded, run, and opened elsewhere."""
+"""Models that mix custom operators with nodes of the EP: compiled, loaded, run and opened elsewhere."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ with epbuild.runtime.open(sys.argv[1], custom_ops=json.loads(sys.argv[2])) as gr
 
 @pytest.fixture
 def inverse(project: Project) -> Project:
-    """A matrix that the NPU multiplies, and the CPU inverts: with an operator of onnxruntime-extensions."""
+    """Return a project whose NPU multiplies a matrix, and whose CPU inverts it with an operator of onnxruntime-extensions."""
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         [
@@ -72,7 +72,7 @@ def inverse(project: Project) -> Project:
 
 @pytest.fixture
 def with_library(inverse: Project) -> Project:
-    """The same, with the operator in a library of the user's own; that of the package, under another name."""
+    """Return the project of `inverse` with the operator in a library of the user, a renamed copy of the package's library."""
     inverse.edit(*OF_THE_TOOLCHAIN)
     inverse.build()
     inverse.edit(*reversed(OF_THE_TOOLCHAIN))
@@ -85,20 +85,20 @@ def with_library(inverse: Project) -> Project:
 
 
 def weights() -> NDArray[numpy.float32]:
-    """Well away from having no inverse."""
+    """Return a matrix that is far from singular."""
     random = numpy.random.default_rng(0).normal(0, 0.1, (8, 8))
     return (random + numpy.eye(8)).astype(numpy.float32)
 
 
 def python_of(project: Project) -> Path:
-    """The interpreter of the project's toolchain."""
+    """Return the interpreter of the project's toolchain."""
     (toolchain,) = load(project.recipe).toolchains.values()
     folder = get_environment_folder(Requirements(toolchain.packages, toolchain.python), find_toolchain_directory())
     return folder / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def application(project: Project, places: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """An application in the toolchain's Python, with epbuild beside it and not installed."""
+    """Run an application in the toolchain's Python. It imports epbuild from the source tree."""
     return subprocess.run(
         [python_of(project), "-c", APPLICATION, "dist", json.dumps(places)],
         cwd=project.folder,

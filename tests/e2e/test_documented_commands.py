@@ -1,4 +1,7 @@
-"""Every command of every document is run, and prints what the document shows; or the document has why it is not."""
+"""Every command of every document, run and compared with the output that the document shows.
+
+A document gives the reason for each block that is not run.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ NOT_RUN = 27
 
 @dataclass
 class Machine:
-    """Where a document's commands are run, one after the other, as a reader would who copies them."""
+    """Folder in which the commands of a document run in order, as a reader would run them."""
 
     folder: Path
     """Of this document: each project is a folder in it."""
@@ -49,7 +52,7 @@ class Machine:
     """How the last command ended."""
 
     def enter(self, kind: str) -> None:
-        """A new copy of `quickstart`, `quick` or `checkout` with a store that has what it compiles; `new_...`: with an empty one."""
+        """Copy `quickstart`, `quick` or `checkout` with a store that has its compiled models. `new_...`: with an empty store."""
         self.count += 1
         folder, cache = self.folder / str(self.count) / "work", self.folder / str(self.count) / "cache"
         name = kind.removeprefix("new_")
@@ -73,7 +76,7 @@ class Machine:
         self.project, self.environment, self.cwd = project, {**project.command()[1], **own}, folder
 
     def run(self, text: str) -> tuple[int, str]:
-        """Exit code and all that a command prints; folder and variables stay for the next."""
+        """Run a command, and return its exit code and output. Folder and variables persist for the next command."""
         assert self.project is not None, "no comment before the first block has the project that it is run in"
         text = text.removeprefix("python3 bootstrap.py ")
         with tempfile.TemporaryFile() as output:

@@ -1,4 +1,4 @@
-"""A step that fails is told with the EP's own reason, costs nobody else their result, and leaves nothing behind."""
+"""Steps that fail: reported with the EP's own reason, without harm to other results or leftover files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A workspace that someone else shipped is not believed, and nothing is deleted because of it."""
+"""Workspaces that somebody else shipped: never trusted, and never a reason to delete a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WARNING = "EPB515"
 
 @pytest.fixture
 def shipped(quickstart: Project, tmp_path: Path, quickstart_store: Path) -> tuple[Project, Project]:
-    """A project that a stranger built, and the folder that a victim with a cache of their own gets from them."""
+    """Build a project as a stranger. Return it, and a folder for a victim with a separate cache."""
     quickstart.build()
     victim = Project(tmp_path / "victim" / "checkout", tmp_path / "victims-cache", quickstart.environment)
     shutil.copytree(quickstart_store, victim.cache, ignore=shutil.ignore_patterns("workspace.key"))
@@ -46,7 +46,7 @@ def outputs_of(workspace: Workspace) -> list[OutputRecord]:
 
 
 def ship(stranger: Project, victim: Project) -> None:
-    """Copy all files, as `git clone` does of what is committed."""
+    """Copy all files, as `git clone` does with committed files."""
     shutil.copytree(stranger.folder, victim.folder, symlinks=True)
 
 
@@ -150,7 +150,7 @@ def test_looking_at_a_foreign_workspace_changes_nothing_in_it(shipped: tuple[Pro
 
 
 def test_a_log_that_is_shipped_beside_a_known_memory_is_not_believed(quickstart: Project) -> None:
-    """SQLite applies a log that lies beside a database, so a pulled log of a stranger changes a memory that is known."""
+    """Ship an SQLite log, which would change the state of a workspace that is known."""
     quickstart.build()
     notes = quickstart.folder.parent / "out" / "notes.txt"
     notes.parent.mkdir()

@@ -1,4 +1,4 @@
-"""onnxruntime-genai itself reads the configuration that epbuild writes, and generates tokens with the compiled models."""
+"""Decoders in onnxruntime-genai: it reads the emitted configuration and generates with the compiled models."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def python() -> Path:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, quickstart_store: Path) -> Path:
-    """The quickstart's decoder, whose models share weights, built by the real command; the folder of the quickstart."""
+    """Build the quickstart's decoder, whose models share weights, and return its folder."""
     return _built(copy_of_quickstart(*_places(tmp_path_factory, "shared"), quickstart_store))
 
 
 @pytest.fixture(scope="module")
 def unshared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with a context binary for each model: the emulator crashes when it loads models that share weights."""
+    """Build the decoder with a context binary for each model, as the emulator crashes on models that share weights."""
     project = copy_of_quickstart(*_places(tmp_path_factory, "unshared"))
     project.edit("share_weights: true", "share_weights: false")
     return _built(project)
@@ -81,14 +81,14 @@ def _built(project: Project) -> Path:
 
 
 def compiled(project: Path, place: Path) -> Path:
-    """A copy of the decoder for one target, with its configuration for onnxruntime-genai, as epbuild emits them."""
+    """Copy the emitted decoder for one target, with its configuration for onnxruntime-genai."""
     shutil.copytree(project / "dist/quickstart/decoder" / TARGET, place)
     assert (place / "tokenizer.json").read_text(encoding="utf-8") == "{}"
     return place
 
 
 def uncompiled(project: Path, place: Path) -> Path:
-    """The decoder as it was before compiling, likewise."""
+    """Copy the decoder before compilation, with a configuration."""
     shutil.copytree(project / "models/tiny-llm", place)
     (place / "genai_config.json").write_bytes(build_genai_config(BASE, base_stages(project)).data)
     return place

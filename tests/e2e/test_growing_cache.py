@@ -1,4 +1,7 @@
-"""A decoder whose cache grows by fixed sizes: onnxruntime-genai cannot run it, so it is refused as soon as the sizes are known."""
+"""Decoders whose cache grows by fixed sizes, which onnxruntime-genai cannot run.
+
+epbuild refuses them as soon as the sizes are known.
+"""
 
 from __future__ import annotations
 

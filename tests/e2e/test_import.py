@@ -1,4 +1,4 @@
-"""What `epbuild import` writes of a command line of ep_weight_sharing_ctx_gen is built by the real EP."""
+"""Recipes that `epbuild import` writes from ep_weight_sharing_ctx_gen commands, built by the real EP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that a recipe gives to inputs, with the real EP: a model that nothing else can fix compiles whole, once for each of its sizes."""
+"""Input sizes from a recipe: models with dynamic shapes compile completely, once for each size."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DIMS: list[Any] = [-1, 3, "?", "?"]
 
 
 def write_reader(path: Path) -> None:
-    """Two convolutions, whose output declares the size that it had in the export's own example, as does the value between."""
+    """Write two convolutions. The output and the value between declare the size of the export's example input."""
     random = numpy.random.default_rng(0)
     weights = [
         numpy_helper.from_array(random.standard_normal(shape).astype(numpy.float32) / 64, name)
@@ -67,7 +67,7 @@ def write_reader(path: Path) -> None:
 
 
 def succeed(project: Project, *arguments: str) -> str:
-    """What a command that has to succeed says."""
+    """Run a command that has to succeed, and return its output."""
     done = project.epbuild(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""Ctrl-C, at whatever moment it comes, ends the process with 130 and a sentence; imports and the fast path are no exception."""
+"""Ctrl-C at any moment, imports and the fast path included: exit code 130 and one message."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_until(project: Project, moment: int, *arguments: str) -> subprocess.Comp
 
 
 def check_moments(project: Project, moments: int, *arguments: str) -> None:
-    """Interrupt the command at calls that are drawn, more of them at its beginning, where imports are."""
+    """Interrupt the command at random calls, most of them at its beginning, where imports are."""
     draw = random.Random(SEED)
     whole = run_until(project, 0, *arguments)
     calls = int(whole.stderr.rpartition("calls: ")[2])
@@ -101,7 +101,7 @@ def test_a_run_that_answers_from_its_snapshot_can_be_interrupted_too(built: Proj
 
 
 def test_an_interrupt_that_python_drops_comes_again(tmp_path: Path) -> None:
-    """As where it comes in the end of an import: what is raised there is printed with its traceback, and forgotten."""
+    """Raise an interrupt where Python prints its traceback and drops it, as at the end of an import."""
     script = """
 import sys, time
 import epbuild.cli.app as app

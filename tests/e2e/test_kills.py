@@ -1,4 +1,4 @@
-"""`kill -9` at any moment costs time and nothing else: what is visible is whole, nothing stays behind, and the next build is right."""
+"""`kill -9` at any moment: visible outputs are complete, no file stays behind, and the next build is right."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Reference = Mapping[str, Mapping[str, Contents]]
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> Reference:
-    """What builds that nobody disturbs make of each quality, in folders of their own."""
+    """Return the outputs of undisturbed builds of each quality, built in folders of their own."""
     made = {}
     for quality in QUALITIES:
         folder = tmp_path_factory.mktemp("reference")
@@ -69,7 +69,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> Re
 
 
 class Watched:
-    """A project whose builds are killed, and what everybody may see of it meanwhile."""
+    """A project whose builds are killed, and checks of its visible outputs meanwhile."""
 
     def __init__(self, project: Project, reference: Reference) -> None:
         self.project = write_project(project)
@@ -79,13 +79,13 @@ class Watched:
         return {group: look(self.project.folder / "dist" / group) for group in GROUPS}
 
     def shows_one_build_at_a_time(self) -> None:
-        """Whoever opens an output directory finds files of one build, each whole; some may be gone while it is replaced."""
+        """Assert that an output directory has files of one build, each complete. Some may be missing during a replacement."""
         for group, found in self.outputs().items():
             if found is not None:
                 assert any(found.items() <= made[group].items() for made in self.reference.values()), sorted(found)
 
     def is_whole(self) -> None:
-        """With no build running, each output directory is absent or all of one build."""
+        """Assert that each output directory is absent or completely of one build. No build may be running."""
         no_worker_stays(self.project)
         for group, found in self.outputs().items():
             assert found is None or any(found == made[group] for made in self.reference.values()), sorted(found)
@@ -103,7 +103,7 @@ class Watched:
 
     @contextmanager
     def being_read(self) -> Iterator[None]:
-        """Somebody looks at the outputs all the time."""
+        """Read the outputs continuously while the block runs."""
         over, broken = threading.Event(), []
 
         def read() -> None:
@@ -147,7 +147,7 @@ def wait_for_a_worker(project: Project, build: Process) -> None:
 
 
 def time_at_work(project: Project, quality: str) -> float:
-    """Seconds from the moment when a build knows what it has to do, to its end."""
+    """Return the seconds from the moment when a build starts its work to its end."""
     build = build_that_is_at_work(project, quality)
     begin = time.monotonic()
     build.communicate(timeout=PATIENCE)
@@ -155,7 +155,7 @@ def time_at_work(project: Project, quality: str) -> float:
 
 
 def seed_and_length(asked: str | None) -> tuple[int, float | None]:
-    """What `--kills-seed` says: a seed, and the seconds of a build where they are not to be measured."""
+    """Parse `--kills-seed`: a seed, and the duration of a build in seconds unless the test measures it."""
     if asked == "random":
         return random.SystemRandom().randrange(1 << 32), None
     seed, _, length = (asked or str(SEED)).partition(",")
@@ -164,7 +164,7 @@ def seed_and_length(asked: str | None) -> tuple[int, float | None]:
 
 @contextmanager
 def told_how_to_replay(seed: int, length: float, hits: Mapping[str, int]) -> Iterator[None]:
-    """Failures in the block say how to see them again, and after how many kills of what they came."""
+    """Add to failures in the block how to repeat them, and the number of kills so far."""
     try:
         yield
     except Exception as error:
@@ -184,7 +184,7 @@ def test_kills_at_random_moments_leave_nothing_half_done(
 
 
 def kill_at_random(watched: Watched, draw: random.Random, length: float, hits: Counter[str], kills: int) -> None:
-    """Kill builds of so many seconds until there are so many hits, and look at what is left each time."""
+    """Kill builds of this length until enough kills have hit, and check the leftover state each time."""
     project = watched.project
     while hits.total() < kills:
         victim = draw.choice(("epbuild", "epbuild", "worker", "both"))
@@ -238,7 +238,7 @@ os._exit = told
 def test_a_kill_before_any_change_of_the_file_system_leaves_nothing_half_done(
     watched: Watched, lost: str, exhaustive: bool
 ) -> None:
-    """One kill for each file that is made, renamed or removed by a build that compiles, and by one that only lays out anew."""
+    """Kill once before each file operation, of a build that compiles and of one that only emits."""
 
     def build(killed_before: int) -> subprocess.CompletedProcess[str]:
         if lost == "the store":
@@ -249,7 +249,7 @@ def test_a_kill_before_any_change_of_the_file_system_leaves_nothing_half_done(
         return warm_start.run(arguments, watched.project.folder, environment, timeout=PATIENCE, before=before)
 
     def other() -> str:
-        """The quality that is asked for next: not that of what is there."""
+        """Return the quality to build next, which differs from the emitted one."""
         return next(quality for quality in QUALITIES if watched.outputs()["left"] != watched.reference[quality]["left"])
 
     for quality in QUALITIES:

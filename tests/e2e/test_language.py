@@ -1,4 +1,4 @@
-"""What the recipe language offers reaches the real EP, and what it writes comes out where it should."""
+"""Features of the recipe language with the real EP: settings reach it, and its files are emitted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ outputs:
 
 
 def _model(path: Path) -> None:
-    """A matrix product for the NPU and a distance that stays on the CPU, with a symbolic dimension, and weights in a file beside it."""
+    """Write a matrix product for the NPU and a distance for the CPU, with a symbolic dimension and external weights."""
     random = numpy.random.default_rng(0)
     weights = [
         numpy_helper.from_array(random.standard_normal(shape).astype(numpy.float32), name)

@@ -1,4 +1,4 @@
-"""Every form of an output by the real command: whole at every moment, the same bytes for all, and nothing left of what was before."""
+"""Every form of an output by the real command: complete at every moment, same bytes, no leftover files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KILLS, SAMPLE = 24, 4
 
 
 def with_outputs(project: Project, outputs: str) -> None:
-    """Let the recipe have these outputs and no others."""
+    """Replace the outputs of the recipe with these."""
     text = project.recipe.read_text(encoding="utf-8")
     project.recipe.write_text(text[: text.index("outputs:")] + outputs, encoding="utf-8")
 
@@ -150,7 +150,7 @@ def test_a_killed_build_leaves_archives_whole_and_the_next_one_cleans_up(quick: 
 
 
 def opened_zip(path: Path, name: str = "left") -> str:
-    """The digest of the context binary in an archive that is read to its end, against its own manifest."""
+    """Read an archive to its end, check it against its manifest, and return the digest of its context binary."""
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         return checked({file: archive.read(file) for file in archive.namelist()}, name)
@@ -300,7 +300,7 @@ def test_a_folder_can_hold_binaries_below_it_under_the_eps_names_and_source_mode
 
 
 def move_weights(model: Path, location: str) -> None:
-    """Let the model have its weights in `weights.bin` beside it, and name that as `location`."""
+    """Move the weights of the model to `weights.bin` beside it, and refer to that file as `location`."""
     graph = onnx.load(model)
     onnx.save_model(graph, model, save_as_external_data=True, location="weights.bin", size_threshold=0)
     graph = onnx.load(model, load_external_data=False)
@@ -342,7 +342,7 @@ def test_external_data_of_both_a_compiled_and_its_base_model_is_shipped_once(qui
 
 
 def write_model_with_weights_outside_the_ep(path: Path) -> None:
-    """A model of which QNN compiles the beginning and leaves a node with weights of its own, a MatMulInteger, to the CPU."""
+    """Write a model whose beginning QNN compiles. A MatMulInteger with weights of its own falls back to the CPU."""
     draw = numpy.random.default_rng(0)
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -363,7 +363,7 @@ def write_model_with_weights_outside_the_ep(path: Path) -> None:
 
 
 def ships_weights_once(project: Project, base: set[str]) -> None:
-    """The output `dist/left` has one file with the weights that the compiled models and those of the names `base` refer to."""
+    """Assert that `dist/left` has one weights file for the compiled models and for the base models `base`."""
     files = {
         file["path"]: file["role"] for file in json.loads((project.folder / "dist/left/manifest.json").read_bytes())["files"]
     }

@@ -1,4 +1,4 @@
-"""What the real QNN EP leaves to the CPU: no build passes over it in silence, and what it says of each node is what a user reads."""
+"""CPU fallback of the real QNN EP: every build reports it, with the EP's reason for each node."""
 
 from __future__ import annotations
 

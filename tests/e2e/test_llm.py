@@ -1,4 +1,7 @@
-"""One decoder file with open sizes becomes prefill and decode, quantised, sharing one binary, and generates what its source does."""
+"""One decoder file with dynamic shapes, built as quantized prefill and decode models that share a binary.
+
+The compiled models generate the same tokens as their source.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ print(json.dumps(tokens))
 
 
 def _llm(project: Project, *edits: tuple[str, str]) -> Path:
-    """The folder of the decoder for one SoC, from a build of the checked-in recipe with some edits."""
+    """Build the checked-in recipe with some edits, and return the folder of the decoder for one SoC."""
     shutil.copytree(RECIPES / "models", project.folder / "models")
     shutil.copy(RECIPES / "llm.yaml", project.recipe)
     for old, new in (("[SC8380XP, SM8750]", "[SM8750]"), *edits):

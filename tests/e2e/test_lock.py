@@ -1,4 +1,4 @@
-"""A locked build with the real packages: made of what the lock says and of nothing else, and refused in a sentence where that cannot be."""
+"""Locked builds with the real packages: they use the locked files only, or fail with a clear message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGES = "packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]"
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The quickstart with a lock for this platform and another; the tests work on copies."""
+    """Return the quickstart with a lock for this platform and another. Tests work on copies."""
     folder = tmp_path_factory.mktemp("locked")
     project = copy_of_quickstart(folder / "quickstart", folder / "cache")
     project.edit(PACKAGES, f"{PACKAGES}\n    platforms: [{HERE}, {ELSEWHERE}]")
@@ -107,7 +107,7 @@ def test_two_checkouts_with_one_lock_have_the_same_keys_and_files(project: Proje
 
 
 def test_an_older_version_that_is_locked_is_the_one_that_is_built_with(project: Project) -> None:
-    """NumPy, which the recipe does not name: a build without the lock takes the newest."""
+    """Lock an older NumPy, which the recipe does not name. A build without the lock installs the newest version."""
     newest = re.search(rf'toolchain\.qnn\.{HERE}\.numpy = \["([^"]+)"', lock_of(project).read_text(encoding="utf-8"))
     assert newest is not None
     project.edit(PACKAGES, PACKAGES.replace("]", f", numpy<{newest[1]}]"))
@@ -262,7 +262,7 @@ def test_other_bytes_under_the_version_that_is_locked_are_refused(
 
 
 def settle(project: Project, *arguments: str) -> None:
-    """Run until there is a snapshot to answer from, for which what was touched has to be a little older."""
+    """Build until there is a snapshot to answer from. Changed files have to be a little older for that."""
     for _ in range(20):
         assert project.epbuild("run", *arguments).returncode == 0
         if project.snapshots():

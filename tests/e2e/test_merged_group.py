@@ -1,4 +1,4 @@
-"""A group that a recipe merges: one model in the output, which the real QNN EP runs as it runs the members one after the other."""
+"""Merged groups: one emitted model that the real QNN EP runs with the numbers of its members in sequence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ROWS = WIDTH = 64
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The group built merged, and its twin as two models."""
+    """Build the group twice: merged, and as two models."""
     folder = tmp_path_factory.mktemp("chain")
     project = Project(folder / "project", folder / "cache")
     project.folder.mkdir()
@@ -100,9 +100,9 @@ def seeded(seed: int) -> numpy.ndarray:
 
 
 def ran(project: Project, folder: str, models: str, scratch: Path, **values: int | numpy.ndarray) -> dict[str, Any]:
-    """What the models of an output make of values, one after the other, opened by `epbuild.runtime` in the toolchain's Python.
+    """Run the models of an output in sequence in the toolchain's Python, and return their results.
 
-    A number stands for a random value, of which it is the seed.
+    `epbuild.runtime` opens the models. A number stands for a random value with that seed.
     """
     script, feeds, answer = scratch / "run.py", scratch / "feeds.npz", scratch / "answer.npz"
     arrays: dict[str, Any] = {name: seeded(value) if isinstance(value, int) else value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""onnxruntime itself opens the model packages, takes a variant of each component, and makes sessions with what the package says."""
+"""Model packages in onnxruntime: it opens them, selects a variant of each component and creates sessions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HTP = {"backend_type": "htp"}
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, quickstart_store: Path) -> Project:
-    """The quickstart, built by the real command."""
+    """Build the quickstart by the real command."""
     folder = tmp_path_factory.mktemp("package")
     project = copy_of_quickstart(folder / "quickstart", folder / "cache", quickstart_store)
     text = project.recipe.read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, quickstart_store: Path) -> P
 
 @pytest.fixture(scope="module")
 def package(built: Project) -> Path:
-    """All that was built, with the models as they were before compiling beside it, in one package."""
+    """Write one package with all built models, and with their source models as a variant."""
     root = built.folder / "dist/quickstart.ortpackage"
     (root / "README.md").write_text("What the user adds is nobody's business.\n", encoding="utf-8")
     assert built.epbuild("verify", str(root)).returncode == 0
@@ -64,7 +64,7 @@ def _content(file: Path, path: str, role: Role) -> OutputFile:
 
 
 def edited(package: Path, place: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """A copy whose manifest says something else of its components."""
+    """Copy a package and change what its manifest says of its components."""
     shutil.copytree(package, place)
     manifest = place / "manifest.json"
     document = json.loads(manifest.read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ def ort_of(components: dict[str, Any], component: str, variant: str) -> dict[str
 
 
 def for_any_device(components: dict[str, Any]) -> None:
-    """The emulator that stands for an NPU here calls itself a CPU."""
+    """Drop the device type. The emulator that replaces an NPU here reports a CPU."""
     for component in components.values():
         for variant in component["variants"].values():
             variant.pop("device", None)

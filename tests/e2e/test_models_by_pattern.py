@@ -1,4 +1,4 @@
-"""Models that a pattern matches, built by the real EP: a file that is new, and one that goes, with the fast path between."""
+"""Models that a pattern matches, built by the real EP: added and removed files, and the fast path between."""
 
 from __future__ import annotations
 

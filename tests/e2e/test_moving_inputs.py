@@ -1,4 +1,4 @@
-"""Inputs that change under a build's feet: links that lead elsewhere, and toolchains that somebody works on meanwhile."""
+"""Inputs that change during a build: links that get new targets, and toolchains that are modified."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quick(project: Project) -> Project:
 
 
 def settle(project: Project) -> None:
-    """Runs until there is a snapshot to answer from, for which what was touched has to be a little older."""
+    """Run until there is a snapshot to answer from. Changed files have to be a little older for that."""
     for _ in range(20):
         done = project.epbuild("run")
         assert done.returncode == 0, done.stderr
@@ -58,7 +58,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="finds worker pr
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> Iterator[Path]:
-    """A copy of the toolchain that the tests may change; its interpreter."""
+    """Copy the toolchain for the tests to change, and return the interpreter of the copy."""
     folder = tmp_path_factory.mktemp("toolchain")
     python = toolchain_python("onnxruntime-qnn")
     shutil.copytree(python.parents[1], folder / "copy", symlinks=True)
@@ -68,7 +68,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> 
 
 @pytest.fixture
 def own(quick: Project, environment: Path) -> Project:
-    """The project with a toolchain of the user's own, and one step that compiles."""
+    """Return the project with a toolchain of the user's own, and one step that compiles."""
     quick.edit("packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]", f"interpreter: '{environment.as_posix()}'")
     quick.edit("  right: {models: [right], targets: [npu]}\n", "  default: none\n")
     return quick
@@ -80,7 +80,7 @@ def library_of(environment: Path) -> Path:
 
 
 def while_it_compiles(project: Project, change: Callable[[], None]) -> subprocess.CompletedProcess[str]:
-    """A build whose worker stands still while `change` is made."""
+    """Build, and call `change` while the worker is stopped."""
     build = start(project, "run")
     wait_until(lambda: bool(workers(project)))
     [worker] = workers(project)
@@ -166,7 +166,7 @@ def test_a_link_to_a_library_that_an_installer_makes_elsewhere_is_no_change(
 
 
 def test_what_epbuild_installs_shares_no_file_with_another_environment(tmp_path: Path) -> None:
-    """An installation elsewhere is then nothing to a compile; with links it could not be told from a change."""
+    """Provision twice. With hard links, an installation elsewhere would look like a change of this one."""
     homes = [tmp_path / "one", tmp_path / "other"]
     pythons = [provision(Requirements(("typing-extensions",)), home, name="npu", where=None) for home in homes]
     files = [file for python in pythons for file in python.parents[1].rglob("typing_extensions.py")]
@@ -177,7 +177,7 @@ def test_what_epbuild_installs_shares_no_file_with_another_environment(tmp_path:
 
 
 def test_a_run_with_nothing_to_do_warns_as_ever_and_takes_no_longer_for_it(own: Project) -> None:
-    """Here of a lock of another recipe."""
+    """Warn of a lock that belongs to another recipe."""
     (own.folder / "epbuild.lock").write_text('epbuild-lock = 2\nrecipe = "other"\n', encoding="utf-8")
     warnings = own.epbuild("run").stderr
     assert "[EPB243]" in warnings

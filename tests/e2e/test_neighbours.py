@@ -1,4 +1,4 @@
-"""Builds at the same time do every action once between them, wait for nothing else, and read nothing half-written."""
+"""Concurrent builds: each action runs once, no build waits needlessly or reads incomplete files."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ Events = list[dict[str, Any]]
 
 @pytest.fixture
 def checkouts(tmp_path: Path, quick_store: Path) -> tuple[Project, Project]:
-    """Two checkouts of one project that share a store, which is empty; the toolchain is there."""
+    """Return two checkouts of one project that share an empty store. The toolchain is provisioned."""
     first = write_project(Project(tmp_path / "first", tmp_path / "cache"))
     shutil.copytree(first.folder, tmp_path / "second")
     return first, Project(tmp_path / "second", first.cache)
 
 
 def ended(*builds: Process) -> list[Events]:
-    """The events of builds that have to succeed, waited for at the same time."""
+    """Wait for builds that have to succeed, and return their events."""
     told: dict[int, tuple[str, str]] = {}
 
     def wait(number: int, build: Process) -> None:
@@ -71,7 +71,7 @@ def outputs(project: Project) -> Mapping[str, Mapping[str, bytes] | None]:
 
 @contextmanager
 def every_blob_is_whole(cache: Path) -> Iterator[None]:
-    """Somebody reads the store all the time."""
+    """Check the blobs of the store continuously while the block runs."""
     over, broken = threading.Event(), []
 
     def read() -> None:
@@ -124,7 +124,7 @@ def test_two_checkouts_on_one_store_compile_each_action_once(
 
 @contextmanager
 def a_neighbour_that_compiles(project: Project, steps: str) -> Iterator[Process]:
-    """A build of these steps whose worker stands still in the middle of the first compile as long as the block lasts."""
+    """Run a build of these steps, and stop its worker in the first compile for as long as the block lasts."""
     build = start(project, "run", "--json", "-j", "1", "epbuild.yaml", steps)
     wait_until(lambda: bool(workers(project)))
     [worker] = workers(project)

@@ -1,4 +1,4 @@
-"""EPContext nodes that are called as the recipe has it, though the EP takes no notice: the model still loads and computes the same."""
+"""Names of EPContext nodes that a recipe sets: the renamed model loads and computes the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and links that few folders have, by the real command: each is built in, or told in a sentence; nothing ends in a traceback."""
+"""Unusual file names and links: each builds or fails with a clear message, never with a traceback."""
 
 from __future__ import annotations
 

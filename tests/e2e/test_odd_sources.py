@@ -1,4 +1,4 @@
-"""Sources as some exporters write them: what the real QNN EP makes of them is verified, loaded and compared, or they are refused."""
+"""Unusual sources from exporters: compiled by the real QNN EP, verified and compared, or refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def write_recipe(project: Project, *models: str) -> None:
 
 
 def write_source(project: Project, name: str, output: list[int], *, initialised_input: bool = False) -> Path:
-    """A product of matrices, from [2, 8] to what is really [2, 8]. The last node stays on the CPU, as QNN takes no wrong shape."""
+    """Write a product of matrices with a wrong declared output shape.
+
+    The last node falls back to the CPU, as QNN accepts no wrong shape.
+    """
     weights = np.random.default_rng(3).standard_normal((8, 8)).astype(np.float32)
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
     if initialised_input:

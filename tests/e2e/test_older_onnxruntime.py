@@ -1,4 +1,4 @@
-"""ONNX Runtimes that have no ModelCompiler: the same recipe, staging and checks, and artifacts of the same kind."""
+"""ONNX Runtimes without ModelCompiler: same recipe, staging and checks, and the same kind of artifacts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VERSIONS = ("1.21.0", "1.22.0")
 
 
 def write_partly_model(project: Project) -> None:
-    """A model with a node at its end that the EP does not take, and an initializer for that."""
+    """Write a model whose last node falls back to the CPU and has an initializer."""
     random = numpy.random.default_rng(0)
     value = helper.make_tensor_value_info
     graph = helper.make_graph(

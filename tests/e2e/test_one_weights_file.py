@@ -1,4 +1,4 @@
-"""Models that were given one weights file: ONNX Runtime computes the same from them, and the real QNN EP compiles them to the same."""
+"""Models that share one weights file: same numbers in ONNX Runtime, same results of the real QNN EP."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ numpy.savez(answer, **dict(zip(names, session.run(names, feeds))))
 
 
 def outputs(folder: Path, model: Path) -> dict[str, bytes]:
-    """What the CPU EP of a provisioned toolchain gives for inputs of a fixed seed."""
+    """Return the CPU EP's outputs for inputs of a fixed seed, run in a provisioned toolchain."""
     script, answer = folder / "run.py", folder / "answer.npz"
     script.write_text(_RUN, encoding="utf-8")
     answer.unlink(missing_ok=True)
@@ -88,7 +88,7 @@ def test_onnx_runtime_computes_the_same_from_the_one_file_to_the_bit(quickstart:
 
 @pytest.fixture
 def folders(project: Project) -> Project:
-    """The example of ONNX Runtime's own design, ./model_folder/model1.onnx and ./external_data_folder/; the data still beside them."""
+    """Create the folders of the example in ONNX Runtime's design, with the data still beside the models."""
     graphs = project.folder / "model_folder"
     graphs.mkdir()
     weights = numpy.random.default_rng(0).standard_normal((64, 64)).astype(numpy.float32)

@@ -1,4 +1,4 @@
-"""A pipe where a file is asked for is told in a sentence; nothing waits for somebody to write into it."""
+"""Pipes in place of files: reported in one message, without waiting for a writer."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ OUTPUT = "dist/left/left_ctx.onnx"
 
 @pytest.fixture
 def built(piped: Project) -> Project:
-    """A project that is built, so that the snapshot answers for it."""
+    """Build a project, so that the snapshot answers for it."""
     piped.build()
     assert "Nothing to do" in piped.epbuild("run").stdout
     return piped

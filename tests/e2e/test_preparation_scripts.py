@@ -1,4 +1,4 @@
-"""The built-in preparations with the real libraries: what each makes of a model, the same bytes each time, and what each refuses."""
+"""Built-in preparations with the real libraries: their results, their reproducibility and their refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def python() -> Path:
 
 
 class Bench:
-    """Runs scripts as a step does, each time in a staging directory of its own."""
+    """Runner for scripts that works as a step does, each time in a staging directory of its own."""
 
     def __init__(self, python: Path, folder: Path) -> None:
         self.python = python
@@ -56,7 +56,7 @@ class Bench:
         files: list[Path] | None = None,
         settings: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The last report."""
+        """Run a script, and return its last report."""
         self.runs += 1
         staging = self.folder / str(self.runs)
         (staging / "in" / "files").mkdir(parents=True)
@@ -99,7 +99,7 @@ class Bench:
         files: list[Path] | None = None,
         settings: dict[str, Any] | None = None,
     ) -> onnx.ModelProto:
-        """What a script makes, which is a whole model."""
+        """Run a script that has to succeed, and return the model after checking it."""
         assert self.run(kind, source, options, files, settings)["event"] == "finished"
         onnx.checker.check_model(self.output / "model.onnx", full_check=True)
         return onnx.load(self.output / "model.onnx")
@@ -112,7 +112,7 @@ class Bench:
         files: list[Path] | None = None,
         settings: dict[str, Any] | None = None,
     ) -> tuple[str, str]:
-        """What a script says when it refuses, and what to do."""
+        """Run a script that has to refuse, and return its message and hint."""
         report = self.run(kind, source, options, files, settings)
         assert (report["event"], report["kind"], report["type"]) == ("failed", "error", "Refused")
         assert not list(self.output.iterdir())
@@ -137,7 +137,7 @@ def network(tmp_path: Path) -> Path:
 
 
 def network_in(folder: Path, batch: int | str) -> Path:
-    """Two convolutions, of which the first has weights that are computed of constants, and a flat end."""
+    """Write two convolutions and a dense layer at the end. Constants compute the weights of the first."""
     draw = np.random.default_rng(0)
     weights = {
         "first": draw.normal(size=(8, 3, 3, 3)),
@@ -171,7 +171,7 @@ def image(batch: int = BATCH) -> np.ndarray[Any, Any]:
 
 
 def scores(bench: Bench, model: Path | None = None) -> np.ndarray[Any, Any]:
-    """What the model computes of an image, by the CPU EP; the one that was made last, unless another is named."""
+    """Run a model on an image with the CPU EP. The default is the latest output."""
     run = "import numpy, onnxruntime, sys; m, x, y = sys.argv[1:]; s = onnxruntime.InferenceSession(m, providers=['CPUExecutionProvider'])"
     run += "; numpy.save(y, s.run(None, {'image': numpy.load(x)})[0])"
     given, found = bench.folder / "image.npy", bench.folder / "scores.npy"
@@ -380,7 +380,7 @@ def test_these_tests_use_what_the_catalog_asks_for() -> None:
 
 
 def rms_norm(path: Path, first: bool = True) -> Path:
-    """A model of an RMSNorm as torch exports it, with its weight `first` or last."""
+    """Write a model of an RMSNorm as torch exports it, with its weight `first` or last."""
     rng = np.random.default_rng(0)
     weight = rng.normal(1, 0.1, 64).astype(np.float32)
     nodes = [
@@ -405,7 +405,7 @@ def rms_norm(path: Path, first: bool = True) -> Path:
 
 
 def normalized(bench: Bench, model: Path) -> np.ndarray[Any, Any]:
-    """What a model of `rms_norm` computes of random numbers, by the CPU EP."""
+    """Run a model of `rms_norm` on random numbers with the CPU EP."""
     run = "import numpy, onnxruntime, sys; m, y = sys.argv[1:]; s = onnxruntime.InferenceSession(m, providers=['CPUExecutionProvider'])"
     run += "; x = numpy.random.default_rng(1).normal(0, 1, (1, 8, 64)).astype('float32'); numpy.save(y, s.run(None, {'x': x})[0])"
     subprocess.run([bench.python, "-I", "-c", run, model, bench.folder / "z.npy"], check=True)
@@ -413,7 +413,7 @@ def normalized(bench: Bench, model: Path) -> np.ndarray[Any, Any]:
 
 
 def rewrites() -> dict[str, Any]:
-    """The settings that a recipe's `rewrite: qnn` gets."""
+    """Return the settings that the `rewrite: qnn` of a recipe receives."""
     return {"rewrites": json.loads(json.dumps(catalog_settings("rewrite", {"ep": "qnn"})["rewrites"]))}
 
 

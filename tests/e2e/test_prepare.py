@@ -1,4 +1,4 @@
-"""Models that are prepared by real programs in a toolchain of their own, and then compiled by the real EP."""
+"""Models that real programs prepare in a toolchain of their own, compiled by the real EP."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HANGS = "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(600)\n"
 
 @pytest.fixture
 def prepared(project: Project) -> Project:
-    """The quick project, whose left model is prepared twice."""
+    """Return the quick project, whose left model is prepared twice."""
     write_project(project)
     project.edit("models: {left: left.onnx, right: right.onnx}\n", PREPARED)
     project.edit("toolchains:\n", "toolchains:\n  tools: {packages: [onnx==1.19.1]}\n")

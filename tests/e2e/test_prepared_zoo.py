@@ -1,4 +1,7 @@
-"""Real preparations before real compiles: a quantised model is whole on the NPU, and a neighbour that fails holds nothing back."""
+"""Real preparations before real compiles: quantized models run completely on the NPU.
+
+A model that fails does not delay the others.
+"""
 
 from __future__ import annotations
 

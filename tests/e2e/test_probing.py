@@ -1,4 +1,4 @@
-"""Probes with the real EPs: what compiles here, and why the rest does not."""
+"""Probes with the real EPs: targets that compile on this machine, and the reasons for the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README promises: the quickstart builds, rebuilds what changed and no more, and comes out the same everywhere."""
+"""Promises of the README: the quickstart builds, rebuilds only changes, and is the same everywhere."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_blob_that_the_store_lost_is_made_again(quickstart: Project) -> None:
 
 
 def test_another_checkout_restores_from_the_store(quickstart: Project, tmp_path: Path) -> None:
-    """As both do here: a third has filled the store."""
+    """Build in two checkouts, with a store that a third one has filled."""
     second = copy_of_quickstart(tmp_path / "two", quickstart.cache)
     assert compiled(quickstart.build()) == compiled(second.build()) == set()
     assert quickstart.files() == second.files() != {}

@@ -1,4 +1,4 @@
-"""`run --rebuild-and-compare` with the real EP: the same is told as that, what is known to differ as that, and everything else fails."""
+"""`run --rebuild-and-compare` with the real EP: equal bytes, known differences, and failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ATTEMPTS = 8
 
 
 def compared(project: Project, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Exit code, and what was told of each step that was made again."""
+    """Return the exit code of a comparison, and the event of each compared step."""
     done = project.epbuild("run", *arguments, "--rebuild-and-compare", "--json")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events, done.stderr
@@ -39,7 +39,7 @@ def kept(project: Project, event: dict[str, Any]) -> dict[str, bytes]:
 
 
 def multiply_a_row(path: Path) -> None:
-    """A model in which a constant multiplies a single row, as the gain of an RMSNorm does when a decoder makes one token."""
+    """Write a model that multiplies a row by a constant, as the gain of an RMSNorm does when a decoder emits one token."""
     random = numpy.random.default_rng(1)
     gain = (1 + 0.1 * random.standard_normal(MULTIPLIED)).astype(numpy.float32)
     weights = (random.standard_normal((MULTIPLIED, MULTIPLIED)) / 8).astype(numpy.float32)
@@ -51,7 +51,7 @@ def multiply_a_row(path: Path) -> None:
 
 
 def until_different(project: Project) -> dict[str, Any]:
-    """Compare until the EP has left other bytes in what it never sets: chance decides what these are."""
+    """Compare until the EP leaves different bytes in memory that it never sets, which happens by chance."""
     for _ in range(ATTEMPTS):
         code, told = compared(project, "epbuild.yaml", "compile:left/*")
         [event] = told.values()

@@ -1,4 +1,4 @@
-"""Every recipe that is checked in builds, and with the results that it is there to show."""
+"""Checked-in recipes: each builds with the results that it demonstrates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with the input is told in one sentence with an exit code of 2 or 3, before anything is written."""
+"""Invalid input: refused with one message and exit code 2 or 3, before anything is written."""
 
 from __future__ import annotations
 

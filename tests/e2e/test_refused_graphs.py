@@ -61,7 +61,7 @@ def write_graph(path: Path, nodes: list[Any], constants: Mapping[str, Any], inpu
 
 
 def failures(project: Project, models: str) -> list[str]:
-    """Build the models, of which some have to fail for their own sake; returns the errors."""
+    """Build models of which some have to fail, and return the errors."""
     project.recipe.write_text(RECIPE.replace("{MODELS}", models), encoding="utf-8")
     done = project.epbuild("run", "--keep-going")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""A push into a real registry, Debian's docker-registry on this machine: what arrives is whole, and other clients can fetch it."""
+"""Pushes into Debian's docker-registry on this machine: complete images that other clients can fetch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BYTES = {hashlib.sha256(data).hexdigest(): data for _, data in FILES.values()}
 
 @dataclass
 class DebianRegistry:
-    """The registry as it runs, and its log of what it was asked."""
+    """A running registry and its log of requests."""
 
     port: int
     log: Path
@@ -65,7 +65,7 @@ class DebianRegistry:
         return f"127.0.0.1:{self.port}"
 
     def get(self, path: str, accept: str = "*/*") -> tuple[int, str, int]:
-        """The status, the SHA-256 of the body and its size, asked for with nothing of epbuild and read in pieces."""
+        """Return the status, digest and size of a response, without the use of epbuild."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request("GET", path, headers={"Accept": accept})
@@ -79,17 +79,17 @@ class DebianRegistry:
             connection.close()
 
     def manifest(self, repository: str, name: str) -> tuple[int, str, int]:
-        """The same of a manifest; the registry knows of none for who does not say that they can read it."""
+        """Return the status, digest and size of a manifest. The registry requires this Accept header."""
         return self.get(f"/v2/{repository}/manifests/{name}", "application/vnd.oci.image.manifest.v1+json")
 
     def asked(self, method: str) -> int:
-        """How many requests with a method it has answered."""
+        """Return the number of answered requests with a method."""
         return self.log.read_text(encoding="utf-8").count(f'"{method} /v2/')
 
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Path]:
-    """Debian's package, fetched and unpacked where nothing else looks; nothing is installed."""
+    """Fetch and unpack Debian's package in a temporary folder, without installing it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if not _fetched(folder, []):
@@ -154,7 +154,7 @@ def _wait_for(registry: DebianRegistry, process: subprocess.Popen[bytes]) -> Non
 
 @pytest.fixture(scope="module")
 def registry(program: Path) -> Iterator[DebianRegistry]:
-    """A registry that asks nobody who they are; each test has a repository of its own."""
+    """Run a registry without authentication. Each test uses a repository of its own."""
     with running(program) as found:
         yield found
 
@@ -178,7 +178,7 @@ def pour(content: Artifact, write: Write) -> None:
 
 
 class Unfollowed:
-    """Drops how far a push is."""
+    """Progress listener that ignores every event."""
 
     def sent(self, done: int, total: int) -> None:
         pass
@@ -191,7 +191,7 @@ def pushed(registry: DebianRegistry, repository: str, what: Image | None = None,
 
 
 def pulled(registry: DebianRegistry, repository: str, name: str, folder: Path) -> dict[str, bytes]:
-    """What an ORAS client makes of an image in the registry: its files by their names."""
+    """Pull an image with an ORAS client, and return its files by name."""
     client = importlib.import_module("oras.client").OrasClient(hostname=registry.host, insecure=True)
     client.pull(target=f"{registry.host}/{repository}:{name}", outdir=str(folder))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""Compiled models repackaged and glued by the real command, and loaded by the real QNN EP: the same numbers, to the bit."""
+"""`relink` and `merge` on compiled models: the real QNN EP computes the same numbers, bit for bit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CLOSE = 0.1
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Four compiled models: two plain ones, one of two partitions, and one with quantized inputs and outputs."""
+    """Return four compiled models: two plain ones, one of two partitions, and one with quantized inputs and outputs."""
     folder = tmp_path_factory.mktemp("parts")
     project = Project(folder / "project", folder / "cache")
     project.folder.mkdir()
@@ -112,7 +112,7 @@ def epbuild(project: Project, *arguments: str) -> None:
 def outputs(
     folder: Path, model: Path, feeds: Mapping[str, int], provider: str = "QNNExecutionProvider"
 ) -> dict[str, numpy.ndarray]:
-    """What a model gives for inputs from random seeds, in the toolchain's Python, in a process of its own."""
+    """Run a model on inputs from random seeds in a process of the toolchain's Python, and return its outputs."""
     folder.mkdir(parents=True, exist_ok=True)
     answer = folder / "answer.npz"
     answer.unlink(missing_ok=True)

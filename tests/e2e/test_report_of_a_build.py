@@ -1,4 +1,4 @@
-"""What a report has of a real build in which models fail: by another process, too, and what changed since the last one."""
+"""Reports of a real build with failed models, written by another process too, with changes since the last."""
 
 from __future__ import annotations
 

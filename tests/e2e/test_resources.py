@@ -1,4 +1,4 @@
-"""Where space, memory or a permission is missing, a build says so in a sentence, loses nothing, and is right as soon as there is enough."""
+"""Builds without enough disk space, memory or permissions: a clear error, no loss, and a full recovery."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WIDTH = 512
 
 @pytest.fixture(scope="module")
 def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of a project that was built with enough of everything."""
+    """Build a project with enough of everything, and return its store."""
     folder = tmp_path_factory.mktemp("reference")
     uneven(Project(folder / "project", folder / "cache")).build()
     return folder / "cache"
@@ -46,7 +46,7 @@ def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reference(whole_store: Path) -> dict[str, Contents]:
-    """What each group's output has to be."""
+    """Return the expected output of each group."""
     return outputs(Project(whole_store.with_name("project"), whole_store))
 
 
@@ -66,9 +66,9 @@ def outputs(project: Project) -> dict[str, Contents]:
 
 
 class Starved:
-    """Builds a project where something is missing, and then again where nothing is.
+    """A project that is built under a shortage, and then again without one.
 
-    `prefix` begins every command; `seen` is the project as it can be looked at from here, if that is not where it is.
+    `prefix` begins every command. `seen` is the project's path as seen by the test, if that differs.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Starved:
         self.seen = seen or project
 
     def fails(self, *statuses: int, limit: Callable[[], None] | None = None) -> str:
-        """A build that ends with one of these statuses and a sentence for each thing that is wrong; gives what is told of them."""
+        """Build with one of these exit codes and a message for each problem, and return the messages."""
         done = self._build(limit)
         told = done.stderr
         assert done.returncode in statuses, done.stdout + told
@@ -97,7 +97,7 @@ class Starved:
         blobs_are_what_their_names_say(self.seen.cache)
 
     def is_right_with_enough(self, store: Path | None = None) -> None:
-        """Also where it finds in a `store` what was not made yet; what there is stays."""
+        """Build without a shortage and check the result. Copy missing files from a `store` first; existing ones stay."""
         for path in store.rglob("*") if store else ():
             place = self.seen.cache / path.relative_to(store or path)
             if path.is_file() and path.parts[-3] in ("sha256", "actions") and not place.exists():
@@ -132,7 +132,7 @@ def starved(uneven_project: Project, reference: dict[str, Contents]) -> Starved:
 
 
 def at_most(resource_name: str, amount: int) -> Callable[[], None]:
-    """What a process calls in itself before it starts a program, so that this program may have no more than that."""
+    """Return a function that limits a resource of a process before it starts a program."""
 
     def limit() -> None:
         import resource
@@ -143,7 +143,7 @@ def at_most(resource_name: str, amount: int) -> Callable[[], None]:
 
 
 def sampled(values: Sequence[int], sample: Sequence[int]) -> list[Any]:
-    """A few of the values by day, and all of them at night."""
+    """Mark all values outside the sample as exhaustive."""
     return [value if value in sample else pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
 
 
@@ -180,7 +180,7 @@ def test_an_ep_that_blames_the_model_for_a_limit_of_memory_is_not_believed(starv
 
 @pytest.fixture
 def bound(starved: Starved) -> Starved:
-    """Permissions bind these builds, also where root runs the tests."""
+    """Apply permissions to these builds even where root runs the tests."""
     if os.geteuid() == 0:
         if shutil.which("setpriv") is None:
             pytest.skip("permissions do not bind root, and there is no setpriv to give that up")
@@ -190,7 +190,7 @@ def bound(starved: Starved) -> Starved:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """No entry of the folder, or of one below it, can be added or removed."""
+    """Forbid adding and removing entries in the folder and all folders below it."""
     folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
     for path in folders:
         path.chmod(0o555)
@@ -241,7 +241,7 @@ def test_a_store_that_may_not_be_written_still_serves_what_it_has(bound: Starved
 
 @contextmanager
 def mounted(starved: Starved, mount: Sequence[str | Path]) -> Iterator[Starved]:
-    """The project as processes see it for whom something is mounted, while everybody else sees it as it is."""
+    """Mount something that only some processes see, and run the project's builds in them."""
     script = 'mkdir -p "$1"; shift; mount "$@"; echo ready; read -r line'
     arguments = [str(argument) for argument in (mount[-1], *mount)]
     if shutil.which("unshare") is None or shutil.which("nsenter") is None:

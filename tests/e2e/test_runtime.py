@@ -1,4 +1,4 @@
-"""The example application runs what a real build emitted, on the HTP emulator."""
+"""The example application with artifacts of a real build, on the HTP emulator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator
 
 
 def classify(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`recipes/classify.py` as an application: in the Python that has onnxruntime, with epbuild beside it and not installed."""
+    """Run `recipes/classify.py` in the Python that has onnxruntime. It imports epbuild from the source tree."""
     environment = {**os.environ, "PYTHONPATH": str(RECIPES.parent), "PYTHONWARNINGS": "error::ResourceWarning"}
     return subprocess.run(
         [toolchain_python("onnxruntime-qnn"), RECIPES / "classify.py", *arguments],
@@ -74,7 +74,7 @@ def test_a_damaged_context_is_told_in_onnxruntimes_words(quickstart: Project) ->
 
 
 def _cpu_answer(model: Path) -> str:
-    """The same image through the source model on the CPU EP, printed as the example prints it."""
+    """Run the source model on the same image with the CPU EP, and print the result as the example does."""
     script = (
         "import sys, numpy as np, onnxruntime\n"
         "image = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)\n"

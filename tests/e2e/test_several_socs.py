@@ -1,4 +1,4 @@
-"""One context for several SoCs, by the real command: every SoC is named, and no session is given what only its compile takes."""
+"""One context for several SoCs: every SoC is named, and sessions get no option of the compile alone."""
 
 from __future__ import annotations
 

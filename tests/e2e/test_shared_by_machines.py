@@ -1,4 +1,4 @@
-"""Machines that share a remote cache, with the real compiler: at once, over anything that it may hold, and interrupted."""
+"""Machines that share a remote cache with the real compiler: concurrent, interrupted, and with any content."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def machine(folder: Path, place: Place) -> Project:
-    """A machine with neither store nor outputs that may read the remote cache and write to it."""
+    """Return a machine without store and outputs that may read and write the remote cache."""
     folder.mkdir()
     project = write_project(Project(folder / "project", folder / "cache"))
     address = (

@@ -1,4 +1,4 @@
-"""What sharing saves with the real EP: measured to the byte, asked by the recipe, and paid for once."""
+"""Bytes saved by sharing with the real EP: measured exactly, required by a recipe, and measured once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEASURED = {f"compiling {name} alone to measure the savings by sharing" for name
 
 
 def binaries(project: Project) -> int:
-    """The bytes of the context binaries that were emitted."""
+    """Return the bytes of the emitted context binaries."""
     return sum(len(content) for name, content in project.files(FOLDER).items() if name.endswith(".bin"))
 
 

@@ -1,4 +1,4 @@
-"""What one machine compiled, another restores: the quickstart with the real compiler, through a server."""
+"""The quickstart compiled on one machine and restored on another through a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.projects import Project, compiled, copy_of_quickstart
 
 
 def machine_with(root: Path, remote: str, trust: str, name: str, **variables: str) -> Project:
-    """The quickstart on a machine of that name, below `root`, with an empty store and this remote cache."""
+    """Return the quickstart on a machine of that name below `root`, with an empty store and this remote cache."""
     project = copy_of_quickstart(root / name / "quickstart", root / name / "cache")
     project.edit("epbuild: 1\n", f"epbuild: 1\ncache: {{remote: '{remote}', trust: ['{trust}']}}\n")
     project.environment |= variables
@@ -73,7 +73,7 @@ def test_with_a_lock_a_machine_with_neither_store_nor_toolchain_installs_nothing
         machine = partial(machine_with, tmp_path, server.address, ours.public)
 
         def bare(name: str) -> Project:
-            """A machine of another user, without any toolchain, on which uv could not be started."""
+            """Return a machine of another user that has no toolchain and cannot start uv."""
             project = machine(
                 name, HOME=str(tmp_path / name), USER=name, EPBUILD_TOOLCHAIN_DIR=str(tmp_path / name / "toolchains")
             )

@@ -1,4 +1,4 @@
-"""`verify` and `inspect` on what the real QNN EP wrote: through epbuild, and by hand without it."""
+"""`verify` and `inspect` on artifacts of the real QNN EP, compared with checks made without epbuild."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MODEL, BINARY = "second_ctx.onnx", "first_qnn.bin"
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What epbuild emitted; not to be changed."""
+    """Return emitted files, which tests must not change."""
     project = Project(tmp_path_factory.mktemp("verified"), tmp_path_factory.mktemp("cache"))
     for name, seed in {"first": 1, "second": 1, "other": 2}.items():
         write_model(project.folder / f"{name}.onnx", seed)
@@ -57,7 +57,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shared(dist: Path, tmp_path: Path) -> Path:
-    """A copy of the sharing group's folder, beside which another model's files lie."""
+    """Copy the folder of the sharing group, with another model's files beside it."""
     shutil.copytree(dist / ALONE, tmp_path / "alone")
     shutil.copytree(dist / SHARED, tmp_path / "shared")
     return tmp_path / "shared"
@@ -68,7 +68,7 @@ def epbuild(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess
 
 
 def failed(path: Path) -> set[tuple[str, str, str]]:
-    """The check, the subject and the code of everything that failed."""
+    """Return the check, the subject and the code of each failed finding."""
     done = epbuild(path.parent, "verify", path, "--json")
     document = json.loads(done.stdout)
     found = {(row["check"], row["subject"], row["code"]) for row in document["findings"] if row["outcome"] == "failed"}
@@ -96,7 +96,7 @@ def change(edit: Callable[[bytes], bytes]) -> Callable[[Path], None]:
 
 
 def attribute(name: str, value: object) -> Callable[[Path], None]:
-    """Write another value, or none, for an attribute of the model's node."""
+    """Replace or remove an attribute of the model's node."""
 
     def spoil(folder: Path) -> None:
         model = onnx.load(folder / MODEL)
@@ -116,7 +116,7 @@ def link(folder: Path) -> None:
 
 
 def zeroed(content: bytes) -> bytes:
-    """64 bytes in the middle zeroed, which EPs load in silence."""
+    """Set 64 bytes in the middle to zero, which EPs load without an error."""
     middle = len(content) // 2
     while not any(content[middle : middle + 64]):
         middle += 64
@@ -254,7 +254,7 @@ def test_a_sharing_group_is_inspected_with_the_bytes_that_its_one_binary_spares(
 @pytest.mark.gate
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory and the peak of it are those of Linux")
 def test_thousands_of_spoilt_artifacts_do_no_harm(dist: Path, tmp_path: Path, exhaustive: bool) -> None:
-    """Nothing but errors of epbuild's own, nothing opened outside the artifact, never more than 500 MB."""
+    """Allow only errors of epbuild, no file outside the artifact, and at most 500 MB."""
     inputs, seconds = (20_000, 2400) if exhaustive else (1000, 300)
     for number, name in enumerate((SHARED, ALONE, EMBEDDED)):
         shutil.copytree(dist / name, tmp_path / "corpus" / str(number))

@@ -1,4 +1,4 @@
-"""What `verify` in a recipe promises, with the real QNN EP: numbers are checked before anything is published."""
+"""`verify` in a recipe with the real QNN EP: numbers are checked before anything is emitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `epbuild verify --load` and `--numbers` promise, with the real QNN EP: a good model passes, and no other does."""
+"""`epbuild verify --load` and `--numbers` with the real QNN EP: only good models pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEIGHTS_AT = 172_032
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, quickstart_store: Path) -> Project:
-    """The quickstart, built once for tests that only read it."""
+    """Build the quickstart once for tests that only read it."""
     folder = tmp_path_factory.mktemp("built")
     project = copy_of_quickstart(folder / "quickstart", folder / "cache", quickstart_store)
     project.build("epbuild.yaml", "emit:*/snapdragon-SM8750/*")
@@ -50,7 +50,7 @@ def findings(project: Project, *arguments: str, status: int) -> dict[tuple[str, 
 
 
 def change_binary(project: Project, content: bytes) -> None:
-    """Give the classifier another context binary, which the manifest takes for the one that was emitted."""
+    """Replace the classifier's context binary, and update the manifest to match."""
     folder = project.folder / CLASSIFIER
     (folder / "classifier_qnn.bin").unlink()
     (folder / "classifier_qnn.bin").write_bytes(content)
@@ -139,7 +139,7 @@ def test_a_shared_context_that_x86_cannot_load_fails_only_if_asked_for(built: Pr
 
 
 def test_what_openvino_cannot_load_of_its_own_on_linux_is_skipped_with_the_reason(project: Project) -> None:
-    """With whatever processor: onnxruntime-openvino needs no Intel one, and its Linux wheels lack what reads a compiled model."""
+    """Skip OpenVINO models on any processor. The Linux wheels of onnxruntime-openvino cannot read a compiled model."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "abs", values[:1], values[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), project.folder / "abs.onnx")

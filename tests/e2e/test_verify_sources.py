@@ -1,4 +1,4 @@
-"""`epbuild verify --numbers --recipe` with every kind of source that a recipe can name, on folders, archives and packages."""
+"""`epbuild verify --numbers --recipe` with every kind of source, on folders, archives and packages."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def built(project: Project, tmp_path: Path) -> Project:
 
 
 def numbers(project: Project, place: str) -> str:
-    """What the check of numbers of the output at a place came to, in one line."""
+    """Return the result of the numbers check of an output, in one line."""
     done = project.epbuild("verify", place, "--numbers", "--recipe", "epbuild.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     found = re.search(r"^numbers .*?(?=^\S|\Z)", done.stdout, re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""`epbuild run --watch` as a process, from a mistake to a build to Ctrl-C; and the files for CI that each build of it writes."""
+"""`epbuild run --watch` as a process: errors, builds, Ctrl-C, and the files for CI of each build."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_SECONDS = 240
 
 
 class Watching:
-    """The process, and the lines that it writes on both of its streams."""
+    """A running `--watch` process, and the lines of both its streams."""
 
     def __init__(self, project: Project, *arguments: str) -> None:
         command, environment = project.command("run", "--watch", *arguments)
@@ -37,7 +37,7 @@ class Watching:
             self.lines.put(line)
 
     def until(self, words: str) -> list[str]:
-        """The lines up to one with these words."""
+        """Read lines up to one with these words, and return them."""
         found: list[str] = []
         while not found or words not in found[-1]:
             found.append(self.lines.get(timeout=MOST_SECONDS))

@@ -1,7 +1,10 @@
-"""A worker that crashes, hangs, is killed or starves is told as what it is, costs nobody else their result, and leaves no process behind.
+"""Workers that crash, hang, are killed or run out of memory.
 
-No EP crashes at will. So these workers run the real interpreter, worker and EP, with a package in front of ONNX Runtime that misbehaves
-in the moment when a model is compiled, where the recipe sets the environment variable MISBEHAVE.
+The build names the cause, keeps the other results and leaves no process behind. No EP crashes on request. Therefore these workers
+run the
+real interpreter, worker and EP, with a package in front of ONNX Runtime. Where the recipe sets the environment variable
+MISBEHAVE, that
+package misbehaves when a model is compiled.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ EAT = "eaten = [bytes([1]) * 2**24 for _ in range(1024)]"
 
 @pytest.fixture(scope="module")
 def misbehaving(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> Path:
-    """An interpreter that sees the provisioned toolchain's packages, behind an ONNX Runtime that misbehaves."""
+    """Return an interpreter with the packages of the provisioned toolchain, behind an ONNX Runtime that misbehaves."""
     folder = tmp_path_factory.mktemp("misbehaving")
     real = next((toolchain_python("onnxruntime-qnn").parents[1] / "lib").glob("python*/site-packages"))
     python = toolchain_python("onnxruntime-qnn").resolve()
@@ -64,7 +67,7 @@ def misbehaving(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> 
 
 @pytest.fixture
 def misbehave(project: Project, misbehaving: Path) -> Callable[..., Project]:
-    """Gives a project whose model 'left' is compiled by a worker that runs some code first; 'right' is compiled as ever."""
+    """Return a factory of projects. A worker runs given code before it compiles the model 'left'; 'right' compiles as usual."""
     write_project(project)
     text = project.recipe.read_text(encoding="utf-8")
     [packages] = [line for line in text.splitlines() if "packages" in line]
@@ -83,7 +86,7 @@ def misbehave(project: Project, misbehaving: Path) -> Callable[..., Project]:
 
 
 def tell_failure(project: Project, status: int, code: str) -> str:
-    """Build with one failing step; gives what is told of it."""
+    """Build with one failing step, and return its error message."""
     done = project.epbuild("run", "--keep-going")
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
@@ -133,7 +136,7 @@ LIMITS = {"memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), ""
 
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
-    """The `cgroup.procs` of a new control group whose processes may use 400 MB in all."""
+    """Create a control group with a limit of 400 MB, and return its `cgroup.procs`."""
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         group = Path("/sys/fs/cgroup", controllers, path.lstrip("/"), f"epbuild-{os.getpid()}")

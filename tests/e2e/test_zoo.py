@@ -1,4 +1,4 @@
-"""Models that nobody here wrote, as they come in packages: with their sizes given and nothing else, they are whole on the NPU."""
+"""Third-party models from packages: with only their sizes given, they run completely on the NPU."""
 
 from __future__ import annotations
 

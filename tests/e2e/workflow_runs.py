@@ -1,7 +1,8 @@
 """Runs of workflows of CI systems: their shell lines in bash, each job in a checkout and with a store of its own.
 
-What is not shell (actions of others, the order of jobs, artifacts) is done here as the systems' documentation has it, and an expression
-or an action that is not known here fails the test.
+This module simulates the rest (third-party actions, the order of jobs, artifacts) as the systems' documentation defines it. An
+unknown
+expression or action fails the test.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _VARIABLES_OF_CI = re.compile(r"^(CI|GITHUB|RUNNER|EPBUILD|NO_COLOR|FORCE_COLOR)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A YAML file as a CI system reads it: `on` is a name."""
+    """Read a YAML file as a CI system does: `on` is a name."""
     found: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     return found
 
 
 @dataclass
 class Ran:
-    """What came of one job."""
+    """Result of one job."""
 
     result: str
     folder: Path
@@ -46,7 +47,7 @@ class Ran:
 
 @dataclass
 class Ci:
-    """A CI system with one project: each job begins with a copy of `checkout`, and with nothing else."""
+    """A CI system with one project, in which each job begins with only a copy of `checkout`."""
 
     checkout: Path
     scratch: Path
@@ -61,7 +62,7 @@ class Ci:
     """Where the first job put epbuild: the others take it from there, as that takes long."""
 
     def start(self, job: str) -> tuple[Path, dict[str, str]]:
-        """A checkout and an environment for a job: its own store, and the toolchains of this machine or none."""
+        """Create a checkout and an environment for a job, with an own store and the toolchains of this machine or none."""
         self._jobs += 1
         folder = self.scratch / f"job{self._jobs}"
         shutil.copytree(self.checkout, folder / "project")
@@ -74,7 +75,7 @@ class Ci:
     # -- GitHub Actions --------------------------------------------------------------------------------------------------
 
     def github(self, workflow: Path, **context: str | bool) -> dict[str, list[Ran]]:
-        """The jobs of a workflow in their order, those of a matrix one after the other; `context` is that of `github`."""
+        """Run the jobs of a workflow in order, those of a matrix one after the other. `context` is that of `github`."""
         done: dict[str, list[Ran]] = {}
         known: dict[str, Any] = {"github": {"run_id": str(self._jobs), "run_attempt": "1", **context}, "secrets": {}, "needs": {}}
         if context.get("ref_protected"):
@@ -138,7 +139,7 @@ class Ci:
             known["steps"][step["id"]] = {"outputs": outputs}
 
     def _action(self, uses: str, given: Mapping[str, Any], run: Ran) -> None:
-        """What actions of others do."""
+        """Run a third-party action."""
         project = run.folder / "project"
         match uses:
             case "actions/checkout" | "actions/setup-python":
@@ -171,7 +172,7 @@ class Ci:
     # -- GitLab CI -------------------------------------------------------------------------------------------------------
 
     def gitlab(self, pipeline: Path, before: Callable[[str], str], **own: str) -> dict[str, list[Ran]]:
-        """The jobs of a pipeline, stage by stage; `own` are the system's variables, and `before` is given each line of before_script."""
+        """Run the jobs of a pipeline by stage. `own` are the system's variables; `before` maps each line of before_script."""
         text = load(pipeline)
         shared = text.get("variables", {})
         listed = (name for name in text if name != "variables" and isinstance(text[name], dict) and not name.startswith("."))
@@ -220,7 +221,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def bash(script: str, variables: Mapping[str, str], run: Ran) -> None:
-    """Run lines as a runner does, in the project's folder; a failure is the job's."""
+    """Run lines in the project's folder, as a runner does. A failed line fails the job."""
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
         cwd=run.folder / "project",
@@ -239,7 +240,10 @@ def bash(script: str, variables: Mapping[str, str], run: Ran) -> None:
 
 
 def value(text: Any, known: Mapping[str, Any], success: bool = True) -> Any:
-    """What a text with expressions comes to; one that is an expression as a whole may be anything. Of `if`, the braces may be left out."""
+    """Evaluate the expressions in a text.
+
+    The result may have any type if the whole text is an expression. The braces of an `if` are optional.
+    """
     if not isinstance(text, str):
         return text
     whole = _EXPRESSION.fullmatch(text.strip())
@@ -296,6 +300,6 @@ def _shown(found: Any) -> str:
 
 
 def _holds(condition: str, variables: Mapping[str, str]) -> bool:
-    """A rule of GitLab: `$NAME == "text"`."""
+    """Evaluate a rule of GitLab: `$NAME == "text"`."""
     name, wanted = re.fullmatch(r'\$(\w+) == "([^"]*)"', condition).groups()  # type: ignore[union-attr]
     return variables.get(name) == wanted
