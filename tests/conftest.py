@@ -1,4 +1,4 @@
-"""How the tests are run: on all cores, each start of Python with compiled bytecode, and samples of what `-m exhaustive` runs at length."""
+"""Test configuration: all cores, cached bytecode, and samples of the cases that `-m exhaustive` runs."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Keys are drawn anew in each process, and names of tests have to be the same in all of them."""
+    """Return a stable test id for keys, which are random in each process."""
     return argname if isinstance(val, str) and val.startswith("ed25519") else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`-m exhaustive` runs at length what is a sample otherwise; no other `-m` does."""
+    """Run all cases with `-m exhaustive`, and samples with any other `-m`."""
     settings.load_profile("exhaustive" if _exhaustive(config) else "sample")
     if config.getoption("--cold-starts"):
         os.environ[warm_start.COLD_STARTS] = "1"
@@ -82,9 +82,9 @@ def _leaves_gate(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests of real EPs as slow. Deselect what was not asked for: exhaustive tests, and in a run of everything those of the gate.
+    """Mark tests of real EPs as slow. Deselect exhaustive tests, and those of the gate in a full run, unless requested.
 
-    Asked for exhaustive tests, mark those too that run a sample otherwise.
+    If exhaustive tests are requested, also mark the tests that otherwise run a sample.
     """
     unwanted = set() if _exhaustive(config) else {"exhaustive", "gate"} if _leaves_gate(config) else {"exhaustive"}
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
@@ -106,12 +106,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def exhaustive(pytestconfig: pytest.Config) -> bool:
-    """Whether a test shall try all that there is to try, and take its time, rather than a sample."""
+    """Return whether a test shall try every case instead of a sample."""
     return _exhaustive(pytestconfig)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return one more than the cores, as many tests wait for processes and timers; 0 for single tests, which this process runs."""
+    """Return one more than the cores, as many tests wait for processes and timers. Return 0 for single tests."""
     if config.args and all("::" in argument for argument in config.args):
         return 0
     return 1 + (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
@@ -119,7 +119,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """An empty folder with a store of its own."""
+    """Return an empty folder with a store of its own."""
     folder = tmp_path / "project"
     folder.mkdir()
     return Project(folder, tmp_path / "cache")
@@ -127,14 +127,14 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of all processes of a test run."""
+    """Return a folder for all processes of a test run."""
     folder = tmp_path_factory.getbasetemp()
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture(scope="session")
 def quickstart_store(shared_folder: Path) -> Path:
-    """A store with all that the quickstart compiles, to copy: built once in a test run."""
+    """Return a store to copy, with all compiled models of the quickstart. It is built once in a test run."""
     return built_once(
         shared_folder / "quickstart", lambda folder: copy_of_quickstart(folder / "quickstart", folder / "cache").build()
     )
@@ -142,19 +142,19 @@ def quickstart_store(shared_folder: Path) -> Path:
 
 @pytest.fixture
 def quickstart(tmp_path: Path, quickstart_store: Path) -> Project:
-    """The checked-in quickstart, not built yet, and a store that has its compiled models: a first build publishes, and compiles nothing."""
+    """Return the quickstart before its first build, with a store of its compiled models. The first build only emits."""
     return copy_of_quickstart(tmp_path / "quickstart", tmp_path / "cache", quickstart_store)
 
 
 @pytest.fixture
 def new_quickstart(tmp_path: Path) -> Project:
-    """The checked-in quickstart with an empty store: a first build compiles."""
+    """Return the quickstart with an empty store. The first build compiles."""
     return copy_of_quickstart(tmp_path / "quickstart", tmp_path / "cache")
 
 
 @pytest.fixture(scope="session")
 def quick_store(shared_folder: Path) -> Path:
-    """A store with what the quick project compiles at each quality, to copy: built once in a test run."""
+    """Return a store to copy, with the quick project's compiled models of each quality. It is built once in a test run."""
 
     def build(folder: Path) -> None:
         project = write_project(Project(folder / "project", folder / "cache"))
@@ -166,6 +166,6 @@ def quick_store(shared_folder: Path) -> Path:
 
 @pytest.fixture
 def quick(tmp_path: Path, quick_store: Path) -> Project:
-    """The quick project, not built yet, and a store that has its compiled models: a first build publishes, and compiles nothing."""
+    """Return the quick project before its first build, with a store of its compiled models. The first build only emits."""
     shutil.copytree(quick_store, tmp_path / "cache")
     return write_project(Project(tmp_path / "project", tmp_path / "cache"))

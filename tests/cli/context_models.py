@@ -1,4 +1,4 @@
-"""Compiled models of one EPContext node, for commands that change or join such models; no EP made them."""
+"""Compiled models of one EPContext node for `relink` and `merge`, made without an EP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def compiled(
     binary: str | None = None,
     author: str = "me",
 ) -> Path:
-    """A model from the value `takes` to the value `gives`, and the context binary that it refers to."""
+    """Return a model from the value `takes` to the value `gives`, and its context binary."""
     reference = binary or f"{path.stem}_qnn.bin"
     path.parent.mkdir(parents=True, exist_ok=True)
     (path.parent / reference).write_bytes(f"context of {reference}".encode())
@@ -32,5 +32,5 @@ def compiled(
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, by its POSIX path there."""
+    """Return every file below a folder, by its relative POSIX path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

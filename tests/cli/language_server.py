@@ -1,4 +1,4 @@
-"""A YAML language server, asked as an editor asks it: what can stand where the cursor is, and what does it mean."""
+"""Client of a YAML language server that asks for completions and explanations, as an editor does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SERVER = "yaml-language-server@1.25.0"
 
 
 def _program() -> str:
-    """The server; npm installs it, 27 MB, once for all test runs of a user."""
+    """Return the server's program, which npm installs once per user (27 MB)."""
     known = shutil.which("yaml-language-server")
     if known:
         return known
@@ -39,7 +39,7 @@ def _program() -> str:
 
 
 class LanguageServer:
-    """One server; documents are texts with a `|` where the cursor is."""
+    """One server. Documents are texts with a `|` at the cursor."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -58,7 +58,7 @@ class LanguageServer:
         return {item["label"]: str(item.get("documentation", "")) for item in items}
 
     def hover(self, text: str) -> str:
-        """What the server explains."""
+        """Return the explanation at the cursor."""
         found = self._at_cursor("textDocument/hover", text)
         return str(found["contents"]["value"]) if found else ""
 

@@ -1,4 +1,4 @@
-"""A folder whose workspace has built one step, with a store that holds its result; no EP is needed for that."""
+"""Folder whose workspace has built one step, with a store that holds its result. No EP is needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOG = b"it said"
 
 
 def fill(folder: Path) -> Path:
-    """Fill the store `.cache`; returns the place of the compiled model there."""
+    """Fill the store `.cache`, and return the place of the compiled model there."""
     store = BlobStore(folder / ".cache")
     context, log = _add(store, folder, CONTEXT), _add(store, folder, LOG)
     measured = {"seconds": 1.5, "members": {"relu": 1.0}, "peak_memory": None}
@@ -58,7 +58,7 @@ def _add(store: BlobStore, folder: Path, content: bytes) -> Blob:
 
 
 def let_time_pass(folder: Path, days: float) -> None:
-    """Make everything in the store look as if nobody had used it for so long."""
+    """Set the times of all files in the store so that they look unused for so long."""
     then = time.time() - days * 86400
     for path in (folder / ".cache").rglob("*"):
         os.utime(path, (then, then))

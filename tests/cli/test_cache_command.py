@@ -1,4 +1,4 @@
-"""`epbuild cache` as people and programs read it."""
+"""`epbuild cache`: its output for people and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`epbuild clean` as people read it: what was removed, what was kept and why, and how to get it back."""
+"""`epbuild clean`: removed files, kept files with the reason, and the way to restore them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EMIT = "emit:main/phone/directory"
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which the recipe was built, as far as `clean` can tell."""
+    """Return a folder that looks to `clean` as if the recipe was built there."""
     monkeypatch.setenv("EPBUILD_CACHE_DIR", environment(tmp_path)["EPBUILD_CACHE_DIR"])
     write_model(tmp_path / "relu.onnx")
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every command through a start of Python of its own, as users have it: what the other tests fork shows the same and ends alike."""
+"""Every command in a new Python process: same output and exit code as in the forks of other tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COMMANDS = {
 
 
 def timeless(text: str) -> str:
-    """A text without the seconds that something took."""
+    """Replace durations in a text."""
     return re.sub(r"\d+\.\d+ s\b", "SECONDS", text)
 
 

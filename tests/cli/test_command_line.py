@@ -1,4 +1,4 @@
-"""What a user may rely on from every command: an exit code that means something, one line of what is wrong, and no traceback."""
+"""Promises of every command: a meaningful exit code, one line for an error, and no traceback."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ COMMANDS = list(app._COMMANDS)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, list[str]]:
-    """The exit code, standard output, and the lines of standard error."""
+    """Return the exit code, standard output, and the lines of standard error."""
     code = execute(arguments)
     out, error = capsys.readouterr()
     return code, out, error.splitlines()
 
 
 def raising(error: BaseException) -> AbstractContextManager[None]:
-    """Makes `epbuild validate` raise in the block."""
+    """Make `epbuild validate` raise in the block."""
 
     def break_off(call: object) -> None:
         raise error

@@ -42,7 +42,7 @@ def test_words_are_put_together_as_they_were_before_bash_split_them(
 
 
 class Bash:
-    """An interactive bash in a terminal, in `folder`, that has read what was installed below `home`."""
+    """An interactive bash in a terminal, in `folder`, that has read the scripts installed below `home`."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         import pty  # where there is no terminal of this kind, there is no such test
@@ -74,7 +74,7 @@ class Bash:
         return seen.splitlines()[-2].strip("<>").split("><")
 
     def tab(self, text: str) -> list[str]:
-        """The words of the line that is there after `text` and the Tab key."""
+        """Type `text` and the Tab key, and return the words of the completed line."""
         os.write(self._terminal, f"{text}\t".encode())
         self._line("\x01show \x05")
         return self._answer()

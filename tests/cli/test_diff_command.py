@@ -1,4 +1,4 @@
-"""`epbuild diff` as people and programs read it: a verdict, a table that fits a terminal, and an exit code as that of diff."""
+"""`epbuild diff`: a verdict, a table that fits a terminal, and the exit codes of diff."""
 
 from __future__ import annotations
 

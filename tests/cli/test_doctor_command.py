@@ -1,4 +1,4 @@
-"""`epbuild doctor` and `epbuild devices` as users start them, on a machine where nothing was made yet, and on broken ones."""
+"""`epbuild doctor` and `epbuild devices` on new and on broken machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an editor offers and explains in a recipe: asked of a real language server, with the schema that is published."""
+"""Completions and explanations in a recipe: a real language server with the published schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An editor with the recipe's schema explains every option, proposes its values, and underlines nothing that epbuild would build."""
+"""The recipe schema in an editor: it explains every option, proposes values, and rejects no valid recipe."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SOME_VALUES: tuple[Any, ...] = (
 
 
 def recipe(ep: str = "QNNExecutionProvider", several: bool = False, **target: Any) -> dict[str, Any]:
-    """The small recipe with another EP and other keys in its target."""
+    """Return the small recipe with another EP and other keys in its target."""
     document: dict[str, Any] = yaml.safe_load(RECIPE)
     wanted = {"toolchain": "qnn", "ep": ep, **target}
     if several:

@@ -1,4 +1,4 @@
-"""`epbuild explain` as people and programs read it: short lines, whole digests where a program asks, and a plain no for a wrong name."""
+"""`epbuild explain`: short lines for people, full digests for programs, and errors for wrong names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`epbuild gc` as people and programs read it: what goes, what stays and why."""
+"""`epbuild gc`: deleted blobs, kept blobs and the reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow  # each test starts the real command
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The table's cells by the name of their row, without units."""
+    """Return the table's cells by the name of their row, without units."""
     lines = text.split("\n\n", maxsplit=1)[0].splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["removed", "needed", "used", "lately"]

@@ -1,4 +1,4 @@
-"""`epbuild graph` as users start it: which format goes where, and what is done without Graphviz."""
+"""`epbuild graph`: the destination of each format, and the behavior without Graphviz."""
 
 from __future__ import annotations
 

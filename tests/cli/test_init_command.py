@@ -1,4 +1,4 @@
-"""`epbuild init` writes a recipe that validates, whatever the models are called, and never takes a file away from anybody."""
+"""`epbuild init`: valid recipes for models of any name, and no file overwritten."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def files(folder: Path) -> set[str]:
 
 
 def written(folder: Path, *arguments: str, path: str = "epbuild.yaml") -> Recipe:
-    """The recipe that `epbuild init` makes, once `epbuild validate` has nothing to say against it."""
+    """Run `epbuild init`, check its recipe with `epbuild validate`, and return it."""
     done = epbuild(folder, "init", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert epbuild(folder, "validate", path).returncode == 0
@@ -189,7 +189,7 @@ def test_a_model_that_is_none_is_refused_in_the_words_of_the_planner(folder: Pat
 
 
 def write_open_model(path: Path, *shape: int | str | None, name: str = "x") -> Path:
-    """A model of one node whose input has open dimensions."""
+    """Write a model of one node whose input has open dimensions."""
     path.parent.mkdir(parents=True, exist_ok=True)
     values = [helper.make_tensor_value_info(each, TensorProto.FLOAT, shape) for each in (name, "y")]
     graph = helper.make_graph([helper.make_node("Relu", [name], ["y"])], "g", values[:1], values[1:])
@@ -281,7 +281,7 @@ def test_the_first_recipe_of_every_ep_of_the_catalog_is_valid(folder: Path, ep: 
 
 
 def asked(folder: Path, answers: str, *arguments: str) -> tuple[int, str]:
-    """What `epbuild init` says on a terminal of 80 columns to somebody who types these answers."""
+    """Run `epbuild init` on a terminal of 80 columns, type these answers, and return the exit code and the output."""
     import fcntl
     import pty
     import struct

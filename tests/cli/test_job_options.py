@@ -1,4 +1,4 @@
-"""Which part of the work a job does, and on which runner, as the command line has it."""
+"""Command-line options that select a job's part of the work and its runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`epbuild lock` as people use it: with the real installer, on wheels of a folder."""
+"""`epbuild lock` with the real installer, on wheels in a folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKAGES = "[onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]"
 
 
 class Checkout:
-    """A folder with a recipe and no model, and an installer that knows some wheels only."""
+    """A folder with a recipe and no model, and an installer that finds only some wheels."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "checkout"
@@ -56,13 +56,13 @@ class Checkout:
         return epbuild(self.folder, *arguments, **self.variables)
 
     def lock(self, *arguments: str) -> list[str]:
-        """The lines of a `lock` that has to succeed, but for those that tell how long it took."""
+        """Run a `lock` that has to succeed, and return its lines without durations."""
         done = self.epbuild("lock", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return [line for line in done.stdout.splitlines() if not line.startswith("locked ")]
 
     def refusal(self, code: int, *arguments: str) -> str:
-        """What a `lock` says that has to fail, and that leaves the lock as it is."""
+        """Run a `lock` that has to fail and to keep the lock unchanged, and return its errors."""
         before = self.place.read_bytes() if self.place.exists() else None
         done = self.epbuild("lock", *arguments)
         assert done.returncode == code, done.stdout + done.stderr
@@ -364,7 +364,7 @@ def test_the_wheel_of_a_model_is_locked_and_another_wheel_is_refused(checkout: C
         return hashlib.sha256(wheel.read_bytes()).hexdigest()
 
     def anew(*arguments: str) -> subprocess.CompletedProcess[str]:
-        """A build by a user who has fetched nothing yet."""
+        """Run epbuild as a user with empty caches."""
         caches = {name: str(checkout.folder / f"other-{name}") for name in ("EPBUILD_CACHE_DIR", "UV_CACHE_DIR")}
         return epbuild(checkout.folder, *arguments, **{**checkout.variables, **caches})
 
@@ -402,7 +402,7 @@ def test_the_wheel_of_a_model_is_locked_and_another_wheel_is_refused(checkout: C
 
 
 def test_a_toolchain_is_exported_for_other_installers(checkout: Checkout, tmp_path: Path) -> None:
-    """With the very files of the lock, each where it is found: `packaging` reads it, and uv installs from it."""
+    """Export the files of the lock with their locations. `packaging` reads the export, and uv installs from it."""
     told = checkout.lock("--export")
     place = checkout.folder / "pylock.qnn.toml"
     assert told[-1] == f"Wrote {place.name}: toolchain qnn"

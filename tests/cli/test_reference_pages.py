@@ -1,4 +1,4 @@
-"""The reference under `docs/reference/` says what the catalog and the schema say, all of it, in Markdown that stays whole."""
+"""Reference pages under `docs/reference/`: complete, up to date, and valid Markdown."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_every_environment_variable_is_on_its_page_and_no_other() -> None:
 
 
 def subclasses(kind: Any) -> set[Any]:
-    """Return the classes below a class, those of tests excepted."""
+    """Return the subclasses of a class, without those that tests define."""
     children = {child for child in kind.__subclasses__() if child.__module__.startswith("epbuild.")}
     return children.union(*map(subclasses, children))
 

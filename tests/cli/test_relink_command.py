@@ -1,4 +1,4 @@
-"""`epbuild relink` as people use it: what it says it did, and what it refuses."""
+"""`epbuild relink`: reported changes, and refused inputs."""
 
 from __future__ import annotations
 

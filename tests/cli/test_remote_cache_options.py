@@ -1,4 +1,4 @@
-"""The options of the remote cache, as the command line takes them."""
+"""Command-line options of the remote cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`epbuild report` as people and programs call it: on a recipe that was never built, into files, and where it cannot be done."""
+"""`epbuild report`: recipes that were never built, output files, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`epbuild schema` hands out JSON Schemas, to a pipe or into a file that is whole."""
+"""`epbuild schema`: JSON Schemas to a pipe, or atomically into a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps from a file: what a line is, and where it is said that one is wrong."""
+"""Steps from a file: the format of a line, and the position of errors."""
 
 from __future__ import annotations
 

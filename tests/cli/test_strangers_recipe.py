@@ -1,4 +1,4 @@
-"""A stranger's recipe: who gets credentials, what runs, and what a terminal is shown."""
+"""Untrusted recipes: access to credentials, executed programs, and text on the terminal."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ SHOWING = (
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose compiler writes what a terminal or a CI service would obey, and fails."""
+    """Return a project whose compiler fails and writes control sequences for terminals and CI services."""
     folder = tmp_path_factory.mktemp("failed")
     write_project(folder)
     lines = f"import sys\nif 'probe.py' in sys.argv[2]:\n    print({json.dumps(ANSWER)!r})\nelse:\n"

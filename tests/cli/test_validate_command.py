@@ -1,4 +1,4 @@
-"""`epbuild validate` shows every mistake of a recipe at once, where it is, and as machines and CI services want it."""
+"""`epbuild validate`: every mistake of a recipe with its position, for people, machines and CI services."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wrong(tmp_path: Path) -> Path:
 
 
 def places(text: str) -> list[tuple[int, int]]:
-    """The line and column of every problem that was told."""
+    """Return the line and column of every reported problem."""
     return [(int(line), int(column)) for line, column in re.findall(r"^epbuild\.yaml:(\d+):(\d+): error: ", text, re.MULTILINE)]
 
 

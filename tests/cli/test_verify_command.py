@@ -1,4 +1,4 @@
-"""`epbuild verify` and `epbuild inspect` as people and scripts meet them: words in 80 columns, JSON, exit codes."""
+"""`epbuild verify` and `epbuild inspect`: text in 80 columns, JSON, and exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QNN = "QNNExecutionProvider"
 
 
 def write(folder: Path, *, soc: str = "SM8750", embed: bool = False) -> Path:
-    """An un-shared model as epbuild emits it for the SoC `soc`, though its binary is for SM8750."""
+    """Write an unshared model as epbuild emits it for the SoC `soc`, with a binary for SM8750."""
     folder.mkdir(parents=True)
     (folder / "m_qnn.bin").write_bytes(BINARY)
     context = {"ep_cache_context": BINARY, "embed_mode": 1} if embed else {"ep_cache_context": "m_qnn.bin", "embed_mode": 0}
@@ -180,14 +180,14 @@ PACKED = ["model.zip", "model.tar.zst", "image"]
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
-    """A folder of temporary files of our own, to see that nothing stays there."""
+    """Return an empty folder for temporary files, which the tests check for leftovers."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     return folder
 
 
 def received(folder: Path, *arguments: str, temporary: Path) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code and the findings; wherever something was unpacked to, nobody is told, and nothing stays."""
+    """Run `verify`, and return the exit code and findings. Assert that no temporary path is shown or left behind."""
     done = epbuild(folder, "verify", *arguments, "--json", TMPDIR=str(temporary), TEMP=str(temporary), TMP=str(temporary))
     assert str(temporary) not in done.stdout + done.stderr
     assert list(temporary.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A stranger's recipe: its interpreter is a script beside it, which leaves a mark and answers as it is told."""
+"""Untrusted recipe. Its interpreter is a script beside it that leaves a mark and gives the requested answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANSWER = {
 
 
 def write_project(folder: Path, remote: str | None = None) -> Path:
-    """Write the recipe and its model; the recipe names a `remote` cache if there is one. Returns the recipe."""
+    """Write the recipe and its model, and return the recipe. It names a `remote` cache if there is one."""
     write_model(folder / "relu.onnx")
     text = RECIPE.replace("    packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]\n", "    interpreter: ./evil\n")
     cache = f"cache: {{remote: '{remote}', trust: ['{KEY}']}}\n" if remote else ""
@@ -38,7 +38,7 @@ def write_project(folder: Path, remote: str | None = None) -> Path:
 
 
 def write_interpreter(folder: Path, body: str | None = None) -> None:
-    """Write the interpreter: a script that leaves its mark, then runs the lines of `body`; by default it answers as Python does."""
+    """Write an interpreter that leaves its mark and then runs the lines of `body`. By default, it answers as Python does."""
     lines = body if body is not None else f"print({json.dumps(ANSWER)!r})\n"
     mark = f"import pathlib\npathlib.Path({str(folder / MARK)!r}).touch()\n"
     script = folder / "evil"
@@ -48,7 +48,7 @@ def write_interpreter(folder: Path, body: str | None = None) -> None:
 
 @contextmanager
 def listening() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """A web server that refuses everything: its address, and the path and the headers of each request."""
+    """Run a web server that refuses everything. Yield its address, and the path and headers of each request."""
     asked: list[tuple[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""What an emission of the quickstart knows: planned and keyed by the real functions, with made-up bytes for what EPs write."""
+"""Inputs of an emission of the quickstart: planned and keyed by the real functions, with fake EP files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FINGERPRINT = Fingerprint(
 
 @dataclass(frozen=True)
 class Output:
-    """What a package of the quickstart's decoder and classifier for one SoC would be told of."""
+    """Content of a package of the quickstart's decoder and classifier for one SoC."""
 
     recipe: RecipeFiles
     built: tuple[Made, ...]
@@ -92,7 +92,7 @@ def _built(group: SessionGroup) -> Made:
 
 
 def with_source(built: Made, path: str) -> Made:
-    """A session group whose models the recipe has at `path`."""
+    """Return a session group whose models have this `path` in the recipe."""
     members = tuple(replace(member, model=replace(member.model, path=path)) for member in built.group.members)
     return replace(built, action=replace(built.group, members=members))
 

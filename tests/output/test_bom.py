@@ -1,4 +1,4 @@
-"""What a user may rely on from a bill of materials: it is CycloneDX, its graph is whole, and equal builds have equal ones."""
+"""Bill of materials: valid CycloneDX, a complete graph, and equal documents for equal builds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def made(
 
 
 def assert_official(text: bytes) -> None:
-    """It is what the official schema allows, formats included; every reference in it leads to one component."""
+    """Assert that the official schema allows it, formats included, and that every reference has one component."""
     problem = OFFICIAL.validate_str(text.decode())
     assert problem is None, problem
     read = json.loads(text)

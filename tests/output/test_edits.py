@@ -1,6 +1,8 @@
-"""Every kind of edit of a recipe, after two builds: what is planned, answered and built is what a build from nothing plans and builds.
+"""Every kind of edit of a recipe after two builds, compared with builds from scratch.
 
-The edits come from the recipe's schema, and from the cases of `test_every_field`, which has a change of the meaning for each field.
+Plans, answers and outputs must be the same. The edits come from the recipe's schema, and from the cases of `test_every_field`,
+which have a
+meaningful change for each field.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ QNN = {"toolchain": "qnn", "ep": "QNNExecutionProvider"}
 
 
 def several() -> Document:
-    """A recipe with several entries in each section, and outputs of one group, of several targets, and in an archive."""
+    """Return a recipe with several entries in each section. Its outputs have one group, several targets, or an archive."""
     return {
         "epbuild": 1,
         "name": "several",
@@ -81,7 +83,7 @@ KINDS = list(dict.fromkeys(edit.kind for edit in EDITS))
 
 @dataclass(frozen=True)
 class Answers:
-    """What commands say of a recipe, and what the run of it leaves."""
+    """Answers of commands about a recipe, and the files after its run."""
 
     code: int
     steps: list[Any]
@@ -104,7 +106,7 @@ class Incremental:
         (self.checkout.folder / "epbuild.yaml").write_text(json.dumps(recipe), encoding="utf-8")
 
     def settle(self, recipe: Document) -> None:
-        """Build a recipe twice, so that there is a snapshot, which was used."""
+        """Build a recipe twice, so that the second build uses a snapshot."""
         self.write(recipe)
         with at_home(self.checkout, self.monkeypatch):
             assert said("run", "-j1")[0] == 0
@@ -113,7 +115,7 @@ class Incremental:
             assert Path(str(get_memo_path("epbuild.yaml", ()))).exists()
 
     def edit(self, recipe: Document) -> None:
-        """Edit the recipe, and compare all answers with those without a snapshot and a memo, and from nothing."""
+        """Edit the recipe. Compare all answers with answers without a snapshot and a memo, and with answers from scratch."""
         expected = self.from_nothing(recipe)
         self.write(recipe)
         with at_home(self.checkout, self.monkeypatch):
@@ -162,7 +164,7 @@ def checkout_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
 
 @contextmanager
 def at_home(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands are run in the folder of a checkout, with its cache and its toolchains."""
+    """Run commands in the folder of a checkout, with its cache and its toolchains."""
     with monkeypatch.context() as here:
         checkout.serve_commands(here)
         yield
@@ -170,7 +172,7 @@ def at_home(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 @contextmanager
 def without_snapshots() -> Iterator[None]:
-    """All snapshots and memos are elsewhere."""
+    """Move all snapshots and memos away while the block runs."""
     looks = Path(os.environ["EPBUILD_CACHE_DIR"]) / "looks"
     away = looks.with_name("looks-away")
     if looks.exists():
@@ -182,7 +184,7 @@ def without_snapshots() -> Iterator[None]:
 
 
 def said(*arguments: str) -> tuple[int, str, str]:
-    """The exit code of a command, and what it wrote."""
+    """Run a command, and return its exit code, output and errors."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = execute(arguments)
@@ -194,7 +196,7 @@ def questions() -> list[tuple[int, str, str]]:
 
 
 def steps_of(plan: str) -> list[Any]:
-    """The steps of a plan, as far as they do not depend on what was built before."""
+    """Return the facts of a plan's steps that do not depend on earlier builds."""
     return [{name: step[name] for name in ("id", "kind", "needs", "outputs")} for step in json.loads(plan)["steps"]]
 
 

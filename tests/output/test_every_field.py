@@ -1,7 +1,8 @@
-"""Every field of a recipe, changed one at a time: all that an incremental build leaves is what a build from nothing leaves.
+"""Every field of a recipe, changed one at a time: incremental builds equal builds from scratch.
 
-The fields come from the recipe's schema, so that one that is new has to say here how it is changed. The EP is faked, and writes a digest of
-all that it was asked for and of all that it could read, so that a field which is not in a key shows in the outputs.
+The fields come from the recipe's schema, so that a new field fails here until it has a case. The fake EP writes a digest of its
+whole request and
+of all its readable files. Therefore a field that is missing in an action key shows in the outputs.
 """
 
 from __future__ import annotations
@@ -87,13 +88,13 @@ SQUEEZED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get
 
 
 def every(name: str, value: Any, numbers: Any = OUTPUTS) -> Edits:
-    """One field of outputs."""
+    """Return an edit of one field in each of the outputs."""
     return {f"outputs.{number}.{name}": value for number in numbers}
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is changed in a recipe that is built; `given` makes the recipe one in which the field has a meaning."""
+    """Change of a recipe that is built. `given` are edits that give the field a meaning."""
 
     change: Edits
     given: Edits = field(default_factory=dict)
@@ -154,12 +155,12 @@ EXTERNAL: Edits = {"groups.pair.compile": {"initializers": {"store": "external",
 
 
 def sized(**sizes: Any) -> Document:
-    """A model with an open dimension, and what says how large that is."""
+    """Return a model with an open dimension, and the settings of its size."""
     return {"path": "open.onnx", **sizes}
 
 
 def model(seed: int, rows: int | str = 4) -> bytes:
-    """A multiplication with random weights, which takes `input_ids` of some rows, a batch, and gives `logits`."""
+    """Return a multiplication with random weights, from `input_ids` with a batch of rows to `logits`."""
     import numpy
 
     weights = numpy.random.default_rng(seed).standard_normal((8, 8)).astype(numpy.float32)
@@ -172,7 +173,7 @@ def model(seed: int, rows: int | str = 4) -> bytes:
 
 
 def with_external_data() -> bytes:
-    """The same with its weights in `w.bin`."""
+    """Return the model with its weights in `w.bin`."""
     made = onnx.load_from_string(model(5))
     (tensor,) = made.graph.initializer
     onnx.external_data_helper.set_external_data(tensor, "w.bin")
@@ -185,7 +186,7 @@ def genai(**more: int) -> bytes:
 
 
 def arrays(seed: int) -> bytes:
-    """A file of inputs."""
+    """Return a file of inputs."""
     stream = io.BytesIO()
     np.savez(stream, input_ids=np.random.default_rng(seed).standard_normal(4).astype(np.float32))
     return stream.getvalue()
@@ -450,7 +451,7 @@ OF_FILES = {
 
 
 def fields_of(node: Mapping[str, Any], place: str = "") -> Iterator[str]:
-    """The places in a recipe where one value may stand, as its schema has them."""
+    """Yield the places in a recipe where the schema allows a single value."""
     document = read_schema("recipe")
     while "$ref" in node:
         node = document["$defs"][node["$ref"].removeprefix("#/$defs/")]
@@ -488,7 +489,7 @@ class Checkout(Workshop):
         )
 
     def copy(self, other: Checkout) -> None:
-        """Become what another checkout is, in this place."""
+        """Replace this checkout by a copy of another one."""
         for mine, others in ((self.folder, other.folder), (self.cache, other.cache)):
             shutil.rmtree(mine, ignore_errors=True)
             shutil.copytree(others, mine)
@@ -499,14 +500,14 @@ class Checkout(Workshop):
             (self.folder / name).write_bytes(data)
 
     def made(self, recipe: Document) -> dict[str, bytes]:
-        """Build; what lies in `dist` then."""
+        """Build, and return the files in `dist`."""
         (self.folder / "epbuild.yaml").write_text(json.dumps(recipe), encoding="utf-8")
         assert self.build().exit_code == 0, self.events
         dist = self.folder / "dist"
         return {path.relative_to(dist).as_posix(): path.read_bytes() for path in sorted(dist.rglob("*")) if path.is_file()}
 
     def prepared(self, request: Document, folder: Path, log: Path, environment: Mapping[str, str]) -> Ending:
-        """A preparation that makes another model of all that it is asked for, and all that it can read."""
+        """Prepare a model that depends on the whole request and on all readable files."""
         files = [path.read_bytes() for part in ("in", "files") for path in sorted((folder / part).rglob("*")) if path.is_file()]
         told = hashlib.sha256(b"".join(files) + json.dumps([request, dict(environment)], sort_keys=True).encode())
         (folder / "out" / "right.onnx").write_bytes(model(int(told.hexdigest()[:8], 16)))
@@ -521,7 +522,7 @@ class Checkout(Workshop):
         return Environment(toolchain.name, Path(sys.executable), prints, memory, run_worker=self.run_worker)
 
     def runner(self, request: Document, log: Path) -> Ending:
-        """An EP that gives what it is given, less a thousandth; the CPU EP, all of it."""
+        """Run models as an EP that multiplies its input by 0.999, or as the exact CPU EP."""
         reports = []
         for loaded in request["models"]:
             for number, inputs in enumerate(loaded["inputs"]):
@@ -532,7 +533,7 @@ class Checkout(Workshop):
         return Ending("exited", 0, (*reports, {"event": "finished", "peak_memory": None}), ())
 
     def worker(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
-        """An EP that writes down all that it is asked for, and all that it can read."""
+        """Compile as an EP whose output lists its request and all readable files."""
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
         if "models" in request:
             return self.runner(request, log)
@@ -588,12 +589,15 @@ Built = tuple[Checkout, dict[str, bytes]]
 
 @pytest.fixture(scope="module")
 def built() -> dict[str, Built]:
-    """Checkouts with what they made, by what is given; each is built once, and copied."""
+    """Return built checkouts by their `given` edits. Each is built once, and copied."""
     return {}
 
 
 def by_day(name: str) -> bool:
-    """Whether a case is tried by day: of the metrics, which are read and compared in one loop, each at one of the places."""
+    """Return whether a case runs without `-m exhaustive`.
+
+    One loop reads and compares all metrics. Therefore each metric runs at one place only.
+    """
     place, metrics, metric = name.partition(".verify.metrics.")
     return not metrics or METRICS.index(metric) % len(VERIFIED) == [*VERIFIED].index(place)
 

@@ -1,4 +1,4 @@
-"""Every layout and archive format of the recipe's language is known wherever one has to be."""
+"""Layouts and archive formats of the recipe language, and the tables that must have all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epbuild.recipe.outputs import ARCHIVE_FORMS, LAYOUT_FORMS
 
 
 def asked(name: str) -> set[str]:
-    """The values that the schema of recipes has for a field of an output."""
+    """Return the values that the recipe schema allows for a field of an output."""
     found = read_schema("recipe")["$defs"]["output"]["properties"][name]
     return set((found if "enum" in found else found["properties"]["format"])["enum"])
 

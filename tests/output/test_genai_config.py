@@ -1,4 +1,7 @@
-"""The configuration for onnxruntime-genai; that it is parsed, and that models run by it, is shown by tests/e2e/test_genai.py."""
+"""Configuration for onnxruntime-genai.
+
+tests/e2e/test_genai.py shows that onnxruntime-genai parses it and runs models by it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may rely on from a manifest: equal builds have equal ones, its schema is true, and a broken one does no harm."""
+"""Manifests: equal for equal builds, true to their schema, and harmless when broken."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EMBEDDED = {"name": "n", "source": "QNN", "main_context": 1, "embed_mode": 1, "p
 
 
 def rendered(*, reverse: bool = False) -> bytes:
-    """A manifest with everything that one can have; `reverse` turns the order of whatever has no order."""
+    """Render a manifest with every field. `reverse` reverses everything that has no order."""
 
     def shuffled(mapping: Mapping[str, Any]) -> dict[str, Any]:
         return dict(sorted(mapping.items(), reverse=reverse))
@@ -119,7 +119,7 @@ def test_what_epbuild_writes_is_what_the_schema_says() -> None:
 
 
 def objects(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The place of every object whose keys the schema gives: all but those that hold texts by name."""
+    """Yield the place of every object with fixed keys. Mappings from names to texts are skipped."""
     children = document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
     open_ones = {
         "provider_options",
@@ -150,7 +150,7 @@ REQUIRED = {
 
 
 def changed(place: tuple[str | int, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A manifest, and the object in it at `place`."""
+    """Return a manifest, and the object in it at `place`."""
     document = found = copy.deepcopy(json.loads(rendered()))
     for part in place:
         found = found[part]

@@ -1,4 +1,4 @@
-"""A group that is merged: one model is emitted in the place of its models, and everything that reads the output knows it."""
+"""Merged groups: one emitted model in the place of several, in everything that describes the output."""
 
 from __future__ import annotations
 

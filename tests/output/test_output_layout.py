@@ -1,4 +1,4 @@
-"""What a user may rely on from a layout: every artifact under the name that was asked for, and every reference follows it."""
+"""Layouts: every artifact has the name that the recipe gives, and every reference follows it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compiled(member: str, *, binaries: Sequence[tuple[str, StoredFile]] = (), da
 
 
 def by_qnn(names: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The context binary's name by member, where there is one EP."""
+    """Return the name of the context binary by member, for one EP."""
     return {member: {QNN: name} for member, name in names.items()}
 
 
@@ -46,7 +46,7 @@ PAIR = (compiled("prefill", binaries=[(QNN, SHARED)]), compiled("decode", binari
 
 
 def references(file: OutputFile) -> dict[str, str]:
-    """The references that are rewritten in it, by the old ones."""
+    """Return the rewritten references of a file, by the old ones."""
     return dict(file.content.references) if isinstance(file.content, RelinkedModel) else {}
 
 

@@ -1,4 +1,4 @@
-"""What a tree promises: it is planned from results alone, and what is written later is what it says."""
+"""Trees of outputs: planned from results alone, and equal to the files written later."""
 
 from __future__ import annotations
 

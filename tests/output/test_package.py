@@ -1,4 +1,7 @@
-"""What a model package says: that ONNX Runtime opens it is shown by tests/e2e/test_model_package.py."""
+"""Documents of a model package.
+
+tests/e2e/test_model_package.py shows that ONNX Runtime opens it.
+"""
 
 from __future__ import annotations
 

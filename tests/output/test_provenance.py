@@ -1,4 +1,4 @@
-"""What a user may rely on from provenance: others' tools read it, it names all that went in, and equal builds have equal ones."""
+"""Provenance: readable by other tools, complete in its inputs, and equal for equal builds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def definition(found: Materials | None = None) -> dict[str, Any]:
 
 
 def dependencies(found: Materials | None = None) -> dict[tuple[str, str], dict[str, Any]]:
-    """The resolved dependencies by their kind and name; each is there once."""
+    """Return the resolved dependencies by kind and name, each of which occurs once."""
     listed = definition(found)["resolvedDependencies"]
     by_name = {(item["annotations"]["kind"], item["name"]): item for item in listed}
     assert len(by_name) == len(listed)
@@ -77,7 +77,7 @@ def built(action: str) -> Made:
 
 
 def assert_official(text: bytes) -> None:
-    """The official reader takes it, keeps every field of it, and finds nothing missing."""
+    """Assert that the official reader accepts the document, keeps every field and finds nothing missing."""
     read = json.loads(text)
     whole = json_format.Parse(text, statement_pb2.Statement())
     assert json_format.MessageToDict(whole) == read
@@ -175,7 +175,7 @@ def test_what_has_no_order_does_not_change_it(built: list[Made], subjects: list[
 
 
 def _turned(value: Any) -> Any:
-    """The document with the keys of its objects in the other order; lists have one that counts."""
+    """Reverse the keys of all objects of a document. Lists keep their order, which has a meaning."""
     if isinstance(value, Mapping):
         return {name: _turned(value[name]) for name in reversed(list(value))}
     return [_turned(item) for item in value] if isinstance(value, list) else value
@@ -296,7 +296,7 @@ def test_a_real_build_has_the_same_provenance_wherever_it_was_made(tmp_path: Pat
 
 
 def _built_in(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """The provenance of the quickstart's classifier for one SoC, made with the real EP, told from what the build itself knows."""
+    """Build the quickstart's classifier for one SoC with the real EP, and return its provenance."""
     shutil.copytree(MODELS, folder / "models")
     recipe = folder / "epbuild.yaml"
     shutil.copy(RECIPE, recipe)

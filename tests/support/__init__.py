@@ -1,9 +1,9 @@
-"""Helpers that the tests of several rooms share. What one room alone uses is in that room's folder.
+"""Helpers that the tests of several rooms share. A helper of one room lives in that room's folder.
 
 Run epbuild:
     commands: run the command line in a folder with a small recipe; no EP is needed
     projects: a project that the command line builds with the real EPs
-    quick_builds: a project that QNN builds in a second; its processes, outputs and store while a build runs
+    quick_builds: a project that QNN builds in a second; its processes, outputs and store during a build
     warm_start: run command lines in forks of a process that has imported epbuild
     console_blocks: run the `console` blocks of a document and compare their output
     gate: leave most cases of a test to the gate
@@ -11,8 +11,8 @@ Run epbuild:
 
 Builds without an EP:
     fake_builds: a small recipe with a fake toolchain and a fake worker
-    fake_sessions: an onnxruntime whose models say how their sessions behave
-    worker_listener: a listener that keeps what a worker reports and logs
+    fake_sessions: an onnxruntime whose models define how their sessions behave
+    worker_listener: a listener that keeps the reports and logs of a worker
     plan_recipes: a recipe and small models to plan
     recipe_texts: changes of a recipe's text, and marks where a problem must be
     recipe_edits: edits of a recipe, generated from its schema
@@ -29,11 +29,11 @@ Files and records:
     actions_to_pack: actions to distribute over jobs
 
 Servers and machines:
-    file_server: a local HTTP server that fails as told
+    file_server: a local HTTP server with configurable faults
     fake_fetcher: a fetcher of models without a network
-    cache_server: a local remote cache that fails as told
+    cache_server: a local remote cache with configurable faults
     remote_caches: remote caches in a directory or on a server
-    registry_server: a local OCI registry that fails as told
+    registry_server: a local OCI registry with configurable faults
     registry_pushes: a push of one image to that registry
     clusters: a local Dask cluster of `epbuild worker` processes
     local_executor: a cluster of one machine in the process of the test

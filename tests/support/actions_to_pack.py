@@ -1,4 +1,4 @@
-"""Actions that only have an id, need others, and run on a platform: what is packed into jobs."""
+"""Actions to pack into jobs. They have only an id, needs and a platform."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 @dataclass(frozen=True)
 class Work:
-    """An action that only has an id, and needs others."""
+    """An action that has only an id and needs."""
 
     id: str
     needs: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class Work:
 
 @st.composite
 def works(draw: st.DrawFn) -> dict[str, Work]:
-    """Actions, each of which needs some of those before it."""
+    """Return actions, each of which needs some of those before it."""
     found: dict[str, Work] = {}
     for number in range(draw(st.integers(0, 12))):
         needs = draw(st.sets(st.sampled_from(sorted(found)), max_size=2)) if found else set()

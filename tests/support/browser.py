@@ -1,6 +1,8 @@
-"""A browser for tests of pages: the machine's own Chromium or Edge, else Debian's packages of it, unpacked without root.
+"""Browser for tests of pages: the machine's Chromium or Edge, else Debian's packages of Chromium.
 
-Nothing outside the user's cache is written. `python tests/support/browser.py` gets the browser, and prints where it is.
+The packages are unpacked without root into the user's cache, and nothing is written elsewhere. `python tests/support/browser.py`
+provides the
+browser and prints its path.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _NEW = re.compile(r"^Inst (\S+) \(", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Program:
-    """A browser's executable, and the variables that it needs."""
+    """Executable of a browser, and the environment variables that it needs."""
 
     path: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -40,7 +42,7 @@ class Program:
 
 @contextmanager
 def opened_browser() -> Iterator[Browser]:
-    """A headless browser. The test is skipped where none can be had, but in CI, where it fails."""
+    """Open a headless browser. If there is none, skip the test, or fail it in CI."""
     program = find_browser()
     if program is None:
         assert "CI" not in os.environ, "there is no Chromium, and no apt-get that could fetch it"
@@ -56,7 +58,7 @@ def opened_browser() -> Iterator[Browser]:
 
 
 def find_browser() -> Program | None:
-    """The browser of this machine, or one that is unpacked in the cache, now if need be."""
+    """Return the browser of this machine, or unpack one in the cache."""
     for command in _COMMANDS:
         if found := shutil.which(command):
             return Program(Path(found))
@@ -69,7 +71,7 @@ def find_browser() -> Program | None:
 
 
 def unpacked(cache: Path, *options: str) -> Program | None:
-    """Debian's Chromium in `cache`, with the libraries that this machine lacks; `options` are more options of apt-get."""
+    """Unpack Debian's Chromium in `cache`, with the libraries that this machine lacks. `options` are passed to apt-get."""
     cache.mkdir(parents=True, exist_ok=True)
     root, ready = cache / "root", cache / "ready"
     with filelock.FileLock(cache / "lock"):
@@ -85,7 +87,7 @@ def unpacked(cache: Path, *options: str) -> Program | None:
 
 
 def _unpack(cache: Path, root: Path, options: tuple[str, ...]) -> None:
-    """Fetch lists and packages into folders of the cache, signatures checked as ever, and unpack them."""
+    """Fetch package lists and packages into folders of the cache with verified signatures, and unpack the packages."""
     for folder in ("lists/partial", "archives/partial", "packages"):
         (cache / folder).mkdir(parents=True, exist_ok=True)
     own = [f"Dir::State::lists={cache / 'lists'}", f"Dir::Cache={cache}", "APT::Sandbox::User=", "Debug::NoLocking=1"]

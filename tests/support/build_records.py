@@ -1,4 +1,4 @@
-"""A record of a build that did nothing, which tests change into theirs."""
+"""Record of a build that did nothing, as a template for tests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""A server of a remote cache for these tests, as strict as bazel-remote, and as unreliable as a test asks it to be.
+"""Server of a remote cache, as strict as bazel-remote, with configurable faults.
 
-It knows the Remote Execution API by Google's protobuf, and not by epbuild's: a record has to be an `ActionResult` whose files are there,
-a blob has to be what it is named by. It rewrites the worker of a record, answers 404 where a blob of a record is gone, and knows neither
-ranges nor ETags.
+It implements the Remote Execution API with Google's protobuf instead of epbuild's code. A record has to be an `ActionResult`
+whose files exist,
+and a blob has to match its digest. The server rewrites the worker of a record, answers 404 if a blob of a record is missing, and
+supports
+neither ranges nor ETags.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _SCHEMA: Mapping[str, Mapping[str, tuple[int, int, str | None, bool]]] = {
 
 
 def _message_classes() -> dict[str, Any]:
-    """The messages of remote_execution.proto that a cache of results needs."""
+    """Return the messages of remote_execution.proto that a result cache needs."""
     file = descriptor_pb2.FileDescriptorProto(name="reapi_of_tests.proto", package="reapi", syntax="proto3")
     for name, fields in _SCHEMA.items():
         message = file.message_type.add(name=name)
@@ -64,7 +66,7 @@ MESSAGES = _message_classes()
 
 @dataclass
 class Fault:
-    """What the server does instead of what it is asked, for requests of a method (of any, where it is empty) in a space (likewise)."""
+    """A wrong answer of the server to requests of a method in a space. Empty fields match any request."""
 
     kind: Literal["status", "hang", "reset", "cut", "stall", "flip", "drip", "nonsense"]
     method: str = ""
@@ -75,7 +77,7 @@ class Fault:
 
 
 class CacheServer:
-    """What the server keeps, by space and name; the methods and paths that were asked for; and its faults, the first that fits counts."""
+    """Remote cache with its objects by space and name, and its requests. The first matching fault applies."""
 
     def __init__(self, port: int) -> None:
         self.address = f"http://127.0.0.1:{port}/prefix"
@@ -110,7 +112,7 @@ class CacheServer:
         return data if self._has_all(result) else None
 
     def put(self, space: str, name: str, data: bytes) -> int:
-        """Keep an object, unless it is not what it has to be; returns the status of the answer."""
+        """Store an object if it is valid, and return the status of the answer."""
         if space == "cas":
             if hashlib.sha256(data).hexdigest() != name:
                 return 400
@@ -138,7 +140,7 @@ class CacheServer:
 
 @contextmanager
 def serving_cache() -> Iterator[CacheServer]:
-    """A running server."""
+    """Run a server while the block runs."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

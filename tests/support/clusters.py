@@ -1,4 +1,4 @@
-"""A cluster on this machine: a scheduler, and workers that are `epbuild worker` as a user starts it."""
+"""Cluster on this machine: a scheduler, and workers started with `epbuild worker`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE = 90
 
 
 class GuardedProcess:
-    """A process in a group of its own, which is killed even where the test run itself is."""
+    """A process in a group of its own, which is killed even if the test run is killed."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         with log.open("ab") as output:
@@ -40,7 +40,7 @@ class GuardedProcess:
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
 
     def kill(self) -> None:
-        """End it and its children at once, as a power cut does."""
+        """Kill the process and its children at once, as a power cut does."""
         self._guard.kill()  # before another process can have the group's number
         self._guard.communicate()
         with suppress(ProcessLookupError):
@@ -59,7 +59,7 @@ class Worker(GuardedProcess):
         wait_until(lambda: words in self.log.read_text(encoding="utf-8"), PATIENCE, f"the worker logs '{words}'")
 
     def freeze(self) -> None:
-        """Stop it and its children, as a machine that hangs does."""
+        """Stop the process and its children, as on a machine that hangs."""
         os.killpg(self.process.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -91,7 +91,7 @@ class Cluster:
 
     @property
     def recipe_lines(self) -> str:
-        """What a recipe needs to use the cluster's remote cache."""
+        """Return the recipe lines that configure the cluster's remote cache."""
         return f"cache: {{remote: '{self.place or self.remote.as_posix()}', trust: ['{self.key.public}']}}\n"
 
     def start_scheduler(self) -> None:
@@ -120,7 +120,7 @@ class Cluster:
         file_size: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Worker:
-        """A worker that is not connected yet; no file that it writes may have more than `file_size` bytes, as on a disk that is full."""
+        """Start a worker without waiting for its connection. `file_size` limits its files in bytes, as a full disk does."""
         number = len(self.workers)
         log = self.folder / f"worker-{number}.log"
         scheme = "tls" if self.certificates is not None else "tcp"
@@ -144,7 +144,7 @@ class Cluster:
 
 @contextmanager
 def running_cluster(folder: Path, workers: int = 2, **settings: object) -> Iterator[Cluster]:
-    """A cluster whose workers are connected; it ends with the block."""
+    """Run a cluster with connected workers while the block runs."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = Cluster(folder, **settings)  # type: ignore[arg-type]
     try:
@@ -161,7 +161,7 @@ def running_cluster(folder: Path, workers: int = 2, **settings: object) -> Itera
 
 
 def quick(folder: Path, cluster: Cluster, mark: str, name: str = "project") -> Project:
-    """The quick project on the cluster's cache; `mark` makes its results others than those of any other test."""
+    """Return the quick project with the cluster's cache. `mark` makes its action keys unique to a test."""
     project = write_project(Project(folder / name, folder / f"cache-{name}"))
     project.edit("epbuild: 1\n", "epbuild: 1\n" + cluster.recipe_lines)
     project.edit("    toolchain: qnn\n", f"    toolchain: qnn\n    environment: {{MARK: {mark}}}\n")
@@ -177,7 +177,7 @@ def on(cluster: Cluster) -> tuple[str, str]:
 
 
 def slow_project(folder: Path, cluster: Cluster, mark: str, name: str = "project") -> Project:
-    """One whose compiles take long enough to meet them."""
+    """Return a project whose compiles are slow enough to be observed."""
     project = quick(folder, cluster, mark, name)
     for seed, model in enumerate(GROUPS):
         write_model(project.folder / f"{model}.onnx", seed, width=3000)
@@ -185,7 +185,7 @@ def slow_project(folder: Path, cluster: Cluster, mark: str, name: str = "project
 
 
 def compilers(cluster: Cluster) -> set[int]:
-    """The processes that compile for a cluster of this machine, but for those with which its workers find out what they can do."""
+    """Return the processes that compile for a cluster of this machine, without the probes of its workers."""
     found = set()
     for place in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""`epbuild` as a user runs it, in a folder with a small recipe; nothing here needs an EP."""
+"""The command `epbuild` in a folder with a small recipe. No EP is needed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMA
 
 
 def environment(folder: Path, **changes: str) -> dict[str, str]:
-    """What `epbuild` is started with: this tree, a store of its own, and neither colours nor a CI service by chance."""
+    """Return the environment of `epbuild`: this source tree, a separate store, no colors and no variables of a CI service."""
     kept = {name: value for name, value in os.environ.items() if name not in CHANGE_OUTPUT}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     own = {"PYTHONPATH": os.pathsep.join(paths), "EPBUILD_CACHE_DIR": str(folder / ".cache"), "PYTHONUTF8": "1"}
@@ -58,7 +58,7 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
 
 
 def imported_by(folder: Path, *arguments: str, **changes: str) -> set[str]:
-    """The modules that a command line which succeeds imports."""
+    """Run a command line that succeeds, and return the modules that it imports."""
     command = [sys.executable, "-X", "importtime", "-m", "epbuild", *arguments]
     done = subprocess.run(
         command,
@@ -74,12 +74,12 @@ def imported_by(folder: Path, *arguments: str, **changes: str) -> set[str]:
 
 
 def epbuild(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line in `folder`, with no terminal and nothing to read."""
+    """Run a command line in `folder`, without a terminal and without input."""
     return warm_start.run(arguments, folder, environment(folder, **changes), timeout=120)
 
 
 def write_model(path: Path, operator: str = "Relu", domain: str = "") -> Path:
-    """A model of one node."""
+    """Write a model of one node."""
     path.parent.mkdir(parents=True, exist_ok=True)
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", "y")]
     node = helper.make_node(operator, ["x"], ["y"], domain=domain)
@@ -90,7 +90,7 @@ def write_model(path: Path, operator: str = "Relu", domain: str = "") -> Path:
 
 
 def pack(folder: Path, path: Path) -> Path:
-    """The files of a folder as an archive, by the name that it shall have, or as an image layout for any other name."""
+    """Pack a folder into the archive format of the file name, or into an image layout for any other name."""
     files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     contents = [
         Artifact(name, "manifest" if name.endswith("manifest.json") else "asset", len(data), hashlib.sha256(data).hexdigest())

@@ -1,4 +1,4 @@
-"""EPContext models for these tests, as an EP would leave them in a folder, and ways in which they can be wrong."""
+"""EPContext models as an EP writes them into a folder, and ways to damage them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def save(
     extent: tuple[int, int] | None = None,
     metadata: dict[str, str] | None = None,
 ) -> Path:
-    """Write a model of these nodes; `external` names the file that its one weight is in, `extent` says where: an offset and a length."""
+    """Write a model of these nodes.
+
+    `external` names the file of its one weight. `extent` is the weight's offset and length in that file.
+    """
     shape = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, None, "n"]) for name in ("x", "y")]
     weights = []
     if external is not None:
@@ -60,7 +63,7 @@ def save(
 
 
 def emitted(folder: Path) -> Path:
-    """A sharing group as epbuild emits it: two models, one context binary, and the manifest."""
+    """Write a sharing group as epbuild emits it: two models, one context binary, and the manifest."""
     for name, graph in GRAPHS.items():
         save(
             folder / f"{name}_ctx.onnx",
@@ -73,7 +76,7 @@ def emitted(folder: Path) -> Path:
 
 
 def compatible(soc: str) -> str:
-    """A compatibility string as the QNN EP writes it."""
+    """Return a compatibility string as the QNN EP writes it."""
     return f"v2:6:2.51.0:5.51.0:0:{soc}:0:0"
 
 
@@ -87,7 +90,7 @@ def list_files(
     leave_out: Sequence[str] = (),
     left: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write the manifest of a folder as it is, less the files of `leave_out`; each model's source is as `source` says."""
+    """Write the manifest of a folder without the files of `leave_out`. Each model's source is `source`."""
     roles: Mapping[str, Role] = {".onnx": "model", ".bin": "context-binary"}
     listed = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in {"manifest.json", *leave_out})
     files = [

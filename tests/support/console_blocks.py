@@ -1,12 +1,12 @@
-"""The commands of a document, and whether what they print is what the document shows.
+"""The commands of a document, and a comparison of their output with the document.
 
-Comments of a document, which no reader sees, give where its ```console blocks are run:
+HTML comments of a document define where its ```console blocks run:
 
-    <!-- run in quickstart: echo x > y -->    the next blocks are run in a copy of that project, after these lines of shell
-    <!-- run: rm y -->                        lines of shell before the next block
-    <!-- not run: it needs a bucket -->       the next block is not run
+    <!-- run in quickstart: echo x > y -->    run the next blocks in a copy of that project, after these lines of shell
+    <!-- run: rm y -->                        run lines of shell before the next block
+    <!-- not run: it needs a bucket -->       do not run the next block
 
-A line `...` stands for any lines, and `[…]` for any text. Times, and digests of what names a release, are not compared.
+A line `...` stands for any lines, and `[…]` for any text. Times and digests that depend on the release are not compared.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DROPPED = re.compile(r"^(?:ready +\d|locked +\d)")
 
 @dataclass(frozen=True)
 class Shell:
-    """Lines that prepare what a document shows; with a `project`, they begin in a new copy of it."""
+    """Lines of shell that set up a document. With a `project`, they run in a new copy of it."""
 
     lines: str
     project: str | None = None
@@ -51,7 +51,7 @@ class Shell:
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a document, and what it shows of its output."""
+    """One command of a document, and the output that the document shows."""
 
     line: int
     text: str
@@ -67,7 +67,7 @@ class Unrun:
 
 
 def parts(document: Path) -> Iterator[Shell | Command | Unrun]:
-    """What a document has to run, from its top to its end."""
+    """Yield the parts of a document that run, in order."""
     text = document.read_text(encoding="utf-8")
     reason = None
     for found in _PARTS.finditer(text):
@@ -87,7 +87,7 @@ def parts(document: Path) -> Iterator[Shell | Command | Unrun]:
 
 
 def _commands(block: Sequence[str], line: int) -> Iterator[Command]:
-    """The commands of a block; one goes on in the next line after a backslash, or while a quotation is open."""
+    """Yield the commands of a block. A command continues after a backslash or inside an open quotation."""
     text, shown, first = "", list[str](), 0
     for number, one in enumerate(block, line + 1):
         if text and (text.endswith("\\") or not _is_whole(text)):
@@ -113,7 +113,10 @@ def _is_whole(text: str) -> bool:
 
 
 def missing(shown: Sequence[str], real: str) -> list[str]:
-    """What is shown and was not printed. Where nothing is left out of what is shown, also what was printed and is not shown."""
+    """Return differences between the shown and the real output.
+
+    Shown lines must be printed. If the document omits nothing, printed lines must also be shown.
+    """
     expected, printed = _comparable(shown), _comparable(real.splitlines())
     whole = not any(map(_ANYTHING.search, expected))
     steps, done = (Counter(filter(_PROGRESS.match, lines)) for lines in (expected, printed))
@@ -135,13 +138,13 @@ def missing(shown: Sequence[str], real: str) -> list[str]:
 
 
 def _pieces(lines: Sequence[str]) -> list[str]:
-    """The text between what is left out."""
+    """Return the text between omissions."""
     text = " ".join(_ANYTHING.sub("\0", one) for one in lines)
     return [piece.strip() for piece in text.split("\0")]
 
 
 def _comparable(lines: Sequence[str]) -> list[str]:
-    """Lines without what differs each time; how they are wrapped does not matter either."""
+    """Remove variable parts and line wraps from lines."""
     found = []
     in_times = False
     for one in lines:

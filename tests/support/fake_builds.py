@@ -1,6 +1,6 @@
-"""A small recipe that is built for real, with two things faked: the toolchain is only described, and the worker is a function.
+"""Real builds of a small recipe with two fakes: a described toolchain, and a function as the worker.
 
-The worker writes what its request and its source files say, so that other inputs are other bytes.
+The worker's output depends on its request and its source files. Therefore different inputs give different bytes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ STEPS = [*COMPILES, SHARE, EMIT_DECODER, CLASSIFIER, EMIT_CLASSIFIER]
 
 
 def sharing_group(*names: str, timeout: float | None = None) -> SessionGroup:
-    """A planned sharing group of the models `names`, whose files nobody looks at."""
+    """Return a planned sharing group of the models `names`. Their files do not exist."""
     ep = PlannedEp(entry(QNN), DeviceChoice(), {}, {}, None, frozenset())
     models = [ModelSpec(name, HERE, f"{name}.onnx", HERE) for name in names]
     return SessionGroup(
@@ -100,7 +100,7 @@ def sharing_group(*names: str, timeout: float | None = None) -> SessionGroup:
 
 
 def source_model(weight: float, common: float = 0.5) -> bytes:
-    """A model with a weight of its own, and one that all of them have in `common`."""
+    """Return a model with its own `weight`, and with a second weight that all models have in `common`."""
     values = {
         name: [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])] for name in ("x", "y")
     }  # the shape plays no part
@@ -112,7 +112,7 @@ def source_model(weight: float, common: float = 0.5) -> bytes:
 
 
 def context_model(contexts: Mapping[str, str | bytes], takes: str = "x", gives: str = "y") -> Any:
-    """An EPContext model with one node for each EP: the name of its context binary, or the context itself."""
+    """Return an EPContext model with one node for each EP: the name of its context binary, or the context itself."""
     values = {name: [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])] for name in (takes, gives)}
     nodes = [
         helper.make_node(
@@ -133,7 +133,7 @@ def context_model(contexts: Mapping[str, str | bytes], takes: str = "x", gives: 
 
 
 class DescribedToolchains(Toolchains):
-    """Toolchains that hold the packages of a workshop, whose worker is that of their environments."""
+    """Toolchains with the packages of a workshop, whose environments run the workshop's worker."""
 
     def __init__(self, workshop: Workshop) -> None:
         super().__init__(workshop.cache / "toolchains")
@@ -176,7 +176,7 @@ class Workshop:
         """What its environments run workers with."""
 
     def serve_commands(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Have the command line build here, with these toolchains."""
+        """Let the command line build here with these toolchains."""
         monkeypatch.setenv("EPBUILD_CACHE_DIR", str(self.cache))
         monkeypatch.setattr(request, "list_toolchains", lambda: self.request.toolchains)
         monkeypatch.chdir(self.folder)
@@ -192,14 +192,14 @@ class Workshop:
         return survey(self.request)
 
     def record(self, step: str) -> StepRecord:
-        """What is remembered of a step that was done."""
+        """Return the workspace's record of a finished step."""
         with Workspace.open(self.folder / ".epbuild") as workspace:
             record = self.memory(workspace).step(step)
         assert record is not None
         return record
 
     def memory(self, workspace: Workspace) -> Memory:
-        """What the recipe, as it is built without settings, remembers in its workspace."""
+        """Return the workspace's memory of the recipe as built without settings."""
         return workspace.memory(Configuration.of(self.request.recipe, (), {}))
 
     def states(self) -> dict[str, str]:
@@ -209,7 +209,7 @@ class Workshop:
         return next(status.reasons for status in self.survey().steps() if status.step.id == step)
 
     def build(self, *selection: str, settings: tuple[str, ...] = (), recipe: Path | None = None) -> RunFinished:
-        """Build; `compiled` then has the session groups that a worker was started for."""
+        """Build. `compiled` then has the session groups for which a worker was started."""
         self.compiled.clear()
         self.events = EventList()
         request = replace(self.request, selection=selection, settings=settings)
@@ -241,7 +241,7 @@ class Workshop:
             blob.unlink()
 
     def checkout(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-        """Another checkout of the same files, with the same cache."""
+        """Copy the files to another checkout with the same cache."""
         other = Workshop(folder, self.cache, monkeypatch)
         for path in self.folder.iterdir():
             if path.is_file():
@@ -254,7 +254,7 @@ class Workshop:
         return Environment(toolchain.name, Path(sys.executable), prints, memory, run_worker=self.run_worker)
 
     def worker(self, command: object, folder: Path, log: Path, **options: object) -> Ending:
-        """What stands in for a worker's process."""
+        """Act as a worker process."""
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
         members: list[Mapping[str, Any]] = request["members"]
         self.compiled.append("+".join(member["name"] for member in members))
@@ -275,7 +275,7 @@ class Workshop:
 
 
 def tamper(path: Path, content: bytes) -> None:
-    """Change a file's content and give it back the modification time that it had."""
+    """Change a file's content and restore its modification time."""
     before = path.stat()
     path.write_bytes(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -1,4 +1,4 @@
-"""Machines that tests run on in name only."""
+"""Fake CPU of the machine that runs the tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epbuild.toolchain import platforms
 
 @contextmanager
 def on_cpu(name: str, flags: str = "", platform: str = "linux") -> Iterator[None]:
-    """Have this machine have another CPU."""
+    """Pretend that this machine has another CPU."""
     read = builtins.open
 
     def open_(file: Any, *arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Models that lie elsewhere, without a network."""
+"""Fetcher of remote models that uses no network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = 1000
 
 
 class Arrivals(list[tuple[str, int, int | None]]):
-    """Keeps what has arrived: the address, the bytes that are here, and those of the whole."""
+    """Listener that keeps its events: the address, the received bytes, and the total."""
 
     def arrived(self, address: str, done: int, total: int | None) -> None:
         self.append((address, done, total))
@@ -24,7 +24,7 @@ class Arrivals(list[tuple[str, int, int | None]]):
 
 @dataclass
 class FakeFetcher:
-    """Has one model for every address, which comes in two pieces of `SIZE` bytes together; may be out of reach."""
+    """Fetcher that has one model of `SIZE` bytes, in two pieces, for every address. It may be unreachable."""
 
     folder: Path
     files: dict[str, bytes]

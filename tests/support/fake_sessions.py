@@ -1,4 +1,4 @@
-"""An `onnxruntime` for models with a file of JSON beside them that says what opening, running and closing them does."""
+"""An `onnxruntime` for models with a JSON file that defines how opening, running and closing them behaves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def set_default_logger_severity(severity: int) -> None:
 
 
 def do(command: str | None) -> None:
-    """What a model's file says about one moment of its life."""
+    """Run the command that a model's file has for this moment."""
     if command == "fail":
         raise RuntimeError("[ONNXRuntimeError] : 10 : INVALID_GRAPH : Failed to get context binary info.")
     if command == "out of memory":
@@ -41,7 +41,7 @@ def do(command: str | None) -> None:
 
 
 class SessionOptions:
-    """Remembers what was set."""
+    """Session options that keep their settings."""
 
     def __init__(self) -> None:
         self.entries: dict[str, str] = {}
@@ -58,7 +58,7 @@ class SessionOptions:
 
 
 class InferenceSession:
-    """Gives back its input, times the factor that is asked for; says on standard error when it is opened and closed, and with what."""
+    """Session that returns its input times a factor. It reports on standard error when it is opened and closed."""
 
     def __init__(self, file: str, sess_options: SessionOptions, providers: list[str], enable_fallback: int) -> None:
         assert enable_fallback == 0
@@ -102,14 +102,14 @@ def get_ep_devices() -> list[Any]:
 
 
 def get_model_compatibility_for_ep_devices(devices: list[Any], written: str) -> Any:
-    """The answer that a model was compiled with, or a refusal."""
+    """Return the answer that a model was compiled with, or refuse."""
     if written.startswith("EP_"):
         return SimpleNamespace(name=written)
     raise RuntimeError(f"cannot judge {written}")
 
 
 def write_package(packages: Path) -> None:
-    """This module as the package `onnxruntime` below a folder, with the module that the compatibility API is in."""
+    """Write this module as the package `onnxruntime` below a folder, with the module of the compatibility API."""
     (packages / "onnxruntime" / "capi").mkdir(parents=True)
     (packages / "onnxruntime" / "__init__.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
     (packages / "onnxruntime" / "capi" / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""A server for these tests: on this machine only, without TLS, and as unreliable as a test asks it to be."""
+"""File server on this machine, without TLS and with configurable faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from epbuild.transfer.retry import RetryPolicy
 
 @dataclass
 class File:
-    """What the server has under a path, and how it behaves for it. Lists of behaviours are used up, one for each request."""
+    """A file of the server and its behavior. Lists of behaviors have one entry for each request."""
 
     body: bytes
     etag: str | None = '"v1"'
@@ -45,7 +45,7 @@ class Request:
 
 
 class FileServer:
-    """Serves `files` by path, and keeps the requests that came."""
+    """Server of `files` by path that keeps its requests."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -62,7 +62,7 @@ class FileServer:
 
 @contextmanager
 def serving() -> Iterator[FileServer]:
-    """Lend a running server."""
+    """Run a server while the block runs."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -133,5 +133,5 @@ AT_ONCE = RetryPolicy((0.0, 0.0, 0.0))
 
 
 def client_without_tls(timeouts: Timeouts | None = None) -> HttpClient:
-    """Return a client that uses neither TLS nor proxies, so that https:// reaches the server of these tests."""
+    """Return a client without TLS and proxies, so that https:// reaches the server of these tests."""
     return HttpClient(connect=lambda _, host, port: urllib3.HTTPConnectionPool(host, port), timeouts=timeouts)

@@ -1,4 +1,4 @@
-"""Parameters of a test of which most are left to the gate."""
+"""Test parameters of which most run only in the gate."""
 
 from __future__ import annotations
 

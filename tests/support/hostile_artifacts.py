@@ -1,9 +1,10 @@
-"""Opens tens of thousands of spoilt artifacts in one process, as `inspect` and `verify` do, and says what they did wrong.
+"""Stress test of `inspect` and `verify` with tens of thousands of damaged artifacts in one process.
 
     python hostile_artifacts.py CORPUS WORK INPUTS SEED
 
-CORPUS has one whole artifact in each folder. The last line on standard output is JSON: how many inputs there were, what each outcome
-was, which of them ended in anything but an error of epbuild's own, what was opened outside the artifact, and the peak of memory.
+CORPUS has one sound artifact in each folder. The last line on standard output is JSON: the number of inputs, the number of each
+outcome, the
+inputs that ended in anything but an error of epbuild, the files opened outside the artifact, and the peak of memory.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ MANIFEST = "manifest.json"
 
 
 class Watch:
-    """Hears of every file that is opened and every folder that is listed, and keeps those outside `inside`, while that is set."""
+    """Audit hook that records opened files and listed folders outside `inside`, while that is set."""
 
     def __init__(self) -> None:
         self.inside: Path | None = None
@@ -64,7 +65,7 @@ class Watch:
 
 
 def spoil_bytes(content: bytes, chance: random.Random) -> bytes:
-    """`content` with one thing wrong that a disk, a network or an adversary can do to bytes."""
+    """Damage `content` in one way that a disk, a network or an adversary can cause."""
     at, other = sorted((chance.randrange(len(content) + 1), chance.randrange(len(content) + 1)))
     kind = chance.randrange(8)
     if kind == 0:
@@ -87,7 +88,7 @@ def spoil_bytes(content: bytes, chance: random.Random) -> bytes:
 
 
 def spoil_model(path: Path, chance: random.Random) -> None:
-    """Change a model: its bytes anywhere, or where it says that its context is."""
+    """Change a model: any of its bytes, or the location of its context."""
     if chance.random() < 0.3:
         original = path.with_suffix(".original")
         path.rename(original)
@@ -105,7 +106,7 @@ def spoil_model(path: Path, chance: random.Random) -> None:
 
 
 def spoil_binary(path: Path, chance: random.Random) -> None:
-    """Change a context binary, or what stands in its place."""
+    """Change or replace a context binary."""
     kind = chance.randrange(8)
     if kind > 5:
         path.write_bytes(spoil_bytes(path.read_bytes(), chance))
@@ -154,7 +155,7 @@ SPOIL: dict[str, Callable[[Path, random.Random], None]] = {
 
 
 class Case:
-    """One artifact of the corpus, laid out to be spoilt and put right again."""
+    """A copy of one artifact of the corpus that can be damaged and restored."""
 
     def __init__(self, whole: Path, folder: Path) -> None:
         self.folder = folder
@@ -165,7 +166,7 @@ class Case:
         self.put_right(self.held)
 
     def spoil(self, chance: random.Random) -> list[str]:
-        """Spoil a file or two, or take the manifest away; returns the names of those that have to be put right."""
+        """Damage one or two files, or delete the manifest. Return the names of the changed files."""
         spoilt = chance.sample(sorted(self.held), min(len(self.held), chance.choice((1, 1, 2))))
         for name in spoilt:
             SPOIL[Path(name).suffix](self.folder / name, chance)
@@ -175,7 +176,7 @@ class Case:
         return spoilt
 
     def put_right(self, names: Iterable[str]) -> None:
-        """Write files as they were."""
+        """Restore files."""
         for name in names:
             path = self.folder / name
             if path.is_dir():
@@ -232,13 +233,13 @@ def main(corpus: Path, work: Path, inputs: int, seed: int) -> None:
 
 
 def inspect(folder: Path) -> str:
-    """What `epbuild inspect` does, to the last byte that it would print."""
+    """Run `epbuild inspect` and render its output."""
     json.dumps(inspect_files([folder]))
     return "inspected"
 
 
 def verify(folder: Path) -> str:
-    """What `epbuild verify` does."""
+    """Run `epbuild verify`."""
     findings = [finding for artifact in find_artifacts(folder) for finding in check_artifact(artifact)]
     json.dumps([asdict(finding) for finding in findings])
     return "failed" if any(finding.outcome == "failed" for finding in findings) else "passed"

@@ -14,7 +14,7 @@ from epbuild.engine.events import Progress
 
 
 class LocalExecutor:
-    """Executes requests in the thread that asks: what Dask adds is not there, all else is."""
+    """Executor that runs requests in the caller's thread, without Dask."""
 
     def __init__(self, machine: Machine, offer: Offer, cancelled: threading.Event) -> None:
         self._machine = machine
@@ -35,4 +35,4 @@ class LocalExecutor:
         return reply
 
     def close(self) -> None:
-        """There is nothing to let go."""
+        """Do nothing, as this executor holds no resources."""

@@ -1,4 +1,4 @@
-"""A small lock, and digests that can be told apart."""
+"""Small lock with distinguishable digests."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedT
 
 
 def digest(text: str) -> str:
-    """A SHA-256 that goes by a word."""
+    """Return the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def package(name: str, version: str = "1.0", *files: str) -> Package:
-    """A package with a file for each word; with one file if there is none."""
+    """Return a package with a file for each text, or with one file."""
     return Package(name, version, tuple(sorted(digest(file) for file in files or (f"{name} {version}",))))
 
 

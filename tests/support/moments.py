@@ -1,4 +1,4 @@
-"""Moments of a program, at which a test looks, changes something, or ends it."""
+"""Hooks that call a function of the test at one moment of a program."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ Act = Callable[[Mapping[str, Any]], object]
 
 @contextmanager
 def at_each_call(function: Any, act: Act) -> Iterator[None]:
-    """Have `act` see the arguments of each call of a function in the block, before the call begins; what it raises, the call raises.
+    """Call `act` with the arguments of each call of a function in the block, before the call begins.
 
-    That is so in this thread, and in those that start in the block. What `act` itself calls is not seen.
+    An exception in `act` is raised by the call. The hook covers this thread and the threads that start in the block, but not
+    calls by `act` itself.
     """
     with _watched(function, act, "call"):
         yield
@@ -25,7 +26,7 @@ def at_each_call(function: Any, act: Act) -> Iterator[None]:
 
 @contextmanager
 def at_each_return(function: Any, act: Act) -> Iterator[None]:
-    """Have `act` see the variables of a function at the end of each call in the block, before it returns."""
+    """Call `act` with the variables of a function at the end of each call in the block, before it returns."""
     with _watched(function, act, "return"):
         yield
 

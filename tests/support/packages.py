@@ -1,4 +1,4 @@
-"""Small virtual environments and wheels, made without pip and without a network."""
+"""Small virtual environments and wheels, created without pip and without a network."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ posix_only = "a script stands for the interpreter here, and Windows runs no scri
 
 
 def make_environment(folder: Path) -> Path:
-    """An empty environment; returns its interpreter."""
+    """Create an empty environment, and return its interpreter."""
     venv.EnvBuilder(with_pip=False, symlinks=os.name != "nt").create(folder)
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def site_of(interpreter: Path) -> Path:
-    """Where the environment's packages lie."""
+    """Return the site folder of the environment."""
     environment = interpreter.parent.parent
     return environment / ("Lib/site-packages" if os.name == "nt" else f"lib/{PYTHON}/site-packages")
 
 
 def install(interpreter: Path, distribution: str, version: str, libraries: dict[str, bytes]) -> None:
-    """A package as an installer leaves it: metadata, and files by their paths below the site folder."""
+    """Install a package as an installer does: metadata, and files by their paths below the site folder."""
     site = site_of(interpreter)
     metadata = site / f"{distribution.replace('-', '_')}-{version}.dist-info" / "METADATA"
     metadata.parent.mkdir()
@@ -68,7 +68,7 @@ def only_from(wheels: Path, cache: Path) -> dict[str, str]:
 
 
 def write_script(path: Path, text: str) -> Path:
-    """A file that can be started, which is no Python."""
+    """Write an executable script that is not Python."""
     path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     path.chmod(0o755)
     return path

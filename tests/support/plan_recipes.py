@@ -1,4 +1,4 @@
-"""A recipe and small models to plan."""
+"""Recipe and small models to plan."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ TOOLCHAIN = Fingerprint(
 
 
 def edited(text: str, *changes: tuple[str, str]) -> str:
-    """`text` with each old part, which must be in it once, replaced by the new one."""
+    """Replace each old part of `text`, which must occur once, with the new one."""
     for old, new in changes:
         assert text.count(old) == 1, (old, text.count(old))
         text = text.replace(old, new)
@@ -74,7 +74,7 @@ def edited(text: str, *changes: tuple[str, str]) -> str:
 
 
 def write_models(folder: Path) -> None:
-    """The models of `RECIPE`: `prefill` and `decode` have one weight in common, which `decode` keeps in `decode.bin`."""
+    """Write the models of `RECIPE`. `prefill` and `decode` have one weight in common, which `decode` keeps in `decode.bin`."""
     write_model(folder / "models" / "prefill.onnx", weights={"shared": [4], "prefill.only": [2]})
     write_model(folder / "models" / "decode.onnx", external={"shared": ("decode.bin", [4])})
     (folder / "models" / "decode.bin").write_bytes(bytes(16))
@@ -91,8 +91,11 @@ def write_model(
     shape: Sequence[int | str | None] = (1,),
     denotation: str = "",
 ) -> None:
-    """A model whose `weights` have the given dims and whose `external` ones lie at the given locations; `shape` is that of `x` and `y`,
-    and `denotation` what their first dimension means.
+    """Write a model.
+
+    Its `weights` have the given dims, and its `external` weights the given locations. `shape` is the shape of `x` and `y`, and
+    `denotation` that
+    of their first dimension.
     """
     tensors = [
         helper.make_tensor(name, TensorProto.FLOAT, dims, [value] * _count(dims)) for name, dims in (weights or {}).items()
@@ -111,14 +114,14 @@ def write_model(
 
 
 def plan_of(folder: Path, text: str = RECIPE, selection: Sequence[str] = (), locate: Locate = lambda model: None) -> Plan:
-    """The plan of the recipe that `text` is, in `folder`."""
+    """Plan the recipe `text` in `folder`."""
     file = folder / "epbuild.yaml"
     file.write_text(text, encoding="utf-8")
     return make_plan(load(file), selection, locate)
 
 
 def problems_of(folder: Path, text: str = RECIPE, selection: Sequence[str] = ()) -> tuple[Problem, ...]:
-    """Why `text` cannot be planned; nothing when it can."""
+    """Return the problems that prevent a plan of `text`. Empty if there are none."""
     try:
         plan_of(folder, text, selection)
     except PlanError as error:
@@ -129,7 +132,7 @@ def problems_of(folder: Path, text: str = RECIPE, selection: Sequence[str] = ())
 def key_documents(file: Path) -> dict[str, object]:
     """Return the key document of each compile and preparation of a recipe, and the place of each output, by step.
 
-    Without its files, which a remote model may lack, an action has no key document.
+    An action has no key document if a remote model lacks its files.
     """
     found: dict[str, object] = {}
     for ident, action in make_plan(load(file)).actions.items():
@@ -145,12 +148,12 @@ def key_documents(file: Path) -> dict[str, object]:
 
 
 def codes(problems: Sequence[Problem]) -> list[str]:
-    """The code of each problem."""
+    """Return the code of each problem."""
     return [problem.code for problem in problems]
 
 
 def document_of(group: SessionGroup, toolchain: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The key document of a session group, its files read now."""
+    """Read the files of a session group, and return its key document."""
     digests = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in group.files}
     return compile_document(group, digests, TOOLCHAIN if toolchain is None else toolchain)
 

@@ -1,4 +1,4 @@
-"""A project that the real command builds with the real EPs, as a user has it: a recipe in a folder, and a store."""
+"""Project of a user that the real command builds with the real EPs: a recipe in a folder, and a store."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMM
 
 @dataclass
 class Project:
-    """A folder with a recipe, and `epbuild` run on it as a user runs it."""
+    """A folder with a recipe, in which `epbuild` runs as a user runs it."""
 
     folder: Path
     cache: Path
@@ -90,22 +90,22 @@ class Project:
         return [sys.executable, "-m", "epbuild", *arguments], environment
 
     def epbuild(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """One command, which ends by itself; `command` has what to start one with that does not."""
+        """Run a command that ends by itself. Use `command` to start one that does not."""
         return warm_start.run(arguments, self.folder, self.command()[1], timeout=540, cold=self.cold)
 
     def build(self, *arguments: str) -> list[dict[str, Any]]:
-        """A build that has to succeed; its events."""
+        """Run a build that has to succeed, and return its events."""
         done = self.epbuild("run", *arguments, "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def files(self, below: str = "dist") -> dict[str, bytes]:
-        """Every file below a folder, by its POSIX path there."""
+        """Return every file below a folder, by its relative POSIX path."""
         root = self.folder / below
         return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
     def snapshots(self) -> list[Path]:
-        """What runs left to answer the next one from."""
+        """Return the snapshots of earlier runs."""
         return [Path(place) for place in list_snapshots(str(self.recipe), str(self.cache))]
 
     def edit(self, old: str, new: str) -> None:
@@ -115,19 +115,21 @@ class Project:
 
 
 def compiled(events: list[dict[str, Any]]) -> set[str]:
-    """The compile and share steps that were really done, not restored."""
+    """Return the compile and share steps that were built, not restored."""
     return {event["step"] for event in events if event["event"] == "step_finished" and event["outcome"] == "built"}
 
 
 def emitted(events: list[dict[str, Any]]) -> set[str]:
-    """The emit steps that were done."""
+    """Return the emit steps that wrote an output."""
     return {event["step"] for event in events if event["event"] == "step_finished" and event["outcome"] == "emitted"}
 
 
 def toolchain_python(name: str) -> Path:
-    """Return the interpreter of a provisioned toolchain that holds the package `name`: the quickstart's, else one with little else.
+    """Return the interpreter of a provisioned toolchain that holds the package `name`.
 
-    A toolchain that leaves the version of ONNX Runtime open does not count. Edits of a recipe make such a one, with the newest version.
+    The quickstart's toolchain comes first, then the one with the fewest other packages. Toolchains without a fixed version of
+    ONNX Runtime are
+    skipped, as edits of a recipe may create one with the newest version.
     """
     lists = {marker: json.loads(marker.read_text(encoding="utf-8")) for marker in find_toolchain_directory().glob("*/complete")}
     holding = [
@@ -150,7 +152,7 @@ def copy_of_quickstart(folder: Path, cache: Path, store: Path | None = None, *, 
 
 
 def built_once(folder: Path, build: Callable[[Path], object]) -> Path:
-    """The store that `build` leaves in a folder that all processes of a test run share: the first builds, the others wait."""
+    """Return the store that `build` leaves in a folder shared by all processes of a test run. The first builds, others wait."""
     folder.mkdir(exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         done = folder / "done"

@@ -1,4 +1,7 @@
-"""A project that the real QNN EP builds in a second, and a look at the processes, the outputs and the store of a build that goes on."""
+"""Project that the real QNN EP builds in a second, and views of a running build.
+
+The views show its processes, its outputs and its store.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ Contents = Mapping[str, bytes]
 
 
 def write_project(project: Project) -> Project:
-    """The recipe above and its two models."""
+    """Write the recipe above and its two models."""
     project.folder.mkdir(exist_ok=True)
     for seed, name in enumerate(GROUPS):
         write_model(project.folder / f"{name}.onnx", seed)
@@ -65,7 +68,7 @@ def write_project(project: Project) -> Project:
 
 
 def write_model(path: Path, seed: int, width: int = 64) -> None:
-    """A multiplication with a matrix of `width` times `width` random weights."""
+    """Write a multiplication with a matrix of `width` times `width` random weights."""
     weights = numpy.random.default_rng(seed).standard_normal((width, width)).astype(numpy.float32)
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -79,7 +82,7 @@ def write_model(path: Path, seed: int, width: int = 64) -> None:
 
 
 def start(project: Project, *arguments: str, **options: Any) -> Process:
-    """`epbuild` with these arguments, running; its output is read with `communicate`."""
+    """Start `epbuild` with these arguments. Read its output with `communicate`."""
     return warm_start.start(arguments, project.folder, project.command()[1], cold=project.cold, **options)
 
 
@@ -91,7 +94,7 @@ def wait_until(condition: Callable[[], object], within: float = PATIENCE, what: 
 
 
 def workers(project: Project) -> list[int]:
-    """The processes at work in the project's staging directories (Linux): workers, and whatever they started."""
+    """Return the processes in the project's staging directories (Linux): workers and their children."""
     staging = f"{project.folder.resolve() / '.epbuild' / 'tmp'}{os.sep}"
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -111,7 +114,7 @@ def no_worker_stays(project: Project, within: float = ORPHANS_END_WITHIN) -> Non
 
 
 def look(folder: Path) -> dict[str, bytes] | None:
-    """What a reader who opens the folder finds in it, even while another takes its place; None when there is no folder."""
+    """Return the files of an opened folder, even while another replaces it. Return None if there is no folder."""
     try:
         opened = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
@@ -135,7 +138,7 @@ def blobs_are_what_their_names_say(cache: Path) -> None:
 
 
 def nothing_is_left_over(project: Project) -> None:
-    """No staging directory, no draft, no folder beside an output: what killed builds left is gone."""
+    """Assert that no staging directory, draft or folder beside an output remains of killed builds."""
     dist = project.folder / "dist"
     hidden = [
         path.relative_to(dist).as_posix() for path in sorted(dist.rglob("*")) if path.relative_to(dist).parts[0] not in GROUPS

@@ -1,4 +1,4 @@
-"""Edits of a recipe, generated from its schema: what is removed, changed, added, renamed or reordered at each place of a document."""
+"""Edits of a recipe, generated from its schema: remove, change, add, rename and reorder at each place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFERENCES = {
 
 @dataclass(frozen=True)
 class Edit:
-    """A recipe after one edit of the kind `kind`: the field as the schema has it, and what happens to it."""
+    """Recipe after one edit. The kind names the field in the schema and the operation."""
 
     kind: str
     place: Place
@@ -37,7 +37,7 @@ class Edit:
 
 
 def edits_of(document: Document) -> Iterator[Edit]:
-    """Yield each edit of each value of a recipe. Some of the recipes are wrong: a build has to refuse these, whatever was built before."""
+    """Yield each edit of each value of a recipe. Some of the edited recipes are invalid, and builds have to refuse them."""
     yield from _Editor(document).edits(read_schema("recipe"), document, "", ())
 
 
@@ -114,7 +114,7 @@ def _resolved(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _other(node: Mapping[str, Any], value: Any) -> Any:
-    """Return another value of the same field; None where only a reader of the recipe's meaning knows one."""
+    """Return another value of the same field. Return None if the schema does not determine one."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -123,7 +123,7 @@ def _other(node: Mapping[str, Any], value: Any) -> Any:
 
 
 def _first(node: Mapping[str, Any]) -> Any:
-    """Return a value for a field that is not set; None where only a reader of the recipe's meaning knows one."""
+    """Return a value for a field that is not set. Return None if the schema does not determine one."""
     kinds = node.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     default = node.get("default")
@@ -150,7 +150,7 @@ def _replaced(document: Any, place: Place, value: Any) -> Any:
 
 
 def _with_references(document: Document, section: str, old: str, new: str) -> Document:
-    """Return a copy of a document in which the lists that name an entry of a section have its new name."""
+    """Return a copy of a document in which lists refer to a renamed section entry by its new name."""
     found = copy.deepcopy(document)
     lists = {
         "groups.*.models[]": (found.get("groups", {}).values(), "models"),

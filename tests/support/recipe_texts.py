@@ -1,4 +1,4 @@
-"""Change the text of a recipe, and say where in it a problem must be."""
+"""Changes of a recipe's text, and marks of expected problem positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MARK = "‸"
 
 
 def changed(text: str, *changes: tuple[str, str]) -> str:
-    """Return `text` with each old part, which must be in it, replaced by the new one wherever it stands."""
+    """Replace every occurrence of each old part of `text`, which must occur, with the new one."""
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)

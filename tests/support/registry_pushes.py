@@ -1,4 +1,4 @@
-"""A push as these tests make it: one image, a server of theirs, and what was told on the way."""
+"""Pushes of one image to a server of the tests, with the reported events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pour(content: Artifact, write: Write) -> None:
 
 
 class Pusher:
-    """Pushes one image to a server, and keeps what was told on the way."""
+    """Pusher of one image to a server that keeps the reported events."""
 
     def __init__(self) -> None:
         self.image: Image = build_image(contents(), {})
@@ -61,7 +61,7 @@ class Pusher:
         self.told.append((done, total))
 
     def fails(self, server: Server, **options: Any) -> tuple[str, str]:
-        """The code and the text of the failure that a push to `server` has to end with."""
+        """Push to `server`, which has to fail, and return the code and the text of the failure."""
         with pytest.raises(EnvironmentFailure) as caught:
             self(server, **options)
         (problem,) = caught.value.problems
@@ -73,14 +73,14 @@ class Pusher:
 
 
 def holds_all(registry: Registry, pusher: Pusher, tag: str = "1.0") -> bool:
-    """Whether the registry has the image whole, under its digest and its tag."""
+    """Return whether the registry has the complete image, under its digest and its tag."""
     manifest = pusher.image.manifest.data
     named = [registry.manifests.get(name) for name in (pusher.image.digest, tag)]
     return set(registry.blobs) >= {digest(data) for data in (*FILES.values(), b"{}")} and named == [manifest, manifest]
 
 
 def as_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Make the user one who has signed in nowhere and has no proxy."""
+    """Replace the user's configuration by one without credentials and proxies."""
     for name in ("EPBUILD_REGISTRY_USER", "EPBUILD_REGISTRY_PASSWORD", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))

@@ -1,4 +1,4 @@
-"""A registry for these tests: on this machine only, strict where the specification is, and as unreliable as a test asks it to be."""
+"""OCI registry on this machine, as strict as the specification, with configurable faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Answer = tuple[int, Mapping[str, str], bytes]
 
 @dataclass(frozen=True)
 class Request:
-    """What came: the headers as they were sent, and how many bytes of a body arrived."""
+    """A received request: the original headers, and the number of body bytes that arrived."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class Request:
 
 @dataclass
 class Trouble:
-    """What a server does instead of answering, for a request of that method to a path with that text in it."""
+    """Fault of a server for requests of a method to a path that contains a text."""
 
     method: str
     path: str
@@ -52,7 +52,7 @@ class Trouble:
 
 
 class Server:
-    """A server of these tests. Troubles come first, then `answer`, which says what becomes of a request."""
+    """Server with a log of requests. Troubles apply before the regular `answer`."""
 
     def __init__(self, port: int, scheme: str) -> None:
         self.port = port
@@ -61,11 +61,11 @@ class Server:
         self.troubles: list[Trouble] = []
 
     def asked(self, method: str) -> list[str]:
-        """The paths that were asked for with a method."""
+        """Return the paths requested with a method."""
         return [request.path for request in self.requests if request.method == method]
 
     def secrets(self) -> set[str | None]:
-        """The Authorization headers that came."""
+        """Return the received Authorization headers."""
         return {request.authorization for request in self.requests}
 
     def answer(self, request: Request, data: bytes) -> Answer:
@@ -73,7 +73,7 @@ class Server:
 
 
 class Registry(Server):
-    """Keeps blobs and manifests, and says no where the specification says so."""
+    """Registry that keeps blobs and manifests, and refuses requests as the specification says."""
 
     def __init__(self, port: int, scheme: str) -> None:
         super().__init__(port, scheme)
@@ -122,7 +122,7 @@ class Registry(Server):
 
 
 class TokenServer(Server):
-    """Hands out tokens, to a user with a password or to anybody."""
+    """Token server for a user with a password or for anybody."""
 
     def __init__(self, port: int, scheme: str) -> None:
         super().__init__(port, scheme)
@@ -146,7 +146,7 @@ class TokenServer(Server):
 
 
 class Tunnel(Server):
-    """A proxy that joins lines, and sees nothing of what goes over them. Every line leads to the port `to` of this machine."""
+    """Proxy that tunnels connections without reading them, all to the port `to` of this machine."""
 
     to = 0
 
@@ -156,7 +156,7 @@ def digest(data: bytes) -> str:
 
 
 def said(code: str, message: str) -> bytes:
-    """An error as the specification has it."""
+    """Return an error in the format of the specification."""
     return json.dumps({"errors": [{"code": code, "message": message, "detail": None}]}).encode()
 
 
@@ -169,7 +169,7 @@ _S = TypeVar("_S", bound=Server)
 
 @contextmanager
 def serving(kind: type[_S], tls: ssl.SSLContext | None = None) -> Iterator[_S]:
-    """Lend a running server."""
+    """Run a server while the block runs."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -1,4 +1,4 @@
-"""Remote caches for these tests, in a directory or on a server, with what lies in them at hand; and results to put there."""
+"""Remote caches in a directory or on a server, with access to their content, and results to store there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK = Timeouts(1.0, 0.4, 0.4, 0.4), Timeouts(1.0, 0.4, 0.6, 0.5)
 
 
 class Place(Protocol):
-    """Where a remote cache lies: what is in it can be read and changed behind its back."""
+    """Place of a remote cache, whose content can be read and changed directly."""
 
     def stores(self, *, writes: bool = False) -> RemoteStores: ...
 
@@ -77,7 +77,7 @@ class ServerPlace:
 
 
 class ObjectPlace:
-    """A prefix in a bucket, by the variables of the environment."""
+    """A prefix in a bucket that the environment variables configure."""
 
     def __init__(self, address: str) -> None:
         self.address = parse_remote(address)
@@ -140,7 +140,7 @@ COMPILE = RecordKind("compile", _key, _is_sound, _files, _log)
 
 
 class Maker:
-    """Makes results in a store; notes the warnings of the remote caches that it opens, and the seconds that they would have paused."""
+    """Factory of results in a store that keeps the warnings and the skipped pauses of its remote caches."""
 
     def __init__(self, folder: Path) -> None:
         self.store = BlobStore(folder / "store")
@@ -149,7 +149,7 @@ class Maker:
         self.pauses: list[float] = []
 
     def record(self, name: str, files: Mapping[str, bytes]) -> tuple[str, dict[str, Any]]:
-        """The key and the record of a result with these files, which the store holds then."""
+        """Store these files as a result, and return its key and record."""
         artifacts = {file: self._stored(data) for file, data in files.items()}
         document = {"members": [name]}
         record = {"document": document, "result": {"artifacts": artifacts, "log": self._stored(b"a log of " + name.encode())}}

@@ -1,4 +1,4 @@
-"""Reports that are made up: small ones, one like the zoo recipe's with failures, one of 10,000 steps, and one that means harm."""
+"""Sample reports: small ones, one like the zoo recipe's with failures, a large one and a hostile one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORDS = (
 
 
 def zoo_report() -> Document:
-    """Twelve models and a group that shares, for five SoCs: some partial, some failed, some unchanged."""
+    """Return a report of twelve models and a shared group for five SoCs. Some are partial, failed or unchanged."""
     document = made_report(_WORDS, SOCS, shared=("decoder",))
     return {**document, "against": changes(document)}
 
@@ -41,12 +41,12 @@ def small_report() -> Document:
 
 
 def large_report(models: int = 620) -> Document:
-    """10,000 steps and a few."""
+    """Return a report of slightly more than 10,000 steps."""
     return made_report([f"model-{at:03}" for at in range(models)], SOCS, shared=[f"pair-{at:02}" for at in range(20)], jobs=16)
 
 
 def hostile_report() -> Document:
-    """Every text is one that means harm, but those that have a fixed set of values."""
+    """Return a report whose every free text is hostile."""
     document = made_report(("yolo",), ("SM8750",), shared=("decoder",))
     fixed = {"outcome", "kind", "state", "was", "made_at", "began", "layout"}
 
@@ -64,7 +64,7 @@ def hostile_report() -> Document:
 def made_report(
     models: Sequence[str], socs: Sequence[str], *, shared: Sequence[str] = (), fails: int = 9, jobs: int = 4
 ) -> Document:
-    """A report of the `models`, each a group of its own, and of `shared` groups of two; every so often one fails or is partial."""
+    """Return a report of the `models`, each a group of its own, and of `shared` groups of two. Some fail or are partial."""
     maker = _Maker(jobs, fails)
     targets = [f"phone-{soc}" for soc in socs]
     for name in models:
@@ -81,7 +81,7 @@ def made_report(
 
 
 def changes(document: Document) -> Document:
-    """What changed since an earlier report, in which some models did better and some worse."""
+    """Return the changes since an earlier report, in which some models were better and some worse."""
     models = [
         {**{key: row[key] for key in ("group", "member", "target")}, "before": before(row, at), "after": side(row)}
         for at, row in enumerate(document["coverage"])
@@ -123,7 +123,7 @@ def side(row: Document) -> Document:
 
 
 def before(row: Document, at: int) -> Document | None:
-    """What a model was: new, whole, in part, or of another size."""
+    """Return the earlier state of a model: None if it is new, whole, partial, or of another size."""
     whole = {"outcome": "whole", "ep_context_nodes": 1, "fallback_nodes": 0, "accuracy": {"cosine": 0.99999, "snr_db": 51.0}}
     partial = {**whole, "outcome": "partial", "fallback_nodes": 5}
     size, took = (row["size"] or 10**6) + 8200, (row["seconds"] or 1.0) * 1.2
@@ -157,7 +157,7 @@ class _Maker:
         self.models.append({"name": name, "groups": groups, "source": source, "sha256": digest(name), "data": data, "size": size})
 
     def member(self, group: str, target: str, members: list[str], prepared: str | None) -> None:
-        """The steps of a group for a target."""
+        """Add the steps of a group for a target."""
         self._actions += 1
         kind = "whole"
         if self._fails:
@@ -260,7 +260,7 @@ class _Maker:
         return step
 
     def _as_one_action(self, compiles: list[str], last: str) -> None:
-        """The share step has the time and the memory of its compiles."""
+        """Move the time and the memory of the compiles to the share step."""
         *members, share = (one for one in self.steps[-1 - len(compiles) :] if one["id"] in {*compiles, last})
         for step in members:
             step["action"] = last

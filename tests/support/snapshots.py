@@ -1,4 +1,4 @@
-"""A snapshot of a run that found three steps up to date, whatever they would be."""
+"""Snapshot of a run that found three arbitrary steps current."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Command lines in forks of one process that has epbuild's imports done.
+"""Command lines in forks of one process that has imported epbuild.
 
-A start of Python and the imports are two thirds of what a short command takes, and hundreds of tests run one. A fork differs from
-`python -m epbuild` in that alone: arguments, environment, folder, streams, signals and exit code are its own. Where there is no fork, where
-Python would start otherwise in the environment that is asked for, and with `--cold-starts`, Python is started.
+The start of Python and the imports take two thirds of a short command, and hundreds of tests run one. Otherwise a fork is the
+same as
+`python -m epbuild`: it has its own arguments, environment, folder, streams, signals and exit code. A new Python is started where
+forks are
+not supported, where the environment would change how Python starts, and with `--cold-starts`.
 """
 
 from __future__ import annotations
@@ -52,9 +54,9 @@ def run(
     cold: bool = False,
     before: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """`epbuild` with these arguments, no terminal and nothing to read; raises TimeoutExpired once the process was killed.
+    """Run `epbuild` with these arguments, without terminal and input. Raise TimeoutExpired after killing a process.
 
-    `before` is Python that the process runs first.
+    `before` is Python code that the process runs first.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = start(arguments, folder, environment, cold=cold, before=before, output=output, errors=errors)
@@ -80,9 +82,9 @@ def start(
     output: BinaryIO | None = None,
     errors: BinaryIO | None = None,
 ) -> subprocess.Popen[str] | Fork:
-    """`epbuild` with these arguments, running. Without files for its output and its errors, they come through pipes.
+    """Start `epbuild` with these arguments. Its output and errors use pipes unless files are given.
 
-    `session`: it leads a session of its own, as what a terminal has started.
+    `session`: the process leads a new session, like a process that a terminal has started.
     """
     command = [sys.executable, *(["-c", f"{before}\n{_MAIN}"] if before else ["-m", "epbuild"]), *arguments]
     if not cold and _can_fork(environment):
@@ -104,7 +106,7 @@ def start(
 
 
 class Fork:
-    """A command line that runs in a fork: what tests need of `subprocess.Popen`."""
+    """A command line in a fork, with the part of the `subprocess.Popen` interface that tests need."""
 
     def __init__(
         self, command: Sequence[str], request: Mapping[str, Any], output: BinaryIO | None, errors: BinaryIO | None
@@ -140,7 +142,7 @@ class Fork:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """All that is left of its output and its errors, once it has ended; where it does not, it is killed."""
+        """Wait for the end and return the remaining output and errors. Kill the process after the timeout."""
         with ThreadPoolExecutor(2) as pool:
             told = [pool.submit(stream.read) if stream else None for stream in (self.stdout, self.stderr)]
             try:
@@ -164,7 +166,7 @@ class Fork:
 
 
 def _end_of(file: BinaryIO | None) -> tuple[TextIO | None, int]:
-    """What a process writes to, and what there is to read that from, where that is no file."""
+    """Return the read end of a new pipe and the descriptor to write to. A given file needs no pipe."""
     if file is not None:
         return None, os.dup(file.fileno())
     reading, writing = os.pipe()
@@ -172,7 +174,7 @@ def _end_of(file: BinaryIO | None) -> tuple[TextIO | None, int]:
 
 
 def _can_fork(environment: Mapping[str, str]) -> bool:
-    """Whether this is a system with forks, and Python would start in this environment as it did in the server's."""
+    """Return whether this system can fork, and the environment starts Python as in the server."""
     if sys.platform == "win32" or os.environ.get(COLD_STARTS):
         return False
     here, there = (
@@ -196,7 +198,7 @@ def _text(file: BinaryIO) -> str:
 
 
 def _connection() -> socket.socket:
-    """To the server, which is started the first time and ends with this process."""
+    """Return the connection to the server. Start the server on the first call; it ends with this process."""
     if not _connections:
         connection, theirs = socket.socketpair()
         with theirs:
@@ -246,7 +248,7 @@ def _serve(connection: socket.socket) -> None:
 
 
 def _watch(request: Mapping[str, Any], output: int, errors: int, answer: int) -> NoReturn:
-    """Fork once more, and report how that ends: the server itself goes on with the next request."""
+    """Fork again and report the end of the child. The server itself continues with the next request."""
     process = os.fork()
     if not process:
         os.close(answer)

@@ -1,4 +1,4 @@
-"""A listener that keeps what a worker reports and logs."""
+"""Listener that keeps the reports and logs of a worker."""
 
 from __future__ import annotations
 
