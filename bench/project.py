@@ -1,4 +1,4 @@
-"""What is built: a recipe with models of a chosen size, which can be built from nothing again and again; and the quickstart."""
+"""Projects to build: a recipe with models of a chosen size, which can be reset, and the quickstart."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ outputs:
 
 
 class Project:
-    """The recipe and its models, each in a group of its own, in a folder of the workshop named `name`."""
+    """Recipe and its models, each in a group of its own, in the folder `name` of the workshop."""
 
     def __init__(self, workshop: Workshop, name: str, *, layers: int, side: int = SIDE, models: int = 1) -> None:
-        """Make them: models of equal content, of that many layers whose weights are `side` x `side` float32 each."""
+        """Write models of equal content, each with this many layers of `side` x `side` float32 weights."""
         self._workshop = workshop
         self.folder = workshop.folder / name
         self.recipe = self.folder / "epbuild.yaml"
@@ -56,18 +56,18 @@ class Project:
             shutil.copyfile(first, path)
 
     def reset(self) -> None:
-        """Go back to before the first build: no outputs, no memory of any, an empty store; the toolchain stays."""
+        """Restore the state before the first build: no outputs, no history and an empty store. The toolchain stays."""
         for name in ("dist", ".epbuild"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         self._workshop.forget_results()
 
     def context_binary(self, model: str) -> Path:
-        """Where the recipe puts a model's context binary."""
+        """Return the path of a model's context binary in the output."""
         return self.folder / "dist" / f"of-{model}" / f"{model}_qnn.bin"
 
 
 def quickstart(workshop: Workshop) -> Path:
-    """A copy of the checked-in quickstart recipe with its models, never built."""
+    """Copy the checked-in quickstart recipe with its models, without any outputs."""
     recipes, copy = CHECKOUT / "recipes", workshop.folder / "quickstart"
     shutil.copytree(recipes / "models", copy / "models")
     shutil.copyfile(recipes / "quickstart.yaml", copy / "quickstart.yaml")

@@ -1,4 +1,4 @@
-"""What a benchmark found: series of samples, some with a limit, as values and as a JSON file."""
+"""Results of a benchmark: series of samples, some with a limit, as values and as a JSON file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Unit = Literal["s", "MB", "x"]
 
 @dataclass(frozen=True)
 class Series:
-    """The samples of one thing that was measured. `limit`, if there is one, is what the median must not exceed."""
+    """Samples of one measurement. The median must not exceed `limit`, if there is one."""
 
     what: str
     unit: Unit
@@ -30,13 +30,13 @@ class Series:
 
     @property
     def kept(self) -> bool:
-        """Whether the median is within the limit; so is anything that has none."""
+        """Whether the median is within the limit. True if there is no limit."""
         return self.limit is None or self.median <= self.limit
 
 
 @dataclass(frozen=True)
 class Result:
-    """One benchmark's answer: what was asked, what was measured, and what a reader has to know to understand it."""
+    """Result of one benchmark: the question, the measurements, and notes for the reader."""
 
     question: str
     series: tuple[Series, ...]
@@ -44,12 +44,12 @@ class Result:
 
     @property
     def kept(self) -> bool:
-        """Whether every limit is kept."""
+        """Whether all limits are kept."""
         return all(series.kept for series in self.series)
 
 
 def save(path: Path, name: str, result: Result, machine: Mapping[str, Any]) -> None:
-    """Write a result to a file, whole or not at all. The file holds no date: it is the latest, and its own dates say of when."""
+    """Write a result to a file atomically. The file has no date in it; its own dates show its age."""
     document = {
         "format": FORMAT,
         "benchmark": name,

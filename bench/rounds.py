@@ -1,4 +1,4 @@
-"""Taking samples: contenders take turns, so that what disturbs the machine disturbs all of them alike."""
+"""Sampling in rounds. Contenders take turns, so that a disturbance affects all of them alike."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from results import Series, Unit
 
 @dataclass(frozen=True)
 class Contender:
-    """Something that can be measured again and again; `sample` puts everything in place, does it once, and says what it took."""
+    """Subject of repeated measurements. `sample` prepares one run, executes it, and returns its measurement."""
 
     what: str
     sample: Callable[[], float]
 
 
 def interleave(contenders: Sequence[Contender], rounds: int, unit: Unit = "s") -> list[Series]:
-    """The samples of each contender, in their order: `rounds` of them, after a round that only warms caches."""
+    """Return `rounds` samples of each contender, in their order. A first round only warms caches."""
     samples: dict[str, list[float]] = {contender.what: [] for contender in contenders}
     for number in range(rounds + 1):
         # Whoever goes first may pay for, or gain from, what the others left behind: every round another one does.

@@ -1,41 +1,40 @@
-"""What epbuild costs, measured: `python bench/run.py [NAME...] [--rounds N]`.
+"""Benchmarks of epbuild's costs: `python bench/run.py [NAME...] [--rounds N]`.
 
-Each benchmark answers a question that a user has, compares epbuild with what the job would cost without it, and, where epbuild makes a
-promise, says whether it is kept. Contenders take turns, round by round, so that a machine that gets slower gets slower for all; the
-first round is not counted; what is judged is the median. The epbuild that is measured is that of the Python which runs this file. All
-work is done in a temporary folder with a store of its own: nothing of the user's is touched. The table goes to standard output, every
-sample to `bench/results/NAME.json`. The exit code is 0 when every limit is kept, 1 when one is missed or a benchmark could not be run.
-A machine that does other work at the same time shows in a wide span between the smallest and the largest sample.
+Each benchmark answers a question of users. It compares epbuild with the cost of the job without epbuild. Where epbuild makes a
+promise, the benchmark checks it. Contenders take turns in rounds, so that a machine that slows down affects all of them alike.
+The first round does not count, and limits apply to the median. The measured epbuild is the one of the Python that runs this file.
+All work is done in a temporary folder with a store of its own. The user's files are not touched. The table goes to standard
+output, and every sample to `bench/results/NAME.json`. The exit code is 0 if all limits are kept, and 1 if one is missed or a
+benchmark could not run. Other load on the machine shows as a wide span between the smallest and the largest sample.
 
 The benchmarks:
 
-    changes-1000         what a build costs beside its compiles when little has changed, `plan`, and a fresh checkout with a warm store
-    changes-10000        the same for 10,000 steps and 30,000 files, beside ninja
-    changes-100000       the same for 100,000 steps and 120,000 files, 98,000 compiles by 1,000 processes, without the fresh checkout
-    cluster              10,000 actions on 20 machines of four kinds, on virtual time, against the least time that is possible; and what
-                         each of 200 short ones takes longer on a scheduler and two workers than here
-    cold-64mb            building one model with 64 MB of weights from nothing, against a bare script that makes the same compiler call
+    changes-1000         a build after few changes, without its compiles; `plan`; and a fresh checkout with a warm store
+    changes-10000        the same for 10,000 steps and 30,000 files, against ninja
+    changes-100000       the same for 100,000 steps and 120,000 files, 98,000 compiles by 1,000 processes, without the checkout
+    cluster              10,000 actions on 20 machines of four kinds, on virtual time, against the lower bound; and the overhead
+                         of each of 200 short actions on a scheduler and two workers, against a local build
+    cold-64mb            a build of one model with 64 MB of weights from nothing, against a script with the same compiler call
     cold-512mb           the same with 512 MB
-    cold-parallel        building four models at `-j 2`, against a bare script that compiles one after the other
-    command-line         what typer adds to each command, against click and typer 0.29
-    emitting-archive     2 GiB of artifacts from the store into a tar.zst, against tar --zstd; into a zip; and the peak memory of that
+    cold-parallel        a build of four models at `-j 2`, against a script that compiles one after the other
+    command-line         the time that typer adds to each command, against click and typer 0.29
+    emitting-archive     2 GiB of artifacts from the store into a tar.zst, against tar --zstd; into a zip; and the peak memory
     emitting-directory   the same into a folder, against cp
     hashing              4 GiB in one file and in four, against sha256sum and DVC
-    large-model          planning with a model of 1.9 GB, against hashing it; and the peak memory of that
-    large-recipe         checking and planning 10,000 targets, and a recipe of 1 MB
-    many-models          every command that takes many models, at 248, 1,000 and 4,000 of them: none may grow faster than they do
+    large-model          `plan` with a model of 1.9 GB, against hashing it; and the peak memory
+    large-recipe         validating and planning 10,000 targets, and a recipe of 1 MB
+    many-models          every command that reads many models, at 248, 1,000 and 4,000 models: at most linear growth
     memory               the peak memory of the epbuild process itself, with 64 MB of weights against 1 MB (not on Windows)
-    nothing-to-do        `epbuild run` when everything is in place
+    nothing-to-do        `epbuild run` when every step is current
     nothing-to-do-1000   the same for 1,000 steps and 3,000 files, against ninja, make, doit, SCons and DVC
     nothing-to-do-10000  the same for 10,000 steps and 30,000 files, without DVC
     remote-cache         10,000 look-ups in a remote cache, and 1 GiB from it, against curl and sha256sum
     report-page          writing the page of a report of 10,000 steps, and opening it in Chromium
     restoring            2 GiB of artifacts from the store, against cp
-    startup              validate, plan, and how long each command takes to start
+    startup              validate, plan, and the start of each command
 
-The other tools are installed into the temporary folder, or taken from the system where they come with it (make, cp, sha256sum, tar, zstd,
-curl, nginx).
-All of it takes about 40 minutes, and needs 12 GB of disk and 10 GB of memory.
+The other tools are installed into the temporary folder. Those that come with the system are used from there (make, cp, sha256sum,
+tar, zstd, curl, nginx). A complete run takes about 40 minutes, 12 GB of disk and 10 GB of memory.
 """
 
 from __future__ import annotations

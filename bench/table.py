@@ -1,4 +1,4 @@
-"""A result as text, no wider than a terminal's 80 columns."""
+"""Text form of a result, at most 80 columns wide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROW = f"  {{what:<{_WHAT}}} {{median:>9}}  {{span:>15}}  {{limit:>9}}  {{verdic
 
 
 def render(name: str, result: Result) -> str:
-    """The question, a line for each thing that was measured, and the notes."""
+    """Return the question, a line for each measurement, and the notes."""
     return "\n".join((
         textwrap.fill(f"{name}: {result.question}", WIDTH),
         _ROW.format(what="", median="median", span="min - max", limit="limit", verdict="verdict"),

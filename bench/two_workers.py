@@ -1,4 +1,4 @@
-"""A project of short actions, and a cluster of this machine that executes them: a scheduler, and two workers with a slot each."""
+"""Project of short actions, and a cluster on this machine with a scheduler and two workers of one slot each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ outputs:
 
 
 class ShortActions:
-    """A recipe whose stand-in compiles take `seconds` each, and what each kind of build of it leaves behind."""
+    """Recipe whose stand-in compiles take `seconds` each, and the files that builds of it leave behind."""
 
     def __init__(self, workshop: Workshop, actions: int, seconds: float) -> None:
         self.folder = workshop.folder / "short"
@@ -70,7 +70,7 @@ class ShortActions:
         self.recipe.write_text(text, encoding="utf-8")
 
     def build(self, *options: str) -> float:
-        """The seconds that a build takes that finds nothing but its toolchain."""
+        """Return the seconds of a build that starts with nothing but its toolchain."""
         self._workshop.forget_results()
         for folder in (self.folder / "dist", self.folder / ".epbuild", self.remote, *self.worker_caches()):
             shutil.rmtree(folder, ignore_errors=True)
@@ -79,7 +79,7 @@ class ShortActions:
         return taken + (self._used_by_cluster() - before)
 
     def _used_by_cluster(self) -> float:
-        """The processor time of the cluster's processes, where that is what counts."""
+        """Return the processor time of the cluster's processes, or 0 if the workshop measures elapsed time."""
         if not self._workshop.processor_time:
             return 0.0
         own = (psutil.Process(process.pid) for process in self._processes)
@@ -91,7 +91,7 @@ class ShortActions:
 
     @contextmanager
     def cluster(self) -> Iterator[str]:
-        """The address of a cluster that works. Raises Unable."""
+        """Run a cluster, and yield its address. Raises Unable."""
         described, environment = self.folder / "scheduler.json", {**self._workshop.environment(), **self.variables}
         with ExitStack() as running:
             command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-show"]

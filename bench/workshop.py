@@ -1,4 +1,4 @@
-"""Where a benchmark works: a folder and a store of its own, and the commands that it starts there."""
+"""Working folder of a benchmark with a store of its own, and the commands that run there."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Said = Callable[[str], bool]
 
 
 class Unable(Exception):
-    """A benchmark cannot be run here; says why."""
+    """Error: a benchmark cannot run here. The message has the reason."""
 
 
 class Workshop:
-    """A folder to work in, in which epbuild finds an empty store.
+    """Working folder in which epbuild finds an empty store.
 
-    With `processor_time`, what commands take is the processor time of all their processes instead of the time that passes: on a machine
-    that does other work at the same time, this is what can be compared.
+    With `processor_time`, commands are measured by the processor time of all their processes instead of the elapsed time. That
+    value stays comparable on a machine with other load.
     """
 
     def __init__(self, folder: Path, *, processor_time: bool = False) -> None:
@@ -46,7 +46,7 @@ class Workshop:
         self._toolchains = self.cache / "toolchains"
 
     def epbuild(self, *arguments: str | Path) -> list[str]:
-        """The command line of the epbuild that is measured: the program that users start, where it is installed."""
+        """Return the command line of the measured epbuild: the installed program that users start."""
         program = Path(sys.executable).with_name("epbuild.exe" if os.name == "nt" else "epbuild")
         return [*([str(program)] if program.exists() else [sys.executable, "-m", "epbuild"]), *map(str, arguments)]
 
@@ -58,9 +58,9 @@ class Workshop:
         codes: Sequence[int] = (0,),
         more: Mapping[str, str] | None = None,
     ) -> float:
-        """What a command takes, from its start to its end; `more` are variables of its environment.
+        """Return the duration of a command. `more` are variables of its environment.
 
-        Raises Unable when it ends with another exit code than these, or `said` objects to its words.
+        Raises Unable if the command exits with a code outside `codes`, or if `said` rejects its output.
         """
         begin = self._clock()
         done = subprocess.run(
@@ -80,7 +80,7 @@ class Workshop:
         return taken
 
     def inner(self, name: str) -> Workshop:
-        """A workshop in a folder of this one, with a store of its own."""
+        """Return a workshop in a subfolder, with a store of its own."""
         (self.folder / name).mkdir()
         return Workshop(self.folder / name, processor_time=self.processor_time)
 
@@ -93,7 +93,7 @@ class Workshop:
         return used.ru_utime + used.ru_stime
 
     def environment(self) -> dict[str, str]:
-        """The environment in which epbuild finds the workshop's store."""
+        """Return the environment in which epbuild finds the workshop's store."""
         # As users run it: with the bytecode that Python keeps, even where a developer's settings forbid that.
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         own = {
@@ -105,14 +105,14 @@ class Workshop:
         return {**kept, **{name: str(value) for name, value in own.items()}}
 
     def provision(self, packages: Sequence[str]) -> Path:
-        """The interpreter of the toolchain that a recipe with these packages will be given here. Raises Unable."""
+        """Provision the toolchain of a recipe with these packages, and return its interpreter. Raises Unable."""
         try:
             return provision(Requirements(tuple(packages)), self._toolchains, name="bench", where=None)
         except EpbuildError as error:
             raise Unable(str(error)) from error
 
     def stored(self, files: Sequence[Path]) -> list[str]:
-        """The digests of files, which are moved into the store. Raises Unable."""
+        """Move files into the store, and return their digests. Raises Unable."""
         digests: list[str] = []
 
         def note(text: str) -> bool:
@@ -125,13 +125,13 @@ class Workshop:
         return digests
 
     def forget_results(self) -> None:
-        """Empty the store of everything but toolchains."""
+        """Remove everything from the store except toolchains."""
         for name in ("cas", "actions"):
             shutil.rmtree(self.cache / name, ignore_errors=True)
 
 
 def machine() -> dict[str, Any]:
-    """What a reader of the numbers has to know of the machine and of what was measured."""
+    """Return facts about the machine and the measured program that readers of the numbers need."""
     load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
     return {
         "epbuild": __version__,

@@ -1,8 +1,8 @@
-"""Classifies one generated image with the quickstart's classifier, as an application would: `python recipes/classify.py FOLDER`.
+"""Classifier application: `python recipes/classify.py FOLDER` classifies one generated image with the quickstart's model.
 
-FOLDER is what `epbuild run recipes/quickstart.yaml` emitted, such as `recipes/dist/quickstart/classifier`. Run it with a Python that has
-onnxruntime and the EP's package, onnxruntime-qnn. On x86-64 the model runs on QNN's emulator, which takes the context of any SoC: name one
-with --target.
+FOLDER is an output of `epbuild run recipes/quickstart.yaml`, such as `recipes/dist/quickstart/classifier`. Run it with a Python
+that has onnxruntime and the EP's package, onnxruntime-qnn. On x86-64 the model runs on QNN's emulator, which accepts the
+context of any SoC: select one with --target.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Tests of epbuild: one folder for each room of the program, and `support`, which several rooms share."""
+"""Tests of epbuild: one folder for each package of the program, and `support` for helpers that several folders share."""

@@ -1,4 +1,4 @@
-"""`python -m tools.release TAG`: the notes of a release out of CHANGELOG.md; fails where tag, version and changelog differ."""
+"""`python -m tools.release TAG`: notes of a release from CHANGELOG.md. Fails if tag, version and changelog differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
 
 
 def main() -> int:
-    """Exit code 1: this is not the release that the tag names."""
+    """Print the notes of a release. Return exit code 1 if tag, version and changelog differ."""
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=main.__doc__)
     parser.add_argument("tag", help="such as v0.1.0")
     tag = parser.parse_args().tag
@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def release_notes(changelog: str, tag: str, version: str) -> str:
-    """A version's section of a changelog, whose links lead to the files of the tag. Raises ValueError where these three differ."""
+    """Return a version's section of a changelog, with links to the files of the tag. Raises ValueError if the three differ."""
     if tag != f"v{version}":
         raise ValueError(f"the tag is {tag}, and epbuild/__init__.py has the version {version}")
     heading = rf"## \[{re.escape(version)}\] - \d{{4}}-\d{{2}}-\d{{2}}\n"

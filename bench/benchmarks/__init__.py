@@ -1,4 +1,4 @@
-"""The benchmarks by name, in the order in which they run."""
+"""Benchmarks by name, in the order in which they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build costs beside its compiles when little has changed, and what it costs to ask: with thousands of steps, beside ninja."""
+"""Benchmark of builds after few changes, without their compiles, and of `plan`: thousands of steps, against ninja."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LIMITS = {
 
 
 class _Edits:
-    """The project, and what is done to it before each sample."""
+    """Project and the edits before each sample."""
 
     def __init__(self, workshop: Workshop, many: Many) -> None:
         self.workshop, self.many = workshop, many
@@ -55,7 +55,7 @@ class _Edits:
         return self.run("run")
 
     def changed(self) -> float:
-        """The time of the run less that of its compiles, which follow each other here: a group is one process."""
+        """Return the time of a run without its compiles. The compiles do not overlap here, because a group is one process."""
         self.run("run")
         time.sleep(SETTLED_SECONDS)
         self.change()
@@ -77,7 +77,7 @@ class _Edits:
         return self.run("run")
 
     def option(self) -> float:
-        """`plan` after another order of a group's models; the build puts it back."""
+        """Time `plan` after a change of the order of a group's models, then restore the order and build."""
         text = self.many.recipe.read_text(encoding="utf-8")
         self.many.recipe.write_text(text.replace("[g1-m0, g1-m1", "[g1-m1, g1-m0"), encoding="utf-8")
         taken = self.run("plan")
@@ -86,7 +86,7 @@ class _Edits:
         return taken
 
     def fresh(self) -> float:
-        """A checkout of the same files, in another folder, with the store of this one."""
+        """Time the build of a checkout of the same files in another folder, with the same store."""
         # A new one each time: ext4 looks long for new inodes where many were freed in the last minute.
         self.checkouts += 1
         place = self.workshop.folder / f"fresh-{self.checkouts}"
@@ -129,7 +129,7 @@ def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:
 
 
 def _limited(own: Sequence[Series], ninja: Sequence[Series], steps: int) -> list[Series]:
-    """The series with the limits for so many steps."""
+    """Return the series with the limits for this number of steps."""
     share = max(steps / _AT, 0.5)
     found = []
     for series in own:

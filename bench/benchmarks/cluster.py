@@ -1,4 +1,4 @@
-"""How well a cluster is used, on virtual time, against the least time that the machines allow; and what an action costs there."""
+"""Benchmark of a cluster: its makespan on virtual time against the lower bound, and the overhead of an action."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _least(work: Sequence[_Work]) -> float:
 
 
 def _makespan(work: Sequence[_Work]) -> float:
-    """The time at which the last of the actions ends, where the build's scheduler hands them out and the cluster's assigns them."""
+    """Return the time at which the last action ends under the build's scheduler and the cluster's assignment."""
     scheduler = Scheduler(Runnable(str(number), cost=Cost(item.expected, measured=True)) for number, item in enumerate(work))
     free, waiting = dict(_MACHINES), {kind: list[tuple[float, int]]() for kind in _MACHINES}
     running: list[tuple[float, int]] = []

@@ -1,4 +1,4 @@
-"""What epbuild adds to a compile, or saves of several, when nothing is there but the toolchain."""
+"""Benchmark of builds from nothing but a toolchain, against bare compiles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAME = "Both wrote the same bytes."
 
 
 def measure(workshop: Workshop, rounds: int, *, megabytes: int) -> Result:
-    """One model with that many MiB of weights."""
+    """Measure one model with weights of this many MiB."""
     whole, bare = _compare(workshop, rounds, layers=megabytes // _LAYER_MB, models=1, jobs=1)
     return Result(
         f"How long does it take to build a model with {megabytes} MB of weights for {SOC}, from nothing but a toolchain?",
@@ -35,7 +35,7 @@ def measure(workshop: Workshop, rounds: int, *, megabytes: int) -> Result:
 
 
 def measure_parallel(workshop: Workshop, rounds: int) -> Result:
-    """Four models that have nothing to do with each other."""
+    """Measure four independent models."""
     whole, bare = _compare(workshop, rounds, layers=_PARALLEL_MB // _LAYER_MB, models=_GROUPS, jobs=2)
     return Result(
         f"How long does it take to build {_GROUPS} models with {_PARALLEL_MB} MB of weights each for {SOC}, two at a time?",

@@ -1,4 +1,4 @@
-"""What the library costs that reads the command line: every command pays for it, but those that the fast path answers."""
+"""Benchmark of the library that parses the command line. Only the fast path does not load it."""
 
 from __future__ import annotations
 

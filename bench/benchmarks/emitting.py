@@ -1,4 +1,4 @@
-"""What it takes to emit artifacts that lie in the store, into a folder and into an archive, every byte checked on the way."""
+"""Benchmark of emissions from the store into a folder and into an archive. Every byte is verified on the way."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def measure_archive(workshop: Workshop, rounds: int) -> Result:
 
 
 class _Bench:
-    """A store with artifacts in it, and places to emit them to."""
+    """Store with artifacts, and places to emit them to."""
 
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
@@ -89,7 +89,7 @@ class _Bench:
         return [sys.executable, SCRIPTS / "emit.py", self._workshop.cache, form, place, peak_file, *self._digests]
 
     def timed(self, command: list[str | Path], *, from_disk: bool = False) -> Callable[[], float]:
-        """The seconds of a command that fills the folder, which is empty before."""
+        """Return a function that empties the folder and measures a command that fills it, in seconds."""
 
         def once() -> float:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -103,7 +103,7 @@ class _Bench:
         return once
 
     def memory(self, form: str, rounds: int) -> list[Series]:
-        """The peak memory of an emission, in the same places."""
+        """Measure the peak memory of an emission, in the same places."""
         if sys.platform == "win32":  # which has no getrusage
             return []
         answer = self._workshop.folder / "peak"

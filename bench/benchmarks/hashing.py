@@ -1,4 +1,4 @@
-"""What it takes to name the contents of large models that were never seen before."""
+"""Benchmark of hashing large models that are new to epbuild."""
 
 from __future__ import annotations
 

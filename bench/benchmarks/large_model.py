@@ -1,4 +1,4 @@
-"""What it takes to plan with a model that is nearly as large as an ONNX file can be."""
+"""Benchmark of `plan` with a model close to the size limit of ONNX files."""
 
 from __future__ import annotations
 

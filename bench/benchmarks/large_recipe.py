@@ -1,4 +1,4 @@
-"""How long a recipe takes that is as large as recipes get: many targets, or much text."""
+"""Benchmark of large recipes: many targets, or much text."""
 
 from __future__ import annotations
 

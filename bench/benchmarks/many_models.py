@@ -1,4 +1,4 @@
-"""How the cost of every command grows with the number of models: in proportion, or worse."""
+"""Benchmark of how the time of each command grows with the number of models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROWTH = 4.8
 
 @dataclass(frozen=True)
 class Measured:
-    """A command in a folder; `codes` are the exit codes that it may have, `before` puts back what it changes."""
+    """Command in a folder. `codes` are its valid exit codes, and `before` reverts what the command changes."""
 
     what: str
     arguments: Sequence[str]
@@ -56,7 +56,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
 
 
 def _limited(series: Series, found: dict[str, Series], start: Series) -> Series:
-    """A series with its limit, where it is one of the most models."""
+    """Return a series, with a limit if it is one of those with the most models."""
     what, _, count = series.what.rpartition(", ")
     if int(count) != COUNTS[-1]:
         return series
@@ -72,7 +72,7 @@ def _contender(workshop: Workshop, item: Measured, count: int) -> Contender:
 
 
 def _of_folders(workshop: Workshop, count: int, _: Path) -> list[Measured]:
-    """The commands that take folders of models."""
+    """Return the commands that read folders of models."""
     folder = workshop.folder / f"models-{count}"
     workshop.seconds([sys.executable, SCRIPTS / "make_context_models.py", folder, str(count)])
 
@@ -95,7 +95,7 @@ def _of_folders(workshop: Workshop, count: int, _: Path) -> list[Measured]:
 
 
 def _of_project(workshop: Workshop, count: int, interpreter: Path) -> list[Measured]:
-    """The commands that take a recipe, or what was built from it."""
+    """Return the commands that read a recipe or its outputs."""
     folder = workshop.folder / f"project-{count}"
     write_project(workshop, folder, count // MEMBERS, interpreter)
     workshop.seconds(workshop.epbuild("run"), folder)
@@ -123,7 +123,7 @@ def _init(folder: Path, recipe: Path) -> Sequence[str]:
 
 
 def _of_outputs(workshop: Workshop, count: int, interpreter: Path) -> list[Measured]:
-    """The commands that make and remove outputs: as many of one model, all in one folder."""
+    """Return the commands that write and remove outputs: many outputs of one model, all in one folder."""
     folder = workshop.folder / f"outputs-{count}"
     write_project(workshop, folder, 1, interpreter)
     recipe = folder / "epbuild.yaml"
@@ -138,7 +138,7 @@ def _of_outputs(workshop: Workshop, count: int, interpreter: Path) -> list[Measu
 
 
 def _of_store(workshop: Workshop, count: int, _: Path) -> list[Measured]:
-    """The commands that take a store, in which as many remote models are unused for long, or as many blobs are damaged."""
+    """Return the commands that read a store, which has this many unused remote models or damaged blobs."""
     folder = workshop.cache
     names = [hash_bytes(str(number)) for number in range(count)]
 

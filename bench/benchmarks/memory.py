@@ -1,4 +1,4 @@
-"""Whether the epbuild process holds models in memory: it must not, whatever their size."""
+"""Benchmark of the peak memory of the epbuild process, which must not depend on the size of models."""
 
 from __future__ import annotations
 

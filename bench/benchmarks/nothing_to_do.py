@@ -1,4 +1,4 @@
-"""What a build costs when everything is in place, as it is most of the time."""
+"""Benchmark of a build in which every step is current, the most frequent case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it takes to ask a remote cache, and to bring a large result from it."""
+"""Benchmark of look-ups in a remote cache, and of the download of a large result."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _delayed(target: int) -> Iterator[int]:
 
 @contextmanager
 def _process(command: list[str], port: int) -> Iterator[None]:
-    """A server, from when it listens."""
+    """Run a server, and enter the block once it listens."""
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
             for _ in range(100):

@@ -1,4 +1,4 @@
-"""How long a report of 10,000 steps takes to write, and to open in a browser."""
+"""Benchmark of a report of 10,000 steps: writing its page, and opening it in a browser."""
 
 from __future__ import annotations
 

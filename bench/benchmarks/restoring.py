@@ -1,4 +1,4 @@
-"""What it takes to put artifacts from the store into their place, every byte checked on the way."""
+"""Benchmark of copying artifacts from the store into place. Every byte is verified on the way."""
 
 from __future__ import annotations
 

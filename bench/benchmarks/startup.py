@@ -1,4 +1,4 @@
-"""How long a person waits for the commands that only look, and for any command to start."""
+"""Benchmark of the time that commands take to start, and of commands that only read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
 
 
 def _names(workshop: Workshop) -> list[str]:
-    """Every command, by epbuild's own word."""
+    """Return the name of every command, as epbuild's help lists them."""
     found: list[str] = []
 
     def note(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""`python bare_compile.py SOURCE OUTPUT SOC`, in the toolchain: the compile that people write by hand, to see what epbuild adds to it."""
+"""`python bare_compile.py SOURCE OUTPUT SOC`, in the toolchain: a compile as users write it by hand, for comparison."""
 
 from __future__ import annotations
 

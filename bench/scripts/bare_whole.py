@@ -1,8 +1,8 @@
-"""`python bare_whole.py REQUEST.json`: one model, its sizes fixed, compiled by one EP at one level of graph optimization, without epbuild.
+"""`python bare_whole.py REQUEST.json`: bare compile of one model with fixed sizes, by one EP at one optimization level.
 
-Its Python has onnxruntime, the EP's package and onnx. Sizes are fixed by onnxruntime's own `make_input_shape_fixed`. The last line of
-standard output is JSON: `nodes` (EPContext nodes), `left` (operators of all other nodes, counted) and `seconds`, or `error`. Standard
-error is ONNX Runtime's log at severity VERBOSE, where QNN says why it leaves a node.
+Its Python has onnxruntime, the EP's package and onnx. onnxruntime's own `make_input_shape_fixed` fixes the sizes. The last line
+of standard output is JSON: `nodes` (EPContext nodes), `left` (operators of all other nodes, counted) and `seconds`, or `error`.
+Standard error is ONNX Runtime's log at severity VERBOSE, in which QNN gives the reasons for CPU fallback.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERBOSE = 0
 
 
 def fix_sizes(source: str, inputs: dict[str, list[int]], fixed: str) -> None:
-    """Write the model with these sizes of its inputs. Raises what onnx and onnxruntime raise."""
+    """Write the model with these sizes of its inputs. Raises the errors of onnx and onnxruntime."""
     model = onnx.load(source)
     for value in model.graph.input:
         for dimension in value.type.tensor_type.shape.dim:
@@ -38,7 +38,7 @@ def fix_sizes(source: str, inputs: dict[str, list[int]], fixed: str) -> None:
 
 
 def session_options(ep: str, options: dict[str, str]) -> Any:
-    """Options of a session on this EP that logs all that it says."""
+    """Return the options of a session on this EP with verbose logging."""
     made = onnxruntime.SessionOptions()
     made.log_severity_level = VERBOSE
     if ep in PLUGINS:
@@ -52,7 +52,7 @@ def session_options(ep: str, options: dict[str, str]) -> Any:
 
 
 def compile_model(request: dict[str, Any]) -> dict[str, Any]:
-    """What came out of one compile."""
+    """Compile the model of a request, and return the outcome."""
     onnxruntime.set_default_logger_severity(VERBOSE)
     fixed, compiled = Path("source.onnx"), Path("compiled_ctx.onnx")
     fix_sizes(request["model"], request["inputs"], str(fixed))

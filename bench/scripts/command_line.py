@@ -1,4 +1,4 @@
-"""`python command_line.py click|typer RECIPE --check`: a command of epbuild's shape that does nothing, made with one library."""
+"""`python command_line.py click|typer RECIPE --check`: an empty command with epbuild's options, built with one library."""
 
 import sys
 from pathlib import Path

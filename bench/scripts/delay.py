@@ -1,4 +1,4 @@
-"""`python delay.py PORT TARGET_PORT SECONDS`: pass connections on to another port of this machine, each request after so many seconds."""
+"""`python delay.py PORT TARGET_PORT SECONDS`: proxy to another port of this machine that delays each request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`python emit.py STORE FORM PLACE PEAK DIGEST...`: put blobs where an emission puts them, and as it does.
+"""`python emit.py STORE FORM PLACE PEAK DIGEST...`: emission of blobs as a build does it.
 
-FORM is `directory`, or that of an archive. The most memory that the process held, in bytes, with all that a command of epbuild loads, is
-written to the file PEAK; with `-` neither is done.
+FORM is `directory` or the form of an archive. The script imports all modules of an epbuild command, and writes its peak memory
+in bytes to the file PEAK. With `-` it does neither.
 """
 
 from __future__ import annotations

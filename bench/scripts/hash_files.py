@@ -1,4 +1,4 @@
-"""`python hash_files.py FILE...`: name the contents of files as epbuild does when it has never seen them."""
+"""`python hash_files.py FILE...`: hashing of files that are new to epbuild."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from epbuild.cache.digests import Digests, StatKey
 
 
 class Nothing:
-    """Remembers nothing."""
+    """Digest cache that is always empty."""
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
         return None

@@ -1,7 +1,7 @@
-"""`python make_context_models.py FOLDER COUNT`: write compiled models, each with a context binary of its own, in the folders a and b.
+"""`python make_context_models.py FOLDER COUNT`: generator of compiled models in the folders a and b.
 
-No two models have anything in common but their kind: neither names nor contexts. Below c, each lies in a folder of its own, and all
-binaries have one name.
+Each model has a context binary of its own. No two models share a name or a context. Below c, each model is in a folder of its
+own, and all binaries have the same name.
 """
 
 from __future__ import annotations

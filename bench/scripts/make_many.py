@@ -1,6 +1,6 @@
-"""`python make_many.py FOLDER GROUPS MEMBERS FILES`: write small models in a folder for each group, which has so many files.
+"""`python make_many.py FOLDER GROUPS MEMBERS FILES`: generator of small models, with a folder for each group.
 
-Their weights are in external data files, of which each model has as many, or one more.
+Each folder has FILES files. The weights are in external data files, which are distributed evenly over the models.
 """
 
 from __future__ import annotations

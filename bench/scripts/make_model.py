@@ -1,6 +1,7 @@
-"""`python make_model.py PATH SIDE LAYERS`: write MatMul + Relu layers with SIDE x SIDE float32 weights inline, the same bytes every time.
+"""`python make_model.py PATH SIDE LAYERS`: generator of a model of MatMul + Relu layers, with equal bytes in each run.
 
-It is written layer by layer, so that a model may be larger than what is free in memory.
+Each layer has SIDE x SIDE float32 weights inline. The script writes layer by layer, so a model may be larger than the free
+memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python peak_memory.py FILE ARGUMENTS...`: run epbuild in this process, then write the most memory that it held, in bytes, to FILE."""
+"""`python peak_memory.py FILE ARGUMENTS...`: run of epbuild in this process that writes its peak memory in bytes to FILE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from epbuild.cli.app import execute
 
 
 def peak() -> int:
-    """The most bytes that this process had resident at once; those that it started are not counted."""
+    """Return the peak resident memory of this process in bytes, without its child processes."""
     if sys.platform != "linux":
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024

@@ -1,4 +1,4 @@
-"""`python remote_fetch.py ADDRESS STORE DIGEST SIZE`: bring a blob from a remote cache, and print the process's peak memory in MB."""
+"""`python remote_fetch.py ADDRESS STORE DIGEST SIZE`: download of a blob from a remote cache. Prints the peak memory in MB."""
 
 from __future__ import annotations
 

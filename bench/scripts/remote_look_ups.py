@@ -1,6 +1,7 @@
-"""`python remote_look_ups.py ADDRESS PUBLIC_KEY FILE`: look up the keys that are the lines of a file, and print how many were found.
+"""`python remote_look_ups.py ADDRESS PUBLIC_KEY FILE`: look-up of the keys in the lines of a file. Prints the number of hits.
 
-The records are of a kind of their own, with what that of a compile holds. `records` and `KIND` are for the benchmark, which makes them.
+The records have a kind of their own, with the content of a compile's record. The benchmark creates them with `records` and
+`KIND`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ KIND = RecordKind("bench", lambda record: hash_document(record["document"]), lam
 
 
 def records(count: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Keys and records of about 2.5 kB each."""
+    """Yield keys and records of about 2.5 kB each."""
     options = {f"option_{number}": "a value of an option of forty characters" for number in range(30)}
     for number in range(count):
         document = {"members": [f"model_{number}"], "options": options}
@@ -33,7 +34,7 @@ def records(count: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def remote(address: str, trust: set[str]) -> RemoteCache:
-    """The remote cache at a URL or in a directory."""
+    """Return the remote cache at a URL or in a directory."""
     stores = open_web_stores(address) if "://" in address else open_folder_stores(Path(address))
     return RemoteCache(stores, address, trust=trust, warn=lambda problem: sys.exit(str(problem)))
 

@@ -1,4 +1,4 @@
-"""`python restore.py STORE FOLDER THREADS DIGEST...`: put blobs into a folder as an emission does, so many at a time."""
+"""`python restore.py STORE FOLDER THREADS DIGEST...`: parallel copy of blobs into a folder, as an emission does it."""
 
 from __future__ import annotations
 

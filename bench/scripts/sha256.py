@@ -1,4 +1,4 @@
-"""`python sha256.py FILE`: the SHA-256 of a file, in the fewest lines that Python needs for it."""
+"""`python sha256.py FILE`: SHA-256 of a file in the fewest lines of Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python store.py STORE FILE...`: add files to a store one after the other, as a compile does; prints their digests."""
+"""`python store.py STORE FILE...`: sequential addition of files to a store, as a compile does it. Prints their digests."""
 
 from __future__ import annotations
 

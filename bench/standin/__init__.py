@@ -1,4 +1,4 @@
-"""A toolchain that compiles nothing: for measuring what epbuild itself costs when a recipe has thousands of steps."""
+"""Toolchain that compiles nothing, to measure the costs of epbuild itself in recipes with thousands of steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = "STANDIN_SECONDS"
 
 
 def make_wheels(folder: Path) -> Path:
-    """Write the stand-in as wheels into `folder`: a toolchain that is installed, and not an interpreter, can be made on any machine."""
+    """Write the stand-in as wheels into `folder`. Any machine can install a toolchain from them."""
     folder.mkdir()
     for module, code in _MODULES.items():
         release = _RELEASES[module]
@@ -42,7 +42,7 @@ def make_wheels(folder: Path) -> Path:
 
 
 def make_toolchain(folder: Path) -> Path:
-    """Make a virtual environment in `folder` that holds the stand-in; returns its interpreter."""
+    """Create a virtual environment with the stand-in in `folder`, and return its interpreter."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     paths = sysconfig.get_paths("venv", {"base": str(folder), "platbase": str(folder)})
     site = Path(paths["purelib"])

@@ -1,6 +1,6 @@
-"""Stands in for `onnxruntime`, where epbuild is measured and not an EP: it compiles nothing, and writes small EPContext models.
+"""Stand-in for `onnxruntime` that writes small EPContext models without compiling, to measure epbuild itself.
 
-It has what epbuild's worker calls. What it writes depends on the source models, as real output does.
+It has the functions that epbuild's worker calls. As in real output, the content depends on the source models.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _sharing: dict[str, bytes] = {}
 
 
 class SessionOptions:
-    """Remembers whether the context is shared, and whether this model is the last of its group."""
+    """Session options: whether the context is shared, and whether this model is the last of its group."""
 
     def __init__(self) -> None:
         self.entries: dict[str, str] = {}
 
     def add_provider_for_devices(self, devices: list[Any], options: dict[str, str]) -> None:
-        """Every device is as good as another here."""
+        """Do nothing. All devices are equivalent here."""
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         self.entries[key] = value
 
 
 class ModelCompiler:
-    """Turns a source model into an EPContext model whose context is the source's SHA-256."""
+    """Compiler of a source model into an EPContext model whose context is the source's SHA-256."""
 
     def __init__(self, options: SessionOptions, source: str, **settings: Any) -> None:
         self._entries = options.entries
@@ -59,7 +59,7 @@ class ModelCompiler:
 
 
 def register_execution_provider_library(name: str, path: str) -> None:
-    """There is no library."""
+    """Do nothing. There is no library."""
 
 
 def get_ep_devices() -> list[Any]:
@@ -68,7 +68,7 @@ def get_ep_devices() -> list[Any]:
 
 
 def _model(name: str, binary: str) -> bytes:
-    """A ModelProto with one EPContext node, field by field as onnx.proto numbers them."""
+    """Return a ModelProto with one EPContext node, encoded with the field numbers of onnx.proto."""
     attributes = [
         _text(1, "main_context") + _number(3, 1) + _number(20, 2),
         _text(1, "embed_mode") + _number(3, 0) + _number(20, 2),

@@ -1,7 +1,10 @@
-"""Inputs of ICLabel (package mne-icalabel), which says what a component of an electroencephalogram is: to calibrate its quantization and to
-check its numbers. They look like the features of components, and come from no person.
+"""Inputs of ICLabel (package mne-icalabel), to calibrate its quantization and to check its numbers.
 
-Only operations that every machine rounds alike: no exponentials, no sums in an order of the library's choice.
+ICLabel classifies components of electroencephalograms. The samples resemble the features of components, and come from no
+person.
+
+The script uses only operations that every machine rounds alike. It has no exponentials, and no sums whose order the library
+chooses.
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ Floats = npt.NDArray[np.float64]
 
 
 class Uniform(Protocol):
-    """Reproducible random values: those of `make_models.Randomness`."""
+    """Source of reproducible random values, as `make_models.Randomness` implements it."""
 
     def uniform(self, shape: tuple[int, ...], deviation: float, mean: float = 0.0) -> Array: ...
 
 
 class Draw:
-    """Single numbers between two bounds."""
+    """Source of single numbers between two bounds."""
 
     def __init__(self, random: Uniform) -> None:
         self._random = random
@@ -41,7 +44,7 @@ class Draw:
 
 
 def samples(random: Uniform) -> dict[str, dict[str, Array]]:
-    """Every sample by the name of its file, without suffix."""
+    """Return every sample by the name of its file, without suffix."""
     draw = Draw(random)
     names = [f"calibration_{number}" for number in range(CALIBRATION_SAMPLES)] + [
         f"test_{number}" for number in range(TEST_SAMPLES)
@@ -60,7 +63,7 @@ def _sample(draw: Draw) -> dict[str, Array]:
 
 
 def _bump(distance: Floats, width: float) -> Floats:
-    """1 in the middle, 0 from `width` on, smooth between."""
+    """Return 1 in the middle, 0 from `width` on, and a smooth transition between."""
     inside: Floats = np.maximum(0.0, 1.0 - (distance / width) * (distance / width))
     return inside * inside
 
@@ -71,7 +74,7 @@ def _scaled(values: Floats) -> Array:
 
 
 def _scalp(draw: Draw) -> Floats:
-    """One or two sources, of either sign, on a round head."""
+    """Return one or two sources of either sign on a round head."""
     axis = (np.arange(SIDE, dtype=np.float64) - (SIDE - 1) / 2) / ((SIDE - 1) / 2)
     across, down = axis.reshape(1, SIDE), axis.reshape(SIDE, 1)
     head = across * across + down * down <= 1.0
@@ -84,7 +87,7 @@ def _scalp(draw: Draw) -> Floats:
 
 
 def _spectrum(draw: Draw) -> Floats:
-    """Less at higher frequencies, with a rhythm, and with the hum of the mains."""
+    """Return a spectrum that falls with the frequency, with a rhythm and with mains hum."""
     frequency = np.arange(1, POINTS + 1, dtype=np.float64)
     slope = draw.between(5.0, 60.0) / (frequency + draw.between(1.0, 20.0)) - draw.between(0.2, 2.0)
     rhythm = draw.between(0.0, 4.0) * _bump(np.abs(frequency - draw.between(8.0, 12.0)), 4.0)
@@ -95,7 +98,7 @@ def _spectrum(draw: Draw) -> Floats:
 
 
 def _autocorrelation(draw: Draw) -> Floats:
-    """A decaying oscillation."""
+    """Return a decaying oscillation."""
     step = np.arange(1, POINTS + 1, dtype=np.float64)
     period, decay = draw.between(8.0, 80.0), draw.between(3.0, 60.0)
     phase = step / period - np.floor(step / period)

@@ -1,7 +1,9 @@
-"""Writes the sample models that the checked-in recipes compile: a decoder, as two graphs of fixed sizes and as one open graph, with
-samples to calibrate its quantization by, and a small classifier; and samples for ICLabel, a model that comes in a package.
+"""Generator of the sample models that the checked-in recipes compile.
 
-The bytes depend on nothing but this file, not on the machine nor on the version of numpy.
+The models are a decoder, a small classifier, and samples for ICLabel, a model from a package. The decoder comes as two graphs
+of fixed sizes and as one open graph, with samples to calibrate its quantization.
+
+The bytes depend on this file only, not on the machine or on the version of numpy.
 """
 
 from __future__ import annotations
@@ -52,28 +54,28 @@ Array = npt.NDArray[np.generic]
 class Randomness:
     """Reproducible weights: raw generator words scaled by exact float steps.
 
-    numpy promises that a bit generator's raw stream never changes; it does not promise that of the distributions.
+    numpy guarantees a stable raw stream of a bit generator, but no stable distributions.
     """
 
     def __init__(self, seed: int) -> None:
         self._words = np.random.PCG64(seed)
 
     def uniform(self, shape: tuple[int, ...], deviation: float, mean: float = 0.0) -> Array:
-        """Float32 values spread evenly around `mean` with that standard deviation."""
+        """Return float32 values, uniform around `mean` with this standard deviation."""
         words = self._words.random_raw(math.prod(shape)) >> np.uint64(40)
         unit = words.astype(np.float64) / 2**23 - 1.0
         values: Array = (mean + unit * (deviation * math.sqrt(3.0))).astype("<f4")
         return values.reshape(shape)
 
     def below(self, limit: int, shape: tuple[int, ...]) -> Array:
-        """Whole numbers from 0 to `limit` - 1, as int64."""
+        """Return integers from 0 to `limit` - 1, as int64."""
         words = self._words.random_raw(math.prod(shape)) >> np.uint64(33)
         numbers: Array = (words % np.uint64(limit)).astype("<i8")
         return numbers.reshape(shape)
 
 
 class GraphBuilder:
-    """Collects nodes and tensors; each node's output carries the name given to it."""
+    """Collector of nodes and tensors. The output of each node has the name that the caller gives it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -83,36 +85,36 @@ class GraphBuilder:
         self._outputs: list[onnx.ValueInfoProto] = []
 
     def input(self, name: str, kind: int, shape: list[Size]) -> str:
-        """Declares a graph input of a TensorProto data type; the name comes back."""
+        """Declare a graph input of a TensorProto data type, and return its name."""
         self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
     def output(self, name: str, kind: int, shape: list[Size]) -> None:
-        """Declares a value that some node makes as a graph output."""
+        """Declare the output of a node as a graph output."""
         self._outputs.append(helper.make_tensor_value_info(name, kind, shape))
 
     def constant(self, name: str, value: Array) -> str:
-        """Adds an initializer that the graph file itself holds; the name comes back."""
+        """Add an initializer inside the graph file, and return its name."""
         self._initializers.append(numpy_helper.from_array(value, name))
         return name
 
     def external(self, tensors: Iterable[onnx.TensorProto]) -> None:
-        """Adds initializers whose data lies in another file."""
+        """Add initializers whose data is in another file."""
         self._initializers.extend(tensors)
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: object) -> str:
-        """Adds a node with one output, whose name comes back."""
+        """Add a node with one output, and return the output's name."""
         self._nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
         return output
 
     def halves(self, value: str, axis: int) -> tuple[str, str]:
-        """Cuts `value` in two equal parts along `axis`."""
+        """Split `value` into two equal parts along `axis`."""
         left, right = f"{value}_left", f"{value}_right"
         self._nodes.append(helper.make_node("Split", [value], [left, right], name=f"{value}_halves", axis=axis))
         return left, right
 
     def model(self) -> onnx.ModelProto:
-        """Everything collected so far as one model."""
+        """Return all collected nodes and tensors as one model."""
         graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._initializers)
         return helper.make_model(
             graph,
@@ -123,7 +125,7 @@ class GraphBuilder:
 
 
 class WeightsFile:
-    """The decoder's weights laid out in one file, and the external tensors that point into it."""
+    """File with the decoder's weights, and the external tensors that refer to it."""
 
     def __init__(self, weights: dict[str, Array]) -> None:
         self._content = bytearray()
@@ -140,17 +142,17 @@ class WeightsFile:
 
     @property
     def content(self) -> bytes:
-        """The bytes of the file."""
+        """Content of the file."""
         return bytes(self._content)
 
     @property
     def tensors(self) -> list[onnx.TensorProto]:
-        """The weights as external tensors, in the order of the file."""
+        """Weights as external tensors, in the order of the file."""
         return self._tensors
 
 
 def decoder_weights() -> dict[str, Array]:
-    """Every weight of the decoder by name, in the order of the weights file."""
+    """Return all weights of the decoder by name, in the order of the weights file."""
     random = Randomness(seed=1)
 
     def matrix(rows: int, columns: int) -> Array:
@@ -175,7 +177,7 @@ def decoder_weights() -> dict[str, Array]:
 
 
 def rotary_tables() -> tuple[Array, Array]:
-    """Cosine and sine of the rotary embedding, one row per cache slot.
+    """Return cosine and sine of the rotary embedding, one row per cache slot.
 
     The base is 2**half, so the frequencies are exact powers of two and only the two functions round.
     """
@@ -187,10 +189,10 @@ def rotary_tables() -> tuple[Array, Array]:
 
 
 class Decoder(GraphBuilder):
-    """One graph of the decoder for a fixed number of tokens per run.
+    """Graph of the decoder for a fixed number of tokens per run.
 
-    The cache has a slot per position. A run writes its tokens' keys and values into the slots that `position_ids`
-    names and attends to every slot up to its own position, so a present tensor is the next run's past as it is.
+    The cache has a slot per position. A run writes the keys and values of its tokens into the slots in `position_ids`. It
+    attends to all slots up to its own position. A present tensor is therefore the next run's past without a change.
     """
 
     _ids = TensorProto.INT32
@@ -236,7 +238,7 @@ class Decoder(GraphBuilder):
         self.constant("zero", np.array(0, dtype="<f4"))
 
     def _slots(self) -> None:
-        """The number of each cache slot, as a row and as a column."""
+        """Compute the number of each cache slot, as a row and as a column."""
         self.constant("slots", np.arange(CONTEXT, dtype="<i4").reshape(1, 1, 1, CONTEXT))
         self.constant("slots_column", np.arange(CONTEXT, dtype="<i4").reshape(1, 1, CONTEXT, 1))
 
@@ -254,7 +256,7 @@ class Decoder(GraphBuilder):
         self.node("Sub", ["one", touched], "kept")
 
     def _written_slots(self, positions: str) -> str:
-        """The slot that each token writes."""
+        """Return the slot that each token writes."""
         return positions
 
     def _norm(self, value: str, weight: str) -> str:
@@ -263,7 +265,7 @@ class Decoder(GraphBuilder):
         return self.node("LayerNormalization", [value, weight], f"{weight}_out", axis=-1, epsilon=1e-5)
 
     def _heads(self, value: str, weight: str) -> str:
-        """[1, S, hidden] through a projection to [1, heads, S, head]."""
+        """Project [1, S, hidden] to [1, heads, S, head]."""
         flat = self.node("MatMul", [value, weight], f"{weight}_flat")
         split = self.node("Reshape", [flat, "heads_shape"], f"{weight}_split")
         return self.node("Transpose", [split], f"{weight}_heads", perm=[0, 2, 1, 3])
@@ -314,7 +316,7 @@ class Decoder(GraphBuilder):
 
 
 class OpenDecoder(Decoder):
-    """The decoder as exporters write it: one graph for any number of tokens and of cache slots, which it reads off its inputs."""
+    """Decoder as exporters write it: one graph for any number of tokens and cache slots, taken from the input sizes."""
 
     _ids = TensorProto.INT64
     # Far below every score that counts, and near enough that quantized scores keep their steps.
@@ -351,9 +353,10 @@ class OpenDecoder(Decoder):
 
 
 def calibration() -> list[dict[str, Array]]:
-    """Inputs of the open decoder that show a quantizer every range: texts of random tokens, and caches full of values.
+    """Return inputs of the open decoder that cover every range for a quantizer: random tokens and full caches.
 
-    No token attends to what was in the cache, which its text overwrites or has not reached; the caches' own ranges are seen all the same.
+    No token attends to the previous content of the cache: its text overwrites that content or has not reached it. The quantizer
+    still observes the ranges of the caches.
     """
     random = Randomness(seed=3)
     positions = np.arange(CALIBRATION_TOKENS, dtype="<i8").reshape(1, -1)
@@ -368,7 +371,7 @@ def calibration() -> list[dict[str, Array]]:
 
 
 def classifier() -> onnx.ModelProto:
-    """A convolutional classifier of 32x32 color images, its weights inline."""
+    """Build a convolutional classifier of 32x32 color images with inline weights."""
     random = Randomness(seed=2)
     builder = GraphBuilder("classifier")
     value, channels = builder.input("image", TensorProto.FLOAT, [1, 3, 32, 32]), 3
@@ -392,7 +395,7 @@ def classifier() -> onnx.ModelProto:
 
 
 def normalize() -> onnx.ModelProto:
-    """A model that scales the pixels of an image from 0..255 to -1..1, as the classifier takes it."""
+    """Build a model that scales pixels from 0..255 to -1..1, the input range of the classifier."""
     builder = GraphBuilder("normalize")
     pixels = builder.input("pixels", TensorProto.FLOAT, [1, 3, 32, 32])
     scaled = builder.node("Mul", [pixels, builder.constant("scale", np.array(1 / 127.5, "<f4"))], "scaled")
@@ -402,7 +405,7 @@ def normalize() -> onnx.ModelProto:
 
 
 def write_models(directory: Path) -> None:
-    """Writes every sample model under `directory`, over what is there. Raises OSError."""
+    """Write all sample models below `directory`, and overwrite existing files. Raises OSError."""
     decoder = directory / "tiny-llm"
     decoder.mkdir(parents=True, exist_ok=True)
     weights = WeightsFile(decoder_weights())

@@ -1,4 +1,4 @@
-"""One type for each action whose result the store keeps, and surveys without the compiler."""
+"""Action types: one for each action whose result the store keeps, and surveys that do not load the compiler."""
 
 from __future__ import annotations
 

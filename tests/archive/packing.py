@@ -1,4 +1,4 @@
-"""Archives and image layouts as epbuild emits them, of whatever files a test wants."""
+"""Archives and image layouts as epbuild emits them, with the files that a test chooses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILES: Mapping[str, bytes] = {
 
 
 def with_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files, and a manifest that lists their sizes."""
+    """Return the files and a manifest that lists their sizes."""
     listed = [{"path": path, "size": len(data)} for path, data in files.items()]
     return {"manifest.json": json.dumps({"format": 1, "files": listed}).encode(), **files}
 
@@ -48,7 +48,7 @@ def archived(form: ArchiveName, files: Mapping[str, bytes], level: int | None = 
 
 
 def laid_out(files: Mapping[str, bytes], folder: Path, *, compressed: bool = False) -> Path:
-    """An image layout, of files as they are or compressed by zstd."""
+    """Write an image layout of the files, plain or compressed by zstd."""
     contents = contents_of(files)
     with tempfile.TemporaryDirectory() as temporary:
 
@@ -71,7 +71,7 @@ def laid_out(files: Mapping[str, bytes], folder: Path, *, compressed: bool = Fal
 
 
 def compressed(tar: bytes) -> bytes:
-    """What zstd makes of a tar archive, with a checksum, as `zstd` writes one too."""
+    """Compress a tar archive with zstd, with a checksum as the program `zstd` adds it."""
     return zstandard.ZstdCompressor(write_checksum=True).compress(tar)
 
 

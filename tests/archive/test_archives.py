@@ -1,4 +1,4 @@
-"""What a user may rely on from an archive: every tool reads it back, its bytes are the same everywhere, and it fits in little memory."""
+"""Archives: every tool can read them, their bytes are the same on every machine, and writing takes little memory."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def contents_of(files: Mapping[str, bytes]) -> list[Artifact]:
 def write_archive(
     form: Form, contents: Sequence[Artifact], pour: Copy, destination: ByteSink, step: StepId | None = None
 ) -> Blob:
-    """An archive as recipes ask for it: a zip archive whose members are stored or deflated, or one by zstd."""
+    """Write an archive of a form that recipes can name: a zip archive (stored or deflated), or a tar archive with zstd."""
     if form == "deflated":
         return archives.write_archive("zip", contents, pour, destination, level=6, step=step)
     return archives.write_archive(form, contents, pour, destination, step=step)
 
 
 def pouring(files: Mapping[str, bytes], piece_bytes: int = MIB) -> Copy:
-    """Pours out of memory, always from the same buffer: what is only lent must not be kept."""
+    """Return a writer that always passes the same buffer. The receiver must not keep a reference to it."""
 
     def pour(content: Artifact, write: Write) -> None:
         data, buffer = files[content.path], bytearray(piece_bytes)
@@ -107,7 +107,7 @@ def untarred(data: bytes) -> bytes:
 
 
 def read_back(form: Form, data: bytes) -> dict[str, bytes]:
-    """The members in their order, as Python's own modules read them."""
+    """Return the members in their order, as Python's own modules read them."""
     if form != "tar.zst":
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return {member.filename: archive.read(member) for member in archive.infolist()}
@@ -251,7 +251,7 @@ def test_a_damaged_download_is_noticed_by_whoever_unpacks_it() -> None:
 
 
 class Sparse(io.FileIO):
-    """A file on disk in which zeros take no room."""
+    """Sparse file on disk, whose zeros occupy no space."""
 
     _zeros = bytes(1 << 16)
 
@@ -319,7 +319,7 @@ def test_a_tar_archive_tells_the_size_of_a_member_of_eight_gibibytes(size: int, 
 
 
 class Nowhere:
-    """Keeps nothing, and counts what it does not keep."""
+    """Output stream that discards its data and counts the bytes."""
 
     size = 0
 
@@ -449,7 +449,7 @@ def foreign_zip(files: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) ->
 
 
 def with_utf8_names(data: bytes) -> bytes:
-    """A zip archive whose first member has the flag that epbuild's members have."""
+    """Return a zip archive whose first member has the UTF-8 flag of epbuild's members."""
     return data[:6] + (1 << 11).to_bytes(2, "little") + data[8:]
 
 

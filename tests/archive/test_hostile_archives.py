@@ -1,4 +1,4 @@
-"""What an archive or an image may not do to whoever looks into it: write elsewhere, follow links, fill the disk or the memory."""
+"""Hostile archives and images: they cannot write elsewhere, follow links, or exhaust the disk or the memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PAIRS = {
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """What lies around the archive, in which nothing may appear, and nothing may stay of what was unpacked."""
+    """Yield the folder around the archive. Fail if a file appears in it, or if unpacked files remain."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     yield tmp_path
@@ -87,7 +87,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, **more: Any) -> tarfile.Tar
 
 
 def refused(path: Path, code: str = "EPB631", unlisted: UnlistedMembers = UNLISTED) -> str:
-    """The one sentence in which it is refused."""
+    """Return the message of the one problem for which the archive is refused."""
     with pytest.raises(UnsoundArchive) as error, open_artifact(path, unlisted=unlisted):
         pytest.fail("it was unpacked")
     [problem] = error.value.problems
@@ -186,7 +186,7 @@ def test_what_is_deflated_is_read_and_never_gives_more_than_its_header_says(tmp_
 
 
 def test_two_members_cannot_have_the_same_bytes_of_a_zip_archive(tmp_path: Path) -> None:
-    """As the bombs of overlapping members do (D. Fifield, 2019)."""
+    """Check the bombs of overlapping members (D. Fifield, 2019)."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("a", bytes(100))
@@ -250,7 +250,7 @@ def test_a_member_of_a_negative_size_ends_it_and_not_the_patience(size: int, tmp
 
 
 def titled(folder: Path, *titles: str) -> Path:
-    """An image layout whose layers have these titles."""
+    """Write an image layout whose layers have these titles."""
     laid_out({str(number): str(number).encode() for number in range(len(titles))}, folder)
 
     def rename(manifest: dict[str, Any]) -> None:
@@ -261,7 +261,7 @@ def titled(folder: Path, *titles: str) -> Path:
 
 
 def edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """The image layout with another manifest, which its index names rightly."""
+    """Replace the manifest of an image layout. The index has the new digest."""
     index = json.loads((folder / "index.json").read_bytes())
     [named] = index["manifests"]
     manifest = json.loads(blob(folder, named["digest"]).read_bytes())
@@ -304,7 +304,7 @@ def test_what_cannot_be_linked_is_copied(image: Path, monkeypatch: pytest.Monkey
 
 
 def branching(location: str) -> bytes:
-    """A model whose branch has its weights in a file."""
+    """Return a model with a branch whose weights are in a file."""
     weight = onnx.TensorProto(name="w", data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
     weight.external_data.add(key="location", value=location)
     empty, branch = (onnx.helper.make_graph([], name, [], [], held) for name, held in (("e", []), ("b", [weight])))

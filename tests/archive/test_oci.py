@@ -1,4 +1,4 @@
-"""What a user may rely on from an image: tools that know OCI read it, equal outputs are one image, a hostile index does no harm."""
+"""Images: OCI tools can read them, equal outputs are the same image, and a hostile index does no harm."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def contents(files: Mapping[str, tuple[Role, bytes]] = FILES) -> list[Artifact]:
 
 
 def laid_out(made: Image, folder: Path, files: Mapping[str, tuple[Role, bytes]] = FILES) -> Path:
-    """The image layout as whoever writes an output lays it out: each blob and each document at its path."""
+    """Write the image layout as an output writer does: each blob and each document at its path."""
     bytes_of = {hashlib.sha256(data).hexdigest(): data for _, data in files.values()}
     for path, data in [
         *((content.path, bytes_of[content.sha256]) for content in made.blobs),
@@ -100,7 +100,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def pulled(folder: Path) -> dict[str, bytes]:
-    """The files of an image layout under their names, read as the specification says, with nothing of epbuild."""
+    """Return the files of an image layout by name, read as the specification says and without epbuild."""
     assert json.loads((folder / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
     index = json.loads((folder / "index.json").read_bytes())
     jsonschema.Draft202012Validator(_INDEX).validate(index)
@@ -216,7 +216,7 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def point_to(folder: Path, manifest: Any) -> None:
-    """Make the index lead to another manifest, whose digest is right."""
+    """Point the index to another manifest with the correct digest."""
     document = Document("", manifest if isinstance(manifest, bytes) else json.dumps(manifest).encode())
     (folder / "blobs/sha256" / document.sha256).write_bytes(document.data)
     edit(folder, lambda index: index["manifests"][0].update(digest=f"sha256:{document.sha256}"))

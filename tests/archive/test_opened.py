@@ -1,4 +1,4 @@
-"""What a user may rely on who hands over an archive or an image: all of it is there for a while, nothing of it stays, damage is noticed."""
+"""Opened archives and images: all files exist until the end of the block, none remain, and damage is reported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ plain = st.from_regex(PLAIN, fullmatch=True)
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of temporary files, in which nothing may be left over."""
+    """Yield the folder of temporary files. Fail if a file remains in it."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

@@ -1,4 +1,4 @@
-"""A store in which everything has the age that a test gives it."""
+"""Store whose entries have the ages that a test chooses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def blobs_of(record: Mapping[str, Any]) -> list[str]:
 
 
 class Users:
-    """Builds that need something, each time that they are asked, and then the last of it."""
+    """Builds that use parts of the store. Each call returns the next of `needs`, and then the last again."""
 
     def __init__(self, *needs: Needs, read: Callable[[Mapping[str, Any]], object] = lambda record: None) -> None:
         self._needs = list(needs)
@@ -49,7 +49,7 @@ class Users:
 
 
 class AgedStore:
-    """A store whose records name blobs under `blobs`."""
+    """Store whose records list their blobs under `blobs`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -62,14 +62,14 @@ class AgedStore:
         return blob
 
     def add(self, content: str) -> Blob:
-        """Store a content as a build does."""
+        """Add a content to the store as a build does."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "content"
             path.write_text(content, encoding="utf-8")
             return self.blobs.put(path)
 
     def record(self, name: str, *contents: str, days: float = 0.0) -> str:
-        """An action of that name, whose blobs are as old as its record."""
+        """Record an action with blobs of the same age, and return its key."""
         blobs = [self.blob(content, days).digest for content in contents]
         self.records.put(key_of(name), {"blobs": blobs})
         self.age(self.record_file(key_of(name)), days)
@@ -86,7 +86,7 @@ class AgedStore:
         return collect(self.root, limits, Users(needs), **{"now": time.time(), **options})
 
     def held(self) -> set[str]:
-        """The contents of all blobs."""
+        """Return the contents of all blobs."""
         return {path.read_text(encoding="utf-8") for path in (self.root / "cas" / "sha256").rglob("*") if path.is_file()}
 
     def keys(self) -> set[str]:

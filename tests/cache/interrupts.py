@@ -1,4 +1,4 @@
-"""Ctrl-C at every line of what is called."""
+"""Ctrl-C at every line of a call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def interrupted(work: Callable[[], object]) -> Iterator[int]:
-    """Call `work` again and again: once in peace, then interrupted at its first line, wherever that is, at its second, and so on.
+    """Call `work` repeatedly: first without an interrupt, then interrupted at its first line, its second, and so on.
 
-    Yields the number of the line each time that it was interrupted, once.
+    Yields the number of each line at which it interrupted the call.
     """
     work()  # imports, for one, come once
     line = 0
@@ -22,7 +22,7 @@ def interrupted(work: Callable[[], object]) -> Iterator[int]:
 
 
 def _is_in_filelock(frame: FrameType | None) -> bool:
-    """Whether filelock is at work: interrupted there, it keeps its locks from all that this process does later, and forks."""
+    """Return whether filelock is running. An interrupt there would leave its locks held in this process and its forks."""
     while frame is not None:
         if f"{os.sep}filelock{os.sep}" in frame.f_code.co_filename:
             return True

@@ -1,4 +1,4 @@
-"""What a user may rely on from the blob store, whatever happens to the processes and the disk around it."""
+"""Blob store: its guarantees under failures of processes and of the disk."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def stored_files(store: BlobStore) -> list[Path]:
 
 
 def stored(store: BlobStore, data: bytes) -> Blob:
-    """`data`, stored from a file."""
+    """Store `data` from a file."""
     source = store.root.with_name("source")
     source.write_bytes(data)
     return store.put(source)
@@ -149,7 +149,7 @@ def used_by_somebody(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def that_cannot_be_moved(path: Path) -> Iterator[Path]:
-    """As from another file system, or out of a folder that may not be changed."""
+    """Make renames of a file fail, as across file systems or out of a read-only folder."""
 
     def refuse(*arguments: object) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
@@ -180,7 +180,7 @@ def test_a_file_that_may_be_needed_in_place_is_copied_and_never_shared(
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    """A folder on another file system."""
+    """Yield a folder on another file system."""
     memory = Path("/dev/shm")
     if not (os.access(memory, os.W_OK) and memory.stat().st_dev != tmp_path.stat().st_dev):
         pytest.skip("there is no other file system")
@@ -626,7 +626,7 @@ def test_what_goes_on_for_ever_is_not_read_to_its_end(store: BlobStore) -> None:
 @pytest.mark.parametrize("size", [1, 1 << 20, (9 << 20) + 3])
 @pytest.mark.parametrize("at", [0, -1])
 def test_of_a_damaged_blob_never_all_pieces_are_passed_on(store: BlobStore, size: int, at: int) -> None:
-    """So that who copies them elsewhere never has a whole wrong one there."""
+    """Check this so that a reader that copies the pieces never has a complete damaged blob."""
     data = bytearray(size)
     blob = Blob(hashlib.sha256(data).hexdigest(), size)
     store.put_stream(blob, io.BytesIO(data))

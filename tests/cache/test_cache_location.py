@@ -1,4 +1,4 @@
-"""Where a user finds the store, and how to put it elsewhere."""
+"""Location of the store, and the settings that change it."""
 
 from __future__ import annotations
 

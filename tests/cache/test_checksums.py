@@ -1,4 +1,4 @@
-"""What a user may rely on when large blobs are checked by their checksums: quick, and no damage passes that a SHA-256 would have told."""
+"""Checksums of large blobs: fast, and they detect all damage that a SHA-256 would detect."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def checksums(store: BlobStore) -> list[Path]:
 
 
 def damage(store: BlobStore) -> bytes:
-    """Flip a bit near the end of the blob; returns what it is now."""
+    """Flip a bit near the end of the blob, and return its new content."""
     wrong = bytearray(DATA)
     wrong[-5] ^= 1
     blob_of(store).chmod(0o644)

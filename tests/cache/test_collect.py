@@ -1,4 +1,4 @@
-"""What a user may rely on when the store is made smaller: what goes, what stays, and that no build beside it loses anything."""
+"""Garbage collection of the store: what it removes, what it keeps, and that concurrent builds lose nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may rely on from content digests: no change goes unnoticed, and nothing is read twice without need."""
+"""Content digests: every change is detected, and no file is read twice without need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epbuild.core.errors import StoreError
 
 
 class NewMemory:
-    """Memory that starts empty and ends with its test."""
+    """Digest cache that starts empty and ends with its test."""
 
     def __init__(self) -> None:
         self.entries: dict[str, tuple[StatKey, str]] = {}
@@ -29,7 +29,7 @@ class NewMemory:
 
 
 class Readings:
-    """Counts how often a file was read, and can do something while one is."""
+    """Counter of file reads that can run a callback during a read."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -70,7 +70,7 @@ def memory() -> NewMemory:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files made by the test look a minute old to the code under test, so that their stat can be trusted."""
+    """Make the test's files look a minute old to the code under test, so that their stats can be trusted."""
     monkeypatch.setattr("time.time_ns", lambda: int((time.time() + 60) * 1e9))
 
 

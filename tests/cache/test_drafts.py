@@ -1,4 +1,4 @@
-"""What a writer may rely on while other processes publish and sweep in the same folder, and what the killed leave there."""
+"""Drafts: writers are safe while other processes publish and sweep in the same folder. Leftovers of killed writers are removed."""
 
 from __future__ import annotations
 

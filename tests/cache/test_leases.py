@@ -1,4 +1,4 @@
-"""What two builds may rely on when they need the same action at the same time."""
+"""Leases: two builds that need the same action at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memo: values are those of the function, from the file or not, and a file that cannot be trusted counts as none."""
+"""Memo: it returns the function's values, from the file or not, and ignores a file that it cannot trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may rely on from action records: what was recorded comes back, what is broken is only a miss."""
+"""Action records: a valid record reads as written, and a damaged record is a miss."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def records(tmp_path: Path) -> ActionRecords:
 
 
 def sealed(**envelope: object) -> bytes:
-    """A record file whose digest is right, whatever it says."""
+    """Return a record file with a correct digest for any content."""
     digest = hashlib.sha256(encode_canonical(envelope).encode()).hexdigest()
     return f"{encode_canonical({**envelope, 'sha256': digest})}\n".encode()
 

@@ -1,4 +1,4 @@
-"""What the store knows of the workspaces that build with it."""
+"""Workspaces that the store knows as its users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What killed builds leave in a workspace goes away, whichever moment they were killed in, and what is in use stays."""
+"""Staging directories of killed builds: they are removed, whenever the build was killed, and used ones stay."""
 
 from __future__ import annotations
 

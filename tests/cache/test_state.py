@@ -1,4 +1,4 @@
-"""What a user may rely on from the workspace: it remembers, it heals, it keeps out of the way, it cleans up."""
+"""Workspace state: it persists, recovers from damage, stays out of the user's way, and is cleaned up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAIN = Configuration.of(Path("epbuild.yaml"), (), {})
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The store of this user, with the key by which a workspace is theirs."""
+    """Return this user's store, which has the key that marks a workspace as the user's own."""
     monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -62,7 +62,7 @@ def test_a_folder_too_deep_for_a_workspace_is_refused_with_what_to_do(tmp_path: 
 def test_a_workspace_that_another_build_begins_at_the_same_moment_is_ours(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other build commits its tables and its mark between the two statements that look for them."""
+    """Commit the tables and the mark of the other build between the two statements that read them."""
     really_connect = sqlite3.connect
     begun: list[Workspace] = []
 
@@ -197,7 +197,7 @@ def test_a_state_file_that_is_garbage_is_set_aside_and_the_build_goes_on(directo
 
 
 def damage_deeply(directory: Path) -> None:
-    """Leave the header and the list of tables as they are, so that the file still opens."""
+    """Damage the file but keep its header and list of tables, so that it still opens."""
     with Workspace.open(directory) as workspace:
         workspace.files.put_many({f"/models/{n}": (KEY, "0" * 64) for n in range(2000)})
     state = directory / "state.sqlite"
@@ -385,7 +385,7 @@ def test_a_workspace_that_cannot_be_made_is_an_error_and_one_only_looked_at_is_n
 
 @pytest.fixture
 def another_user() -> Iterator[Callable[[], None]]:
-    """Gives this process another user's rights, to the end of the test; root is put back then, anybody else stays who they are."""
+    """Yield a function that drops root's rights for the rest of the test. Other users keep their rights."""
     if os.name == "nt":
         pytest.skip("needs POSIX permissions")
     privileged = os.geteuid() == 0
@@ -403,7 +403,7 @@ def another_user() -> Iterator[Callable[[], None]]:
 
 @pytest.fixture
 def read_only_workspace(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A workspace that only root may write to, of a store that all users may read."""
+    """Yield a workspace that only root can write to, of a store that all users can read."""
     with tempfile.TemporaryDirectory() as name:
         monkeypatch.setenv("EPBUILD_CACHE_DIR", str(Path(name) / "cache"))
         directory = Path(name) / ".epbuild"

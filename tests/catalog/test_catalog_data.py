@@ -1,4 +1,4 @@
-"""The data files must be whole: a row with a slip in it would let a wrong option through to an EP, which does not check either."""
+"""Data files of the catalog: a mistake in a row would pass a wrong option to an EP, which does not check it either."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENTRIES = [found for ep in known_eps() for found in entries_for(ep)]
 
 
 def rows() -> Iterator[tuple[str, Option, tuple[str, str], Mapping[str, str]]]:
-    """Every option of every EP and every session key, with what `normalize` needs for it."""
+    """Yield every option of every EP and every session key, with the arguments that `normalize` needs."""
     for found in ENTRIES:
         for name, option in found.options.items():
             yield f"{found.short}-{found.kind}.{name}", option, found.booleans, found.canonical_names(name)

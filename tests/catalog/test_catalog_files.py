@@ -1,4 +1,4 @@
-"""A catalog file of the user's own must say what is wrong with it, and where; and the right packaging of an EP must be found."""
+"""Catalog files of users: messages for mistakes with their position, and the right packaging of an EP."""
 
 from __future__ import annotations
 

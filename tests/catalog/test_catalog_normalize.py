@@ -1,4 +1,4 @@
-"""One string per value: two spellings that an EP reads alike must not compile twice, and one that it does not read must not pass."""
+"""One text per value: equal spellings do not compile twice, and values that the EP cannot read are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime and the EPs accept in silence stops at the catalog, with a sentence that helps."""
+"""Refusals of options that ONNX Runtime and the EPs accept silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the catalog says of compiling again: targets that are known to differ are found by their options, and nothing else is claimed."""
+"""Reproducibility in the catalog: options identify the targets that are known to vary, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of an EP is in its catalog file: no other room's code has an EP's name."""
+"""EP facts: they are in catalog files, and no other package names an EP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REASONS = {
 
 
 def words(tree: ast.Module) -> Iterator[str]:
-    """Every name and every text of a module, without its docstrings."""
+    """Yield every name and every text of a module, without its docstrings."""
     bodies = (getattr(node, "body", None) for node in ast.walk(tree))
     statements = (statement for body in bodies if isinstance(body, list) for statement in body)
     docstrings = {statement.value for statement in statements if isinstance(statement, ast.Expr)}

@@ -1,4 +1,4 @@
-"""What the catalog says of built-in preparations: each has its script, and options that are wrong are refused where they stand."""
+"""Built-in preparations in the catalog: each has its script, and invalid options are refused at their position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers and schedulers in the process of a test, which read what those in processes of their own may read."""
+"""Workers and schedulers in the test's process, with the same limits on reads as in processes of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test run that begins a process with a child, and one that is frozen, and never ends by itself; it prints their groups."""
+"""Test run that starts a process with a child and a frozen one, prints their process groups, and never ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine offers: what the catalog allows, less what it found out that it cannot do."""
+"""Abilities of a machine: those that the catalog allows, without those that a probe refuted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RTX = "NvTensorRTRTXExecutionProvider"
 
 
 class Known(Probes):
-    """Probes whose results are given, by EP, device, and whether it is to run."""
+    """Probes with given results by EP, device, and whether the probe has to run."""
 
     def __init__(self, **results: ProbeResult) -> None:
         super().__init__(Path())

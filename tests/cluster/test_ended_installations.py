@@ -1,4 +1,4 @@
-"""An installation that ends since its build is stopped, on another machine."""
+"""Installation that ends because its build on another machine was stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASKED = {"toolchain": {"name": "t", "where": ["epbuild.yaml", 1, 1]}, "entries":
 
 
 class Ended(Toolchains):
-    """Fails as uv does where it is killed."""
+    """Stand-in that fails as a killed uv does."""
 
     def prepare(self, *arguments: Any, **options: Any) -> Any:
         raise ToolchainError(Problem("EPB302", "uv failed: nothing"))

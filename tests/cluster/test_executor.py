@@ -1,4 +1,4 @@
-"""Executors: here and on a Dask cluster, one contract."""
+"""Executors: the local one and the one on a Dask cluster fulfill the same contract."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @dataclass
 class Asking:
-    """An executor, what it is asked for, and the remote cache between them."""
+    """Executor, its requests, and the remote cache between client and worker."""
 
     executor: RequestExecutor
     remote: RemoteCache

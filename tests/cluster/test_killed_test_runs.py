@@ -1,4 +1,4 @@
-"""What a test run that is killed leaves behind: no process of its clusters."""
+"""Killed test runs: no process of their clusters remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that stop, and labels that nobody offers, on a clock of the test's."""
+"""Machines that stop, and labels that no machine offers, on a fake clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scheduler that goes away while requests are waited for, and stays away."""
+"""Scheduler that disappears for good while a client waits for requests."""
 
 from __future__ import annotations
 

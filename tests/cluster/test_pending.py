@@ -1,4 +1,4 @@
-"""What becomes of a request while a thread waits for it, and of machines that refuse some."""
+"""Pending requests: their states while a thread waits, and machines that refuse some."""
 
 from __future__ import annotations
 

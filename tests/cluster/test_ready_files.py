@@ -1,4 +1,4 @@
-"""The files under docs/cluster: what they start is started as this epbuild takes it."""
+"""Files under docs/cluster: this version of epbuild accepts the commands that they start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEDULER_OPTIONS = {"--host", "--port", "--no-dashboard", "--protocol", "--tls-
 
 
 def parse(words: list[str]) -> None:
-    """Have a command line parsed as it would be, without doing anything."""
+    """Parse a command line without running the command."""
     program, command, *arguments = words
     if program.rpartition("/")[2] == "epbuild":
         get_command(importlib.import_module(f"epbuild.cli.{command}").app).make_context(command, arguments)

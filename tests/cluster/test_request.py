@@ -1,4 +1,4 @@
-"""Requests: an action that was sent is the action that was planned, and names nothing of the machine that asks."""
+"""Requests: the sent action equals the planned action, and names nothing of the client's machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEY = "0" * 64
 
 
 def actions(recipe: Path) -> list[Action]:
-    """Those of a recipe whose files are here."""
+    """Return the actions of a recipe whose files exist."""
     _, plan = read_plan(Request(recipe))
     known = (action for action in plan.actions.values() if is_stored(action))
     return [action for action in known if not get_action_type(action).unknown_inputs(action) and not action.needs]

@@ -1,4 +1,4 @@
-"""Replies of machines that are slow to hand over what they have made."""
+"""Replies of machines that are slow to send their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLOWNESS_SECONDS = 3
 
 
 class SlowWorker(Worker):
-    """A worker of Dask's that takes its time with every result that it is asked for."""
+    """Dask worker that delays every result."""
 
     asked = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Pickles in Dask's messages: data is read, and no function that they name is called."""
+"""Pickles in Dask's messages: epbuild reads data, and calls no function that a pickle names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epbuild.cluster.dask import RefusedPickle, guard, read
 
 
 class Touch:
-    """An object whose pickle makes a file where it is read."""
+    """Object whose pickle creates a file when it is loaded."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -42,7 +42,7 @@ def test_what_is_no_pickle_is_refused(data: bytes) -> None:
 
 
 def test_each_module_of_dask_that_reads_pickles_is_guarded() -> None:
-    """By the source of the release that is installed: one that reads pickles elsewhere has to be looked at."""
+    """Check the source of the installed release. A new module that reads pickles needs a review."""
     guard()
     root = Path(distributed.__file__).parent
     found = set()

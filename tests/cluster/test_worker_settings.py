@@ -1,4 +1,4 @@
-"""The remote cache of a worker: what it cannot serve without is refused in a sentence, before it begins."""
+"""Remote cache of a worker: invalid settings are refused before the worker starts."""
 
 from __future__ import annotations
 

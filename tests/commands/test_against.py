@@ -1,4 +1,4 @@
-"""What changed since another report, or since outputs were published: only what did, by model, file, package and source."""
+"""Changes since another report or since outputs were published, by model, file, package and source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 def kept(workshop: Workshop, name: str = "before.json") -> Path:
-    """The report as it is now, in a file."""
+    """Write the current report to a file."""
     path = workshop.folder.parent / name
     document = report_document(report(workshop.request))
     path.write_text(format_json(document) if path.suffix == ".json" else render_page(document), encoding="utf-8")

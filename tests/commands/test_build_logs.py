@@ -1,4 +1,4 @@
-"""What a user may rely on from `epbuild log`: what the EP said is there after a failure, and also for a result made elsewhere."""
+"""`epbuild log`: the EP's output after a failure, and for a result of another machine."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_step_that_was_never_compiled_has_no_log_and_says_so(tmp_path: Path, m
 
 @pytest.mark.parametrize("before", [0, *range((1 << 16) - 12, 1 << 16)])
 def test_a_log_that_is_no_text_can_still_be_read(built: Workshop, before: int) -> None:
-    """Also where it goes on in the next of the pieces that are read."""
+    """Check this also for a text that continues in the next chunk."""
     log = log_file(built.folder / ".epbuild", CLASSIFIER)
     log.write_bytes(b"x" * before + "größe".encode() + b"\xff" + "→".encode())
     plan, workspace = opened(built)

@@ -1,4 +1,4 @@
-"""What is remembered of a build, for reports: however it ended, and at no cost where there was nothing to do."""
+"""Build records for reports: written after every kind of end, and free of cost if nothing was to do."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_only_a_build_of_this_process_is_its_own(tmp_path: Path) -> None:
 
 
 def of_events(request: Request, steps: dict[str, str], *events: tuple[float, Event]) -> BuildRecord:
-    """The record of a build of these steps, each with its action."""
+    """Return the record of a build of these steps, each with its action."""
     plan = Plan(tuple(Step(step, "compile", (), action) for step, action in steps.items()), {})
     recording = Recording(request, NoProgress())
     recording.found = Survey(plan, {action: ActionStatus("new", ()) for action in steps.values()}, tuple(steps.values()))

@@ -1,4 +1,4 @@
-"""What a user may rely on when outputs are taken back: only what epbuild made goes, and the next build needs no compile."""
+"""`epbuild clean`: it removes only epbuild's own files, and the next build compiles nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`epbuild doctor` on machines that are broken: each fault is a line with what to do, and never an exception."""
+"""`epbuild doctor` on broken machines: each fault is a line with an action to take, and never an exception."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NO_UV = ToolchainError(Problem("EPB301", "the program uv is missing from epbuild
 
 
 def by_topic(checks: Sequence[HealthCheck]) -> Mapping[str, HealthCheck]:
-    """The worst line of each topic."""
+    """Return the worst line of each topic."""
     order = ("ok", "note", "warning", "error")
     return {check.topic: check for check in sorted(checks, key=lambda check: order.index(check.state))}
 
@@ -239,7 +239,7 @@ def test_what_takes_too_long_holds_nobody_up() -> None:
 
 
 def toolchain(home: Path, name: str, packages: Sequence[str]) -> Path:
-    """An environment as `provision` leaves one, without ONNX Runtime."""
+    """Create an environment like one that `provision` leaves, without ONNX Runtime."""
     interpreter = make_environment(home / name / "env")
     (home / name / "complete").write_text(json.dumps(list(packages)), encoding="utf-8")
     return interpreter
@@ -306,7 +306,7 @@ def test_what_an_ep_can_do_is_a_line(ep: EpHealth, needed: bool, states: str, wo
 
 
 def ignore(check: HealthCheck) -> None:
-    """Nobody reads along."""
+    """Ignore the check."""
 
 
 def request(folder: Path, **changes: Any) -> DoctorRequest:

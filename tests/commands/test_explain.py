@@ -1,4 +1,4 @@
-"""What `explain` owes a user: the cause and no guess, followed to where it began, and never another answer than `plan` gives."""
+"""`epbuild explain`: the exact cause, traced back to its origin, and always in agreement with `plan`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def built(workshop: Workshop) -> Workshop:
 
 
 def why(workshop: Workshop, step: str) -> Explanation:
-    """The explanation of one step, which must agree with the plan's."""
+    """Return the explanation of one step. Fail if it disagrees with the plan."""
     [found] = explain(workshop.request, [step])
     [planned] = [status for status in workshop.survey().steps() if status.step.id == step]
     assert (found.state, found.reasons, found.key) == (planned.state, planned.reasons, planned.key)

@@ -1,4 +1,4 @@
-"""First recipes are short, valid for each EP, and have the keys of the recipes that write everything out."""
+"""First recipes: short, valid for each EP, and with the same keys as the recipes that spell out every default."""
 
 from __future__ import annotations
 

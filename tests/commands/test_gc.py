@@ -1,4 +1,4 @@
-"""What a user may rely on when the store is looked after: what builds need stays, damage is found and told, and is made good."""
+"""`epbuild gc`: files that builds need stay, and damage is found, reported and repaired."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING_OLD = Limits(0)
 
 
 class Read(list[tuple[int, int]]):
-    """How far a check was."""
+    """Progress of a check."""
 
     def advance(self, done: int, total: int) -> None:
         self.append((done, total))
@@ -185,7 +185,7 @@ def test_a_build_with_nothing_to_do_works_with_a_store_that_cannot_be_written(bu
 
 @pytest.mark.slow
 def test_builds_and_collections_at_once_end_in_whole_outputs(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an hour that lasts a moment, so that much goes while builds still want it: then it is made again, and never wrong."""
+    """Shorten the hour of grace to a moment, so that entries vanish while builds want them. Outputs must still be correct."""
     clock, late = time.time, 700.0  # so that every use is noted
     monkeypatch.setattr(time, "time", lambda: clock() + late)
     over = threading.Event()

@@ -1,4 +1,4 @@
-"""The graph of a plan: which steps become which nodes, what has which edge, and what is grouped when there are many."""
+"""Graph of a plan: its nodes, its edges, and the groups that it forms if there are many nodes."""
 
 from __future__ import annotations
 

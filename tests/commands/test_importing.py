@@ -1,4 +1,4 @@
-"""`epbuild import`: real configurations of other tools become recipes that validate, and nothing is lost without a word."""
+"""`epbuild import`: configurations of other tools become valid recipes, and every loss is reported."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def imported(*words: object, **changes: Any) -> tuple[Mapping[str, Any], ImportedRecipe]:
-    """The recipe that comes of it, as YAML, once the planner has nothing to say against it."""
+    """Import a configuration, and return the recipe as YAML. Fail if the planner refuses it."""
     done = import_recipe(replace(ImportRequest(tuple(map(str, words)), Path("epbuild.yaml")), **changes))
     make_plan(load(done.path))
     recipe: Mapping[str, Any] = yaml.safe_load(done.path.read_text(encoding="utf-8"))

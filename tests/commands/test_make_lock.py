@@ -1,4 +1,4 @@
-"""Which versions, Pythons, platforms and models get into a lock: those that it had, as long as nobody asks for others."""
+"""Locking: versions, Pythons, platforms and models stay as locked until the user requests others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEWEST = {"numpy": "2.5.5", "onnxruntime-qnn": "2.7.0"}
 
 
 class Index:
-    """What is resolved: the newest version of each package, unless another one is preferred."""
+    """Package index with the newest version of each package, unless another one is preferred."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.recipe = folder / "epbuild.yaml"
@@ -48,7 +48,7 @@ class Index:
         self.recipe.write_text(changed(RECIPE, *changes), encoding="utf-8")
 
     def lock(self, upgrade: Upgrade | None = None) -> Lock:
-        """The lock that is then beside the recipe."""
+        """Lock the recipe, and return the new lock."""
         found = make_lock(Request(self.recipe), self.events, upgrade, fetcher=self.fetcher, resolver=self)
         write_lock(found)
         place = self.recipe.with_suffix(".lock")
@@ -74,7 +74,7 @@ class Index:
 
 
 def model_with_data() -> dict[str, bytes]:
-    """The files of a model that keeps its weights beside it."""
+    """Return the files of a model with external data."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
     weight = helper.make_tensor("w", TensorProto.FLOAT, [4], b"\0" * 16, raw=True)
     graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight])

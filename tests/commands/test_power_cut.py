@@ -1,8 +1,8 @@
-"""What is left of an output when the power fails: the old one or the new one, whole, whatever of the unsynced writes was lost.
+"""Outputs after a power cut: the old one or the new one, complete, whichever unsynced writes were lost.
 
-A publication is watched: before each change of a name, and at its end, a picture of the folder is taken as a disk may have it that lost
-what was not synced. The names are there as they were made, as journals have it, or those alone that were synced. A file has the content
-that it had when it was synced last, and is empty without that. Each picture is then mended, as the next build does it.
+A test watches a publication. Before each change of a name, and at the end, it takes a picture of the folder as it may be on a
+disk that lost all unsynced data. Names are either all there, as journals keep them, or only the synced ones. A file has the
+content of its last sync, and is empty without one. Each picture is then repaired, as the next build does it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Names = Mapping[int, list[tuple[str, int, bool]]]
 
 @dataclass
 class Disk:
-    """What was synced below `root` so far, and the pictures that were taken."""
+    """Synced state of the files below `root`, and the pictures of it."""
 
     root: Path
     contents: dict[int, bytes] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Disk:
     pictures: list[Callable[[Path], None]] = field(default_factory=list)
 
     def sync(self, descriptor: int) -> None:
-        """Take note of what a file or a folder has that is synced now."""
+        """Record the content of a file or folder that is synced now."""
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         if path.is_dir():
             self.names[path.stat().st_ino] = _listed(path)
@@ -63,14 +63,14 @@ class Disk:
             self.contents[path.stat().st_ino] = path.read_bytes()
 
     def sync_all(self) -> None:
-        """What was there before is on the disk."""
+        """Treat all existing files as synced."""
         for place in (self.root, *self.root.rglob("*")):
             descriptor = os.open(place, os.O_RDONLY)
             self.sync(descriptor)
             os.close(descriptor)
 
     def take_pictures(self) -> None:
-        """As the disk may be now: with all names, and with those alone that are synced."""
+        """Record two possible states of the disk: with all names, and with the synced names only."""
         contents, names = dict(self.contents), dict(self.names)
         now = {place.stat().st_ino: _listed(place) for place in (self.root, *self.root.rglob("*")) if place.is_dir()}
         top = self.root.stat().st_ino
@@ -116,7 +116,7 @@ sys.addaudithook(_before)  # for good: such hooks cannot be removed
 
 @contextmanager
 def watched(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    """Watch what the block does below `root`."""
+    """Watch the changes of a block below `root`."""
     disk, fsync = Disk(root), os.fsync
     disk.sync_all()
 
@@ -144,7 +144,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Mapping[str, bytes]], Written]]:
-    """Publishes files, from the store and from a bench, where others were published before."""
+    """Yield a function that publishes files from the store and from a draft over previous files."""
     with Workspace.open(tmp_path / "workspace") as workspace:
         store, digests = BlobStore(tmp_path / "cache"), Digests(workspace.files)
 
@@ -165,7 +165,7 @@ def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Map
 
 
 class Unpushed:
-    """Is never asked to push."""
+    """Registry client that must never be called."""
 
     def push(self, *arguments: object) -> None:
         raise AssertionError("a folder is not pushed")

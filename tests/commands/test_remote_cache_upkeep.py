@@ -1,4 +1,4 @@
-"""The results of a recipe in its remote cache: published after the build, and checked."""
+"""Results of a recipe in its remote cache: published after the build, and checked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace
 
 
 class Bytes:
-    """What progress was reported."""
+    """Recorded progress."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -76,7 +76,7 @@ def checked(found: RemoteCheck) -> dict[str, tuple[str, str]]:
 
 
 def built(machines: Machines, name: str = "first") -> Workshop:
-    """A machine that has built and published nothing."""
+    """Return a machine that has built and published nothing."""
     workshop = machines(name)
     workshop.remote = None
     assert workshop.build().exit_code == 0

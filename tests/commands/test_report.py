@@ -1,4 +1,4 @@
-"""What a report has of a recipe's builds: all of it known from what lies here, by any process, without building anything."""
+"""Report of a recipe's builds: any process can create it from the local files, without a build."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 def reported(workshop: Workshop) -> Report:
-    """The report, whose JSON is as its schema has it, and means the same when it is read again."""
+    """Return the report. Fail if its JSON violates the schema or changes in a round trip."""
     found = report(workshop.request)
     text = json.dumps(report_document(found))
     VALIDATOR.validate(json.loads(text))
@@ -42,7 +42,7 @@ def steps(found: Report) -> dict[str, ReportedStep]:
 
 
 def fails_at(workshop: Workshop, member: str) -> Any:
-    """A worker whose EP refuses one model."""
+    """Return a worker whose EP fails on one model."""
 
     def worker(command: object, folder: Path, log: Path, **options: Any) -> Ending:
         if not (folder / "in" / member).exists():
@@ -103,7 +103,7 @@ def test_a_build_is_known_to_a_report_that_is_made_later(workshop: Workshop) -> 
 
 
 def test_numbers_are_those_of_the_terminal(workshop: Workshop) -> None:
-    """A report has what the events had that the terminal shows."""
+    """Check that a report has the content of the events that the terminal shows."""
     workshop.build()
     found = reported(workshop)
     covered = {event.step: event for event in workshop.events if isinstance(event, ModelCovered)}

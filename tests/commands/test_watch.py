@@ -1,4 +1,4 @@
-"""`run --watch`: which changes lead to another build, and when."""
+"""`run --watch`: the changes that start another build, and the delay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 class Kept(Listener):
-    """Keeps the events of all builds."""
+    """Recorder of the events of all builds."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -41,7 +41,7 @@ class Kept(Listener):
 
 
 class Pauses:
-    """In place of sleeping, somebody does something; in the end, Ctrl-C."""
+    """Stand-in for sleeping that runs the next callback, and raises KeyboardInterrupt at the end."""
 
     def __init__(self, *steps: Callable[[], object]) -> None:
         self.steps = list(steps)
@@ -69,7 +69,7 @@ def changes(kept: Kept) -> list[list[str]]:
 
 
 def ends(kept: Kept) -> list[tuple[int, int]]:
-    """The exit code of each build, and how many steps it made."""
+    """Return the exit code and the number of built steps of each build."""
     return [(event.exit_code, event.built) for event in kept.events if isinstance(event, RunFinished)]
 
 

@@ -1,4 +1,4 @@
-"""What a worker is asked for, and under what names its inputs lie before it: what the recipe says, for each EP and each member."""
+"""Requests to a worker, and the names of its inputs: as the recipe says, for each EP and each member."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPENVINO = "OpenVINOExecutionProvider"
 
 
 class Heard:
-    """Stands before a workshop's worker and remembers what each session group's worker was given, by its first member."""
+    """Wrapper of a workshop's worker that records the request of each session group, by its first member."""
 
     def __init__(self, workshop: Workshop) -> None:
         self.requests: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""What a user reads when a worker does not succeed: which model, what ONNX Runtime said, and the reason that only the EP gave."""
+"""Messages for failed workers: the model, ONNX Runtime's error, and the reason that only the EP logged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def failed(message: str, kind: str = "error", error: str = "Fail") -> Mapping[st
 
 
 class Case(NamedTuple):
-    """A worker's end, and what must be read of it."""
+    """End of a worker, and the expected message."""
 
     reports: tuple[Mapping[str, Any], ...]
     status: int
@@ -393,7 +393,7 @@ LIMITATION = Limitation(
 
 
 def group_of(*limitations: Limitation, ep: int = 0) -> SessionGroup:
-    """The group for a target of two EPs, of which the one at index `ep` has these limitations."""
+    """Return a group for a target of two EPs. The EP at index `ep` has these limitations."""
     first = GROUP.target.eps[0]
     eps = [replace(first, entry=replace(first.entry, ep=name, cannot=())) for name in ("FirstEP", "SecondEP")]
     eps[ep] = replace(eps[ep], entry=replace(eps[ep].entry, cannot=limitations))

@@ -1,4 +1,4 @@
-"""Why nodes stayed outside, as users read it: the EP's own reasons, each with its node, and nothing else of what the EP says there."""
+"""Reasons for CPU fallback: those of the EP, each with its node, and no other lines of its log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TAIL = ".MatMulInteger node `/fc/MatMul_quant` will not be assigned to QNN EP."
 
 
 def refusal(operator: str, node: str, reason: str) -> list[str]:
-    """What QNN 2.7.0 says of a node that it does not take, as the supervisor reads it."""
+    """Return the lines that QNN 2.7.0 logs for a refused node, as the supervisor reads them."""
     return [
         f"{SUPPORT}Validation FAILED for 1 nodes in OrtNodeUnit ({operator}) :",
         f"Operator type: {operator} Node name: {node} Node index: 13",
@@ -33,7 +33,7 @@ def acceptance(operator: str, node: str) -> list[str]:
 
 
 def log(*lines: str) -> tuple[NodeLog, list[str]]:
-    """A log that was read, and what each line was worth."""
+    """Read a log, and return it with the value of each line."""
     assert RULES is not None
     found = NodeLog([RULES])
     return found, [found.read(line) for line in lines]

@@ -1,4 +1,4 @@
-"""Nodes that do not begin with the prefix that was asked for: renamed where the EP finds its context all the same, refused elsewhere."""
+"""Nodes without the requested prefix: renamed if the EP still finds its context, refused otherwise."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def group_for(*eps: str, models: tuple[str, ...] = ("m",), prefix: str | None = 
 
 
 def compiled(folder: Path, *nodes: tuple[str, str]) -> Path:
-    """A model of EPContext nodes, each with a name and the EP that made it."""
+    """Write a model of EPContext nodes, each with a name and the EP that compiled it."""
     made = [
         helper.make_node("EPContext", ["x"], [name], name, domain="com.microsoft", source=source, partition_name=f"in_{name}")
         for name, source in nodes

@@ -1,6 +1,6 @@
-"""Models that are prepared: a preparation runs once, what follows goes by what came out of it, and nothing unfit is compiled.
+"""Prepared models: a preparation runs once, later steps depend on its result, and invalid results are not compiled.
 
-The worker of a preparation is a function here: it writes what its model, its files and its command say.
+The worker of a preparation is a function here. It writes a text that depends on its model, its files and its command.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FOLD, ADD, FOLD_CLASSIFIER = "prepare:prefill/1-run", "prepare:prefill/2-run", "
 
 
 class Preparer(Workshop):
-    """A checkout whose prefill is prepared twice, and whose classifier once."""
+    """Checkout whose prefill is prepared twice, and whose classifier once."""
 
     def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, cache, monkeypatch)
@@ -77,7 +77,7 @@ class Preparer(Workshop):
         return work(command, folder, log, **options)
 
     def preparer(self, command: object, folder: Path, log: Path, **options: object) -> Ending:
-        """What stands in for the process of a preparation: comments in scripts mean nothing to it."""
+        """Stand in for the process of a preparation. It ignores comments in scripts."""
         words = json.loads((folder / "request.json").read_text(encoding="utf-8"))["command"][1:]
         self.prepared.append(words[0].removeprefix("files/"))
         self.seen.append(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()))
@@ -89,7 +89,7 @@ class Preparer(Workshop):
         return ending or Ending("exited", 0, ({"event": "finished", "peak_memory": 1_000_000},), ())
 
     def build_all(self, *selection: str) -> tuple[list[str], list[str]]:
-        """What was prepared, and what was compiled, by a build that succeeds."""
+        """Build successfully, and return the prepared and the compiled models."""
         self.prepared.clear()
         assert self.build(*selection).exit_code == 0, [event for event in self.events if isinstance(event, StepFailed)]
         return list(self.prepared), list(self.compiled)
@@ -435,7 +435,7 @@ def test_an_input_that_changes_while_it_is_prepared_voids_the_result(workshop: P
 
 
 def test_a_model_that_an_ep_cannot_open_is_refused_once_it_is_known(workshop: Preparer) -> None:
-    """What a header shows of a model that is not prepared is told when the plan is made: here it is not there yet."""
+    """Check a prepared model. Its header does not exist yet when the plan checks the headers of other models."""
     workshop.change_recipe("    path: classifier.onnx\n", "    path: classifier.onnx\n    dimensions: {batch: 1}\n")
     assert workshop.build("emit:classifier/*").exit_code == 2
     assert workshop.failures == ["EPB263"]
@@ -473,7 +473,7 @@ def test_after_any_edits_a_build_leaves_what_a_build_from_nothing_leaves(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, exhaustive: bool
 ) -> None:
     class Edits(RuleBasedStateMachine):
-        """Files and commands change and change back; some changes mean nothing."""
+        """Changes of files and commands and their reversals. Some changes have no effect."""
 
         @initialize()
         def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""What a probe shows of a machine: that it does, or that the EP finds no device or driver; any other failure shows nothing."""
+"""Results of a probe: success, or a missing device or driver. Any other failure proves nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def failed(kind: str, name: str, message: str) -> Mapping[str, Any]:
 
 
 def probed(ability: Ability, folder: Path, *reports: Mapping[str, Any], status: int = 0) -> tuple[str, str, str]:
-    """What comes of a probe whose processes report this."""
+    """Return the result of a probe whose processes send these reports."""
 
     def run(command: object, folder: Path, log: Path, **options: object) -> Ending:
         log.write_text("", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A group with `share_initializers`: its members are compiled from one weights file, which is emitted where the EP goes on reading it."""
+"""Groups with `share_initializers`: one weights file for all members, emitted where the EP goes on reading it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write_source(path: Path, own: int, *, external: bool = False) -> None:
 
 @pytest.fixture
 def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-    """A checkout whose decoder has weights in common: inline in one model, beside the other."""
+    """Return a checkout whose decoder models share weights, inline in one model and external in the other."""
     made = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
     write_source(made.folder / "prefill.onnx", 1)
     write_source(made.folder / "decode.onnx", 2, external=True)
@@ -49,7 +49,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 def watch(workshop: Workshop, look: Callable[[dict[str, Any], Path], None]) -> None:
-    """Let `look` see each request and its staging directory before the worker does."""
+    """Pass each request and its staging directory to `look` before the worker runs."""
 
     def supervise(command: Any, folder: Path, log: Path, **options: Any) -> Ending:
         look(json.loads((folder / "request.json").read_text(encoding="utf-8")), folder)

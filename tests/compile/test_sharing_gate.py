@@ -1,4 +1,4 @@
-"""The gate on what sharing saves: what it costs, when it is paid for, and that neither a wrong number nor a wrong build gets through."""
+"""Sharing gate: its cost, when it is due, and that it rejects wrong numbers and wrong builds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Meddle = Callable[[dict[str, Any], Path], Ending | None]
 
 
 def gate(ratio: float) -> tuple[str, str]:
-    """The change of the recipe that asks a ratio of the decoder."""
+    """Return the edit of the recipe that requires a ratio of the decoder."""
     return EXPECT, EXPECT.replace("}", f", shared_bytes: {{min_ratio: {ratio}}}}}")
 
 
@@ -37,7 +37,7 @@ def gated(workshop: Workshop) -> Workshop:
 
 
 def meddle_with(workshop: Workshop, meddle: Meddle) -> None:
-    """Let `meddle` see each request and its staging directory before the worker does, and end the worker if it wants to."""
+    """Pass each request and its staging directory to `meddle` before the worker runs. It may end the worker."""
 
     def supervise(command: Any, folder: Path, log: Path, **options: Any) -> Ending:
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
@@ -47,13 +47,13 @@ def meddle_with(workshop: Workshop, meddle: Meddle) -> None:
 
 
 def told(workshop: Workshop) -> StepFinished:
-    """The end of the share step."""
+    """Return the final event of the share step."""
     [event] = [event for event in workshop.events if isinstance(event, StepFinished) and event.step == SHARE]
     return event
 
 
 def sizes_alone(workshop: Workshop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The bytes of the decoder's binaries when the group is built un-shared."""
+    """Return the total size of the decoder's binaries in a build without sharing."""
     other = workshop.checkout(folder, monkeypatch)
     other.write_recipe(("share_weights: true", "share_weights: false"))
     assert other.build().exit_code == 0

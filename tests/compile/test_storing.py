@@ -1,4 +1,4 @@
-"""Once a worker has ended, its artifacts are stored, whatever it made of them on disk, and the next compile does not wait for that."""
+"""Storing of artifacts after a worker ends, whatever files it left. The next compile does not wait for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MORE = "".join(
 
 
 class Overlap:
-    """Counts the workers that were started, and holds up the storing of everything until it is let go, or `held` seconds are over."""
+    """Counter of started workers that blocks all storing until its release, or for `held` seconds."""
 
     def __init__(self, workshop: Workshop) -> None:
         self.started = 0
@@ -49,7 +49,7 @@ class Overlap:
         self.let_go.wait(self.held)
 
     def workers(self, count: int, patience: float = PATIENCE) -> bool:
-        """Whether so many workers have been started, soon."""
+        """Return whether this number of workers starts in time."""
         with self._change:
             return self._change.wait_for(lambda: self.started >= count, patience)
 
@@ -73,7 +73,7 @@ def overlap(workshop: Workshop) -> Iterator[Overlap]:
 
 
 def in_the_background(workshop: Workshop) -> Callable[[], int]:
-    """Start a build of one action at once; what comes back waits for its end and gives its exit code."""
+    """Start a build of one action, and return a function that waits for its exit code."""
     codes: list[int] = []
     request = replace(workshop.request, memory=1 << 50)
     build = threading.Thread(target=lambda: codes.append(run(request, NoProgress())))
@@ -182,7 +182,7 @@ def test_a_file_that_an_ep_keeps_elsewhere_and_links_to_stays_there(
 
 
 def and_then(workshop: Workshop, change: Callable[[Path], None]) -> None:
-    """Let `change` have the folder of what the worker made, after it."""
+    """Pass the folder of the worker's results to `change` after the worker."""
 
     def supervise(command: object, folder: Path, log: Path, **options: object) -> Ending:
         ending = workshop.worker(command, folder, log, **options)

@@ -1,4 +1,4 @@
-"""An imitation of the parts of kernel32 that epbuild uses, as Microsoft documents them: each call has the arguments that are declared."""
+"""Fake of the kernel32 functions that epbuild uses, as Microsoft documents them. Calls take the declared arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REFUSALS = {"CreateFileW": NO_HANDLE}
 
 
 class FakeKernel:
-    """Jobs, processes, threads, files and consoles; `refuses` names the calls that fail."""
+    """Fake jobs, processes, threads, files and consoles. `refuses` has the names of calls that fail."""
 
     def __init__(self) -> None:
         self.refuses: set[str] = set()
@@ -52,7 +52,7 @@ class FakeKernel:
         return checked
 
     def resume(self, pid: int) -> None:
-        """What psutil does, by a call of its own."""
+        """Resume a process with a separate call, in place of psutil."""
         if "NtResumeProcess" in self.refuses:
             raise psutil.AccessDenied(pid)
         for thread in self.threads:
@@ -111,7 +111,7 @@ class FakeKernel:
 
 
 def imitated(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
-    """A new imitation in the place of kernel32, on what looks like Windows."""
+    """Install a new fake of kernel32, and make the system look like Windows."""
     kernel, load = FakeKernel(), ctypes.CDLL
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(ctypes, "CDLL", lambda name, **options: kernel if name == "kernel32" else load(name, **options))

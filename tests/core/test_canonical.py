@@ -1,4 +1,4 @@
-"""JSON that epbuild writes is what Python's own encoder writes."""
+"""Canonical JSON: epbuild writes the same as Python's own encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies that are clones where the file system makes them, and whole files of their own in any case."""
+"""Copies: clones if the file system supports them, and independent complete files in any case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may rely on when large files are hashed or copied: every byte counts, whatever the size, and memory stays small."""
+"""Hashing and copying of large files: every byte counts at any size, with little memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def blob_of(data: bytes) -> Blob:
 
 
 class Dribble(io.RawIOBase):
-    """Gives its content in odd pieces; fails after the last one if it is told to."""
+    """Stream that returns its content in odd pieces, and can fail after the last one."""
 
     def __init__(self, data: bytes, failure: OSError | None = None) -> None:
         self._rest = memoryview(data)
@@ -51,7 +51,7 @@ class Dribble(io.RawIOBase):
 
 
 class FullDisk(io.BufferedRandom):
-    """A file that has room for no more than `room` bytes."""
+    """File with space for at most `room` bytes."""
 
     room = digest.LARGE_BYTES + MIB
 

@@ -1,4 +1,4 @@
-"""Every message is a fragment: no capital at its start but of a name, no full stop at its end; what to do is the hint, a sentence."""
+"""Style of messages: fragments without a leading capital or a full stop. Hints are sentences with the next action."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = {"Git", "Hugging", "Linux", "Python", "Windows"}
 
 
 def literal_ends(node: ast.expr, names: dict[str, list[ast.expr]]) -> Iterator[tuple[str, str]]:
-    """The literal text at the start and at the end of what a message may be; empty where an inserted value is there."""
+    """Yield the literal start and end of each possible message; empty where an inserted value is there."""
     match node:
         case ast.Constant(value=str(text)):
             yield text, text
@@ -36,7 +36,7 @@ def literal_ends(node: ast.expr, names: dict[str, list[ast.expr]]) -> Iterator[t
 
 
 def messages(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
-    """Where each message of a module is, and its literal ends; one that is a variable is looked up in its function."""
+    """Yield the position of each message of a module and its literal ends. Variables are resolved in their function."""
     for scope in ast.walk(tree):
         if not isinstance(scope, ast.FunctionDef):
             continue
@@ -58,7 +58,7 @@ def messages(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
 
 
 def faults(source: str) -> dict[str, int]:
-    """The ends of messages that are not as those of fragments, and their lines."""
+    """Return the lines of messages that are not fragments, by their ends."""
     found = {}
     for line, start, end in messages(ast.parse(source)):
         word = (start.split() or [""])[0].rstrip(",:")

@@ -1,4 +1,4 @@
-"""What a user may rely on from an output folder: never a mix of two builds, and nothing of theirs is ever lost."""
+"""Output folders: never a mix of two builds, and no loss of users' files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links t
 
 
 class Made(Owned):
-    """Files that epbuild wrote, by their names, of which some were changed since."""
+    """Files of epbuild by name, some of which have changed since."""
 
     def __init__(self, names: Collection[str], changed: Collection[str] = ()) -> None:
         self._names = frozenset(names)
@@ -57,14 +57,14 @@ def entries(folder: Path) -> list[str]:
 
 
 def broken_off(destination: Path, files: Mapping[str, str]) -> None:
-    """A build that fails while it writes its files."""
+    """Simulate a build that fails while it writes its files."""
     with prepare(destination, Made(OURS), STEP) as staged:
         write(staged, files)
         raise RuntimeError
 
 
 def swap_in_nothing(destination: Path) -> None:
-    """A swap whose second rename fails, as what it renames is not there."""
+    """Simulate a swap whose second rename fails because its source is missing."""
     with prepare(destination, Made(OURS), STEP) as staged:
         staged.rmdir()
         swap_in(staged, destination, Made(OURS), STEP)
@@ -78,7 +78,7 @@ def emit(destination: Path, files: Mapping[str, str] = BUILT, ours: frozenset[st
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """An output folder as the build before left it."""
+    """Return an output folder as the previous build left it."""
     folder = tmp_path / "dist" / "decoder"
     emit(folder, dict.fromkeys(OURS, "old"))
     return folder
@@ -227,7 +227,7 @@ def test_a_swap_that_fails_half_way_puts_the_build_before_back(output: Path) -> 
 
 
 def killed_between_the_renames(output: Path, user: Mapping[str, str]) -> None:
-    """The folder as it is when a swap was killed after its first rename."""
+    """Create the state of a folder after a kill between the two renames of a swap."""
     write(output, user)
     write(output.with_name(".decoder.epbuild-1234abcd"), {**BUILT, **user})
     output.rename(output.with_name(".decoder.epbuild-old-5678abcd"))
@@ -329,13 +329,13 @@ two_renames = pytest.mark.parametrize("exchanges", [True, False], ids=["exchange
 
 @pytest.fixture
 def way(exchanges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How the trees are swapped."""
+    """Select how the trees are swapped."""
     if not exchanges:
         monkeypatch.setattr(sys, "platform", "one that exchanges nothing")
 
 
 def changed(output: Path, files: Mapping[str, str], names: Collection[str]) -> Mapping[str, str]:
-    """Emit, where the files `names` were changed since; what was kept, and where."""
+    """Emit over changed files `names`, and return the kept copies with their paths."""
     owned = Made(OURS, names)
     with prepare(output, owned, STEP) as staged:
         write(staged, files)
@@ -507,7 +507,7 @@ def test_an_output_may_have_as_long_a_name_as_files_may(tmp_path: Path, length: 
 
 
 def test_swaps_wait_for_what_looks_at_files_on_windows(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An antivirus or an indexer makes the first attempts of each rename fail."""
+    """Fail the first attempts of each rename, as antivirus programs and indexers cause it."""
     replace, refusals, pauses = Path.replace, [3, 3, 3, 3], list[float]()
 
     def replace_later(source: Path, destination: Path) -> Path:

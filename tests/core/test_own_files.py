@@ -1,4 +1,4 @@
-"""Files of epbuild itself, by which a memo and a snapshot know that another epbuild wrote them."""
+"""Files of epbuild itself, by which a memo and a snapshot detect another version of epbuild."""
 
 from __future__ import annotations
 

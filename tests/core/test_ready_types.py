@@ -1,4 +1,4 @@
-"""Types of records that threads use at once."""
+"""Record types that several threads use at once."""
 
 from __future__ import annotations
 

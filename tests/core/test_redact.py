@@ -1,4 +1,4 @@
-"""What may be a secret in an address is never shown, and the text around it stays where it is."""
+"""Redaction: possible secrets in an address are never shown, and the surrounding text stays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_no_query_is_shown_whatever_is_around_it(scheme: str, path: str, secret:
 
 
 def test_a_long_line_without_an_address_takes_no_time() -> None:
-    """An EP may write its weights into a line of its log."""
+    """Check this because an EP may write its weights into one line of its log."""
     begin = time.process_time()
     assert redact("x" * 1_000_000) == "x" * 1_000_000
     assert time.process_time() - begin < 2

@@ -1,4 +1,4 @@
-"""Amounts mean what they say, to the byte and to the second, or are refused with the units that there are."""
+"""Sizes and durations: exact values, or messages that list the valid units."""
 
 from __future__ import annotations
 

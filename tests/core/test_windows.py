@@ -1,4 +1,4 @@
-"""What holds on Windows, as far as an imitation of its calls can show it: processes end together, changes and colours are seen."""
+"""Behavior on Windows, as far as a fake of its calls can show it: ends of processes, changes and colors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
 
 
 class FakeProcess:
-    """A process as `start` makes it: its one thread waits where the flags say so."""
+    """Process as `start` creates it. Its only thread waits if the flags require that."""
 
     def __init__(self, kernel: FakeKernel, flags: int, pid: int) -> None:
         self.pid, self._handle = pid, pid + 1
@@ -59,7 +59,7 @@ class FakeProcess:
 
 
 class Starter:
-    """`start`, and what it has started."""
+    """`start`, and the processes that it started."""
 
     def __init__(self, kernel: FakeKernel) -> None:
         self.kernel = kernel
@@ -138,7 +138,7 @@ def test_a_worker_is_ended_by_its_job_whether_it_is_cancelled_or_ends_by_itself(
 
 
 class RealProcess(subprocess.Popen[bytes]):
-    """A process as Windows starts it, of which no other system takes the flags."""
+    """Process as Windows starts it. No other system accepts its flags."""
 
     def __init__(self, *arguments: Any, creationflags: int, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -172,7 +172,7 @@ def test_a_whole_run_of_a_worker_is_one_job(
 
 
 class FakeTree:
-    """A process with two that came from it, of which one has gone by the time that it is to be killed."""
+    """Process with two descendants, one of which has already exited at the time of the kill."""
 
     killed: list[int]
 

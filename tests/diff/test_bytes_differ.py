@@ -1,4 +1,4 @@
-"""What is told of two files that differ is so, to the byte; and nothing is called a time or padding that is not."""
+"""Byte differences of two files: exact to the byte, and only real times and padding are reported as such."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def differ(folder: Path, old: bytes, new: bytes, name: str = "x.bin") -> FileDif
 
 
 def found(folder: Path, old: bytes, new: bytes, name: str = "x.bin") -> list[tuple[str, str, int, int]]:
-    """The meaning, the part, the offset and the number of the bytes that differ, for each that is told."""
+    """Return the meaning, the part, the offset and the number of differing bytes of each reported difference."""
     difference = differ(folder, old, new, name)
     assert difference is not None
     return [(item.meaning, item.part, item.offset, item.count) for item in difference.found]
@@ -54,7 +54,7 @@ def archive(members: Mapping[str, bytes]) -> bytes:
 
 
 def tile(*unset: int) -> bytes:
-    """128 bytes of half-precision numbers of which only every second one is set; `unset` is what the others happen to hold."""
+    """Return 128 bytes of float16 numbers, of which every second one is set. `unset` is the content of the others."""
     slots = numpy.zeros((32, 2), numpy.uint16)
     slots[:, 0] = numpy.linspace(0.9, 1.1, 32).astype(numpy.float16).view(numpy.uint16)
     slots[: len(unset), 1] = unset
@@ -72,7 +72,7 @@ contents = st.lists(small_alphabet, max_size=200).map(b"".join)
 
 @given(old=contents, new=contents, before=st.sampled_from([0, MIB - 1, MIB - 7, MIB - 64]))
 def test_the_first_differing_byte_and_their_number_match_a_loop(old: bytes, new: bytes, before: int, folder: Path) -> None:
-    """Also where they are on both sides of the end of what is read at once."""
+    """Check this also for differences on both sides of a chunk boundary."""
     old, new = bytes(before) + old, bytes(before) + new
     told = differ(folder, old, new)
     places = [at for at in range(before, max(len(old), len(new))) if old[at : at + 1] != new[at : at + 1]]
@@ -214,7 +214,7 @@ def test_an_embedded_archive_is_told_by_its_members_too(folder: Path) -> None:
 
 
 def test_a_part_without_a_byte_is_in_both_and_no_difference(folder: Path) -> None:
-    """ONNX Runtime writes the graph's documentation also where there is none."""
+    """Check this because ONNX Runtime writes an empty documentation of the graph."""
     made = []
     for text in ("one", "two"):
         graph = onnx.helper.make_graph([], "g", [], [])

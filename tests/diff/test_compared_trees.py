@@ -1,4 +1,4 @@
-"""Trees of several artifacts, compared: what belongs together wherever it lies, and how large each file was and is."""
+"""Comparison of trees with several artifacts: their pairs at any path, and the sizes of each file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sized = tuple[str, str, int | None, int | None]
 
 
 def output(folder: Path, group: str = "decoder", target: str = "npu") -> Path:
-    """A sharing group as epbuild emits it, for one target."""
+    """Write a sharing group as epbuild emits it, for one target."""
     emitted(folder)
     path = folder / "manifest.json"
     document = json.loads(path.read_text(encoding="utf-8"))

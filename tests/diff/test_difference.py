@@ -1,4 +1,4 @@
-"""What `epbuild diff` says: whether two artifacts differ, and in which sense, from their bytes and from their manifests."""
+"""`epbuild diff`: whether and how two artifacts differ, by their bytes and by their manifests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Change = Callable[[Path], None]
 
 
 def artifact(folder: Path) -> Path:
-    """Two models that share a binary, with their manifest."""
+    """Write two models that share a binary, with their manifest."""
     nodes = {
         name: context_node("llm.bin", partition_name=f"{name}_1", ep_sdk_version="v2.51.0") for name in ("prefill", "decode")
     }
@@ -70,7 +70,7 @@ def other_context(folder: Path) -> None:
 
 
 def manifest(*place: str | int, value: Any) -> Change:
-    """A change of what the manifest says at a place."""
+    """Return an edit of the manifest at a place."""
 
     def change(folder: Path) -> None:
         path = folder / "manifest.json"
@@ -85,7 +85,7 @@ def manifest(*place: str | int, value: Any) -> Change:
 
 
 def node(**attributes: Any) -> Change:
-    """A change of the attributes of both models' nodes; None removes one."""
+    """Return an edit of the attributes of both models' nodes. None removes an attribute."""
 
     def change(folder: Path) -> None:
         for path in folder.glob("*_ctx.onnx"):
@@ -101,7 +101,7 @@ def node(**attributes: Any) -> Change:
 
 
 def model(edit: Callable[[Any], object]) -> Change:
-    """A change of the prefill model."""
+    """Return an edit of the prefill model."""
 
     def change(folder: Path) -> None:
         loaded = onnx.load(folder / "prefill_ctx.onnx")
@@ -112,12 +112,12 @@ def model(edit: Callable[[Any], object]) -> Change:
 
 
 def metadata(text: str) -> Change:
-    """A change of the prefill model's compatibility string."""
+    """Return an edit of the prefill model's compatibility string."""
     return model(lambda loaded: helper.set_model_props(loaded, {COMPATIBILITY: text}))
 
 
 def binary(content: bytes) -> Change:
-    """Another context binary."""
+    """Return an edit of the context binary."""
 
     def change(folder: Path) -> None:
         (folder / "llm.bin").write_bytes(content)
@@ -143,7 +143,7 @@ def renamed_model(folder: Path) -> None:
 
 
 def compared(tmp_path: Path, *changes: Change, bare: bool = False) -> Comparison:
-    """An artifact with itself after the changes; `bare` without the manifests."""
+    """Compare an artifact with its edited copy. `bare` omits the manifests."""
     old, new = artifact(tmp_path / "old"), artifact(tmp_path / "new")
     for change in changes:
         change(new)
@@ -318,7 +318,7 @@ def test_a_model_that_was_renamed_is_found_by_what_is_in_it(tmp_path: Path) -> N
 
 
 def model_input(name: str, value: str) -> Change:
-    """Another input's name for a model, whatever its file is called by now."""
+    """Rename an input of a model, whatever the current name of its file."""
 
     def change(folder: Path) -> None:
         (path,) = (path for path in folder.glob("*.onnx") if {"prefill": "first", "decode": "second"}[name] in path.name)

@@ -1,4 +1,4 @@
-"""Which models of two artifacts belong together: found by an index, and the same as by comparing each with each."""
+"""Matching of the models of two artifacts: by an index, with the same result as a full comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epbuild.diff.traits import ModelTraits
 
 
 def each_with_each(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[ModelPair]:
-    """The pairs by the definition: all are compared with all."""
+    """Return the pairs by their definition: every model is compared with every other."""
     found: dict[int, ModelTraits] = {}
     left = list(new)
     for like in (
@@ -34,7 +34,7 @@ def each_with_each(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> li
 
 
 def some_model(chance: random.Random, number: int, side: str) -> ModelTraits:
-    """A model whose every part is one of few, so that many are alike."""
+    """Return a model whose parts come from small sets, so that many models are alike."""
     nodes = chance.randint(0, 2)
     digests = [chance.choice("12") for _ in range(chance.randint(0, 2))]
     return ModelTraits(
