@@ -26,14 +26,14 @@ settings.register_profile(
     "exhaustive", max_examples=2000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 
-# Hundreds of tests start Python: without its bytecode, each start of epbuild takes twice the time.
+# Hundreds of tests start Python. Without cached bytecode, each start of epbuild takes twice the time.
 sys.dont_write_bytecode = False
 os.environ.pop(_BYTECODE, None)
 
-# What is imported and collected stays to the end: looking through it for garbage, again and again, takes half of the time until then.
+# Imported modules and collected tests live to the end. Scanning them for garbage takes half of the startup time.
 gc.disable()
 
-# The first import is the one that counts: with the checks of formats, which no test needs, it takes seconds in each process.
+# The first import decides. With format checks, which no test needs, it takes seconds in each process.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -45,7 +45,7 @@ class Bash:
     """An interactive bash in a terminal, in `folder`, that has read the scripts installed below `home`."""
 
     def __init__(self, folder: Path, home: Path) -> None:
-        import pty  # where there is no terminal of this kind, there is no such test
+        import pty  # imported here, as not every system has this module
 
         programs = home / "bin"
         programs.mkdir()
@@ -58,7 +58,7 @@ class Bash:
             path = f"{programs}{os.pathsep}{os.environ['PATH']}"
             variables = environment(folder, HOME=str(home), PATH=path, TERM="dumb", INPUTRC=os.devnull, PS1="", COLUMNS="500")
             os.execvpe("bash", ["bash", "--noprofile", "-i"], variables)
-        # Readline shows what is typed: the end of an answer is written here in another way than it comes.
+        # Readline echoes the input. Therefore the input spells the end mark differently than the output.
         self._line("bind 'set enable-bracketed-paste off'; show() { printf '<%s>' \"$@\"; echo; echo do''ne; }; show ready")
         self._answer()
 
@@ -115,7 +115,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bash]:
         ("epbuild plan -r sub/", ["epbuild", "plan", "-r", "sub/third.yml"]),
         ("epbuild plan --recipe=sub/", ["epbuild", "plan", "--recipe=sub/third.yml"]),
         ("epbuild run su", ["epbuild", "run", "sub/"]),
-        ("epbuild run comp", ["epbuild", "run", STEP]),  # and not compose.yaml, which is no recipe
+        ("epbuild run comp", ["epbuild", "run", STEP]),  # but not compose.yaml, which is no recipe
         ("epbuild run compile:", ["epbuild", "run", STEP]),
         ("epbuild run compile:ma", ["epbuild", "run", STEP]),
         ("epbuild run 'compile:ma", ["epbuild", "run", STEP]),

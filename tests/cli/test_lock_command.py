@@ -334,7 +334,7 @@ def test_a_lock_that_is_a_link_stays_one(checkout: Checkout) -> None:
 
 
 def test_a_lock_that_cannot_be_written_is_told_with_its_code(checkout: Checkout) -> None:
-    checkout.place.symlink_to("nowhere/epbuild.lock")  # as in a folder that may not be written, for every user
+    checkout.place.symlink_to("nowhere/epbuild.lock")  # as in a read-only folder, but for every user
     assert "EPB518" in checkout.refusal(3)
 
 
@@ -396,7 +396,7 @@ def test_the_wheel_of_a_model_is_locked_and_another_wheel_is_refused(checkout: C
         assert "[EPB321]" in done.stderr
     assert "EPB321" not in checkout.epbuild("lock", "-P", "my-models").stderr
     assert f'wheel.my-models."1.0" = ["sha256:{other}"]' in checkout.text.splitlines()
-    # What was fetched before is here still, and is not what is locked now.
+    # The earlier download is still here, but the lock no longer names it.
     assert f'model.relu.graph = "sha256:{hashlib.sha256(changed).hexdigest()}"' in checkout.text.splitlines()
     assert "EPB247" not in checkout.epbuild("plan", "--locked").stderr
 

@@ -31,7 +31,7 @@ from tools.reference.report_schema import report_schema
 
 PAGES = reference_pages()
 _INTERNAL = {"COMP_WORDS", "COMP_CWORD", "PYTHONHASHSEED"}
-"""Variables that a shell's completion script or epbuild itself sets, and no user."""
+"""Variables that only a shell's completion script or epbuild itself sets."""
 _READ_BY_LIBRARIES = {
     *("COLUMNS", "NO_PROXY", "HTTPS_PROXY", "SSL_CERT_DIR", "HF_HOME", "UV_INDEX"),
     *("AWS_SESSION_TOKEN", "AWS_ENDPOINT"),

@@ -37,7 +37,7 @@ def position(word: str) -> tuple[int, int]:
     return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
-MISTAKES = ("bogus", "soc_modell", "banana", "dist/${taget}")  # a text that cannot be resolved is told at its beginning
+MISTAKES = ("bogus", "soc_modell", "banana", "dist/${taget}")  # a text that cannot be resolved is reported at its beginning
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "run"])

@@ -23,7 +23,7 @@ ANSWER = {
     "site": [],
     "modules": {"onnxruntime": None, "onnxruntime_qnn": None},
 }
-"""What a sound interpreter answers to `probe.py`."""
+"""Answer of a sound interpreter to `probe.py`."""
 
 
 def write_project(folder: Path, remote: str | None = None) -> Path:

@@ -1,8 +1,7 @@
 """Reader of model packages that uses the OrtModelPackageApi of onnxruntime, as applications do.
 
-onnxruntime's Python module does not offer that API. Therefore this file runs as a script in a toolchain's Python and calls the
-library's C
-functions.
+onnxruntime's Python module does not offer that API. Therefore this file runs as a script in a toolchain's Python and
+calls the library's C functions.
 """
 
 from __future__ import annotations
@@ -27,11 +26,9 @@ def open_package(
 ) -> dict[str, Any]:
     """Open a package as an application that asks only for `ep`, with these options.
 
-    `error`: why the package does not open, or None. `components`: by name, the EP of each of its `variants`; `selected`: the
-    variant that
-    onnxruntime selects, with its `folder` below the package; the `inputs` and `outputs` of a session, unless `sessions` is False;
-    and `error`:
-    why no variant was selected or no session created, or None.
+    `error`: why the package does not open, or None. `components`: by name, the EP of each of its `variants`;
+    `selected`: the variant that onnxruntime selects, with its `folder` below the package; the `inputs` and `outputs` of
+    a session, unless `sessions` is False; and `error`: why no variant was selected or no session created, or None.
     """
     from tests.support.projects import toolchain_python
 
@@ -45,7 +42,7 @@ def open_package(
     return found
 
 
-# From here on, this runs in the other Python, where nothing but the standard library and onnxruntime is known to be.
+# The rest runs in the other Python, which may have only the standard library and onnxruntime.
 
 _VERSION = 31
 """onnxruntime 1.31 is the first whose OrtApi has the package API."""
@@ -67,7 +64,7 @@ _ORT = {
     "EpDevice_EpName": 312,
     "GetModelPackageApi": 427,
 }
-"""Where the functions are in OrtApi, which only ever grows at its end."""
+"""Positions of the functions in OrtApi, to which releases only append."""
 _PACKAGE = (
     "CreateModelPackageOptionsFromSessionOptions",
     "ReleaseModelPackageOptions",
@@ -231,4 +228,4 @@ def _path(path: str) -> str | bytes:
 
 if __name__ == "__main__":
     Path(sys.argv[2]).write_text(json.dumps(_found(json.loads(sys.argv[1]))), encoding="utf-8")
-    os._exit(0)  # what EPs do at the end of a process is not asked here
+    os._exit(0)  # skip the exit handlers of EPs, which this script does not test

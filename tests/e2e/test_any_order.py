@@ -2,15 +2,12 @@
 
 Whatever is done to a project, and in whatever order, the next build has the result of a build from scratch and loses nothing.
 
-The random steps are edits of every kind that the recipe's schema allows, two recipes in one folder, settings, prepared, verified
-and
-merged models, a remote cache, tampering with inputs, outputs, workspace state and store, kills and concurrent builds. After each
-step,
-commands that answer from a snapshot must give the same answers as without one. After each build, the outputs that it owns must
-equal those of a
-build in a new folder with a new store. Outputs of other owners and files of the user must be unchanged, `--check` must find
-nothing to do, and
-`plan` must have predicted the build.
+The random steps are edits of every kind that the recipe's schema allows, two recipes in one folder, settings, prepared,
+verified and merged models, a remote cache, tampering with inputs, outputs, workspace state and store, kills and
+concurrent builds. After each step, commands that answer from a snapshot must give the same answers as without one.
+After each build, the outputs that it owns must equal those of a build in a new folder with a new store. Outputs of
+other owners and files of the user must be unchanged, `--check` must find nothing to do, and `plan` must have predicted
+the build.
 
 The option --any-order-seconds sets the duration (6 by default, 600 with `-m exhaustive`), and --any-order-seed the first seed.
 A failure prints its seed and the steps that led to it. With --any-order-seconds, the run ends with a count of the steps.
@@ -52,12 +49,12 @@ pytestmark = [
 ]
 
 STEPS = 20
-"""How many things are done to a project before the next one begins."""
+"""Number of steps in one project."""
 PROJECTS_PER_SEED = 2
 MAX_REFERENCES = 50
-"""How many builds from nothing are kept to compare with."""
+"""Number of builds from scratch to keep for comparison."""
 MAX_GROWTH = 1.5
-"""How much longer than at first a recipe may get by edits."""
+"""Limit on the growth of a recipe by edits."""
 RECIPES = ("epbuild.yaml", "b.yaml")
 MODELS = {"left": 0, "right": 1}
 THIRD = "last"
@@ -125,10 +122,10 @@ def new_recipe(name: str) -> Document:
 
 
 CHOICE = st.integers(0, 1 << 24)
-"""What is drawn where the number of things to choose from is no matter of the draws: how many files a store has, for instance."""
+"""Range of draws that select an item when the number of items varies, such as the files of a store."""
 
 Owner = tuple[str, str]
-"""A recipe, and the value of `vars.where` that it is built with, or an empty string for its own."""
+"""A recipe, and the value of `vars.where` for its build, or an empty string for the recipe's own value."""
 
 Tree = dict[str, bytes]
 """The files of an output, by their POSIX paths below it; an archive is one file with an empty path."""
@@ -182,9 +179,9 @@ class Projects(RuleBasedStateMachine):
 
     root: Path
     references: OrderedDict[Any, Reference]
-    """What builds from nothing made, by what they were made from; the last ones that were asked for."""
+    """Results of builds from scratch by their inputs, the most recently used ones."""
     done: Counter[str]
-    """How often each rule was run."""
+    """Number of runs of each rule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,7 +229,7 @@ class Projects(RuleBasedStateMachine):
         if not warm.exists():
             shutil.copytree(self.project.cache, warm)
 
-    # What a user does to the inputs.
+    # Changes of inputs by a user.
 
     @step(
         model=st.sampled_from((*MODELS,)), number=st.sampled_from(SEEDS), how=st.sampled_from(("write", "replace", "keep time"))
@@ -274,7 +271,7 @@ class Projects(RuleBasedStateMachine):
         document = first if anew else before
         for choice in choices:
             edits = list(edits_of(document))
-            # Half of them change entries; of each half, each kind is as likely as any other, however many places there are for it.
+            # Half of the edits change entries. In each half, all kinds are equally likely, whatever their number of places.
             kinds = sorted({edit.kind for edit in edits if edit.is_structural == bool(choice % 2)})
             kind = chosen(kinds, choice // 2)
             edited = chosen([edit for edit in edits if edit.kind == kind], choice // len(edits)).document
@@ -317,7 +314,7 @@ class Projects(RuleBasedStateMachine):
         for recipe in RECIPES:
             self.answers_agree(recipe)
             done = self.epbuild("run", recipe)
-            if done.returncode == 0:  # it has no need of the model
+            if done.returncode == 0:  # it does not need the model
                 self.is_right((recipe, ""))
             elif done.returncode != 2:
                 self.leave_all_open((recipe, ""))
@@ -330,7 +327,7 @@ class Projects(RuleBasedStateMachine):
             if path.is_file() and ".epbuild" not in path.parts:
                 path.touch()
 
-    # What a user, or a disk, does to what was made.
+    # Changes of results by a user or a disk.
 
     @precondition(lambda self: self.owned)
     @step(data=st.data(), how=st.sampled_from(("change", "remove", "remove all", "link", "FIFO", "folder")))
@@ -415,12 +412,12 @@ class Projects(RuleBasedStateMachine):
                 path.chmod(0o644)
                 path.write_bytes(damaged)
             if what == "state":
-                # A snapshot answers for files, and reads no database: a full look has to find the damage first.
+                # A snapshot covers files and reads no database, so a full check has to find the damage first.
                 for recipe in RECIPES:
                     self.answers_in_full(recipe)
                 self.forget_owners()
                 for output in self.owned.values():
-                    output.tree = None  # what was hit may be of no use: then all is remembered, and what nobody asks for goes
+                    output.tree = None  # damage to an unused page loses no record, and orphans are removed
 
     def move_away_what_was_changed(self, place: str) -> None:
         """Remove an output that was changed.
@@ -459,7 +456,7 @@ class Projects(RuleBasedStateMachine):
             self.is_right((recipe, ""))
             return
         assert done.returncode == -signal.SIGKILL, done.stderr
-        # Its outputs may be the old ones, absent or the new ones, and known or not: the next build says which.
+        # Its outputs may be old, absent or new, and recorded or not. The next build determines which.
         self.leave_open((recipe, ""))
         self.half_written[(recipe, "")] = set(self.places((recipe, "")))
 
@@ -487,9 +484,9 @@ class Projects(RuleBasedStateMachine):
         outcomes = {event["step"]: event["outcome"] for event in events if event["event"] == "step_finished"}
         outcomes |= {event["step"]: "failed" for event in events if event["event"] == "step_failed"}  # allowed by the recipe
         for step, state in states.items():
-            # A merge is a part of the emission of what is merged.
+            # Merging is part of the emit step of the merged group.
             is_emission = step.startswith(("emit:", "merge:"))
-            # The same model in another group has the same result, which this build may have made a moment ago.
+            # The same model in another group has the same result, which this build may just have created.
             made = {other.rpartition("/")[2] for other, outcome in outcomes.items() if outcome in ("built", "restored")}
             may_be_current = state == "current" or is_emission or step.rpartition("/")[2] in made
             assert (outcomes[step] == "current") <= may_be_current, (step, state, outcomes)
@@ -510,7 +507,7 @@ class Projects(RuleBasedStateMachine):
             assert build.returncode == self.reference(owner).code, said
         for owner in owners:
             self.leave_open(owner)
-        # Two of them may have wanted one place: which was last is not known, but each is right once it is alone.
+        # Two builds may have written to one place. Their order is unknown, but each is right when it runs alone.
         self.build_as(owners[0])
 
     @step(recipe=st.sampled_from(RECIPES))
@@ -523,8 +520,8 @@ class Projects(RuleBasedStateMachine):
                 self.is_gone(place)
                 output.owners, output.tree = set(), None  # the user's files may be left
             elif output is not None and not output.owners:
-                output.tree = None  # nobody remembers its writer: what can be seen to be epbuild's is removed
-            # What stays in the place of a file is nobody's then, and builds refuse to replace it.
+                output.tree = None  # its writer is unknown: files that are recognizably epbuild's are removed
+            # A replacement of a file then has no owner, and builds refuse to overwrite it.
             top = self.project.folder / place
             for path in (*sorted(top.rglob("*"), reverse=True), top):
                 if path.is_dir() and not any(path.iterdir()):
@@ -537,7 +534,7 @@ class Projects(RuleBasedStateMachine):
         done = self.epbuild("gc")
         assert done.returncode == 0, done.stdout + done.stderr
 
-    # What must hold.
+    # Invariants.
 
     def arguments(self, owner: Owner) -> list[str]:
         recipe, where = owner
@@ -620,7 +617,7 @@ class Projects(RuleBasedStateMachine):
         for note, text in self.notes.items():
             assert note.read_bytes() == text
         self.half_written.pop(owner, None)
-        # What a killed build left beside its outputs is removed by the next build of its recipe.
+        # The next build of its recipe removes the leftovers of a killed build beside its outputs.
         others_halves = {place for places in self.half_written.values() for place in places}
         hidden = [
             path.name

@@ -181,7 +181,7 @@ def test_a_terminal_of_80_columns_shows_the_report_as_a_log_has_it(project: Proj
         while True:
             try:
                 part = os.read(leader, 65536)
-            except OSError:  # how Linux tells that the other side has gone
+            except OSError:  # error that Linux reports when the other side has closed
                 break
             if not part:
                 break

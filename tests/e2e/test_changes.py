@@ -1,10 +1,9 @@
 """Table of changes that a build tool can miss or report wrongly, each applied to a real build.
 
-Every row states the answer of `plan`, the cause that `explain` must name, and the number of steps that `run` must run. Afterwards
-the test
-checks the files against the manifest, and the manifest against the sources. Each row runs twice. With a snapshot of the last
-build, a plain
-`run` must not trust it. Without one, the test also runs `plan` and `explain`, which read no snapshots.
+Every row states the answer of `plan`, the cause that `explain` must name, and the number of steps that `run` must run.
+Afterwards the test checks the files against the manifest, and the manifest against the sources. Each row runs twice.
+With a snapshot of the last build, a plain `run` must not trust it. Without one, the test also runs `plan` and
+`explain`, which read no snapshots.
 """
 
 from __future__ import annotations
@@ -63,13 +62,13 @@ groups:
 outputs:
   - {{layout: directory, path: "dist/${{group}}"}}
 """
-"""Two small models that share weights, out of one file. What `qnn_ir_backend_path` names, the EP reads only where it is to write a DLC."""
+"""Two small models that share weights in one file. The EP reads `qnn_ir_backend_path` only to write a DLC."""
 
 SHARE, EMIT = "share:pair/npu", "emit:pair/npu/directory"
 OPTION = "option htp_graph_finalization_optimization_mode of QNNExecutionProvider"
 BINARY = "dist/pair/prefill_qnn.bin"
 _SIZE = 32
-_SETTLED_SECONDS = 2.2  # after that long, epbuild trusts a file's stat
+_SETTLED_SECONDS = 2.2  # after this time, epbuild trusts a file's stat
 
 needs_ctime = pytest.mark.skipif(
     sys.platform == "win32", reason="Windows keeps no time of the last change that a program cannot set"
@@ -118,7 +117,7 @@ class Case(Project):
     def settle(self) -> None:
         """Build once more with nothing to do, so that file stats are trusted. Keep or delete the snapshot."""
         snapshots: list[Path] = []
-        # A run that had to look at a toolchain anew, as another test has just made one of the same wheels, leaves no snapshot yet.
+        # A run that had to check a toolchain again leaves no snapshot yet. Another test may have just installed the same wheels.
         for _ in range(3):
             done = self.epbuild("run")
             assert "Nothing to do" in done.stdout, done.stdout + done.stderr
@@ -355,7 +354,7 @@ def below_output(change: Callable[[Path], object]) -> Callable[[Case], object]:
 
 
 ROWS: dict[str, Row] = {
-    # Inputs. Known tools hash the sorted list of files, or trust modification times, or do not look into external data.
+    # Inputs. Some build tools hash the sorted list of files, trust modification times, or ignore external data.
     "external data replaced": compiles(
         lambda case: (case.folder / "weights.bin").write_bytes(_weights(2)),
         "model prefill: external data weights.bin changed: ",
@@ -377,13 +376,13 @@ ROWS: dict[str, Row] = {
     "another version of a toolchain's package": compiles(
         use_another_runtime, "package onnxruntime changed: 1.31.1 -> 1.31.0", "library onnxruntime/"
     ),
-    # What only the runtime reads, and what a recipe is called, is in the manifest, and no reason to compile.
+    # Settings that only the runtime reads and the name of a recipe are in the manifest. They cause no compile.
     "an option that only the runtime reads": lays_out_again(
         edit("backend_type: htp\n", "backend_type: htp\n      htp_performance_mode: burst\n"),
         "option htp_performance_mode of QNNExecutionProvider added: burst",
     ),
     "the recipe renamed": lays_out_again(edit("name: changes", "name: other"), "the recipe's name changed: changes -> other"),
-    # Outputs. Known tools look whether a file is there.
+    # Outputs. Some build tools only check that a file exists.
     "an output edited": mends(
         below_output(lambda path: path.write_bytes(path.read_bytes() + b"more")),
         "prefill_qnn.bin has 81924 bytes instead of 81920",
@@ -392,7 +391,7 @@ ROWS: dict[str, Row] = {
     "an output deleted": mends(below_output(Path.unlink), "prefill_qnn.bin is missing"),
     "a manifest deleted": mends(below_output(lambda path: (path.parent / "manifest.json").unlink()), "manifest.json is missing"),
     "a whole output folder deleted": mends(below_output(lambda path: shutil.rmtree(path.parent)), "prefill_qnn.bin is missing"),
-    # No change. Known tools compare modification times, or the text of the configuration.
+    # No change. Some build tools compare modification times, or the text of the configuration.
     "keys reordered and remarks added": means_nothing(reorder_and_remark),
     "everything touched": means_nothing(touch_everything),
     "everything written again": means_nothing(write_again),
@@ -406,7 +405,7 @@ SECRET_ROWS: dict[str, Row] = {
     ),
     "an output with different content of the same size and time": mends(in_secret(BINARY), "prefill_qnn.bin was changed"),
 }
-_ALONE = 20  # copies for the tests that are no rows
+_ALONE = 20  # copies for the tests outside the table
 _COPIES: int = 2 * (len(ROWS) + len(SECRET_ROWS)) + _ALONE
 
 

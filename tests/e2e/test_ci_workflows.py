@@ -98,7 +98,7 @@ def test_github_plans_compiles_in_a_matrix_and_publishes_what_the_jobs_have_made
     assert sorted(step for job in jobs for step in job["steps"].split("\n")) == [
         f"compile:classifier/snapdragon-{soc}/classifier" for soc in ("SC8380XP", "SM8750")
     ]
-    # A guess is 1.0 for models as small as these, and what one took may be that too.
+    # The estimate is 1.0 for models as small as these, and so may be the measured time.
     assert any(job["seconds"] != 1.0 for job in jobs), "what it took in the first run is kept"
     assert fork["publish"][0].log.count(BUILT) == 2
     assert stored(remote) == before, "a pull request writes nothing"

@@ -59,7 +59,7 @@ def test_two_builds_at_once_have_each_action_made_once(cluster: Cluster, tmp_pat
         assert process.returncode == 0, output + errors
         events.append([json.loads(line) for line in output.splitlines()])
     assert projects[0].files("dist") == projects[1].files("dist")
-    # One task serves both, and each is given what came of it.
+    # One task serves both builds, and each receives its result.
     assert set().union(*map(compiled, events)) == COMPILES
 
 
@@ -103,7 +103,7 @@ def test_two_builds_at_once_compile_each_of_sixty_targets_once_with_equal_bytes(
         here, again = zoo(tmp_path, cluster, "here"), zoo(tmp_path, cluster, "again")
         assert len(compiled(here.build("--remote-cache", "off"))) == TARGETS
         assert projects[0].files() == projects[1].files() == here.files()
-        # A worker records what it makes, and what it finds elsewhere is recorded by nobody.
+        # A worker records the results that it creates, but not those that it finds elsewhere.
         made = [path.stem for path in cluster.folder.glob("cache-*/actions/*/*.json")]
         assert (len(made), len(set(made))) == (TARGETS, TARGETS)
         assert compiled(again.build(*on(cluster))) == set()
@@ -156,7 +156,7 @@ def test_a_client_without_toolchains_has_a_machine_say_what_they_are_and_makes_n
     assert not (tmp_path / "none").exists()
     [ready] = [event for event in events if event["event"] == "toolchain_ready"]
     assert ready["note"].startswith("as ")
-    # Published, it serves those who build without a cluster.
+    # Once in the remote cache, it also serves builds without a cluster.
     again = Project(project.folder, tmp_path / "another cache", project.environment)
     shutil.rmtree(project.folder / ".epbuild")
     assert compiled(again.build()) == set()

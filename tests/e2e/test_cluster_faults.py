@@ -20,7 +20,7 @@ from tests.support.quick_builds import COMPILES, start, wait_until
 pytestmark = [pytest.mark.gate, pytest.mark.skipif(sys.platform != "linux", reason="processes and limits as Linux has them")]
 
 DASKS_OWN: dict[str, str] = {}
-"""The settings of a scheduler that nobody has set up for epbuild."""
+"""The settings of a scheduler that is not configured for epbuild."""
 LEFT, RIGHT = sorted(COMPILES)
 KILLS = """\
 import os
@@ -31,10 +31,10 @@ while b"spawn_main" not in Path(f"/proc/{process}/cmdline").read_bytes():
     process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 os.kill(process, 9)
 """
-"""Ends the worker that it runs below."""
+"""Code that kills its parent worker."""
 COPIES = "import shutil, sys\nshutil.copy(*sys.argv[1:])\n"
 SMALL = 500_000
-"""Bytes: less than the models of a slow project have."""
+"""Bytes, less than the size of a slow project's models."""
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_what_ends_the_machines_that_execute_it_fails_alone_as_lost(tmp_path: Pa
         assert (code, failures(events)) == (1, {"prepare:left/1-run": ["EPB534"]}), text
         assert "machines disconnected while they executed it" in text
         assert outcomes(events)[RIGHT][0] == "built"
-        # The machines are there for others, and what was lost is tried again by the next build.
+        # The machines still serve other builds, and the next build retries lost actions.
         (project.folder / "scripts" / "kill.py").write_text(COPIES, encoding="utf-8")
         assert LEFT in compiled(project.build(*on(cluster)))
 
@@ -107,7 +107,7 @@ def test_a_machine_with_another_release_is_given_nothing_and_told_of_once(own: C
     [machine] = {machine for outcome, machine in outcomes(events).values() if outcome == "built"}
     assert machine is not None
     assert machine.endswith(f"-{own.workers[0].process.pid}")
-    # With no other machine, what this one can do is done here.
+    # Without another machine, this one runs the actions that it can.
     own.workers[0].kill()
     code, events, text = run(quick(tmp_path, own, "release-alone", "alone"), own)
     assert (code, warned(events)[:1]) == (0, ["EPB540"]), text

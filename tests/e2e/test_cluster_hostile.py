@@ -100,7 +100,7 @@ def answered(tries: Sequence[Try]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
 
     def attempt(one: Try) -> None:
-        with suppress(OSError, ValueError, TypeError, RuntimeError):  # the last: for a tcp:// that has to be a tls://
+        with suppress(OSError, ValueError, TypeError, RuntimeError):  # RuntimeError: for a tcp:// that has to be a tls://
             ask(one.address, VERBS[one.verb], **one.options)
             found.append((one.verb, one.address))
 

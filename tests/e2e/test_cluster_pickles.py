@@ -61,7 +61,7 @@ run_request.__module__ = module.__name__
 module.run_request = run_request
 sys.modules[module.__name__] = module
 """
-"""A preload of a worker of Dask's own, in the place of what epbuild has its workers call."""
+"""A preload of a plain Dask worker that replaces the function that epbuild's workers call."""
 
 STRANGER = """\
 import os, sys
@@ -91,7 +91,7 @@ attempt(lambda: client.register_plugin(OnWorker()))
 attempt(lambda: client.register_plugin(OnNanny()))
 os._exit(0)
 """
-"""A client of Dask's own that has workers and nannies run a function in every way that there is."""
+"""A plain Dask client that tries every way to run a function in workers and nannies."""
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ PROGRAMS = Path(sys.executable).parent
 OFTEN_THERE = {"jq"}
 """Programs that documents use, and that a machine may lack."""
 NOT_RUN = 27
-"""How many blocks are not run. This number only gets smaller."""
+"""Number of blocks that are not run. It must not grow."""
 
 
 @dataclass
@@ -42,14 +42,14 @@ class Machine:
     """Folder in which the commands of a document run in order, as a reader would run them."""
 
     folder: Path
-    """Of this document: each project is a folder in it."""
+    """Folder of this document, with a folder for each project."""
     stores: dict[str, Path]
     project: Project | None = None
     environment: dict[str, str] = field(default_factory=dict)
     cwd: Path = Path()
     count: int = 0
     code: int = 0
-    """How the last command ended."""
+    """Exit code of the last command."""
 
     def enter(self, kind: str) -> None:
         """Copy `quickstart`, `quick` or `checkout` with a store that has its compiled models. `new_...`: with an empty store."""

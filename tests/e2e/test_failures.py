@@ -49,7 +49,7 @@ def _matmul(path: Path, seed: int = 0) -> None:
 
 
 def _nothing_for_the_npu(path: Path) -> None:
-    # Double precision in and out: QNN takes none of it.
+    # Double precision in and out, which QNN does not support.
     _save(path, [helper.make_node("Erf", ["x"], ["y"], name="erf")], TensorProto.DOUBLE, [])
 
 
@@ -139,7 +139,7 @@ def test_a_nonexistent_soc_fails_with_the_eps_own_reason_and_no_trace_in_the_sto
         "roots",
         "CACHEDIR.TAG",
         "workspace.key",
-    }  # locks, snapshots, the workspaces that use the store, the key that shows whose they are, and what the folder is
+    }  # locks, snapshots, the workspaces that use the store, the key that proves their owner, and the folder's own marker
     assert not list((two_groups.folder / ".epbuild/tmp").glob("*"))
 
 
@@ -194,7 +194,7 @@ def test_a_worker_that_hangs_is_stopped_at_its_timeout(two_groups: Project) -> N
 @pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
 def test_a_build_that_is_stopped_leaves_no_worker_and_costs_only_what_ran(two_groups: Project, kill: signal.Signals) -> None:
-    # Without folding its ConstantOfShape nodes, this model falls into 120 parts and takes minutes.
+    # Without folded ConstantOfShape nodes, this model splits into 120 parts and takes minutes.
     two_groups.edit("  bad: bad.onnx", "  bad: package:onnx/backend/test/data/light/light_densenet121.onnx")
     build = start(two_groups, "run")
     _wait_until(lambda: (two_groups.folder / "dist/good/manifest.json").exists() and bool(_children(build.pid)))

@@ -1,4 +1,4 @@
-"""Workspaces that somebody else shipped: never trusted, and never a reason to delete a file."""
+"""Workspaces shipped by another user: never trusted, and never a reason to delete a file."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_log_that_is_shipped_beside_a_known_memory_is_not_believed(quickstart:
     [row] = connection.execute("SELECT * FROM outputs LIMIT 1").fetchall()
     files = json.dumps({"notes.txt": {"digest": hashlib.sha256(b"mine").hexdigest(), "size": 4}}, separators=(",", ":"))
     values = ("../out", row[1], row[2], row[3], files, row[5])
-    checksum = zlib.crc32(f"[{', '.join(map(json.dumps, values))}]".encode())  # as epbuild made it before it had a key
+    checksum = zlib.crc32(f"[{', '.join(map(json.dumps, values))}]".encode())  # as written by epbuild versions without a key
     connection.execute("INSERT INTO outputs VALUES (?, ?, ?, ?, ?, ?, ?)", (*values, checksum))
     log = copy.with_name("copy.sqlite-wal").read_bytes()
     connection.close()

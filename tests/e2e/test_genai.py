@@ -146,7 +146,7 @@ def test_genai_generates_the_same_tokens_with_compiled_models_as_with_their_sour
 ) -> None:
     expected = ask(python, uncompiled(unshared, tmp_path / "sources"), tmp_path / "expected.json", tokens=3)
     found = ask(python, compiled(unshared, tmp_path / "decoder"), tmp_path / "found.json", tokens=3, qnn=True)
-    # The NPU computes with 16 bits: the prompt's numbers are near, and the first tokens equal.
+    # The NPU computes with 16 bits: the prompt's numbers are close, and the first tokens equal.
     assert found["logits"] == pytest.approx(expected["logits"], abs=0.02 * max(map(abs, expected["logits"])))
     assert found["tokens"] == expected["tokens"]
     assert found["logits"] != expected["logits"]
@@ -160,9 +160,9 @@ def test_a_decoder_is_one_component_with_its_configuration_in_each_variant(pytho
     origin = manifest["components"]["decoder"]["variants"][TARGET]["additional_metadata"]["epbuild"]
     assert json.loads((package / origin["manifest"]).read_text(encoding="utf-8"))["target"]["name"] == TARGET
     assert (component["selected"], component["error"]) == ("base", None)
-    # An application that has selected a variant gives genai its folder, which holds a manifest of epbuild's too.
+    # An application passes the folder of a selected variant to genai. The folder also has a manifest of epbuild.
     assert "tokens" in ask(python, package / component["folder"], tmp_path / "variant.json", tokens=1)
-    # No wheel of onnxruntime-genai 0.15 to 0.18 can open packages; that this is one, they see.
+    # No wheel of onnxruntime-genai 0.15 to 0.18 can open packages, but they recognize one.
     whole = ask(python, package, tmp_path / "whole.json")
     assert whole.get("read") or "Model package support requires building onnxruntime-genai" in whole["error"]
 

@@ -40,7 +40,7 @@ outputs:
   - {layout: directory, path: dist, provenance: true, sbom: true, include_source: "base/${model}.onnx"}
 """
 DIMS: list[Any] = [-1, 3, "?", "?"]
-"""As Paddle's exporter declares an image: no dimension has a name of its own."""
+"""Shape of an image as Paddle's exporter declares it, without names of dimensions."""
 
 
 def write_reader(path: Path) -> None:

@@ -19,7 +19,7 @@ INTERRUPTED = "epbuild: interrupted; finished work is kept"
 SEED = 20_260_401
 MOMENTS, SAMPLE = 50, 4
 
-# Runs `main` and sends itself the signal at the Nth call of a Python function; says at its end how many there were.
+# Runs `main`, sends itself the signal at the Nth call of a Python function, and finally prints the number of calls.
 AT_CALL = """
 import os, _signal, sys
 count, moment = 0, int(sys.argv.pop(1))
@@ -96,7 +96,7 @@ def test_a_run_that_answers_from_its_snapshot_can_be_interrupted_too(built: Proj
         assert built.epbuild("run").returncode == 0
     assert built.snapshots()
     check_moments(built, MOMENTS if exhaustive else SAMPLE, "run")
-    # The file system may look at some of the files from a process of its own.
+    # The file system may inspect some of the files in a separate process.
     assert built.epbuild("run").stdout.startswith("Nothing to do")
 
 

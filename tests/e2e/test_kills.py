@@ -38,20 +38,20 @@ from tests.support.quick_builds import (
 pytestmark = [pytest.mark.gate, pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")]
 
 KILLS, SAMPLE = 200, 5
-"""How many kills there are with `-m exhaustive`, and without."""
+"""Numbers of kills with `-m exhaustive`, and without."""
 SEED = 994011744
-"""Of the gate. With 0.28 s for a build on two cores, it once left a draft that no later build removed."""
+"""Seed of the gate. With 0.28 s for a build on two cores, it once left a draft that no later build removed."""
 KILLS_BETWEEN_BUILDS = 8
 WORKER_SECONDS = 0.3
-"""About how long a worker lives here."""
+"""Approximate lifetime of a worker in seconds."""
 LOOK_EVERY_SECONDS = 0.01
 FEWEST_CHANGES = 20
-"""A build that makes fewer changes than this was not killed as it was meant to be."""
+"""Minimum number of file operations. A build with fewer was not killed as intended."""
 TOLD_BY_A_BUILD_WHOSE_WORKER_IS_KILLED = {0, 3}
-"""Done, where the worker had just ended by itself; else a failure that is this machine's, not the model's."""
+"""Exit codes: success if the worker had just ended by itself, else a failure of the machine, not of the model."""
 
 Reference = Mapping[str, Mapping[str, Contents]]
-"""For each quality, what each group's output directory has to hold."""
+"""Expected content of each group's output directory, by quality."""
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def kill(pid: int) -> None:
 def build_that_is_at_work(project: Project, quality: str) -> Process:
     build = start(project, "run", "--json", "-j", "2", "--set", f"vars.quality={quality}")
     assert build.stdout is not None
-    # A workspace that outlived its store, which has the user's key, is warned of first.
+    # The first build warns of a workspace that outlived its store, which has the user's key.
     assert any("run_started" in line for line in iter(build.stdout.readline, "")), build.communicate()
     return build
 
@@ -214,7 +214,7 @@ def kill_at_random(watched: Watched, draw: random.Random, length: float, hits: C
     watched.builds_right(draw.choice(QUALITIES))
 
 
-# What kills epbuild just before the change of the file system that has the given number.
+# Kills epbuild just before the file operation with the given number.
 KILLED_BEFORE_A_CHANGE = """
 import os, signal, sys
 CHANGES = {{"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "subprocess.Popen"}}
@@ -262,6 +262,6 @@ def test_a_kill_before_any_change_of_the_file_system_leaves_nothing_half_done(
     for number in every if exhaustive else sorted(random.Random(SEED).sample(every, SAMPLE)):
         done = build(number)
         watched.is_whole()
-        # What a build finds differs a little from one to the next: the last changes may not come.
+        # The state that builds find varies a little, so the last operations may not happen.
         assert done.returncode == -signal.SIGKILL or (done.returncode == 0 and number > FEWEST_CHANGES), done.stderr
     watched.builds_right(other())

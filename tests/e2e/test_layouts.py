@@ -134,7 +134,7 @@ def test_a_killed_build_leaves_archives_whole_and_the_next_one_cleans_up(quick: 
     quick.build()
     moments = random.Random(6)
     for turn in range(KILLS if exhaustive else SAMPLE):
-        # What was built before is in the store, so that most of the time goes into laying it out.
+        # Earlier results are in the store, so that the emit steps take most of the time.
         build = start(quick, "run", "--set", f"vars.quality={QUALITIES[turn % len(QUALITIES)]}")
         time.sleep(moments.uniform(0.2, 1.2))
         build.kill()
@@ -250,7 +250,7 @@ def test_a_file_beside_an_archive_is_replaced_only_if_epbuild_made_it(quick: Pro
     assert beside.read_text(encoding="utf-8") == '{"mine": true}'
     beside.unlink()
     quick.build()
-    # A build that was killed between the two leaves the statement without its archive, and no memory of either.
+    # A build that was killed between the two leaves the statement without its archive, and a record of neither.
     shutil.rmtree(quick.folder / ".epbuild")
     (quick.folder / "dist" / "left.zip").unlink()
     quick.build()
@@ -380,7 +380,7 @@ def test_external_data_that_openvino_leaves_in_its_place_is_shipped_once(quick: 
     text = quick.recipe.read_text(encoding="utf-8")
     target = "  npu: {toolchain: qnn, ep: OpenVINOExecutionProvider, device: {type: cpu}}\n"
     text = text[: text.index("  npu:")] + target + text[text.index("groups:") :]
-    # The weights of models that share stay where the models have them.
+    # The weights of models that share stay in the files of these models.
     text = text.replace(
         "  left: {models: [left], targets: [npu]}", "  left: {models: [left, twin], targets: [npu], share_weights: true}"
     )
@@ -573,7 +573,7 @@ def test_a_registry_that_is_not_there_is_told_in_a_sentence_and_the_image_stays(
     assert "EPB426" in done.stderr
     assert "Traceback" not in done.stderr
     assert (quick.folder / "dist" / "left" / "index.json").exists()
-    # It is not taken for done.
+    # The step is not considered done.
     assert quick.epbuild("run", "--check").returncode == 1
 
 

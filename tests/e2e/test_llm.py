@@ -16,8 +16,8 @@ import pytest
 from tests.e2e.genai_runs import ask, genai_python
 from tests.support.projects import RECIPES, Project, toolchain_python
 
-# Weights of 8 bits and activations of 16 shift the logits by up to 5 % of the largest. After this text, the source prefers each of its next
-# tokens to all others by twice that.
+# Weights of 8 bits and activations of 16 shift the logits by up to 5 % of the largest. After this text, the source
+# prefers each of its next tokens to all others by twice that.
 PROMPT = [122, 139, 144, 209]
 TOKENS = 5
 SOURCE_TOKENS = """

@@ -54,7 +54,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = Project(folder / "project", folder / "cache")
     project.folder.mkdir()
     write_source(project.folder / "first.onnx", [("MatMul", "x w", "y")], ["x"], "y", seed=0)
-    # Not symmetric in its inputs: when they are bound the wrong way round, the numbers are wrong.
+    # Not symmetric in its inputs, so that swapped inputs give wrong numbers.
     write_source(project.folder / "second.onnx", [("MatMul", "y w", "h"), ("Sub", "h x", "z")], ["y", "x"], "z", seed=1)
     project.recipe.write_text(RECIPE, encoding="utf-8")
     project.build()

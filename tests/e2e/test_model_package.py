@@ -36,7 +36,7 @@ GROUPS = {"draft": ("prefill",), "decoder": ("prefill", "decode"), "classifier":
 COMPONENTS = ("draft", "prefill", "decode", "classifier")
 TARGETS = ("snapdragon-SC8380XP", "snapdragon-SM8750")
 HTP = {"backend_type": "htp"}
-"""Without it, QNN does not even get to look at the package on a machine that has no NPU."""
+"""Without it, onnxruntime does not show the package to QNN on a machine without an NPU."""
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_a_compiled_variant_runs_with_the_options_that_the_package_says(package:
     def without_options(components: dict[str, Any]) -> None:
         del ort_of(components, "classifier", "snapdragon-SC8380XP")["provider_options"]
 
-    # The application's own options are for selecting; they do not reach the session.
+    # The application's own options only select a variant. They do not reach the session.
     bare = edited(whole, tmp_path / "bare", without_options)
     error = open_package(bare, QNN, HTP)["components"]["classifier"]["error"]
     assert "Could not determine default backend path" in error

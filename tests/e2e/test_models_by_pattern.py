@@ -18,7 +18,7 @@ name: folder
 models: models/*.onnx
 targets: {npu: {ep: qnn, soc: SM8750}}
 """
-SETTLED_SECONDS = 0.3  # a snapshot trusts no stat of a folder that is younger
+SETTLED_SECONDS = 0.3  # a snapshot does not trust the stat of a younger folder
 
 
 @pytest.fixture

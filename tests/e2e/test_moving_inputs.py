@@ -120,7 +120,7 @@ def write_and_put_back_with_its_time(file: Path) -> None:
         ("libQnnHtp.so", write_and_put_back_with_its_time),
         ("onnxruntime/__init__.py", swap_and_put_back),
         ("onnxruntime/__init__.py", write_and_put_back_with_its_time),
-        # A worker has the model itself: what stands in its place meanwhile is nothing to it.
+        # The worker has staged the model itself, so a replacement does not affect it.
         ("left.onnx", write_and_put_back),
     ],
 )

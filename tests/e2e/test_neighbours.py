@@ -37,7 +37,7 @@ pytestmark = pytest.mark.gate
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
 
 ROUNDS, SAMPLE = 5, 2
-"""How often a race is run with `-m exhaustive`, and without."""
+"""Repetitions of a race with `-m exhaustive`, and without."""
 Events = list[dict[str, Any]]
 
 

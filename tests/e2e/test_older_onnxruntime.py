@@ -41,7 +41,7 @@ def write_partly_model(project: Project) -> None:
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         [
-            # The EP leaves less than three nodes to others.
+            # The EP leaves fewer than three nodes to other EPs.
             helper.make_node("MatMul", ["x", "w"], ["m"], name="taken"),
             helper.make_node("Add", ["m", "b"], ["a"], name="too"),
             helper.make_node("Relu", ["a"], ["r"], name="as well"),
@@ -84,7 +84,7 @@ def test_models_are_compiled_checked_and_emitted_as_with_a_model_compiler(older:
     assert len(files["partly.bin"]) == 8 * 64 * 4
     assert [model["fallback_nodes"] for model in json.loads(files[MANIFEST])["models"]] == [0, 1]
     assert older.epbuild("verify", "dist").returncode == 0
-    # From bytes and embedded, the same goes through.
+    # Compiled from bytes and embedded, the same model works.
     older.edit("{path: plain.onnx}", "{path: plain.onnx, load_from: memory}")
     older.edit("models: [plain, ", "models: [{model: plain, compile: {embed: true}}, ")
     assert compiled(older.build()) == {"compile:both/cpu/plain"}

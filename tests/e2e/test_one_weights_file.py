@@ -129,7 +129,7 @@ def test_external_data_may_lie_in_another_folder_and_the_same_is_built(folders: 
     assert done.returncode == 2
     assert "EPB203" in done.stderr
     name_folder(folders)
-    assert compiled(folders.build()) == set()  # what lies where is no part of the key
+    assert compiled(folders.build()) == set()  # file locations are not part of the key
     here = folders.files()
     assert [name for name in before if here[name] != before[name]] == ["bom.cdx.json", MANIFEST]
     assert b"external_data_folder/weights.bin" in here["bom.cdx.json"]
@@ -187,7 +187,7 @@ def test_cpu_nodes_read_the_one_file_if_initializers_stay_with_the_source(projec
         values = {value: helper.make_tensor_value_info(value, TensorProto.FLOAT, [width, width]) for value in "xyhd"}
         nodes = [
             helper.make_node("MatMul", ["x", "w"], ["h"], name="before"),
-            # No kernel of QNN's: it runs outside.
+            # QNN has no kernel for it: it falls back to the CPU.
             helper.make_node("CDist", ["h", "k"], ["d"], name="outside", domain="com.microsoft", metric="euclidean"),
             helper.make_node("MatMul", ["d", "w"], ["y"], name="after"),
         ]

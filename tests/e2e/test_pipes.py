@@ -17,7 +17,7 @@ from tests.support.quick_builds import write_model, write_project
 
 pytestmark = [pytest.mark.gate, pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")]
 SOON = 30
-"""Seconds within which a command has an answer."""
+"""Seconds within which a command must answer."""
 
 
 @pytest.fixture

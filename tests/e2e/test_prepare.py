@@ -83,7 +83,7 @@ def test_a_model_is_prepared_and_compiled_and_only_what_changes_runs_again(prepa
 
     write(prepared, "common.py", f"# a comment\n{COMMON}")
     events = prepared.build()
-    assert compiled(events) == {SCALED}  # and provenance tells of another script
+    assert compiled(events) == {SCALED}  # and provenance names another script
     assert emitted(events) == {"emit:left/npu/directory"}
 
     prepared.edit("0.5", "0.25")

@@ -53,7 +53,7 @@ def test_sharing_saves_more_than_a_third_of_the_binaries(quickstart: Project) ->
 def test_two_clean_builds_in_two_places_are_the_same_to_the_byte(tmp_path: Path) -> None:
     first = copy_of_quickstart(tmp_path / "here", tmp_path / "cache-1")
     second = copy_of_quickstart(tmp_path / "there/and/deeper", tmp_path / "cache-2")
-    first.cold = second.cold = True  # so that the order of what has none is another in each
+    first.cold = second.cold = True  # so that unordered collections have a different order in each
     assert compiled(first.build()) == compiled(second.build()) != set()
     assert first.files() == second.files() != {}
 
@@ -134,7 +134,7 @@ def test_a_damaged_output_comes_back_without_a_compile(quickstart: Project, dama
     events = quickstart.build()
     assert compiled(events) == set()
     assert emitted(events) == {"emit:decoder/snapdragon-SM8750/directory"}
-    # Nobody knows whether what changed it was a disk or its user: it is kept beside.
+    # The cause of the change, a disk or the user, is unknown: the file is saved beside.
     kept = {"quickstart/decoder/snapdragon-SM8750/prefill_qnn.bin.saved": changed} if changed is not None else {}
     assert quickstart.files() == good | kept
     assert quickstart.epbuild("run", "--check").returncode == 0

@@ -21,7 +21,7 @@ from tests.support.quick_builds import GROUPS, PATIENCE, no_worker_stays, nothin
 
 ONE_SOC, SOCS = "soc_model: SM8750", "soc_model: 'SC8380XP,SM8750'"
 MULTIPLIED = 128
-"""Numbers in the constant that multiplies a single row: from 128 on, two compiles hardly ever agree in what they leave of its padding."""
+"""Size of the constant that multiplies a single row. From 128 on, two compiles nearly always differ in its padding."""
 ATTEMPTS = 8
 
 

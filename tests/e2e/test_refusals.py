@@ -104,7 +104,7 @@ def test_bad_input_is_refused_in_a_sentence_before_anything_is_written(project: 
     assert not (project.cache / "cas").exists()
 
 
-# Each was seen to be accepted in silence by ONNX Runtime or the EP.
+# ONNX Runtime or the EP was seen to accept each of these without an error.
 SILENT = {
     "soc_modell: SM8750": "Did you mean 'soc_model'?",
     "htp_arch: 999": "'999'",

@@ -84,7 +84,7 @@ def test_a_norm_that_qnn_refuses_for_memory_compiles_once_it_is_rewritten(projec
 
 
 def test_data_dependent_sizes_are_reported_with_the_node_where_they_begin(project: Project) -> None:
-    # As in a VITS voice, whose durations decide how many frames there are.
+    # As in a VITS voice, whose durations determine the number of frames.
     voice = [
         helper.make_node("Relu", ["x"], ["durations"], name="/Relu"),
         helper.make_node("ReduceSum", ["durations"], ["total"], name="/ReduceSum", keepdims=0),

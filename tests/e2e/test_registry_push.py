@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(
 PACKAGE = "docker-registry"
 MIB = 1024 * 1024
 PASSWORD = "open sesame"
-# bcrypt is the only form that the registry reads, and nothing here can make it.
+# The registry reads only bcrypt, which no tool here can create.
 HTPASSWD = "ci:$2b$05$UWvB7AmFXCC1YM1r2AxnNu.JZh7Z9FIVvL2Xs2tfrkKd7nng8Ashq\n"
 
 FILES: Mapping[str, tuple[Role, bytes]] = {
@@ -93,7 +93,7 @@ def program() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if not _fetched(folder, []):
-            # A machine that was never updated does not know the package: ask with lists of its own.
+            # A machine without package lists does not know the package, so download separate lists.
             (folder / "lists/partial").mkdir(parents=True)
             options = ["-o", f"Dir::State::Lists={folder / 'lists'}", "-o", f"Dir::Cache={folder}"]
             subprocess.run(["apt-get", *options, "update"], cwd=folder, capture_output=True, check=True, timeout=240)

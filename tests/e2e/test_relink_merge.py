@@ -40,7 +40,7 @@ outputs:
 WIDTH = 64
 ROWS = 64
 CLOSE = 0.1
-"""How far half precision may be from the CPU EP, on values of up to a few hundred."""
+"""Maximum difference of half precision from the CPU EP, for values of up to a few hundred."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def write_sources(folder: Path) -> None:
         ]
 
     save("first", [node("MatMul", "x w", "y")], ["x"], "y", w=weights(0))
-    # Not symmetric in its inputs: when they are bound the wrong way round, the numbers are wrong.
+    # Not symmetric in its inputs, so that swapped inputs give wrong numbers.
     save("second", [node("MatMul", "y w", "h"), node("Sub", "h x", "z")], ["y", "x"], "z", w=weights(1))
     split = [
         node("MatMul", "x w", "h"),
@@ -169,7 +169,7 @@ def test_embedded_extracted_and_moved_contexts_compute_the_same_numbers(parts: P
     assert [path.name for path in work.glob("*.bin")] == []
     for made in (whole, work / "extracted/whole.onnx", work / f"moved/{name}_ctx.onnx"):
         assert same(outputs(tmp_path, made, {"x": 7}), before), made
-    # And all of it in place, one after the other.
+    # The same operations in place, one after the other.
     moved = work / f"moved/{name}_ctx.onnx"
     for arguments in (["--binary", "m.bin"], ["--embed"], ["--extract", "--binary", "sub/e.bin"]):
         epbuild(parts, "relink", str(moved), *arguments, "--in-place")
@@ -205,7 +205,7 @@ def test_two_models_become_one_that_gives_the_numbers_of_one_after_the_other(par
     got = outputs(tmp_path, made, {"x": 7})
     expected = outputs(tmp_path, source, {"a_x": 7, "x": 7}, "CPUExecutionProvider")
     assert numpy.abs(got["z"] - expected["z"]).max() < CLOSE
-    # With prefixes, every value has another name than in its context, and each model an input of its own.
+    # With prefixes, every value has a different name than in its context, and each model has its own input.
     apart = tmp_path / "apart/both.onnx"
     arguments = ["-p", "a_", "-p", "b_", "-c", "first_ctx.y=second_ctx.y"]
     epbuild(parts, "merge", str(dist / "first_ctx.onnx"), str(dist / "second_ctx.onnx"), "-o", str(apart), *arguments)

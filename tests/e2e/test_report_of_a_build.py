@@ -107,7 +107,7 @@ def test_a_report_of_a_real_build_has_what_its_events_had_and_what_changed_since
     same = project.epbuild("report", "--against", "page.html").stdout
     assert same.endswith("nothing has changed\n")
 
-    if sys.platform == "linux":  # what the recipe asks is judged by figures that are known
+    if sys.platform == "linux":  # the recipe's limits are checked against measured numbers
         project.edit("verify: true", "verify: {metrics: {snr_db: 200}}")
         strict = json.loads(project.epbuild("report", "--json").stdout)
         assert [(row["outcome"], row["limits"]) for row in strict["accuracy"]] == [("failed", {"snr_db": 200})]

@@ -33,7 +33,7 @@ pytestmark = [
 
 ENVIRONMENT = 3
 WIDTH = 512
-"""Of the model 'right': its context binary has 0.6 MB, ten times that of 'left'."""
+"""Width of the model 'right'. Its context binary has 0.6 MB, ten times the size of that of 'left'."""
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_memory_that_does_not_suffice_is_told_as_that(starved: Starved, megabyte
 
 
 def test_an_ep_that_blames_the_model_for_a_limit_of_memory_is_not_believed(starved: Starved) -> None:
-    # QNN finds that it can validate no node, and says nothing of memory.
+    # QNN reports that it can validate no node, and does not mention memory.
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_AS", 640 << 20))
     assert told.count("of the 671 MB that a process may map here (`ulimit -v`): Unable to compile any nodes.") == len(GROUPS)
 
@@ -259,7 +259,7 @@ def mounted(starved: Starved, mount: Sequence[str | Path]) -> Iterator[Starved]:
             pytest.skip(f"this user may not mount anything, not even in a namespace of its own: {holder.communicate()[1]}")
         project, root = starved.project, Path(f"/proc/{holder.pid}/root")
         inside = ["nsenter", f"--target={holder.pid}", "--user", "--mount", "--preserve-credentials"]
-        inside += ["env", f"--chdir={project.folder}"]  # the folder as it is inside
+        inside += ["env", f"--chdir={project.folder}"]  # the folder as seen from inside
         seen = Project(root / project.folder.relative_to("/"), root / project.cache.relative_to("/"))
         yield Starved(project, starved.reference, inside, seen)
     finally:

@@ -26,7 +26,7 @@ def test_no_session_is_given_the_list_of_socs(built: Project) -> None:
     for text in texts:
         assert "soc_model" not in json.loads(text).get("target", {}).get("eps", [{}])[0].get("provider_options", {})
         assert "SM8750,SC8380XP" not in text
-    # Its device on x86-64 is a CPU: the package opens, and offers what it has.
+    # Its device on x86-64 is a CPU: the package opens, and offers all variants.
     assert open_package(built.folder / "dist/all.ortpackage", sessions=False)["error"] is None
 
 

@@ -145,7 +145,7 @@ def test_an_interrupt_while_results_are_written_leaves_nothing_half(
     wait_until(lambda: server.count("PUT", "cas") > 0 or process.poll() is not None)
     process.send_signal(signal.SIGINT)
     try:
-        _, errors = process.communicate(timeout=PATIENCE / 4)  # a moment, on a machine that others use as well
+        _, errors = process.communicate(timeout=PATIENCE / 4)  # a short time, on a machine that runs other work too
     except subprocess.TimeoutExpired:
         process.kill()
         raise

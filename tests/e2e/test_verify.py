@@ -259,7 +259,7 @@ def test_thousands_of_spoilt_artifacts_do_no_harm(dist: Path, tmp_path: Path, ex
     for number, name in enumerate((SHARED, ALONE, EMBEDDED)):
         shutil.copytree(dist / name, tmp_path / "corpus" / str(number))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    memory = Path("/dev/shm")  # a disk takes longer to write the spoilt files than it takes to look at them
+    memory = Path("/dev/shm")  # writing the damaged files to a disk takes longer than checking them
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as work:
         halves = [
             subprocess.Popen(

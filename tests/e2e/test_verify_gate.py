@@ -49,7 +49,7 @@ def test_what_passes_is_published_with_its_figures_and_what_fails_is_not(project
     (problem,) = failed["problems"]
     assert problem["code"] == "EPB646"
     assert ", below the limit 200" in problem["message"]
-    # Every view says that it was compiled and failed its check.
+    # Every report says that it was compiled and failed its check.
     outcomes = {event["model"]: (event["outcome"], event["verify"]) for event in events if event["event"] == "model_covered"}
     assert outcomes == {"left": ("whole", None), "right": ("failed verify", "verify:right/npu")}
     built = json.loads(project.epbuild("report", "--json").stdout)["build"]
@@ -61,12 +61,12 @@ def test_what_passes_is_published_with_its_figures_and_what_fails_is_not(project
     assert report["build"] == built
     for command in (("report",), ("coverage",), ("coverage", "--markdown")):
         assert "2 models for 1 target: 1 whole, 1 failed verify" in project.epbuild(*command).stdout
-    # What is asked is judged again by the figures that are known.
+    # Changed limits are checked against the measured numbers.
     project.recipe.write_text(RECIPE.replace(RIGHT, strict.replace("200", "20")), encoding="utf-8")
     again = events_of(project, status=0)
     assert {event["step"] for event in again if event["event"] == "step_finished" and event["outcome"] == "built"} == set()
     assert models(project, "right")["right"]["figures"]
-    # What the recipe asks is what `verify --numbers` goes by as well.
+    # `verify --numbers` uses the limits of the recipe too.
     project.edit("snr_db: 20", "snr_db: 200")
     done = project.epbuild("verify", "dist/right", "--numbers", "--recipe", "epbuild.yaml")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 CLASSIFIER = "dist/quickstart/classifier/snapdragon-SM8750"
 DECODER = "dist/quickstart/decoder/snapdragon-SM8750"
-# In what onnxruntime-qnn 2.7.0 writes for the quickstart's classifier, these are weights.
+# In the context binary that onnxruntime-qnn 2.7.0 writes for the quickstart's classifier, these are weights.
 WEIGHTS_AT = 172_032
 
 
@@ -71,7 +71,7 @@ def test_the_unshared_classifier_has_the_numbers_of_its_source(built: Project) -
     (figures,) = numbers["figures"]
     assert (figures["output"], figures["evidence"]) == ("probabilities", "made")
     assert figures["cosine"] > 0.999
-    # On x86-64 the EP refuses to judge: that is told, and is no failure.
+    # On x86-64 the EP cannot check compatibility. That is reported, but is no failure.
     compatibility = found["compatibility", "classifier_ctx.onnx"]
     assert compatibility["outcome"] == "skipped"
     assert "QNNExecutionProvider did not report whether it accepts it on this machine" in compatibility["message"]
@@ -97,7 +97,7 @@ def test_zeroed_weights_load_and_fail_by_their_numbers_with_the_worst_one_named(
     content = bytearray((damageable.folder / CLASSIFIER / "classifier_qnn.bin").read_bytes())
     content[WEIGHTS_AT : WEIGHTS_AT + 64] = bytes(64)
     change_binary(damageable, bytes(content))
-    assert damageable.epbuild("verify", CLASSIFIER).returncode == 0  # nothing but its numbers tells
+    assert damageable.epbuild("verify", CLASSIFIER).returncode == 0  # only its numbers reveal it
     found = findings(damageable, CLASSIFIER, "--numbers", "--recipe", "epbuild.yaml", status=1)
     assert found["load", "classifier_ctx.onnx"]["outcome"] == "passed"
     numbers = found["numbers", "classifier_ctx.onnx"]

@@ -100,7 +100,7 @@ def test_every_source_is_found_and_compared_with(built: Project) -> None:
     for place in ("dist/folder/merged", "dist/merged.zip"):
         assert "it was merged from data, scaled; name an equivalent model" in numbers(built, place).lower()
 
-    # A prepared model that the cache has lost is named where nothing else can be compared.
+    # The message names a prepared model that the cache has lost, as no other source can be compared.
     for blob in (built.cache / "cas/sha256").rglob("*"):
         if blob.is_file() and b"moved.data" in blob.read_bytes():
             blob.chmod(0o644)

@@ -1,10 +1,8 @@
 """Workers that crash, hang, are killed or run out of memory.
 
-The build names the cause, keeps the other results and leaves no process behind. No EP crashes on request. Therefore these workers
-run the
-real interpreter, worker and EP, with a package in front of ONNX Runtime. Where the recipe sets the environment variable
-MISBEHAVE, that
-package misbehaves when a model is compiled.
+The build names the cause, keeps the other results and leaves no process behind. No EP crashes on request. Therefore
+these workers run the real interpreter, worker and EP, with a package in front of ONNX Runtime. Where the recipe sets
+the environment variable MISBEHAVE, that package misbehaves when a model is compiled.
 """
 
 from __future__ import annotations
@@ -131,7 +129,7 @@ def test_python_that_runs_out_of_memory_is_told_as_that(misbehave: Callable[...,
 
 
 LIMITS = {"memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), "": ("memory.max", "memory.swap.max")}
-"""The files of control groups of version 1 and 2 that limit memory, and memory with swap."""
+"""The files that limit memory, and memory with swap, in control groups of version 1 and 2."""
 
 
 @pytest.fixture
@@ -201,7 +199,7 @@ def test_ctrl_c_at_any_moment_ends_a_build_without_a_trace(
         wait_until(lambda: "run_started" in events.read_text(encoding="utf-8"))
         time.sleep(draw.uniform(0, 0.8))
         begin = time.monotonic()
-        # As a terminal does it: to the whole foreground process group.
+        # As a terminal does: to the whole foreground process group.
         os.killpg(build.pid, signal.SIGINT)
         _, told = build.communicate(timeout=PATIENCE)
         finished = "run_finished" in events.read_text(encoding="utf-8")

@@ -9,8 +9,8 @@ from tests.support.projects import RECIPES, Project, compiled
 
 TARGET = "snapdragon-SM8650"
 MODELS = {
-    "ocr-cls": [1, 3, 48, 192],  # all but the channels open, and no name tells the sizes apart
-    "basic-pitch": [1, 43844, 1],  # 9 nodes stay outside where nothing folds constants
+    "ocr-cls": [1, 3, 48, 192],  # all dimensions but the channels are open, and no name distinguishes them
+    "basic-pitch": [1, 43844, 1],  # 9 nodes fall back to the CPU without constant folding
     "orientation": [1, 3, 224, 224],  # one node in the middle does
 }
 

@@ -1,8 +1,7 @@
 """Runs of workflows of CI systems: their shell lines in bash, each job in a checkout and with a store of its own.
 
-This module simulates the rest (third-party actions, the order of jobs, artifacts) as the systems' documentation defines it. An
-unknown
-expression or action fails the test.
+This module simulates the rest (third-party actions, the order of jobs, artifacts) as the systems' documentation defines
+it. An unknown expression or action fails the test.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ class Ci:
     checkout: Path
     scratch: Path
     variables: Mapping[str, str]
-    """What the environment of every job has, beside the system's own variables."""
+    """Environment variables of every job, in addition to the system's own."""
     bare: frozenset[str] = frozenset()
     """The jobs that begin without the toolchains of this machine."""
     kept: dict[str, Path] = field(default_factory=dict)
-    """What actions/cache keeps, by key, the oldest first."""
+    """Entries of actions/cache by key, the oldest first."""
     _jobs: int = 0
     _programs: str = ""
-    """Where the first job put epbuild: the others take it from there, as that takes long."""
+    """Installation of epbuild by the first job. The other jobs reuse it, as an installation takes long."""
 
     def start(self, job: str) -> tuple[Path, dict[str, str]]:
         """Create a checkout and an environment for a job, with an own store and the toolchains of this machine or none."""
@@ -100,7 +99,7 @@ class Ci:
         folder, environment = self.start(name)
         known = {**known, "github": {**known["github"], "workspace": str(folder / "project")}}
         own = {variable: str(value(text, known)) for variable, text in job.get("env", {}).items()}
-        own.pop("EPBUILD_TOOLCHAIN_DIR", None)  # to install them takes long
+        own.pop("EPBUILD_TOOLCHAIN_DIR", None)  # installing them takes long
         environment |= {**own, "GITHUB_ACTIONS": "true", "RUNNER_TEMP": str(folder / "temp")}
         run = Ran("success", folder)
         steps: dict[str, Any] = {}

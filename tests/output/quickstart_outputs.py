@@ -48,7 +48,7 @@ class Output:
     recipe: RecipeFiles
     built: tuple[Made, ...]
     models: dict[str, tuple[ManifestModel, ...]]
-    """By the action that made them."""
+    """Models by the action that created them."""
     contents: tuple[FileEntry, ...]
 
 

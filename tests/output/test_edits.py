@@ -1,8 +1,7 @@
 """Every kind of edit of a recipe after two builds, compared with builds from scratch.
 
-Plans, answers and outputs must be the same. The edits come from the recipe's schema, and from the cases of `test_every_field`,
-which have a
-meaningful change for each field.
+Plans, answers and outputs must be the same. The edits come from the recipe's schema, and from the cases of
+`test_every_field`, which have a meaningful change for each field.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from tests.support.recipe_edits import Document, edits_of
 
 pytestmark = pytest.mark.slow
 
-SETTLED_SECONDS = 2.1  # a memo, as the memory of digests, trusts no stat of a file that is younger
+SETTLED_SECONDS = 2.1  # like the cache of digests, a memo does not trust the stat of a younger file
 EVERY = 8
-"""Of the cases of single fields, every so many are tried by day."""
+"""Interval of the single-field cases that run without `-m exhaustive`."""
 
 QNN = {"toolchain": "qnn", "ep": "QNNExecutionProvider"}
 
@@ -87,7 +86,7 @@ class Answers:
 
     code: int
     steps: list[Any]
-    """Steps of the plan, before and after the run: the keys of many are known after it."""
+    """Steps of the plan before and after the run. Many keys are known only after it."""
     keys: list[Any]
     files: Mapping[str, bytes]
 
@@ -100,7 +99,7 @@ class Incremental:
     root: Path
     monkeypatch: pytest.MonkeyPatch
     known: dict[str, Answers]
-    """What builds from nothing leave, by the text of their recipe."""
+    """Results of builds from scratch, by the text of their recipe."""
 
     def write(self, recipe: Document) -> None:
         (self.checkout.folder / "epbuild.yaml").write_text(json.dumps(recipe), encoding="utf-8")

@@ -1,8 +1,8 @@
 """Every field of a recipe, changed one at a time: incremental builds equal builds from scratch.
 
-The fields come from the recipe's schema, so that a new field fails here until it has a case. The fake EP writes a digest of its
-whole request and
-of all its readable files. Therefore a field that is missing in an action key shows in the outputs.
+The fields come from the recipe's schema, so that a new field fails here until it has a case. The fake EP writes a
+digest of its whole request and of all its readable files. Therefore a field that is missing in an action key shows in
+the outputs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.slow
 
 Document = dict[str, Any]
 Edits = Mapping[str, Any]
-"""New values by their places in a recipe, with dots between names and numbers; None removes one."""
+"""New values by their places in a recipe, with dots between names and numbers. None removes a value."""
 
 QNN = {"ep": "QNNExecutionProvider", "provider_options": {"backend_type": "htp", "soc_model": "SM8750"}}
 OPENVINO = "OpenVINOExecutionProvider"
@@ -49,7 +49,7 @@ ARCHIVES = {"folder": "", "zip": ".zip", "tar.zst": ".tar.zst", "oci": ""}
 LAYOUTS: tuple[str, ...] = ("directory", "ort-model-package")
 TOLD = {"provenance": True, "sbom": True}
 PLAIN = "plain"
-"""The folder of the outputs that say nothing of the recipe's files, and so change with what is built alone."""
+"""Folder of the outputs that do not describe the recipe's files, and so change only with the built files."""
 
 
 def base_recipe() -> Document:
@@ -58,7 +58,7 @@ def base_recipe() -> Document:
         "name": "fields",
         "description": "What it is for.",
         "vars": {"quality": 1},
-        # Nothing is installed here: with the last one, a target can change its EP alone.
+        # No package is installed here. The last package lets a target change only its EP.
         "toolchains": {"qnn": {"packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0", "onnxruntime-ep-openvino==1.8.1"]}},
         "models": {"left": "left.onnx", "right": {"path": "right.onnx"}},
         "targets": {"npu": {"toolchain": "qnn", **copy.deepcopy(QNN)}},
@@ -83,7 +83,7 @@ PACKAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number]["la
 IMAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "oci"]
 ZIPPED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "zip"]
 FEW = (0, 5, 10, 11)
-"""Numbers of a sample of the outputs: each layout, each archive format, and some with and some without provenance."""
+"""Indices of a sample of the outputs: each layout and archive format, with and without provenance."""
 SQUEEZED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "tar.zst"]
 
 
@@ -99,9 +99,9 @@ class Case:
     change: Edits
     given: Edits = field(default_factory=dict)
     counts: bool = True
-    """Whether outputs that say nothing of the recipe's files change with it."""
+    """True if outputs that do not describe the recipe's files change too."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Files of the user's that are changed as well."""
+    """Files of the user that change too."""
 
 
 EPS: Edits = {"targets.npu.ep": None, "targets.npu.provider_options": None, "targets.npu.eps": [copy.deepcopy(QNN)]}
@@ -126,7 +126,7 @@ TWO: Edits = {
     "outputs": [{"layout": "directory", "path": "dist/plain/${group}/${target}", "groups": ["pair", "other"], "targets": ["*"]}],
 }
 UNGROUPED: Edits = {
-    # A group that nobody wrote expects that the EP takes all nodes, unless the target ends with the CPU EP.
+    # An implicit group expects that the EP takes all nodes, unless the target ends with the CPU EP.
     "targets.npu": {"toolchain": "qnn", "eps": [copy.deepcopy(QNN), {"ep": "cpu"}]},
     "groups.default": "none",
     "groups.pair.models": ["left"],
@@ -408,7 +408,7 @@ CASES: dict[str, Case | str] = {
     "outputs[].sbom": Case(every("sbom", True)),
 }
 VERIFIED = {"models.*": "models.right", "groups.*": "groups.pair", "groups.*.models[]": "groups.pair.models.1"}
-"""Where numbers are said to be checked: by a field's place in the schema, and in the recipe."""
+"""Places of numeric checks in the recipe, by their places in the schema."""
 RANGES: Document = {"data": {"seed": 1, "ranges": {"input_ids": [0, 1]}}}
 CASES |= {
     f"{place}.verify{name}": Case(
@@ -481,7 +481,7 @@ class Checkout(Workshop):
         for path in folder.iterdir():
             path.unlink()
         self.write_files(FILES)
-        # The EPs are faked, so that this machine can compile for all of them: the catalog knows nothing of it.
+        # The EPs are fake, so that this machine can compile for all of them. The catalog does not know that.
         monkeypatch.setattr(sys, "platform", "any")
         monkeypatch.setattr(
             "epbuild.publish.registry.client.push",

@@ -268,7 +268,7 @@ def test_files_that_only_resemble_each_other_are_not_shared() -> None:
         replace(base("m", "right/base"), component="right"),
         base("n", "third/base", data=("data.bin",)),
     ]
-    # The models are equal, but each has its own weights beside it; and weights under another name are another file.
+    # The models are equal, but each has its own weights beside it. Weights under another name are another file.
     assert share_files(contents, variants) == (tuple(contents), tuple(variants))
 
 

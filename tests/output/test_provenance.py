@@ -109,7 +109,7 @@ def test_it_names_the_recipe_the_models_their_data_and_the_packages() -> None:
     assert found["recipe", "quickstart.yaml"]["digest"] == {"sha256": sha256(RECIPE)}
     for name in ("tiny-llm/prefill.onnx", "tiny-llm/decode.onnx", "classifier/classifier.onnx"):
         assert found["model", f"models/{name}"]["digest"] == {"sha256": sha256(MODELS / name)}
-    # Two graphs have one weights file, which is one thing that went in.
+    # Two graphs share one weights file, which is one input.
     assert found["external-data", "models/tiny-llm/weights.bin"]["digest"] == {"sha256": sha256(MODELS / "tiny-llm/weights.bin")}
     assert found["package", "onnxruntime-qnn"]["uri"] == "pkg:pypi/onnxruntime-qnn@2.7.0"
     assert found["library", LIBRARY]["digest"] == {"sha256": "62" * 32}

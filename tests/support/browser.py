@@ -1,8 +1,7 @@
 """Browser for tests of pages: the machine's Chromium or Edge, else Debian's packages of Chromium.
 
-The packages are unpacked without root into the user's cache, and nothing is written elsewhere. `python tests/support/browser.py`
-provides the
-browser and prints its path.
+The packages are unpacked without root into the user's cache, and nothing is written elsewhere. `python
+tests/support/browser.py` provides the browser and prints its path.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _PLACES = (
 )
 _MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
 _NEW = re.compile(r"^Inst (\S+) \(", re.MULTILINE)
-"""A package that `apt-get --simulate install` would install; one that it would upgrade has its version in brackets first."""
+"""A package that `apt-get --simulate install` would install. For an upgrade, the old version precedes in brackets."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """Server of a remote cache, as strict as bazel-remote, with configurable faults.
 
-It implements the Remote Execution API with Google's protobuf instead of epbuild's code. A record has to be an `ActionResult`
-whose files exist,
-and a blob has to match its digest. The server rewrites the worker of a record, answers 404 if a blob of a record is missing, and
-supports
-neither ranges nor ETags.
+It implements the Remote Execution API with Google's protobuf instead of epbuild's code. A record has to be an
+`ActionResult` whose files exist, and a blob has to match its digest. The server rewrites the worker of a record,
+answers 404 if a blob of a record is missing, and supports neither ranges nor ETags.
 """
 
 from __future__ import annotations
@@ -87,7 +85,7 @@ class CacheServer:
         self.latency = 0.0
         self.authorization: str | None = None
         self.released = threading.Event()
-        """Ends what hangs."""
+        """Event that ends hanging answers."""
         self._lock = threading.Lock()
 
     def count(self, method: str, space: str = "") -> int:
@@ -107,7 +105,7 @@ class CacheServer:
             return data
         try:
             result = MESSAGES["ActionResult"].FromString(data)
-        except DecodeError:  # which it would not have taken; a plain web server serves it
+        except DecodeError:  # which it would not have accepted; a plain web server serves it
             return data
         return data if self._has_all(result) else None
 
@@ -168,7 +166,7 @@ def serving_cache() -> Iterator[CacheServer]:
                 self._send(401, b"who are you?")
             elif self.command == "PUT":
                 data = self.rfile.read(int(self.headers["Content-Length"]))
-                if len(data) == int(self.headers["Content-Length"]):  # else the client has gone away
+                if len(data) == int(self.headers["Content-Length"]):  # else the client has closed the connection
                     self._send(server.put(space, name, data), b"")
             else:
                 kept = server.get(space, name)
@@ -224,7 +222,7 @@ def serving_cache() -> Iterator[CacheServer]:
         request_queue_size = 128
 
         def handle_error(self, request: object, client_address: object) -> None:
-            pass  # a client that went away
+            pass  # a client that closed the connection
 
     httpd = Server(("127.0.0.1", 0), Handler)
     server = CacheServer(httpd.server_address[1])

@@ -24,9 +24,9 @@ RECOMMENDED = {
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "60s",
     "DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": "[]",
 }
-"""What docs/guides/cluster.md recommends for schedulers."""
+"""Scheduler settings that docs/guides/cluster.md recommends."""
 PATIENCE = 90
-"""Seconds after which a wait that should have ended fails its test."""
+"""Seconds after which a wait fails its test."""
 
 
 class GuardedProcess:
@@ -35,7 +35,7 @@ class GuardedProcess:
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         with log.open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
-        # Its input ends with the test run, however that ends; in a session of its own it outlives a Ctrl-C.
+        # Its input closes when the test run ends for any reason. Its own session lets it survive a Ctrl-C.
         guard = ["/bin/sh", "-c", 'read -r _; kill -9 "-$0"', str(self.process.pid)]
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
 
@@ -44,7 +44,7 @@ class GuardedProcess:
         self._guard.kill()  # before another process can have the group's number
         self._guard.communicate()
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # although it may have ended: its children may not
+            os.killpg(self.process.pid, signal.SIGKILL)  # even if it has ended, as its children may still run
         self.process.wait()
 
 
@@ -76,7 +76,7 @@ class Cluster:
     settings: dict[str, str] = field(default_factory=lambda: dict(RECOMMENDED))
     """Environment variables of the scheduler."""
     place: str = ""
-    """The address of the remote cache; empty: its directory."""
+    """The address of the remote cache. If empty, its directory is used."""
     scheduler: GuardedProcess | None = None
     port: int = 0
     workers: list[Worker] = field(default_factory=list)

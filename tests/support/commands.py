@@ -46,7 +46,7 @@ outputs:
 
 
 CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"}
-"""What changes how epbuild tells things, and may be set where these tests run."""
+"""Variables that change epbuild's output and may be set where these tests run."""
 
 
 def environment(folder: Path, **changes: str) -> dict[str, str]:

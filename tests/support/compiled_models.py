@@ -22,7 +22,7 @@ SHARED = BINARY + b"\0".join(graph.encode() for graph in GRAPHS.values()) + byte
 SIGNATURE = {
     kind: [{"name": name, "type": "float32", "shape": [4, None, "n"]}] for kind, name in (("inputs", "x"), ("outputs", "y"))
 }
-"""What `save` gives a model as inputs and outputs."""
+"""Inputs and outputs of the models that `save` writes."""
 
 
 def context_node(reference: str | None = "llm.bin", **attributes: Any) -> Any:

@@ -37,7 +37,7 @@ _VARIES = (
     (re.compile(r"https://cache\.example/epbuild|/\S*/shared-cache"), "CACHE"),
     (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{8,64}\b"), "DIGEST"),
 )
-"""What differs from machine to machine, day to day, or with each release: times, what an index has, digests of what names a release."""
+"""Text that varies by machine, day or release: times, versions in an index, digests that depend on the release."""
 _DROPPED = re.compile(r"^(?:ready +\d|locked +\d)")
 
 
@@ -148,7 +148,7 @@ def _comparable(lines: Sequence[str]) -> list[str]:
     found = []
     in_times = False
     for one in lines:
-        # How long each step took, and which are in that list, is another matter each time.
+        # The durations of steps and the steps in that list vary.
         in_times = bool(one.strip()) and (in_times or one.startswith("Time: "))
         if in_times or _DROPPED.match(one):
             continue

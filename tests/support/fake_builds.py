@@ -71,7 +71,7 @@ outputs:
 """
 
 LET_THE_CPU = "    expect: {fallback_nodes: any}\n"
-"""What lets the classifier leave its Relu outside the EP."""
+"""Setting that allows the classifier's Relu to fall back to the CPU."""
 
 SHARE = "share:decoder/npu"
 CLASSIFIER = "compile:classifier/plain/classifier"
@@ -103,7 +103,7 @@ def source_model(weight: float, common: float = 0.5) -> bytes:
     """Return a model with its own `weight`, and with a second weight that all models have in `common`."""
     values = {
         name: [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])] for name in ("x", "y")
-    }  # the shape plays no part
+    }  # the shape does not matter
     weights = {"w": weight, "common": common}
     tensors = [helper.make_tensor(name, TensorProto.FLOAT, [4], [value] * 4) for name, value in weights.items()]
     nodes = [helper.make_node("Add", ["x", "w"], ["z"]), helper.make_node("Add", ["z", "common"], ["y"])]
@@ -173,7 +173,7 @@ class Workshop:
             (folder / f"{name}.onnx").write_bytes(source_model(float(number)))
         monkeypatch.setenv("EPBUILD_CACHE_DIR", str(cache))
         self.run_worker: Callable[..., Ending] = self.worker
-        """What its environments run workers with."""
+        """Function that runs workers in its environments."""
 
     def serve_commands(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the command line build here with these toolchains."""

@@ -28,12 +28,12 @@ class FakeFetcher:
 
     folder: Path
     files: dict[str, bytes]
-    """By their names, the graph first."""
+    """Files by name, the graph first."""
     asked: list[tuple[str, Pins]] = field(default_factory=list)
-    """The addresses that were asked for, each with what pins its model."""
+    """The requested addresses, each with the pin of its model."""
     out_of_reach: bool = False
     between: Callable[[], None] = lambda: None
-    """Called while pieces arrive."""
+    """Callback for arriving pieces."""
 
     @property
     def graph(self) -> Path:

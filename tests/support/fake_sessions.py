@@ -70,7 +70,7 @@ class InferenceSession:
         do(self.document.get("open"))
 
     def get_outputs(self) -> list[Any]:
-        return [SimpleNamespace(name="file")]  # a name that numpy.savez would take for its own argument
+        return [SimpleNamespace(name="file")]  # a name that numpy.savez would treat as its own argument
 
     def run(self, names: list[str], feeds: dict[str, Any]) -> list[Any]:
         do(self.document.get("run"))

@@ -26,9 +26,9 @@ class File:
     last_modified: str | None = None
     knows_ranges: bool = True
     cut_after: list[int] = field(default_factory=list)
-    """For each request, after how many bytes of the answer the line is cut."""
+    """For each request, the number of bytes of the answer after which the connection is cut."""
     answers: list[int] = field(default_factory=list)
-    """For each request, a status to answer instead."""
+    """For each request, a status that replaces the answer."""
     redirect: str | None = None
     before_body: Callable[[], None] | None = None
 
@@ -110,7 +110,7 @@ def serving() -> Iterator[FileServer]:
             if file.before_body is not None:
                 file.before_body()
             stop = min(start + file.cut_after.pop(0), end) if file.cut_after else end
-            with suppress(OSError):  # a client that has heard enough
+            with suppress(OSError):  # a client that closed the connection early
                 self.wfile.write(file.body[start:stop])
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the library gives it

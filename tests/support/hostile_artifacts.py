@@ -2,9 +2,9 @@
 
     python hostile_artifacts.py CORPUS WORK INPUTS SEED
 
-CORPUS has one sound artifact in each folder. The last line on standard output is JSON: the number of inputs, the number of each
-outcome, the
-inputs that ended in anything but an error of epbuild, the files opened outside the artifact, and the peak of memory.
+CORPUS has one sound artifact in each folder. The last line on standard output is JSON: the number of inputs, the number
+of each outcome, the inputs that ended in anything but an error of epbuild, the files opened outside the artifact, and
+the peak of memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from epbuild.verify.static import check_artifact
 
 MOST_MEMORY = 500_000_000
 SECRET = "secret.bin"
-"""A file beside the artifact that nothing may open."""
+"""A file beside the artifact that must not be opened."""
 NUMBERS = (b"\xff" * 9 + b"\x01", b"\xff\xff\xff\xff\x07", b"\x80" * 10, b"\x00", b"\x7f", b"\xff" * 12)
 REFERENCES = (
     f"../{SECRET}", f"x/../../{SECRET}", f"/{SECRET}", "C:\\x", "..\\x", "", ".", "/", "a/", "linked", "loop", "x" * 300, "x" * 70_000,
@@ -197,7 +197,7 @@ def main(corpus: Path, work: Path, inputs: int, seed: int) -> None:
         entry(ep)
     outcomes: Counter[str] = Counter()
     crashes: list[str] = []
-    for case in cases:  # so is every module
+    for case in cases:  # every module is read in advance too
         if (inspect(case.folder), verify(case.folder)) != ("inspected", "passed"):
             crashes.append(f"{case.folder.name} does not pass as it is")
     for number in range(inputs):
@@ -213,7 +213,7 @@ def main(corpus: Path, work: Path, inputs: int, seed: int) -> None:
                 crashes.append(f"input {number}: {traceback.format_exc()}")
         watch.inside = None
         case.put_right(spoilt)
-    # Not Linux's getrusage, which begins with what the process had that started this one.
+    # Not Linux's getrusage, which begins with the peak of the parent process.
     status = Path("/proc/self/status")
     peak = (
         int(status.read_text().partition("VmHWM:")[2].split()[0])

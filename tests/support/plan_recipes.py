@@ -93,9 +93,8 @@ def write_model(
 ) -> None:
     """Write a model.
 
-    Its `weights` have the given dims, and its `external` weights the given locations. `shape` is the shape of `x` and `y`, and
-    `denotation` that
-    of their first dimension.
+    Its `weights` have the given dims, and its `external` weights the given locations. `shape` is the shape of `x` and
+    `y`, and `denotation` that of their first dimension.
     """
     tensors = [
         helper.make_tensor(name, TensorProto.FLOAT, dims, [value] * _count(dims)) for name, dims in (weights or {}).items()

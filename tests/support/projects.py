@@ -74,7 +74,7 @@ class Project:
     cache: Path
     environment: dict[str, str] = field(default_factory=dict)
     cold: bool = False
-    """Whether each command is a start of Python, and not a fork of a process that has its imports done."""
+    """True if each command starts a new Python instead of a fork with finished imports."""
 
     @property
     def recipe(self) -> Path:
@@ -127,9 +127,8 @@ def emitted(events: list[dict[str, Any]]) -> set[str]:
 def toolchain_python(name: str) -> Path:
     """Return the interpreter of a provisioned toolchain that holds the package `name`.
 
-    The quickstart's toolchain comes first, then the one with the fewest other packages. Toolchains without a fixed version of
-    ONNX Runtime are
-    skipped, as edits of a recipe may create one with the newest version.
+    The quickstart's toolchain comes first, then the one with the fewest other packages. Toolchains without a fixed
+    version of ONNX Runtime are skipped, as edits of a recipe may create one with the newest version.
     """
     lists = {marker: json.loads(marker.read_text(encoding="utf-8")) for marker in find_toolchain_directory().glob("*/complete")}
     holding = [

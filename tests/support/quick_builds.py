@@ -21,10 +21,10 @@ from tests.support import warm_start
 from tests.support.projects import Project
 
 QUALITIES = ("1", "2", "3")
-"""Values of `vars.quality`; each gives every output other bytes."""
+"""Values of `vars.quality`. Each changes the bytes of every output."""
 GROUPS = ("left", "right")
 PATIENCE = 60
-"""Seconds after which a wait that should have ended fails its test."""
+"""Seconds after which a wait fails its test."""
 ORPHANS_END_WITHIN = 3
 """Seconds that a worker may outlive the epbuild that started it."""
 
@@ -53,7 +53,7 @@ outputs:
 COMPILES = {"compile:left/npu/left", "compile:right/npu/right"}
 
 Process = subprocess.Popen[str] | warm_start.Fork
-"""A build that runs."""
+"""A running build."""
 Contents = Mapping[str, bytes]
 """The files of an output directory, by their names in it."""
 
@@ -100,11 +100,11 @@ def workers(project: Project) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             inside = str((process / "cwd").readlink()).startswith(staging)
-            # Between fork and exec, a child is still a copy of the build, with all that the build holds.
+            # Between fork and exec, a child is still a copy of the build with its open files.
             command = (process / "cmdline").read_bytes() if inside else b""
             if inside and b"\0epbuild\0" not in command and b"warm_start.py" not in command:
                 found.append(int(process.name))
-        except OSError:  # it has ended, or is somebody else's; a zombie has no directory
+        except OSError:  # it has ended, or belongs to another user; a zombie has no directory
             continue
     return found
 
@@ -125,7 +125,7 @@ def look(folder: Path) -> dict[str, bytes] | None:
             try:
                 with open(os.open(name, os.O_RDONLY, dir_fd=opened), "rb") as file:  # noqa: PTH123 - relative to the open folder
                     found[name] = file.read()
-            except FileNotFoundError:  # the folder is an old one by now, and being removed
+            except FileNotFoundError:  # the folder has been replaced and is being removed
                 continue
         return found
     finally:

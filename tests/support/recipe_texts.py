@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from epbuild.core.errors import Position, Problem
 
 MARK = "‸"
-"""Stands in a test's text before the character that a problem must point at."""
+"""Mark before the character that a problem must point at."""
 
 
 def changed(text: str, *changes: tuple[str, str]) -> str:

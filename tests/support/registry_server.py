@@ -45,9 +45,9 @@ class Trouble:
     method: str
     path: str
     answer: Answer | None = None
-    """None: it hangs up without a word."""
+    """Answer of the server. If None, it closes the connection without an answer."""
     reads: int | None = None
-    """How many bytes of the body it reads before; None: all."""
+    """Number of body bytes to read before. If None, all are read."""
     times: int = 1
 
 
@@ -80,9 +80,9 @@ class Registry(Server):
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[str, bytes] = {}
         self.location: Callable[[str], str] = lambda path: path
-        """Makes the Location header of an upload out of its path."""
+        """Function from the path of an upload to its Location header."""
         self.allowed: set[str | None] | None = None
-        """The Authorization headers that may do anything; None: nobody is asked."""
+        """Authorization headers with full access. If None, no authorization is required."""
         self.challenge = ""
 
     def answer(self, request: Request, data: bytes) -> Answer:
@@ -127,11 +127,11 @@ class TokenServer(Server):
     def __init__(self, port: int, scheme: str) -> None:
         super().__init__(port, scheme)
         self.user: str | None = None
-        """The Authorization header that a token is handed out for; None: any."""
+        """Authorization header that receives a token. If None, any does."""
         self.tokens: list[Mapping[str, object]] = []
-        """What is answered, one after the other."""
+        """Answers, one for each request."""
         self.forms: list[bytes] = []
-        """What was sent."""
+        """Forms received from clients."""
 
     @property
     def challenge(self) -> str:
@@ -216,7 +216,7 @@ def serving(kind: type[_S], tls: ssl.SSLContext | None = None) -> Iterator[_S]:
 
     class Listener(ThreadingHTTPServer):
         def handle_error(self, request: object, client_address: object) -> None:
-            pass  # a client that has heard enough
+            pass  # a client that closed the connection early
 
     listener = Listener(("127.0.0.1", 0), Handler)
     if tls is not None:

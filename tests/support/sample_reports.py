@@ -10,7 +10,7 @@ from typing import Any
 Document = dict[str, Any]
 
 HOSTILE = "</script><script>window.harmed=1</script><!--<script>--><img src=x onerror='window.harmed=1'>&quot;`${window.harmed=1}`\u2028"
-"""A name that runs a script in a page that takes any part of it for markup."""
+"""A name that runs a script in a page that interprets any part of it as markup."""
 SOCS = ("SM8650", "SM8750", "SC8380XP", "SM8550", "QCS6490")
 _CPU_REASON = "Operators of type `MatMulInteger` are not supported by QNN EP"
 _CRASH = "Unable to compile any nodes. Check that the session EPs support compilation and can execute at least one subgraph in the model"

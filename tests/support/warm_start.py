@@ -1,10 +1,9 @@
 """Command lines in forks of one process that has imported epbuild.
 
-The start of Python and the imports take two thirds of a short command, and hundreds of tests run one. Otherwise a fork is the
-same as
-`python -m epbuild`: it has its own arguments, environment, folder, streams, signals and exit code. A new Python is started where
-forks are
-not supported, where the environment would change how Python starts, and with `--cold-starts`.
+The start of Python and the imports take two thirds of a short command, and hundreds of tests run one. Otherwise a fork
+is the same as `python -m epbuild`: it has its own arguments, environment, folder, streams, signals and exit code. A new
+Python is started where forks are not supported, where the environment would change how Python starts, and with
+`--cold-starts`.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ class Fork:
             if not select.select([self._answers], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             self.returncode = self._answer()
-            self._answers.close()  # until then, its number is nobody else's
+            self._answers.close()  # until then, no other process gets its number
         return self.returncode
 
     def poll(self) -> int | None:
@@ -206,7 +205,7 @@ def _connection() -> socket.socket:
                 [sys.executable, __file__, str(theirs.fileno())],
                 env=_own_environment(),
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,  # which no fork can seek in, whatever its output is
+                stdout=subprocess.PIPE,  # in which no fork can seek, whatever its output is
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
             )
