@@ -36,7 +36,7 @@ _REASON = re.compile(
     rb"Operator type: (?P<operator>\S+) Node name: (?P<node>.*?) Node index: \d+\s*\n\s*REASON : (?P<reason>[^\n]*)"
 )
 _WORST = 1_000_000
-"""More nodes than any model leaves outside: what a failed compile counts as."""
+"""Number of fallback nodes of a failed compile: more than any model has."""
 
 
 @dataclass(frozen=True)

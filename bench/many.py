@@ -18,11 +18,11 @@ from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
 
 MEMBERS = 8
-"""Models in each group, which share their weights: with sharing them out and laying them out, that makes ten steps of a group."""
+"""Models in each group, which share their weights. With the share step and the emission, a group has ten steps."""
 _MANY_STEPS = 20_000
 _MANY_MEMBERS, _MANY_TARGETS = 98, 10
-"""Models in each group, and targets that it is compiled for, where there are so many steps: a process for each ten of them would take half
-an hour, and a recipe that names a model for each of them would have more bytes than recipes may have."""
+"""Models and targets of each group in the largest project. A process for each ten steps would take half an hour, and a model of its
+own in the recipe for each would exceed the size limit of recipes."""
 
 _MORE_STEPS = 2
 _SOURCES_OF_A_STEP = 2

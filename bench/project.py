@@ -11,7 +11,7 @@ from workshop import CHECKOUT, SCRIPTS, Workshop
 PACKAGES = ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0")
 SOC = "SM8750"
 SIDE = 2048
-"""A layer's weights have 2048 x 2048 x 4 bytes: 16 MiB."""
+"""Side of a layer's weights, which have 2048 x 2048 x 4 bytes: 16 MiB."""
 
 _RECIPE = """\
 epbuild: 1

@@ -25,7 +25,7 @@ class Series:
 
     @property
     def median(self) -> float:
-        """The middle sample."""
+        """Median of the samples."""
         return statistics.median(self.samples)
 
     @property

@@ -21,11 +21,11 @@ SCRIPTS = Path(__file__).parent / "scripts"
 _QUOTED_LINES = 10
 
 SETTLED_SECONDS = 2.5
-"""How long to leave files alone before epbuild is measured: it does not trust the times of a file that is younger than two seconds, and
-reads it again."""
+"""Pause in seconds between changes of files and a measurement. epbuild does not trust the times of a file that is younger than two
+seconds, and reads the file again."""
 
 Said = Callable[[str], bool]
-"""Whether what a command printed means that it did what it was measured for."""
+"""Check that the output of a command shows the measured work."""
 
 
 class Unable(Exception):

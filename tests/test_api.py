@@ -1,4 +1,4 @@
-"""`epbuild.api` as a program uses it: typed, silent, from any thread, cancelled when it likes."""
+"""`epbuild.api` for programs: typed, silent, usable from any thread, and cancelable."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_from_another_thread_it_does_the_same_and_leaves_the_process_alone(works
 
 
 class _Node:
-    """An object that refers to itself: only the garbage collector frees it."""
+    """Object that refers to itself, which only the garbage collector frees."""
 
     def __init__(self) -> None:
         self.itself = self

@@ -1,4 +1,4 @@
-"""The hook for other repositories' commits: pre-commit installs this one, and a recipe with a mistake is not committed."""
+"""pre-commit hook for other repositories: pre-commit installs epbuild, and refuses to commit an invalid recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `pip install epbuild` brings: a wheel and a source archive, built twice, looked into, installed where nothing else is."""
+"""Distributions of epbuild: a wheel and a source archive, built twice, inspected, and installed in isolation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IMAGES = "https://raw.githubusercontent.com/epbuild/epbuild/main/"
 
 
 def done(command: list[str], folder: Path, **environment: str) -> str:
-    """What a command prints, which has to succeed."""
+    """Run a command, and return its output. Fail if the command fails."""
     run = subprocess.run(
         command,
         cwd=folder,
@@ -66,7 +66,7 @@ def metadata(built: Built) -> Metadata:
 
 
 def in_repository() -> set[str]:
-    """Every file of the checkout that is not ignored."""
+    """Return every file of the checkout that is not ignored."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout")
     listed = done(["git", "ls-files", "--cached", "--others", "--exclude-standard"], ROOT).splitlines()
@@ -120,7 +120,7 @@ def test_every_link_of_the_index_leads_somewhere(metadata: Metadata) -> None:
 
 @pytest.mark.parametrize("kind", ["wheel", "source"])
 def test_installed_alone_it_writes_a_recipe_and_plans_it(built: Built, tmp_path: Path, kind: str) -> None:
-    """In an environment with its own dependencies only, from a folder that has nothing to do with the checkout."""
+    """Run in an environment that has only epbuild's own dependencies, and in a folder outside the checkout."""
     environment, folder = tmp_path / "environment", tmp_path / "elsewhere"
     (folder / "models").mkdir(parents=True)
     shutil.copy(ROOT / "recipes/models/classifier/classifier.onnx", folder / "models")

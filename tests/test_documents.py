@@ -1,4 +1,4 @@
-"""What the documents say is so: a reader can copy from them, and look every code up."""
+"""Documentation: readers can copy its commands, and look up every code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the house that a linter does not know: `docs/internals/architecture.md` says why each is there."""
+"""House rules that no linter checks. `docs/internals/architecture.md` has the reason for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGE = ROOT / "epbuild"
 
 @cache
 def modules() -> Mapping[str, ast.Module]:
-    """Every module of epbuild by its dotted name."""
+    """Return every module of epbuild by its dotted name."""
     return {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
             path.read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ def room(name: str) -> str:
 
 
 def test_a_name_is_imported_from_the_module_that_has_it() -> None:
-    """No room has a face: one way to import a thing, and nothing is loaded that was not asked for. Applications import the runtime."""
+    """Forbid re-exports: each name has one import path, and nothing is loaded unasked. Applications import the runtime."""
     faces = [
         name
         for name in modules()
@@ -57,7 +57,7 @@ def test_no_imports_form_a_cycle() -> None:
 
 
 def test_a_module_says_what_it_is_in_one_line() -> None:
-    """A noun phrase of at most 80 characters; what else there is to know comes below it."""
+    """Require a first line of at most 80 characters. Details go below it."""
     first = {name: (ast.get_docstring(tree) or "").split("\n")[0] for name, tree in modules().items()}
     assert {name: line for name, line in first.items() if not 0 < len(line) <= 80} == {}
 
@@ -68,11 +68,11 @@ PATCHED = {
     "toolchain/test_process.py": 1,  # `_GRACE_SECONDS`: five seconds, each time that this is run
     "output/test_every_field.py": 1,  # `registry`: the address of a registry is part of what is compared
 }
-"""How often tests change names of epbuild under it, by file. This list only gets shorter: fakes are passed in."""
+"""Number of patches of epbuild's names by file. This list may only get shorter: fakes are passed in."""
 
 
 def test_fakes_are_passed_in() -> None:
-    """What the standard library has may be patched; of epbuild, `tests/support/moments.py` shows what happens, and changes nothing."""
+    """Allow patches of the standard library only. For epbuild, `tests/support/moments.py` observes without changes."""
     found = Counter[str]()
     for path in (ROOT / "tests").rglob("*.py"):
         text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A release is what its tag, its version and its changelog all name."""
+"""Releases: tag, version and changelog agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checked-in sample models are what their script writes, and what the recipes say they are."""
+"""Checked-in sample models: the output of their script, with the properties that the recipes state."""
 
 from __future__ import annotations
 

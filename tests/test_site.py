@@ -1,4 +1,4 @@
-"""The documentation site: all documents, the same as on the forge, complete without another site."""
+"""Documentation site: all documents with the same text as on GitHub, and no dependency on another site."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tools.site import document
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
 COUNTED = {"h1", "h2", "h3", "h4", "li", "ol", "pre", "table", "td", "th", "ul"}
-"""Elements that the two dialects of Markdown disagree about where a document is not written for both."""
+"""Elements that differ between the two dialects of Markdown unless a document is written for both."""
 
 
 class Settings(yaml.SafeLoader):
-    """mkdocs.yml names functions of Python, which do not matter here."""
+    """Loader of mkdocs.yml that ignores the names of Python functions."""
 
 
 Settings.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
@@ -72,7 +72,7 @@ def test_a_link_leads_to_the_site_or_to_the_forge(folder: str, text: str, expect
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built strictly: with a link or an anchor that leads nowhere it fails. There is no network."""
+    """Build the site in strict mode, which fails for broken links and anchors. There is no network."""
     folder = tmp_path_factory.mktemp("site")
     nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
     done = subprocess.run(
@@ -90,7 +90,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Page(HTMLParser):
-    """What a page is made of: the elements inside its article, or all of a page that has none, and what it loads."""
+    """Content of a page: the elements inside its article, or the whole page without one, and the loaded files."""
 
     def __init__(self, html: str, within: str | None) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Page(HTMLParser):
 
 
 def pages(site: Path) -> dict[str, Page]:
-    """Every page of the site by the document that it was made of."""
+    """Return every page of the site by its source document."""
     found = {}
     for name in DOCUMENTS:
         stem = name.removesuffix(".md")
@@ -150,7 +150,7 @@ def test_the_site_has_each_schema_under_its_own_name(site: Path, name: str) -> N
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    """The site, served."""
+    """Serve the site, and yield its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
     Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
@@ -160,7 +160,7 @@ def address(site: Path) -> Iterator[str]:
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the standard library has it
-        """Nothing: the browser has what went wrong."""
+        """Log nothing. The browser reports failures."""
 
 
 @pytest.mark.gate

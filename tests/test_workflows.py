@@ -1,4 +1,4 @@
-"""The workflows of the forge: each runs what a contributor runs, and nothing that is not there."""
+"""Workflows: each runs the same commands as contributors do, and refers to nothing that is missing."""
 
 from __future__ import annotations
 

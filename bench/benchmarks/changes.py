@@ -19,7 +19,7 @@ from workshop import SETTLED_SECONDS, Workshop
 
 _ROUNDS = {10_000: 3, 100_000: 1}
 _AT = 10_000
-"""The limits are for so many steps."""
+"""Number of steps that the limits apply to."""
 LIMITS = {
     "nothing to do": None,
     "the run right after a build": 0.25,
@@ -31,7 +31,7 @@ LIMITS = {
     "run --check --json": 0.5,
     "fresh checkout, warm store": 5.0,
 }
-"""Seconds; to have nothing to do is to take no longer than ninja."""
+"""Limits in seconds. With nothing to do, ninja's time is the limit."""
 
 
 class _Edits:

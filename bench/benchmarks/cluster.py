@@ -16,21 +16,21 @@ from epbuild.engine.scheduler import Cost, Runnable, Scheduler
 from epbuild.session.remote_build import MAX_IDLE
 
 SHARE = 1.03
-"""Of the least time that is possible, which a build takes at most."""
+"""Limit of a build's makespan, as a multiple of the lower bound."""
 OVERHEAD = 0.040
-"""The seconds that an action may take longer than here where another machine executes it."""
+"""Limit of the overhead of an action on another machine, in seconds."""
 
 _SHORT_ACTIONS = 200
 _SHORT_SECONDS = 0.05
 
 _ACTIONS = 10_000
 _MACHINES = {"linux-x86_64 QNN": 10, "windows-x86_64 OpenVINO": 6, "linux-x86_64 TensorRT": 3, "windows-arm64 QNN": 1}
-"""How many there are of each kind; the last is what all the others wait for."""
+"""Number of machines of each kind. All other machines wait for the last kind."""
 _SHARES = (0.55, 0.28, 0.13, 0.04)
 _MEDIAN_SECONDS = 120.0
 _HIT_SECONDS = 0.05
 _GUESS = 0.3
-"""How far off the expected time of an action is, as the standard deviation of its logarithm."""
+"""Error of the expected time of an action, as the standard deviation of its logarithm."""
 
 
 @dataclass(frozen=True)

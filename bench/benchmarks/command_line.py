@@ -13,7 +13,7 @@ from workshop import SCRIPTS, Workshop
 OURS = "typer==0.28.0"
 _OTHERS = {"click==8.5.1": "click", "typer==0.26.0": "typer", "typer==0.29.0": "typer"}
 MOST_OVER_CLICK = 0.05
-"""Seconds."""
+"""Limit of typer's time beyond click's, in seconds."""
 
 
 def measure(workshop: Workshop, rounds: int) -> Result:

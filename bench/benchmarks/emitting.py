@@ -16,7 +16,7 @@ from rounds import Contender, interleave
 from workshop import SCRIPTS, Unable, Workshop
 
 SPEED = 0.85
-"""Of the program that does the same without looking at what it copies."""
+"""Minimum speed, as a share of the program that copies without verification."""
 
 LIMIT_MB = 200.0
 

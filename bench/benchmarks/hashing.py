@@ -16,7 +16,7 @@ from rounds import Contender, interleave
 from workshop import SCRIPTS, Workshop
 
 TIMES_FASTER = {1: 3, 4: 6}
-"""Than sha256sum, by the number of files: on several files all cores work."""
+"""Minimum speed, as a multiple of sha256sum's, by the number of files. Several files use all cores."""
 
 _TOTAL = 4 * GIB
 

@@ -19,11 +19,11 @@ from workshop import SCRIPTS, Workshop
 from epbuild.core.digest import hash_bytes
 
 COUNTS = (248, 1_000, 4_000)
-"""All of them can be divided by the size of a group."""
+"""Numbers of models, all divisible by the size of a group."""
 _ROUNDS = 2
-"""At most: a round takes minutes."""
+"""Maximum number of rounds. A round takes minutes."""
 GROWTH = 4.8
-"""How many times as long 4,000 models may take as 1,000, beside the start of the program: 4, and a fifth for what the machine does."""
+"""Limit of the time of 4,000 models as a multiple of that of 1,000, without the start: 4, and a fifth for noise."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ TIMES_NINJA = 2.5
 LIMIT = 0.030
 _LIMITED_BY_TIME = 1000
 _FASTER = frozenset({"ninja", "make"})
-"""Written in C, and allowed to be faster; epbuild has to be faster than all others."""
+"""Tools written in C or C++, which may be faster. epbuild has to be faster than all others."""
 
 
 def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:

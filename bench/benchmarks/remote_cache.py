@@ -23,9 +23,9 @@ from epbuild.remote.envelope import seal
 from epbuild.remote.keys import SigningKey
 
 SECONDS = 8.0
-"""What 10,000 look-ups may take where each request takes 20 ms."""
+"""Limit for 10,000 look-ups of 20 ms each, in seconds."""
 SHARE = 0.8
-"""Of the speed of curl and sha256sum, with which a blob comes at least."""
+"""Minimum speed of a download, as a share of the speed of curl and sha256sum."""
 MEGABYTES = 200.0
 
 _KEYS = 10_000

@@ -18,9 +18,9 @@ _MODULES = {
 
 _RELEASES = {"onnxruntime": "1.31.1", "onnxruntime_qnn": "2.7.0"}
 PACKAGES = tuple(f"{module.replace('_', '-')}=={version}" for module, version in _RELEASES.items())
-"""What a recipe asks for where the stand-in is installed from `make_wheels`: releases that a recipe may ask for."""
+"""Requirements of a recipe whose stand-in comes from `make_wheels`. The catalog supports these releases."""
 SECONDS = "STANDIN_SECONDS"
-"""The environment variable with the time that the stand-in takes for a model; none without it."""
+"""Environment variable with the seconds that the stand-in takes for a model. The default is 0."""
 
 
 def make_wheels(folder: Path) -> Path:

@@ -21,7 +21,7 @@ REASONS = {
     "worker/compile.py": f"the worker runs in the toolchain's interpreter, which has no catalog: {CPU} alone",
     "worker/preparations/step.py": f"as the worker: {CPU} alone",
 }
-"""The modules that have such a name, and why."""
+"""Modules that name an EP, with the reason."""
 
 
 def words(tree: ast.Module) -> Iterator[str]:

@@ -35,14 +35,14 @@ from epbuild.publish.emit import OutputWriter
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads descriptors in /proc")
 
 CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "ctypes.dlopen"}
-"""What changes names; the last comes before two folders are exchanged."""
+"""Audit events of changes of names. The last one precedes the exchange of two folders."""
 EMIT = "emit:decoder/npu/directory"
 OLD = {"model.onnx": b"old model", "deep/model.bin": b"old binary", "same.json": b"the same", "gone.json": b"gone"}
 NEW = {"model.onnx": b"new model", "deep/model.bin": b"new binary", "same.json": b"the same", "more/new.bin": b"new"}
 MINE = {"notes.txt": b"mine", "deep/own.txt": b"mine too"}
 
 Names = Mapping[int, list[tuple[str, int, bool]]]
-"""By the inode of each folder its entries: their names, their inodes, and whether they are folders."""
+"""Entries of each folder by its inode: name, inode, and whether the entry is a folder."""
 
 
 @dataclass

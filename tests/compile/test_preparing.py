@@ -43,7 +43,7 @@ models:
     prepare: [{run: [python, fold.py, "${in}", "${out}"], files: [fold.py], toolchain: tools, timeout: 60}]
 """
 FOLD, ADD, FOLD_CLASSIFIER = "prepare:prefill/1-run", "prepare:prefill/2-run", "prepare:classifier/1-run"
-"""The ids of the steps."""
+"""Step ids."""
 
 
 class Preparer(Workshop):
@@ -59,7 +59,7 @@ class Preparer(Workshop):
             self.write(name, f"# {name}\n")
         self.prepared: list[str] = []
         self.seen: list[list[str]] = []
-        """What each preparation could see, as paths in its folder."""
+        """Files that each preparation could see, as paths in its folder."""
         self.leave: Leaves = leave_a_model
 
     def write(self, name: str, text: str) -> None:

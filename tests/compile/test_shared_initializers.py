@@ -27,7 +27,7 @@ OPENVINO = (
     ("  plain: {toolchain: qnn, ep: QNNExecutionProvider}\n", "  plain: {toolchain: openvino, ep: OpenVINOExecutionProvider}\n"),
 )
 SIZE = 4096
-"""The bytes of each of the models' two weights; one of them both models have."""
+"""Size in bytes of each of the models' two weights. Both models have one of them."""
 
 
 def write_source(path: Path, own: int, *, external: bool = False) -> None:

@@ -23,9 +23,9 @@ from tests.support.moments import at_each_call
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows lets few users make links")
 
 PATIENCE = 10
-"""Seconds after which a wait that should have ended fails its test instead of hanging it."""
+"""Timeout of a wait in seconds. It fails the test."""
 LONG_ENOUGH = 0.3
-"""Seconds in which a worker that may start has started."""
+"""Seconds within which a worker starts if it is allowed to."""
 
 MORE = "".join(
     f"  more{number}: {{toolchain: qnn, ep: QNNExecutionProvider, environment: {{N: {number}}}}}\n" for number in range(6)

@@ -36,7 +36,7 @@ class FakeKernel:
         self.opened: list[tuple[str, int]] = []
         self.console = 0x3
         self.real: set[int] = set()
-        """The processes that there are; their handles are their numbers."""
+        """Existing processes. Their handles are their numbers."""
         self._next = 100
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "epbuild"
 NAMES = {"Git", "Hugging", "Linux", "Python", "Windows"}
-"""What has a capital in the middle, too, such as EPContext, is a name anyway."""
+"""Names with a leading capital. Words with a capital in the middle, such as EPContext, are names anyway."""
 
 
 def literal_ends(node: ast.expr, names: dict[str, list[ast.expr]]) -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 MIB = 1 << 20
-"""What is read at once."""
+"""Size of a chunk in a comparison."""
 
 
 def differ(folder: Path, old: bytes, new: bytes, name: str = "x.bin") -> FileDifference | None:

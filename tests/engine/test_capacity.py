@@ -1,4 +1,4 @@
-"""How much memory there is: what the machine has, or less where a container is given less."""
+"""Memory capacity: the machine's memory, or a container's lower limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GB = 10**9
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine of 16 GB, without limits as long as the folder is empty."""
+    """Return the control groups of a machine with 16 GB. There are no limits as long as the folder is empty."""
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4000, "SC_PHYS_PAGES": 4_000_000}.__getitem__)
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""What a user may rely on from the scheduler: the right order, no more at once than asked, and an end that fits every failure."""
+"""Scheduler: the right order, at most the allowed number at once, and an orderly end after every failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from epbuild.engine.loop import Idle, drive
 from epbuild.engine.scheduler import Cost, Runnable, Scheduler, State
 
 PATIENCE = 10
-"""Seconds after which a wait that should have ended fails its test instead of hanging it."""
+"""Timeout of a wait in seconds. It fails the test."""
 
 ENDS = {State.DONE, State.FAILED, State.SKIPPED}
 Needs = Mapping[str, Collection[str]]
@@ -42,7 +42,7 @@ def scheduled(
 
 
 class Run:
-    """The executor of one `drive`, with what it was told and what it did; `allowed` are the actions that may fail."""
+    """Executor of one `drive`, with a record of calls and results. `allowed` has the actions that may fail."""
 
     def __init__(self, needs: Needs, *, cost: Mapping[str, float] | None = None, jobs: int = 2, keep_going: bool = False) -> None:
         self.scheduler = scheduled(needs, cost)
@@ -138,7 +138,7 @@ def test_a_failure_skips_all_that_depends_on_it() -> None:
 
 
 def failing_beside_a_running_one(run: Run) -> Callable[[str], None]:
-    """`bad` fails once `running` runs, and `running` ends once that failure has been told."""
+    """Return work in which `bad` fails once `running` runs. `running` ends once that failure was reported."""
     begun = threading.Event()
 
     def perform(action: str) -> None:
@@ -168,7 +168,7 @@ def test_with_keep_going_a_failure_stops_nothing_that_does_not_depend_on_it() ->
 
 
 def running_until_cancelled(run: Run, then: Callable[[], None]) -> Callable[[str], None]:
-    """`bad` does `then` once `running` runs; `running` ends once it is told to stop."""
+    """Return work in which `bad` calls `then` once `running` runs. `running` ends once it is canceled."""
     begun = threading.Event()
 
     def perform(action: str) -> None:
@@ -201,7 +201,7 @@ def test_an_error_of_epbuild_itself_stops_the_build_in_order_and_is_not_swallowe
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Ctrl-C as a terminal gives it, also where the tests run in the background."""
+    """Enable Ctrl-C as a terminal sends it, even if the tests run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -216,7 +216,7 @@ def test_ctrl_c_stops_what_runs_and_waits_for_it() -> None:
 
 
 class Unreadable(Run):
-    """One whose reader of events has gone away."""
+    """Run whose reader of events has disconnected."""
 
     def fail(self, action: str, error: EpbuildError) -> bool:
         raise BrokenPipeError
@@ -333,7 +333,7 @@ def pairs(size: int) -> Needs:
 
 
 def lines_of_work(needs: Needs, *, fail_first: bool) -> int:
-    """How many lines of the scheduler are executed for a graph: a count, so that a slow machine changes nothing."""
+    """Return the number of scheduler lines executed for a graph. A count does not depend on the speed of the machine."""
     count = 0
 
     def line(frame: FrameType, event: str, arg: Any) -> Any:
@@ -367,7 +367,7 @@ def test_twice_as_many_actions_are_twice_the_work(shape: Callable[[int], Needs],
 
 
 def started(scheduler: Scheduler) -> list[str]:
-    """Everything that may start now, which then runs."""
+    """Start every action that is ready, and return them."""
     actions = []
     while (action := scheduler.next()) is not None:
         actions.append(action)

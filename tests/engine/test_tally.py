@@ -1,4 +1,4 @@
-"""What a user may believe of a build's progress: every step is counted once, and no time is promised that nothing was measured for."""
+"""Progress of a build: every step is counted once, and no time is predicted without a measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epbuild.engine.tally import Tally
 
 
 class Clock:
-    """A clock that a test sets."""
+    """Clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0

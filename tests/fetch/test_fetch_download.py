@@ -1,4 +1,4 @@
-"""What a user may rely on when a model comes over a bad line, from a bad server, or is not the one that was meant."""
+"""Downloads of models: bad connections, bad servers, and files with the wrong digest."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def test_a_full_disk_is_told_as_what_it_is_and_keeps_what_fitted(server: FileSer
 
 
 class _Zeros(Download):
-    """Many zeros, which never exist all at once."""
+    """Long stream of zeros that is never in memory as a whole."""
 
     size = 200 * 1024 * 1024
 

@@ -1,4 +1,4 @@
-"""A remote model reads like a local one: the graph, its external data beside it, all of it what the recipe pins."""
+"""Remote models: the graph and its external data, all with the pinned digests, read like a local model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sha256(data: bytes) -> str:
 
 
 def graph(*locations: str) -> bytes:
-    """An ONNX model whose weights lie at `locations`."""
+    """Return an ONNX model whose weights are at `locations`."""
     weights = []
     for number, location in enumerate(locations):
         tensor = TensorProto(name=f"w{number}", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
@@ -67,7 +67,7 @@ def refusal(text: str, store: BlobStore, pin: str | None, pins: Mapping[str, str
 
 
 def served(server: FileServer, *locations: str) -> tuple[str, str]:
-    """The address of a graph with data at `locations`, which are served beside it, and the graph's digest."""
+    """Serve a graph with data at `locations`, and return the graph's address and digest."""
     data = graph(*locations)
     for location in locations:
         server.serve(f"/tiny/{location}", File(WEIGHTS))

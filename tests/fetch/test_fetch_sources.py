@@ -1,4 +1,4 @@
-"""Buckets and the hub: real clients against a server on this machine, and sentences where a client is not installed."""
+"""Buckets and the Hugging Face Hub: real clients against a local server, and messages for missing clients."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_in_the_store_needs_no_client(
 
 
 class TestBuckets:
-    """What a user of S3, Google Cloud Storage or Azure may rely on."""
+    """Tests of S3, Google Cloud Storage and Azure."""
 
     @pytest.fixture
     def bucket(self, server: FileServer, monkeypatch: pytest.MonkeyPatch) -> FileServer:
@@ -166,7 +166,7 @@ class _Offline(ConnectionError):
 
 @dataclass
 class FakeHub:
-    """What this program uses of huggingface_hub, with the hub on the server of these tests."""
+    """Fake of the parts of huggingface_hub that epbuild uses, backed by the server of these tests."""
 
     server: FileServer
     etag: str | None = None
@@ -193,7 +193,7 @@ class FakeHub:
 
 
 class TestHub:
-    """What a user of the Hugging Face Hub may rely on."""
+    """Tests of the Hugging Face Hub."""
 
     @pytest.fixture
     def hub(self, server: FileServer, monkeypatch: pytest.MonkeyPatch) -> FakeHub:

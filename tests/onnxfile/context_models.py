@@ -1,4 +1,4 @@
-"""Compiled models as EPs write them, in files: an EPContext node that reads and writes the graph's values, and its context binary."""
+"""Compiled models in files as EPs write them: an EPContext node with inputs and outputs, and its context binary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(
     metadata: Mapping[str, str] | None = None,
     **graph: Any,
 ) -> Path:
-    """The model of these nodes at `path`."""
+    """Write the model of these nodes to `path`, and return the path."""
     made = helper.make_graph(nodes, path.stem, inputs, outputs, **graph)
     versions = [helper.make_opsetid(*item) for item in (opsets or {"": 21, "com.microsoft": 1}).items()]
     proto = helper.make_model(made, opset_imports=versions)
@@ -51,9 +51,9 @@ def compiled(
     payload: bytes | None = None,
     **more: Any,
 ) -> Path:
-    """A model that is one EPContext node from the value `takes` to the value `gives`.
+    """Write a model with one EPContext node from the value `takes` to the value `gives`.
 
-    It embeds `payload`; without one it refers to `binary`, which is written unless it is there.
+    The node embeds `payload` if there is one. Otherwise it refers to `binary`, which is written unless it exists.
     """
     if payload is not None:
         node = context([takes], [gives], source, more.pop("node", None), embed_mode=1, ep_cache_context=payload)
@@ -68,5 +68,5 @@ def compiled(
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, by its POSIX path there."""
+    """Return every file below a folder by its relative POSIX path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

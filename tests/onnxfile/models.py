@@ -1,4 +1,4 @@
-"""Small models for these tests, built with the onnx package, and an onnx-made account of what a header should say."""
+"""Small models for these tests, built with the onnx package, and the header contents that onnx itself reads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def external_tensor(name: str, location: str, **entries: int) -> Any:
 
 
 def two_level_model(main: str = "main_qnn.bin", branch: str = "branch_qnn.bin") -> Any:
-    """A compiled model with a reference in its graph and one inside an If, among other nodes and weights."""
+    """Return a compiled model with one reference in its graph and one inside an If, among other nodes and weights."""
     inner = context_node("inner", embed_mode=0, main_context=1, ep_cache_context=branch, partition_name="p1")
     outer = context_node("outer", ep_cache_context=main, embed_mode=0, source="QNN", hidden_setting=7)
     then = subgraph([helper.make_node("Relu", ["x"], ["r"]), inner])
@@ -67,7 +67,7 @@ def operator_counts(proto: Any) -> Counter[tuple[str, str]]:
 
 
 def reference_attributes(proto: Any) -> dict[str, Any]:
-    """The `ep_cache_context` attribute of each EPContext node, by the node's name."""
+    """Return the `ep_cache_context` attribute of each EPContext node, by the node's name."""
     return {
         node.name: attribute
         for node in all_nodes(proto.graph)

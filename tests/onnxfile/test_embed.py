@@ -1,4 +1,4 @@
-"""A context moves into its model and out of it again, and nothing else of the model changes."""
+"""Moves of a context into its model and out of it. Nothing else in the model changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def attributes(node: Any) -> dict[str, Any]:
 
 
 def nested_model(**context: Any) -> Any:
-    """The main context inside an If, another node of the same context in the graph, and weights around them."""
+    """Return a model with its main context inside an If, another node of that context in the graph, and weights around them."""
     inner = context_node("inner", main_context=1, partition_name="p1", **context)
     secondary = context_node("outer", main_context=0, embed_mode=context.get("embed_mode", 1))
     weight = helper.make_tensor("w", TensorProto.FLOAT, [2, 3], [0.5] * 6)

@@ -269,7 +269,7 @@ def test_subgraphs_without_end_are_refused_and_do_not_exhaust_the_stack() -> Non
 
 
 class CountingFile(io.FileIO):
-    """Counts the bytes that are read from the file."""
+    """File that counts the bytes read from it."""
 
     count = 0
 
@@ -280,7 +280,7 @@ class CountingFile(io.FileIO):
 
 
 def write_model_with_holes(path: Path, weights: int, context: int) -> None:
-    """A model with an inline weight and an embedded context of the given sizes, whose bytes are holes in the file."""
+    """Write a model with an inline weight and an embedded context of these sizes, both as holes in a sparse file."""
 
     def part(tag: bytes, prefix: bytes, hole: int, suffix: bytes = b"") -> tuple[bytes, int, bytes]:
         return tag + encode_varint(len(prefix) + hole + len(suffix)) + prefix, hole, suffix
@@ -350,7 +350,7 @@ except MalformedModel as error:
     print(error)
 print(pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 """
-"""In a process of its own: to trace each piece of memory in this one takes five times as long."""
+"""Script that runs in its own process, because tracing memory in this one takes five times as long."""
 
 
 @pytest.mark.gate

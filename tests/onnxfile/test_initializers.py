@@ -1,4 +1,4 @@
-"""The weights of several models in one file: every number stays what it was, equal contents are there once, and all else is untouched."""
+"""Weights of several models in one file: equal numbers, each content once, and no other changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAGE, GRANULARITY, LARGE = 4096, 65536, 1024 * 1024
 
 
 class Weight(NamedTuple):
-    """One initializer: which of the random contents it holds, how many bytes of it, and how it is stored."""
+    """Initializer: the number of its random content, its size in bytes, and how it is stored."""
 
     content: int
     size: int
@@ -42,7 +42,7 @@ def content_of(weight: Weight) -> bytes:
 
 
 def write_model(path: Path, members: Sequence[Weight]) -> None:
-    """A model of these initializers, whose external ones lie in a file of their own, with something else before them."""
+    """Write a model of these initializers. External ones are in a file of their own, after other data."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = bytearray(b"before")
     tensors = []
@@ -65,7 +65,7 @@ def write_model(path: Path, members: Sequence[Weight]) -> None:
 
 
 def loaded(path: Path) -> Any:
-    """The model with all its external data in it, as the onnx package reads that."""
+    """Load the model with its external data, as the onnx package reads it."""
     proto = onnx.load(path)
     for tensor in proto.graph.initializer:
         tensor.ClearField("data_location")
@@ -73,7 +73,7 @@ def loaded(path: Path) -> Any:
 
 
 def places(path: Path) -> dict[str, tuple[int, int | None]]:
-    """Where each initializer lies in the weights file; only those that do."""
+    """Return the position of each external initializer in the weights file."""
     return {
         weight.name: (weight.external.offset, weight.external.length)
         for weight in read_header(path).initializers

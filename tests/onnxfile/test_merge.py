@@ -1,4 +1,4 @@
-"""Compiled models become one: what is connected, what it is called then, and what an EP would not load is refused."""
+"""Merged compiled models: their connections and names, and refusals of models that an EP would not load."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_named_outputs_feed_named_inputs_and_one_output_can_feed_several(tmp_pat
 
 
 def of_two_inputs(folder: Path, *before: Any, inner: tuple[str, str] = ("p", "q"), **graph: Any) -> Path:
-    """A model of two inputs, which nodes `before` may give other names."""
+    """Write a model with two inputs. Nodes in `before` may rename them."""
     (folder / "two.bin").write_bytes(b"two")
     node = context(inner, ["z"], embed_mode=0, ep_cache_context="two.bin")
     return write(folder / "two.onnx", [*before, node], [value("p"), value("q")], [value("z")], **graph)

@@ -1,4 +1,4 @@
-"""Whoever is told that a byte of a model differs is told what that byte belongs to, and an embedded context is found to the byte."""
+"""Places in a model: the owner of each differing byte, and the exact position of an embedded context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renamed nodes: a model in which nodes have other names and every other byte is what it was, as the onnx package sees it too."""
+"""Renamed nodes: the model keeps every other byte, and the onnx package reads the new names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled models change how they keep their contexts, all that share one together, and nothing is lost where they cannot."""
+"""Changes of how compiled models store contexts: all sharers change together, and refusals lose nothing."""
 
 from __future__ import annotations
 

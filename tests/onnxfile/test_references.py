@@ -1,4 +1,4 @@
-"""The users of a context binary are found with one look at each folder, however many binaries are asked for."""
+"""References to context binaries: each folder is read once, for any number of binaries."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def relinked(proto: bytes, names: dict[str, str]) -> bytes:
 
 
 def with_references(proto: Any, names: dict[str, str]) -> bytes:
-    """What protobuf itself makes of the same edit."""
+    """Return the result of the same edit by protobuf itself."""
     edited = type(proto)()
     edited.CopyFrom(proto)
     for attribute in reference_attributes(edited).values():

@@ -1,4 +1,4 @@
-"""Fixed sizes: what they come to in a model, and that nothing else of it changes."""
+"""Fixed sizes: their effect on a model. Nothing else in the model changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model_of(
     nodes: list[onnx.NodeProto] | None = None,
     initializers: list[onnx.TensorProto] | None = None,
 ) -> onnx.ModelProto:
-    """A model that passes its first input through two operators, unless it has `nodes` of its own."""
+    """Return a model that passes its first input through two operators, or a model of these `nodes`."""
     first = next(iter(inputs))
     nodes = nodes or [helper.make_node("Relu", [first], ["m"]), helper.make_node("Neg", ["m"], ["y"])]
     graph = helper.make_graph(
@@ -234,7 +234,7 @@ SHAPES = st.lists(DIMS, min_size=0, max_size=4)
 
 @st.composite
 def models(draw: st.DrawFn) -> tuple[onnx.ModelProto, dict[str, list[int]]]:
-    """A model of any dimensions, and sizes that fit some of its inputs."""
+    """Draw a model with any dimensions, and sizes that fit some of its inputs."""
     shapes = draw(st.lists(SHAPES, min_size=1, max_size=4))
     inputs = {f"x{index}": shape for index, shape in enumerate(shapes)}
     rank = len(shapes[0])

@@ -1,4 +1,4 @@
-"""Bytes of a model are replaced where it says, and every length that encloses them is right again."""
+"""Byte replacements in a model, with updated lengths of all enclosing fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.onnxfile.models import context_node, if_node, model, parse, subgraph,
 
 
 def doc_string(text: str) -> bytes:
-    """A node's doc_string, as protobuf writes the field."""
+    """Return a node's doc_string as a protobuf field."""
     return b"\x32" + encode_varint(len(text.encode())) + text.encode()
 
 

@@ -1,4 +1,4 @@
-"""Tables that inputs are looked up in are found wherever a model keeps them, and no other Gather counts."""
+"""Lookup tables: they are found at any place in a model, and no other Gather counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epbuild.onnxfile.read.tables import find_table_sizes
 
 
 def write(path: Path, nodes: list[Any], **initializers: Any) -> Path:
-    """Write a model that takes `ids` and `types`."""
+    """Write a model with the inputs `ids` and `types`."""
     takes = [helper.make_tensor_value_info(name, TensorProto.INT64, [1, 4]) for name in ("ids", "types")]
     gives = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in initializers.items()]

@@ -1,4 +1,4 @@
-"""What models have in common of their weights: by content, wherever a model keeps them."""
+"""Weights that models have in common: by content, wherever a model stores them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def initialized(path: Path, *seeds: int, prefix: str = "w") -> tuple[Weight, ...
 
 
 def external(path: Path, *seeds: int, length: bool = True) -> tuple[Weight, ...]:
-    """A model whose weights lie in `shared.bin`, each at its seed's place there."""
+    """Write a model whose weights are in `shared.bin`, each at its seed's position, and return the weights."""
     data = path.parent / "shared.bin"
     data.write_bytes(b"".join(content(seed).tobytes() for seed in range(8)))
     tensors = []

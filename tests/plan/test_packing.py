@@ -1,4 +1,4 @@
-"""Work split over machines that do not speak with each other: all of it is done, once, and evenly."""
+"""Work split over machines that do not communicate: every step is done once, with even loads."""
 
 from __future__ import annotations
 

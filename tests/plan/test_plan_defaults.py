@@ -1,4 +1,4 @@
-"""A recipe with short forms has the plan of the recipe that writes them out."""
+"""Short forms in a recipe: the plan equals that of the recipe without them."""
 
 from __future__ import annotations
 

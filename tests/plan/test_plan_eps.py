@@ -81,7 +81,7 @@ def planned(folder: Path, text: str) -> PlannedTarget:
 
 
 def check(folder: Path, text: str, *expected: tuple[str, str]) -> None:
-    """`text` must be refused with these codes and sentences, at its marks in their order."""
+    """Check that `text` is refused with these codes and sentences, at its marks in their order."""
     text, marks = places(text)
     found = problems_of(folder, text)
     assert told(found) == [(code, *mark) for (code, _), mark in zip(expected, marks, strict=True)]

@@ -24,7 +24,7 @@ def workshop(tmp_path: Path) -> Path:
 
 
 def check(folder: Path, text: str, *expected: tuple[str, str]) -> None:
-    """`text` must be refused with these codes and parts of sentences, at its marks in their order."""
+    """Check that `text` is refused with these codes and parts of sentences, at its marks in their order."""
     text, marks = places(text)
     found = problems_of(folder, text)
     assert told(found) == [(code, *mark) for (code, _), mark in zip(expected, marks, strict=True)]

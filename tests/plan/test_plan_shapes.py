@@ -1,4 +1,4 @@
-"""Sizes of inputs in a recipe: what does not fit a model is refused at its place, and what an EP would leave to the CPU is told before."""
+"""Sizes of inputs in a recipe: misfits are refused at their position, and CPU fallback is predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build says of sizes: each output against what lay there before, whoever made that, and what sharing saves in what was made."""
+"""Sizes in a build's result: each output against its predecessor, and the bytes that sharing saves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Work
 EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
 GATE = EXPECT.replace("}", ", shared_bytes: {min_ratio: 0.3}}")
 MORE = ("{htp_graph_finalization_optimization_mode", "{vtcm_mb: 8, htp_graph_finalization_optimization_mode")
-"""The stand-in for the worker writes the options into the binary: one more is a larger binary."""
+"""Edit that adds an option. The fake worker writes options into the binary, which becomes larger."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def savings(workshop: Workshop) -> list[SharingSaved]:
 
 
 def sizes(workshop: Workshop, group: str = "decoder") -> dict[str, int]:
-    """What was emitted, less the manifest."""
+    """Return the sizes of the emitted files, without the manifest."""
     return {name: len(data) for name, data in workshop.contents(group).items() if name != "manifest.json"}
 
 
@@ -173,7 +173,7 @@ def test_a_group_that_does_not_share_saves_nothing(workshop: Workshop) -> None:
 
 
 def result_of(first: str, second: str, weights: WeightBytes | None = None) -> CompileResult:
-    """A result in which two models name these binaries."""
+    """Return a result in which two models refer to these binaries."""
     models = (
         ModelResult(name, ModelSignature((), ()), f"{name}.onnx", {binary: "EP"}, (), (), 0, {})
         for name, binary in (("prefill", first), ("decode", second))

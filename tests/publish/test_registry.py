@@ -1,4 +1,4 @@
-"""What a user may rely on from a push: it arrives whole or is told why not, and nothing goes twice."""
+"""Pushes to a registry: an image arrives complete or with an error, and no blob is sent twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Any]]:
-    """Starts servers, which end with the test."""
+    """Yield a function that starts servers. They stop at the end of the test."""
     with ExitStack() as stack:
         yield lambda kind, *arguments: stack.enter_context(serving(kind, *arguments))
 

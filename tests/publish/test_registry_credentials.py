@@ -1,4 +1,4 @@
-"""What a user may rely on from signing in: what they set comes first, what `docker login` wrote is found, and nothing of it is shown."""
+"""Registry credentials: the user's settings come first, then those of `docker login`. None of them are shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AUTH = {"auth": base64.b64encode(f"ci:{PASSWORD}".encode()).decode()}
 
 @pytest.fixture(autouse=True)
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Docker's folder of a user who has set nothing."""
+    """Return Docker's folder of a user without any settings."""
     monkeypatch.delenv("EPBUILD_REGISTRY", raising=False)
     monkeypatch.delenv("EPBUILD_REGISTRY_USER", raising=False)
     monkeypatch.delenv("EPBUILD_REGISTRY_PASSWORD", raising=False)
@@ -147,7 +147,7 @@ def test_sections_of_another_type_are_none(docker: Path, document: Any) -> None:
 
 @pytest.fixture
 def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Puts a credential helper into PATH: a program that prints what it is told, and keeps what it was asked."""
+    """Return a function that installs a credential helper in PATH. It prints a given text and records its input."""
 
     def install(name: str, said: str, status: int = 0) -> Path:
         folder = tmp_path / "bin"

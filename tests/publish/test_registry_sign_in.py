@@ -1,4 +1,4 @@
-"""What a user may rely on when a registry asks who pushes: they are let in, or told why not, and no secret goes to a third party."""
+"""Registry sign-in: access, errors for denied access, and no secret for third parties."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def signed_in(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> str:
-    """A user with a password for the registry; the header that says so."""
+    """Set a user and password for the registry, and return the header for them."""
     monkeypatch.setenv("EPBUILD_REGISTRY", f"127.0.0.1:{registry.port}")
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "ci")
     monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
@@ -36,7 +36,7 @@ def signed_in(monkeypatch: pytest.MonkeyPatch, registry: Registry) -> str:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Any]]:
-    """Starts servers, which end with the test."""
+    """Yield a function that starts servers. They stop at the end of the test."""
     with ExitStack() as stack:
         yield lambda kind, *arguments: stack.enter_context(serving(kind, *arguments))
 
@@ -219,7 +219,7 @@ class TestWhoPushes:
 
 
 class TestWhereSecretsGo:
-    """Only to the registry, and to the server of its tokens."""
+    """Tests that secrets go only to the registry and to the server of its tokens."""
 
     def test_not_to_where_an_upload_is_sent(
         self, registry: Registry, start: Start[Registry], pusher: Pusher, signed_in: str
@@ -277,7 +277,7 @@ class TestWhereSecretsGo:
 
 
 class TestTls:
-    """`registry.example` leads to this machine here, and has a certificate by an authority that nobody knows."""
+    """Tests with `registry.example` on this machine, with a certificate by an unknown authority."""
 
     @pytest.fixture
     def authority(self) -> trustme.CA:

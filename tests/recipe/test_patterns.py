@@ -1,4 +1,4 @@
-"""Patterns of files: what they match, and that neither a pattern nor a folder makes them go on for ever."""
+"""File patterns: their matches, and limits so that no pattern and no folder causes endless work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Custom operators as a recipe names them: libraries by their paths, packages by the names under which Python knows them."""
+"""Custom operators in a recipe: libraries by path, packages by their import names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short texts that stand for much: matrices, patterns over models, several EPs, sizes, settings of a member."""
+"""Short forms with many results: matrices, patterns over models, several EPs, sizes, settings of a member."""
 
 from __future__ import annotations
 

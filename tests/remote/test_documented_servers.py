@@ -1,4 +1,4 @@
-"""nginx, as the documentation sets it up: everybody reads, and only users with a password write."""
+"""nginx as the documentation sets it up: all users can read, and only users with a password can write."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NginxPlace(Place):
 
 
 def documented(folder: Path, port: int) -> str:
-    """The server of the page, without its certificate, in a folder and at a port of this test."""
+    """Return the server section of the page, without its certificate, with a folder and a port of this test."""
     [server] = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     server = re.sub(r" *ssl_certificate.*\n", "", server).replace("listen 8443 ssl", f"listen 127.0.0.1:{port}")
     assert "/srv/epbuild" in server

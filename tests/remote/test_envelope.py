@@ -1,4 +1,4 @@
-"""Signed records: only what a trusted key signed for a key is used, and for everything else there is a reason."""
+"""Signed records: only those of a trusted key are used, and each refusal has a reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEY = hash_document(RECORD["document"])
 
 
 def sealed(found: dict[str, Any], **changes: Any) -> bytes:
-    """A record as an attacker with a key may write it: nothing is checked."""
+    """Return a record as an attacker with a key may write it, without any validation."""
     signer: SigningKey = changes.pop("signer", OURS)
     files = changes.pop("files", None) or dict(COMPILE.files(found))
     content = {"format": 1, "kind": "compile", "key": KEY, "record": found, "by": signer.public, **changes}
@@ -80,7 +80,7 @@ def test_the_record_of_an_untrusted_key_names_that_key() -> None:
 
 
 def test_a_poisoned_record_is_not_used() -> None:
-    """The right document, other artifacts: a signature alone stands against that."""
+    """Check a right document with other artifacts. Only the signature can detect that."""
 
     def poison(envelope: dict[str, Any]) -> None:
         envelope["record"]["result"]["artifacts"]["a.onnx"] = {"digest": OTHER.digest, "size": OTHER.size}
@@ -143,7 +143,7 @@ def test_a_name_that_could_do_harm_is_not_used(name: str) -> None:
 
 @pytest.mark.parametrize("listed", [{"c": OTHER}, {"a.onnx": BLOB}, {"a.onnx": BLOB, "b.bin": BLOB}])
 def test_a_file_that_is_not_listed_is_not_used(listed: dict[str, Blob]) -> None:
-    """Servers look after what is listed, and only that."""
+    """Check this because servers retain only the listed files."""
     assert why(sealed(RECORD, files=listed)) is Reason.UNLISTED
 
 

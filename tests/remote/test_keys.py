@@ -1,4 +1,4 @@
-"""Key pairs: what one signs only its public key confirms, and mistakes with them are told without showing a secret."""
+"""Key pairs: only the public key of a pair verifies its signatures, and messages show no secret."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_odd_keys_and_signatures_confirm_nothing(signature: str, public: str) ->
 
 
 def test_a_key_of_small_order_confirms_nothing() -> None:
-    """Under such a key one signature would hold for every text."""
+    """Check this because one signature under such a key would be valid for every text."""
     neutral = "ed25519:AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
     signature = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=="
     assert not is_signed(b"text", signature, neutral)

@@ -1,4 +1,4 @@
-"""Records in the form of the Remote Execution API: what other programs read is what was written, and no bytes do harm."""
+"""Records in the form of the Remote Execution API: other programs read them as written, and no bytes do harm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_other_programs_read_what_was_written_and_write_the_same_bytes(result: R
 
 
 def test_what_a_server_adds_is_skipped() -> None:
-    """bazel-remote sets the worker; others add fields that this epbuild does not know, of every wire type."""
+    """Check unknown fields of every wire type. bazel-remote sets the worker, and other servers add fields."""
     data = ReapiResult((ReapiFile("a", BLOB),), b"text", None, "epbuild").encode()
     added = b"\x9a\x06\x03abc" + b"\xa0\x06\x96\x01" + b"\xa9\x06" + bytes(8) + b"\xb5\x06" + bytes(4) + b"\x20\x01"
     worker = b"\x4a\x06\x0a\x04host"
@@ -72,7 +72,7 @@ def test_bytes_that_break_the_form_are_refused(data: bytes, why: str) -> None:
 
 
 def test_a_number_of_more_than_64_bits_is_refused() -> None:
-    """Without its upper bits, a size could be that of a signed record. Servers in Go refuse such a message."""
+    """Check this because the lower bits alone may be the size of a signed record. Servers in Go refuse such a message."""
     long = b"\xac" + b"\x82" + b"\x80" * 7  # 300 with nine bytes
     digest = b"\x0a\x40" + b"ab" * 32 + b"\x10" + long
     for last, is_read in ((b"\x00", True), (b"\x02", False)):

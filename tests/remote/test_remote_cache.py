@@ -1,6 +1,7 @@
-"""The remote cache as builds use it: what it gives is right, what is wrong there has a reason, and a broken server costs little.
+"""Remote cache as builds use it: correct results, a reason for each refusal, and low costs of broken servers.
 
-Each fault of what lies there is tried in a directory and on a strict server; in the slow suite also in clouds, as programs imitate them.
+Each fault of the stored files is tested in a directory and on a strict server. The slow suite also tests it in imitations of
+clouds.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def server() -> Iterator[CacheServer]:
 
 @pytest.fixture(scope="session")
 def object_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ObjectServer]]:
-    """Those that were asked for so far; each is started once."""
+    """Yield a mapping that starts each server on its first use."""
     with ExitStack() as stack:
 
         class Started(dict[str, ObjectServer]):
@@ -66,7 +67,7 @@ PLACES = {"directory": (), "server": (), **dict.fromkeys(SERVERS, (pytest.mark.s
 
 
 def in_each_place(cases: Iterable[str], sample: Container[str]) -> list[Any]:
-    """Each case in each place; by day in clouds only a sample of those that are about bytes, which a cloud does not look at."""
+    """Return each case in each place. Clouds ignore bytes, so most cases run there only at night."""
     night = (pytest.mark.exhaustive,)
     return [
         pytest.param(place, case, marks=marks if not marks or case in sample else (*marks, *night))
@@ -91,19 +92,19 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def maker(tmp_path: Path) -> Maker:
-    """The machine that publishes."""
+    """Return the machine that publishes."""
     return Maker(tmp_path / "maker")
 
 
 @pytest.fixture
 def user(tmp_path: Path) -> Maker:
-    """The machine that reads, with a store of its own."""
+    """Return the machine that reads, with a store of its own."""
     return Maker(tmp_path / "user")
 
 
 @pytest.fixture
 def published(place: Place, maker: Maker) -> tuple[str, dict[str, Any]]:
-    """The key and the record of a result that lies there."""
+    """Publish a result, and return its key and its record."""
     key, record = maker.record("one", FILES)
     assert maker.remote(place, trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
     assert maker.warnings == []
@@ -624,7 +625,7 @@ stores.blobs.put(f"cas/{sys.argv[2]}", Content(1 << 40, pieces))
 
 
 def _kill_a_writer(where: str, name: str) -> None:
-    """Kill a process amidst the writing of a blob."""
+    """Kill a process while it writes a blob."""
     with subprocess.Popen([sys.executable, "-c", _ENDLESS_WRITER, where, name], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline()

@@ -1,4 +1,4 @@
-"""Settings of the remote cache: which one is used, and what is refused before anything is done."""
+"""Settings of the remote cache: their precedence, and refusals before any work."""
 
 from __future__ import annotations
 

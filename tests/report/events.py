@@ -1,4 +1,4 @@
-"""One event of each kind, and streams that stand in for a terminal or a pipe, for these tests."""
+"""One event of each kind, and streams that stand in for a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ EVENTS: tuple[Event, ...] = (
 
 
 class Terminal(io.StringIO):
-    """Text that is written to what calls itself a terminal."""
+    """Text stream that reports itself as a terminal."""
 
     def isatty(self) -> bool:
         return True

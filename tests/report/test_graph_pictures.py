@@ -1,4 +1,4 @@
-"""Pictures of a plan: what each format has, whatever things are called, with and without colors."""
+"""Pictures of a plan: the contents of each format, for all names, with and without colors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_svg_shows_every_name_as_it_is_and_runs_nothing() -> None:
 
 
 def test_mermaid_has_nothing_of_a_name_that_it_would_obey() -> None:
-    """Mermaid's own parser has read this text, and shown each name as it is; here is what that rests on."""
+    """Check the escapes. Mermaid's own parser has read this text, and shown each name unchanged."""
     for line in format_mermaid(graph_of(*HOSTILE)).splitlines():
         for quoted in re.findall(r'"([^"]*)"', line):
             assert re.fullmatch(r"(?:[A-Za-z0-9 .,:/()✗△↻✓_-]|<br>|#\d+;|\\U[0-9a-f]{8})*", quoted)
@@ -107,7 +107,7 @@ def test_a_program_that_fails_is_quoted(script: str, words: str, tmp_path: Path)
 
 
 def _contrast(one: str, other: str) -> float:
-    """The contrast of two colors, as WCAG 2 has it."""
+    """Return the contrast of two colors by WCAG 2."""
     low, high = sorted(map(_luminance, (one, other)))
     return (high + 0.05) / (low + 0.05)
 

@@ -1,4 +1,4 @@
-"""`epbuild diff --markdown` as GitHub shows it: read by GitHub's own parser, what is in artifacts is text, and never markup."""
+"""`epbuild diff --markdown` as GitHub shows it: by GitHub's own parser, names in artifacts are text and never markup."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HOSTILE = (
 
 
 class Page(HTMLParser):
-    """What a reader sees: the elements, the cells of the tables, and the texts that are shown as code."""
+    """Content for readers: elements, table cells, and texts shown as code."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

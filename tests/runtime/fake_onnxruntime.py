@@ -1,4 +1,4 @@
-"""An `onnxruntime` for `epbuild.runtime` to meet: devices, plugin packages and sessions that only remember what was asked of them."""
+"""Fake `onnxruntime` for `epbuild.runtime`: devices, plugin packages and sessions that record their arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 class Session:
-    """An InferenceSession that tells the log when it opens and when it is gone."""
+    """InferenceSession that logs when it opens and when it is freed."""
 
     def __init__(self, path: str, log: list[str]) -> None:
         self._name, self._log = Path(path).stem, log
@@ -23,7 +23,7 @@ class Session:
 
 
 class SessionOptions:
-    """Remembers what was set."""
+    """Session options that record their values."""
 
     def __init__(self) -> None:
         self.entries: dict[str, str] = {}
@@ -46,7 +46,7 @@ class SessionOptions:
 
 
 class Machine:
-    """What this imagined machine has: built-in EPs, plugin packages with their devices, and a judge of compatibility."""
+    """Fake machine: built-in EPs, plugin packages with their devices, and a compatibility check."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
@@ -70,7 +70,7 @@ class Machine:
         monkeypatch.setitem(sys.modules, "onnxruntime", self.module)
 
     def install(self, module: str, *devices: Any) -> None:
-        """A plugin package whose library offers these devices once it is registered."""
+        """Install a plugin package whose library offers these devices once it is registered."""
         package = ModuleType(module)
         library = f"/{module}/library.so"
         vars(package)["get_library_path"] = lambda: library
@@ -78,7 +78,7 @@ class Machine:
         self._patch.setitem(sys.modules, module, package)
 
     def knows_compatibility(self, judge: Callable[[Any, str], str]) -> None:
-        """Give onnxruntime its judge where 1.31 has it; `judge` gives a verdict's name."""
+        """Add a compatibility check where onnxruntime 1.31 has it. `judge` returns the name of a verdict."""
 
         def ask(devices: list[Any], text: str) -> Any:
             self.asked.append((devices[0].device.type.name, text))
@@ -102,6 +102,6 @@ class Machine:
 
 
 def device(ep: str, kind: str, vendor: str = "Acme", **metadata: str) -> Any:
-    """An OrtEpDevice."""
+    """Return an OrtEpDevice."""
     hardware = SimpleNamespace(type=SimpleNamespace(name=kind), vendor=vendor, metadata={})
     return SimpleNamespace(ep_name=ep, device=hardware, ep_metadata=metadata)

@@ -1,4 +1,4 @@
-"""`epbuild.runtime`: an application opens what was emitted, on the device that it was compiled for, or learns in a sentence why not."""
+"""`epbuild.runtime`: an application opens an output on its device, or gets one sentence with the reason."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.fixture
 def snapdragon(machine: Machine) -> Machine:
-    """A machine with an NPU, and QNN's package installed."""
+    """Return a machine with an NPU and QNN's package."""
     machine.install("onnxruntime_qnn", EMULATOR, NPU)
     return machine
 
 
 def emit(folder: Path, name: str = "phone", /, *models: str, **changes: Any) -> Path:
-    """A folder as epbuild emits it, with empty models; `changes` are those of the manifest."""
+    """Write a folder as epbuild emits it, with empty models. `changes` apply to the manifest."""
     folder.mkdir(parents=True)
     names = models or ("relu",)
     for model in names:

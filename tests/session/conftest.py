@@ -1,4 +1,4 @@
-"""Fixtures for the tests of builds that share a remote cache."""
+"""Fixtures for tests of builds that share a remote cache."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Machines = Callable[[str], Workshop]
 
 @contextmanager
 def remote_place(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A remote cache in a directory or on a strict server, which the environment names."""
+    """Yield a remote cache in a directory or on a strict server. The environment names it."""
     if kind == "directory":
         monkeypatch.setenv("EPBUILD_REMOTE_CACHE", str(tmp_path / "remote"))
         yield DirectoryPlace(tmp_path / "remote")
@@ -37,7 +37,7 @@ def remote_place(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def machines_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
-    """Makes a checkout with a cache of its own, on a machine that reads the remote cache."""
+    """Return a function that creates a checkout and a store on a machine that reads the remote cache."""
     monkeypatch.setenv("EPBUILD_SIGNING_KEY", OURS.text)
 
     def machine(name: str) -> Workshop:
@@ -50,7 +50,7 @@ def machines_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
 
 
 def shared_by(machines: Machines) -> dict[str, dict[str, bytes]]:
-    """Build on a first machine that writes to the remote cache; returns its outputs."""
+    """Build on a first machine that writes to the remote cache, and return its outputs."""
     writer = machines("writer")
     writer.remote = RemoteChoice("write")
     assert writer.build().exit_code == 0
@@ -77,7 +77,7 @@ def used(workshop: Workshop) -> RemoteCacheUsed:
 
 
 def cut(place: Place) -> None:
-    """Cut the end off every record."""
+    """Truncate every record."""
     for name in place.names("ac"):
         place.write("ac", name, (place.read("ac", name) or b"")[:-9])
 

@@ -1,4 +1,4 @@
-"""The place where an action runs: this machine, another one, or none."""
+"""Choice of the machine for an action: this one, another one, or none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESULT = CompileResult({}, Blob("ab" * 32, 3), Measurements(1.0, {}, None), ())
 
 
 class OpenedError(Exception):
-    """An execution was opened on this machine."""
+    """Error: this machine opened an execution."""
 
 
 class Here:
@@ -37,7 +37,7 @@ class Here:
 
 
 class Machines:
-    """Other machines with one answer."""
+    """Remote machines with one answer."""
 
     def __init__(self, answer: RemoteResult | None, *, takes: bool = True) -> None:
         self.answer = answer

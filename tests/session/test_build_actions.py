@@ -1,4 +1,4 @@
-"""One action at a time: found in the store, run, judged, remembered. The worker and the toolchain are fakes."""
+"""Single actions: looked up in the store, run, judged and recorded. The worker and the toolchain are fakes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 @contextmanager
 def open_actions(workshop: Workshop, runner: ActionRunner | None = None) -> Iterator[tuple[Actions, EventList, Session]]:
-    """The actions of a build that has not begun."""
+    """Yield the actions of a build that has not begun."""
     events = EventList()
     with open_session(workshop.request, events, builds=True) as session:
         found = session.survey()
@@ -47,7 +47,7 @@ def outcomes(events: EventList) -> dict[str, str]:
 
 
 def break_worker(workshop: Workshop) -> list[str]:
-    """Have every compile fail; returns a list that gets an item for each."""
+    """Make every compile fail, and return a list that gets an item for each."""
     tried: list[str] = []
 
     def fail(command: object, folder: Path, log: Path, **options: Any) -> Ending:

@@ -1,4 +1,4 @@
-"""A build takes no more memory at once than it may, by what the recipe says, what was measured, or what the models' size suggests."""
+"""Memory limit of a build, based on the recipe, on measurements, or on the models' sizes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 5
 
 
 class Together:
-    """Stands before a workshop's worker and tells whether two workers ever ran at once."""
+    """Wrapper of a workshop's worker that records whether two workers ever run at once."""
 
     def __init__(self, workshop: Workshop, patience: float) -> None:
         self.seen = False

@@ -1,4 +1,4 @@
-"""Two recipes in one folder, and one recipe with several settings: each knows its own steps, and none touches another's output."""
+"""Two recipes in one folder, and one recipe with several settings: each has its own steps and outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 @pytest.fixture
 def other(workshop: Workshop) -> Path:
-    """A second recipe that writes the same into the same places."""
+    """Copy the recipe to a second file that writes the same outputs."""
     path = workshop.folder / "b.yaml"
     path.write_bytes(workshop.request.recipe.read_bytes())
     return path

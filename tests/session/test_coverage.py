@@ -1,4 +1,4 @@
-"""How far each model is compiled: every model of a recipe has its row, whatever became of the others, and nothing is published for it."""
+"""Coverage of a recipe's models: a row for each, despite failures of others, and nothing is published."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, Workshop
 
 
 class Results:
-    """Results of an earlier build, and a count of those that are built again."""
+    """Results of an earlier build, and a count of the rebuilt ones."""
 
     def __init__(self, made: Mapping[str, Made], events: EventList) -> None:
         self.cancelled = threading.Event()

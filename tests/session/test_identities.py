@@ -1,4 +1,4 @@
-"""What a toolchain is, known from another machine: none is made here to know the keys, nor is there one for another platform."""
+"""Toolchain identities from another machine: keys are known without an environment, even for other platforms."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TAGS = {HERE: "linux-x86_64", WINDOWS: "win-arm64"}
 
 
 class Checkout(Workshop):
-    """A locked checkout without a toolchain; `prepare` is what makes one."""
+    """Locked checkout without a toolchain. `prepare` provisions it."""
 
     def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, cache, monkeypatch)
@@ -66,7 +66,7 @@ class Checkout(Workshop):
 
 
 class OnPlatform:
-    """An executor whose machine is of a `platform`, as far as Python shows it."""
+    """Executor whose machine looks to Python like one of a `platform`."""
 
     def __init__(self, platform: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[ActionRequest] = []
@@ -101,7 +101,7 @@ def on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Asking:
-    """A client, a machine of some platform, and the remote cache between them."""
+    """Client, machine of some platform, and the remote cache between them."""
 
     def __init__(self, folder: Path, platform: str, monkeypatch: pytest.MonkeyPatch, signer: SigningKey = OURS) -> None:
         self.client = Checkout(folder / "client", folder / "cache", monkeypatch)

@@ -1,4 +1,4 @@
-"""With a lock, a build is made with what the lock says: `--locked` refuses everything else, and without it everything else is told."""
+"""Builds with a lock: `--locked` refuses every deviation, and other builds report it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENVIRONMENT = LockedEnvironment(
 
 
 class LockedWorkshop(Workshop):
-    """A workshop with a lock that fits, whose model 'decode' is remote; remembers which lock each toolchain was made with."""
+    """Workshop with a matching lock and a remote model 'decode'. It records the lock of each provisioned toolchain."""
 
     def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, cache, monkeypatch)
@@ -58,7 +58,7 @@ class LockedWorkshop(Workshop):
         (self.folder / "epbuild.lock").write_text(render(lock), encoding="utf-8")
 
     def refusal(self, *selection: str) -> EpbuildError:
-        """What a locked build is refused with; a locked look at it is refused with the same."""
+        """Return the error of a locked build. Fail if a locked check has another error."""
         self.compiled.clear()
         request = replace(self.request, selection=selection, locked=True)
         with pytest.raises(EpbuildError) as caught:

@@ -1,4 +1,4 @@
-"""A file that appears in a folder, or goes, where a pattern of the recipe may match it: no command answers from before."""
+"""Files that appear or disappear where a pattern may match: no command answers from the old snapshot."""
 
 from __future__ import annotations
 

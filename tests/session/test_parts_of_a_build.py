@@ -1,4 +1,4 @@
-"""Builds of results alone, and of outputs alone."""
+"""Builds of results only, and of outputs only."""
 
 from __future__ import annotations
 

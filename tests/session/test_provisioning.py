@@ -1,4 +1,4 @@
-"""Toolchains are provisioned once, when an action needs them, and compared with their records. No environment is made."""
+"""Provisioning: once, when an action needs the toolchain, and compared with records. No environment is created."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENVIRONMENT = Environment("qnn", Path(sys.executable), PRINTS, Path("fingerprint
 
 
 class FakeToolchains(PlanToolchains):
-    """One toolchain, which `make` makes."""
+    """Single toolchain that `make` provisions."""
 
     def __init__(self, make: Callable[[], Environment] = lambda: ENVIRONMENT) -> None:
         assert GROUP.runs_in is not None

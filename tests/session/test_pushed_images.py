@@ -1,4 +1,4 @@
-"""Images that are pushed and leave nothing here: each blob goes from where it is to the registry."""
+"""Pushed images without local files: each blob goes from its source to the registry."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def push(workshop: Workshop, *selection: str, compiles: bool = True) -> RunFinis
 
 
 def images(registry: Registry) -> set[str]:
-    """The manifests that a registry has, by digest: both images have one tag, and the stand-in knows no repositories."""
+    """Return the manifests of a registry by digest. Both images have one tag, and the fake has no repositories."""
     return {name for name in registry.manifests if name.startswith("sha256:")}
 
 
 def shared(machines: Machines, registry: Registry) -> set[str]:
-    """Build all of it on a machine that writes; returns the manifests that the registry then has, and empties it."""
+    """Build everything on a machine that writes. Return the registry's manifests, and empty the registry."""
     writer = machines("writer")
     writer.remote = RemoteChoice("write")
     assert writer.build().exit_code == 0

@@ -1,4 +1,4 @@
-"""A build that is made again is told as the same only if it is, and what is made again leaves what was made before alone."""
+"""`--rebuild-and-compare`: equal results are reported only if they are equal, and earlier files stay unchanged."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, STEPS, Workshop
 
 Change = Callable[[Path], None]
-"""What a worker does to its output folder beside what it was asked for."""
+"""Additional change of a worker to its output folder."""
 
 MANY_SOCS = ("  plain: {", "  plain: {provider_options: {backend_type: htp, soc_model: 'SM8750,SC8380XP'}, ")
 STAMP, LATER = "2026-11-22 00:11:01 UTC", "2026-11-22 00:12:05 UTC"
 
 
 class Fickle:
-    """Stands before a workshop's worker: `again` is done to what is made the second time, by the group's first member."""
+    """Wrapper of a workshop's worker that applies `again` to the second result, by the group's first member."""
 
     def __init__(self, workshop: Workshop) -> None:
         self.workshop = workshop
@@ -40,7 +40,7 @@ class Fickle:
         workshop.run_worker = self._supervise
 
     def compare(self, *selection: str, **more: Any) -> RunFinished:
-        """Build, make everything again and compare; the events are in `workshop.events`."""
+        """Build, rebuild everything and compare. The events are in `workshop.events`."""
         self.seen.clear()
         self.workshop.events = EventList()
         request = replace(self.workshop.request, selection=selection, rebuild_and_compare=True, **more)
@@ -83,7 +83,7 @@ def appends(name: str, content: bytes) -> Change:
 
 
 def everything(workshop: Workshop) -> dict[Path, bytes]:
-    """What a build leaves for anybody to use: the outputs, the store and the logs."""
+    """Return everything that a build leaves for users: the outputs, the store and the logs."""
     places = (workshop.folder / "dist", workshop.cache, workshop.folder / ".epbuild/logs")
     return {
         path: path.read_bytes()

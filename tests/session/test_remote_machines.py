@@ -1,4 +1,4 @@
-"""Actions that other machines run, which answer as they are told. Inputs and results go through a real remote cache."""
+"""Actions on other machines with scripted answers. Inputs and results go through a real remote cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_DEVICE = EnvironmentFailure(Problem("EPB542", "it has no device"))
 
 
 class Scripted:
-    """An executor of machines that give one answer each, in order."""
+    """Executor of machines that give one answer each, in order."""
 
     def __init__(self, replies: Sequence[MachineReply]) -> None:
         self.replies = list(replies)
@@ -53,7 +53,7 @@ class Scripted:
 
 
 class Case:
-    """A build whose classifier other machines run."""
+    """Build whose classifier other machines compile."""
 
     def __init__(self, workshop: Workshop, replies: Sequence[MachineReply], stack: ExitStack) -> None:
         self.events, self.executor, self.idle = EventList(), Scripted(replies), Idle()
@@ -86,7 +86,7 @@ Open = Callable[..., Case]
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """Opens a build whose remote cache has the results of another machine, if one `has_built`."""
+    """Yield a function that opens a build. With `has_built`, its remote cache has the results of another machine."""
     monkeypatch.setenv("EPBUILD_REMOTE_CACHE", str(tmp_path / "remote"))
     machines = machines_in(tmp_path, monkeypatch)
     with ExitStack() as stack:

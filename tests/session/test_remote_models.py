@@ -1,4 +1,4 @@
-"""What a user may rely on for models that lie elsewhere: fetched once, for a build and never for a look, and told while they arrive."""
+"""Remote models: fetched once, for builds only, with progress reports."""
 
 from __future__ import annotations
 

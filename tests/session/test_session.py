@@ -1,4 +1,4 @@
-"""A session opens everything once, writes only if it builds, and ends with orphans removed and a snapshot."""
+"""Session: it opens everything once, writes only in builds, and ends with orphans removed and a snapshot."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_survey_writes_nothing_and_provisions_nothing(workshop: Workshop) -> N
 
 
 def test_a_survey_leaves_the_clock_of_a_workspace_alone(workshop: Workshop) -> None:
-    """Else one by another user would leave a file that the owner cannot touch, and no build of the owner would have a snapshot."""
+    """Check this because a survey by another user could leave a file that blocks the snapshots of the owner's builds."""
     built(workshop)
     clock = workshop.folder / ".epbuild" / "clock"
     clock.unlink()

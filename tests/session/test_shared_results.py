@@ -1,4 +1,4 @@
-"""Builds that share results through a remote cache: nothing wrong is used, and nothing fails for it."""
+"""Results shared through a remote cache: wrong ones are never used, and never fail a build."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def evicted(place: Place) -> None:
 
 
 def poisoned(place: Place) -> None:
-    """The right document with another's artifacts, under the first one's signature."""
+    """Replace a record by that of another action, signature included."""
     first, second = place.names("ac")
     place.write("ac", first, place.read("ac", second))
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_used_is_compiled_and_put_right_by_the_next_who_writes(
 
 
 def _strict(harm: Callable[[Place], None], place: Place) -> bool:
-    """Whether the server finds out itself, and answers that there is no record."""
+    """Return whether the server itself detects the damage, and answers that there is no record."""
     return isinstance(place, ServerPlace) and harm is truncated
 
 

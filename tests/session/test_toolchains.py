@@ -1,4 +1,4 @@
-"""Toolchains of a build: where what is known of one comes from, and that one is made only when an action needs it."""
+"""Toolchains of a build: the sources of their identities, and provisioning only when an action needs it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OTHER_LIBRARY = {"onnxruntime_qnn/libQnnHtp.so": "cd" * 32}
 
 
 class Machine(Workshop):
-    """A checkout with a lock, on a machine that has its toolchain once that was made."""
+    """Checkout with a lock. Its machine has the toolchain once it was provisioned."""
 
     def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, cache, monkeypatch)
@@ -99,7 +99,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: DirectoryPla
 
 
 def shared_by(machine: Callable[[str], Machine]) -> Machine:
-    """Build on a first machine, which writes to the remote cache."""
+    """Build on a first machine that writes to the remote cache, and return the machine."""
     writer = machine("writer")
     writer.remote = RemoteChoice("write")
     assert writer.build().exit_code == 0
@@ -140,7 +140,7 @@ def test_with_all_results_shared_no_toolchain_is_made_and_nothing_compiled(machi
 def test_the_order_is_environment_then_store_then_remote_cache(
     here: bool, stored: bool, shared: bool, machine: Callable[[str], Machine], place: DirectoryPlace
 ) -> None:
-    """Each of the three has another library: the key shows which one was believed."""
+    """Give each of the three sources another library, so that the key shows which one was used."""
     keys = {}
     if shared:
         shared_by(machine)
@@ -226,7 +226,7 @@ def by_another(record: Any, name: str) -> bytes:
 
 
 def of_another_library(record: Any, name: str) -> bytes:
-    """Signed by a trusted key, and wrong."""
+    """Return a wrong record with a signature by a trusted key."""
     result = {**record["result"], "libraries": dict.fromkeys(record["result"]["libraries"], "99" * 32)}
     return seal(TOOLCHAIN, name, {**record, "result": result}, OURS)
 
@@ -274,7 +274,7 @@ def test_a_wrong_record_leads_to_a_key_without_result_and_compiles_nothing_under
 def test_a_result_of_a_wrong_toolchain_is_used_only_if_it_was_signed_for_that(
     machine: Callable[[str], Machine], place: DirectoryPlace
 ) -> None:
-    """A poisoned record of the toolchain, and the results of the right one under the keys that it leads to."""
+    """Check a poisoned record of the toolchain, with the results of the right one under the keys that it leads to."""
     writer = shared_by(machine)
     results = {name: place.read("ac", name) for name in place.names("ac") if name not in toolchain_names(place)}
     harm(place, of_another_library)
@@ -351,7 +351,7 @@ FOR_WINDOWS = ("packages: [onnxruntime-qnn==2.7.0]", "packages: [onnxruntime-qnn
 
 
 def for_windows(machine: Machine) -> Machine:
-    """The machine with a toolchain that is for Windows alone."""
+    """Return the machine with a toolchain for Windows only."""
     trust = ("outputs:\n", f"cache: {{trust: ['{OURS.public}']}}\noutputs:\n")
     machine.write_recipe(trust, FOR_WINDOWS)
     machine.lock("windows-arm64")

@@ -1,4 +1,4 @@
-"""Jobs for runners: what is missing and no more, where it can be made, by what it took before."""
+"""Jobs for runners: only the missing results, on machines that can build them, by earlier durations."""
 
 from __future__ import annotations
 

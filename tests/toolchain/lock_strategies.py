@@ -1,4 +1,4 @@
-"""Strategies for locks with everything that one may hold."""
+"""Strategies for locks with all of their possible contents."""
 
 from __future__ import annotations
 

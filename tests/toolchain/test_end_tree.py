@@ -1,4 +1,4 @@
-"""Processes that are ended with all that they have started."""
+"""Ends of processes together with all of their descendants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What uv logs while it installs, as it is shown; and that it can be stopped."""
+"""Installation by uv: display of its log, and cancellation."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Lines(UvListener):
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
-    """A program in uv's place."""
+    """Replace uv by a program with this script."""
     program = folder / "uv"
     program.write_text(f"#!{sys.executable}\n{script}", encoding="utf-8")
     program.chmod(0o755)

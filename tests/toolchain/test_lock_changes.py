@@ -1,4 +1,4 @@
-"""What `epbuild lock` says that it changed: a line for each thing, however many digests and platforms are behind it."""
+"""Changes that `epbuild lock` reports: one line for each item, for any number of digests and platforms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BOTH = ("linux-x86_64", "windows-arm64")
 
 
 def with_qnn(requires: tuple[str, ...] = ("onnxruntime==1.31.1",), **platforms: object) -> Lock:
-    """The lock with other environments in a toolchain; those that are not given stay."""
+    """Return the lock with these environments in a toolchain. Other environments stay."""
     named = {name.replace("_", "-", 1): found for name, found in platforms.items()}
     old = LOCK.toolchains["qnn"]
     return replace(LOCK, toolchains={**LOCK.toolchains, "qnn": LockedToolchain(requires, {**old.platforms, **named})})  # type: ignore[dict-item]

@@ -1,4 +1,4 @@
-"""Git merges two changes of a lock to what both mean, or there is a conflict; it never comes to anything else."""
+"""Git merges of two changes of a lock: the combined lock or a conflict, and never anything else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no
 
 
 def merged(folder: Path, ours: str, base: str, theirs: str) -> tuple[int, str]:
-    """What git makes of two changes: the number of conflicts, and the text."""
+    """Merge two changes with git, and return the number of conflicts and the text."""
     paths = [folder / name for name in ("ours", "base", "theirs")]
     for path, text in zip(paths, (ours, base, theirs), strict=True):
         path.write_text(text, encoding="utf-8", newline="\n")
@@ -34,7 +34,7 @@ def merged(folder: Path, ours: str, base: str, theirs: str) -> tuple[int, str]:
 
 
 def with_numpy(lock: Lock, version: str) -> Lock:
-    """The lock with another NumPy on Linux."""
+    """Return the lock with another NumPy on Linux."""
     qnn = lock.toolchains["qnn"]
     platforms = {**qnn.platforms, "linux-x86_64": environment(package("numpy", version), ONNXRUNTIME)}
     return replace(lock, toolchains={**lock.toolchains, "qnn": replace(qnn, platforms=platforms)})
@@ -72,7 +72,7 @@ PLATFORMS = ["linux-x86_64", "macos-arm64", "windows-arm64"]
 
 @st.composite
 def wide_locks(draw: st.DrawFn) -> Lock:
-    """Locks with so many packages that there are lines between two changes."""
+    """Draw locks with enough packages to separate two changes by unchanged lines."""
     lock = draw(locks)
     for name in draw(st.lists(st.sampled_from(["npu", "qnn"]), min_size=1, unique=True)):
         platforms = {
@@ -85,7 +85,7 @@ def wide_locks(draw: st.DrawFn) -> Lock:
 
 @st.composite
 def changed(draw: st.DrawFn, lock: Lock) -> Lock:
-    """The lock after some of what `epbuild lock` does to one: packages, toolchains and models come, change and go."""
+    """Draw a change as `epbuild lock` makes it: added, updated and removed packages, toolchains and models."""
     for _ in range(draw(st.integers(1, 4))):
         table = draw(st.sampled_from(["packages", "packages", "toolchains", "models", "catalog", "wheels"]))
         if table == "packages":
@@ -121,7 +121,7 @@ def changed(draw: st.DrawFn, lock: Lock) -> Lock:
 
 
 def facts(text: str) -> dict[tuple[str, ...], object]:
-    """The facts of a lock, as any reader of TOML finds them."""
+    """Return the facts of a lock as a TOML parser reads them."""
 
     def leaves(value: object, key: tuple[str, ...]) -> dict[tuple[str, ...], object]:
         if not isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A lock is text that people can read and git can merge; what does not belong in one is told with its line, and never guessed at."""
+"""Text of a lock: readable, mergeable by git, with line numbers in messages about invalid contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may rely on while a worker runs: its words are kept, its end is told as what it was, and nothing of it stays behind."""
+"""Worker processes: their log is kept, their end is reported correctly, and no process remains."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from epbuild.toolchain.process import Ending, WorkerListener, strip_colors, supe
 from tests.support.worker_listener import WorkerWords
 
 PATIENCE = 30
-"""Seconds after which a wait that should have ended fails its test instead of hanging it."""
+"""Timeout of a wait in seconds. It fails the test."""
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 
 
 class Setting(WorkerListener):
-    """Sets an event when the worker has reported something, or reported and logged."""
+    """Listener that sets an event after a report, or after a report and a log line."""
 
     def __init__(self, event: threading.Event, *, awaited: Iterable[str] = ("report",)) -> None:
         self._event = event
@@ -53,7 +53,7 @@ class Broken(WorkerListener):
 
 
 class Supervised:
-    """Runs Python code as a worker in a folder, and keeps what was heard of it."""
+    """Runner of Python code as a worker in a folder, with a record of its reports and its log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -201,7 +201,7 @@ def test_a_log_that_cannot_be_written_is_an_error_instead_of_a_hang(worker: Supe
 
 
 class Grandchild:
-    """A process that a worker starts, and a connection to it that breaks when it is dead: no polling, no reused process ids."""
+    """Process of a worker, and a connection that breaks at its death. It needs no polling and no process ids."""
 
     def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -217,7 +217,7 @@ class Grandchild:
         """
 
     def started_by_worker(self, then: str, **options: Any) -> str:
-        """Code for a worker that starts this process, reports that it runs, and goes on with `then`."""
+        """Return code for a worker that starts this process, reports that it runs, and continues with `then`."""
         return f"""if True:
             import subprocess, sys
             child = subprocess.Popen([sys.executable, "-c", {self._code!r}], stdout=subprocess.PIPE, **{options!r})
@@ -227,7 +227,7 @@ class Grandchild:
         """
 
     def is_dead(self) -> bool:
-        """Whether the process ends by itself within the tests' patience."""
+        """Return whether the process ends by itself within PATIENCE."""
         connection = self._connected()
         try:
             return connection.recv(1) == b""

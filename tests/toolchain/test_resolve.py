@@ -1,4 +1,4 @@
-"""What a lock says of a toolchain is what its requirements come to, with the files for one platform and no word of where they lie."""
+"""Locked environments: the resolved requirements and their files for one platform, without any paths."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_python_that_is_named_by_its_version_is_known_without_looking(request_
 
 @dataclass
 class FakeUv:
-    """Answers with the packages that it is given, as uv writes them, or fails."""
+    """Fake uv that answers with given packages in uv's format, or fails."""
 
     packages: list[dict[str, Any]] = field(default_factory=list)
     stderr: str = ""
@@ -298,7 +298,7 @@ def test_a_version_that_is_another_is_not_taken_for_the_same(written: str, locke
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels, which is all that uv has."""
+    """Return a folder of wheels, the only source that uv has."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     monkeypatch.setenv("UV_OFFLINE", "1")

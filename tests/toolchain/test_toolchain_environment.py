@@ -1,4 +1,4 @@
-"""A toolchain of a recipe becomes something that can be started, or the recipe's author learns what is missing and where."""
+"""Environments of a recipe's toolchains: an interpreter to start, or a message about the missing part."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_interpreter_is_found_relative_to_the_recipe(tmp_path: Path) -> None:
 def test_two_recipes_that_call_their_interpreters_alike_have_each_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """As where each is built in its folder; a name alone is no program of the system."""
+    """Check relative paths from each recipe's folder. A bare name is not looked up in PATH."""
     for name in ("one", "two"):
         python = make_environment(tmp_path / name / "env")
         install(python, "onnxruntime-openvino", "1.24.1", {"onnxruntime/libort.so": name.encode()})

@@ -1,4 +1,4 @@
-"""A fingerprint notices every change of an environment that could change a compile, and costs nothing while there is none."""
+"""Fingerprints: they detect every change that could change a compile, and cost nothing without one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIBRARIES = {
 
 @pytest.fixture
 def interpreter(tmp_path: Path) -> Path:
-    """An environment with one package that holds an EP."""
+    """Return the interpreter of an environment with one package that holds an EP."""
     made = make_environment(tmp_path / "env")
     install(made, "Tiny_EP", "1.0", LIBRARIES)
     return made
@@ -40,7 +40,7 @@ def interpreter(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def probed() -> Iterator[list[Path]]:
-    """The interpreters that were started, in order."""
+    """Yield the interpreters that were started, in order."""
     started: list[Path] = []
     with at_each_call(probe, lambda call: started.append(call["interpreter"])):
         yield started
@@ -55,7 +55,7 @@ SOUND = json.dumps(
         "modules": dict.fromkeys(MODULES),
     }
 )
-"""What an interpreter may answer."""
+"""Valid answer of an interpreter."""
 
 
 def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Fingerprint:
@@ -134,7 +134,7 @@ def test_an_environment_that_did_not_change_is_not_started_again(interpreter: Pa
 
 
 def swap_library(site: Path) -> None:
-    """Another library of the same name, size and modification time, as `pip install --force-reinstall` of a local build leaves it."""
+    """Replace a library by one of the same name, size and time, as `pip install --force-reinstall` of a local build does."""
     library = site / "tiny_ep" / "libep.so"
     before = library.stat()
     fresh = library.with_name("fresh")
@@ -148,7 +148,7 @@ def write_into_library(site: Path) -> None:
 
 
 def patch_module(site: Path) -> None:
-    """Other Python of the same size and time."""
+    """Write another Python file of the same size and time."""
     module = site / "tiny_ep" / "readme.txt"
     before = module.stat()
     module.write_bytes(b"NO LIBRARY")
@@ -164,7 +164,7 @@ def remove_module(site: Path) -> None:
 
 
 def move_package(site: Path) -> None:
-    """The package is a link, as where somebody works on it, and leads to another version of it."""
+    """Replace the package by a link to another version, as in an editable checkout."""
     (site / "tiny_ep").rename(site / "one")
     shutil.copytree(site / "one", site / "two")
     (site / "two" / "libep.so").write_bytes(b"of two")
@@ -241,7 +241,7 @@ needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators ma
 
 @needs_links
 def test_an_environment_behind_a_link_that_leads_to_another_one_now_is_another(tmp_path: Path) -> None:
-    """Both run on one Python, which is all that the interpreters' own stats say."""
+    """Use one Python for both environments, so that the stats of the interpreters are equal."""
     for name in ("one", "two"):
         install(make_environment(tmp_path / name), "Tiny_EP", "1.0", {**LIBRARIES, "tiny_ep/libep.so": name.encode()})
     (tmp_path / "env").symlink_to("one")
@@ -287,7 +287,7 @@ def test_a_file_that_vanishes_while_it_is_read_is_told(interpreter: Path, tmp_pa
 
 
 def seen_again(interpreter: Path, memory: Path, change: Callable[[Path], object]) -> list[str]:
-    """The files that count as touched after a change in an environment, by their names."""
+    """Return the names of the files that count as touched after a change in an environment."""
     site = site_of(interpreter)
     first = read_fingerprint(interpreter, MODULES, memory)
     before = Environment("tiny", interpreter, first.fingerprint, memory, frozenset(MODULES), first.states)
@@ -318,7 +318,7 @@ def link_from_elsewhere(site: Path) -> None:
 
 
 def link_and_swap(site: Path) -> None:
-    """More links lead to the library afterwards, and another one stood in its place."""
+    """Link to the library, replace it for a moment, and restore it from the link."""
     library = site / "tiny_ep" / "libep.so"
     (site.parent / "linked").hardlink_to(library)
     library.unlink()

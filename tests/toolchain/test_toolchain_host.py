@@ -1,4 +1,4 @@
-"""What of this machine is in an identity: what the catalog knows that an EP's output depends on, and nothing more."""
+"""Facts of this machine in an identity: only those that the catalog knows an EP's output to depend on."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_what_the_system_reports_is_read_and_not_its_name() -> None:
 
 
 class Registry(ModuleType):
-    """A registry of Windows with the drivers of one device class."""
+    """Windows registry with the drivers of one device class."""
 
     HKEY_LOCAL_MACHINE = "HKLM"
 

@@ -1,4 +1,4 @@
-"""Toolchain records: what they are keyed by, what is believed of one, and that they come to the identity of the environment."""
+"""Toolchain records: their keys, their validation, and agreement with the identity of the environment."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_whatever_is_locked_is_in_the_key(change: dict[str, Any]) -> None:
 
 
 def test_the_key_has_what_the_installer_chooses_by_if_the_lock_leaves_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NumPy, of which there are two wheels, is not looked into; ONNX Runtime is."""
+    """Check that two wheels of ONNX Runtime count. Those of NumPy do not, because no record covers NumPy."""
     assert {document["chosen_by"] for document in documents().values()} == {""}
     runtime = Package("onnxruntime", "1.31.1", (A, D))
     two = replace(LOCKED, packages=(LOCKED.packages[0], runtime, LOCKED.packages[2]))

@@ -1,4 +1,4 @@
-"""An environment is made once, whole or not at all; when it cannot be, the package is named and uv is quoted."""
+"""Provisioning: once, atomically, and with the package and uv's message in each error."""
 
 # ruff: noqa: RUF001 - uv writes a multiplication sign
 
@@ -38,7 +38,7 @@ NO_NETWORK = """\
 
 
 class FakeUv:
-    """Does what uv does to the disk, or fails at one command with what uv says."""
+    """Fake uv that makes uv's changes on disk, or fails at one command with uv's message."""
 
     def __init__(self) -> None:
         self.commands: list[list[str]] = []
@@ -72,7 +72,7 @@ def make(home: Path, requirements: Requirements = WANTED) -> Path:
 
 
 def refusal(home: Path, requirements: Requirements = WANTED) -> tuple[str, str, str | None]:
-    """The code, message and hint with which an environment is refused."""
+    """Return the code, message and hint of a refused environment."""
     with pytest.raises(ToolchainError) as caught:
         make(home, requirements)
     (problem,) = caught.value.problems

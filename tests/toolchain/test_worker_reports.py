@@ -1,4 +1,4 @@
-"""A worker's reports are what their events need, or an error in a sentence; what is no report at all is nothing to anyone."""
+"""Reports of a worker: valid ones become events, invalid ones an error, and other output is ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that answers each request with bytes of a test's choice, at the test's speed."""
+"""Server that answers each request with bytes of a test's choice, at the test's speed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 Answer = Callable[[], Iterator[bytes]]
-"""Makes the pieces of one answer, which may never end."""
+"""Function that yields the pieces of one answer. It may never end."""
 
 _DRIP_SECONDS = 0.02
 _PIECE_BYTES = 64 * 1024
 
 
 class RawServer:
-    """A running server, and what it does."""
+    """Running server and its behavior."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.answer: Answer = lambda: iter(())
         self.headers: list[dict[str, str]] = []
-        """The header of each request so far, with names in lower case."""
+        """Header of each request so far, with names in lower case."""
         self.closes = False
-        """Whether it closes the connection after each answer."""
+        """Whether the server closes the connection after each answer."""
         self.reads_slowly = False
         self.stopped = threading.Event()
 
@@ -38,7 +38,7 @@ class RawServer:
 
 @contextmanager
 def raw_server() -> Iterator[RawServer]:
-    """Run a server until the block ends, whatever its answers do."""
+    """Run a server until the block ends, even if its answers hang."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:

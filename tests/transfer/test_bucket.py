@@ -1,4 +1,4 @@
-"""Buckets that fail: obstore's errors mean what those of a web server mean, and a hanging one is not asked twice."""
+"""Failing buckets: obstore's errors mean the same as those of a web server, and a hanging bucket is not retried."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ANSWERS = {
 
 @contextmanager
 def answering(answer: bytes | None) -> Iterator[str]:
-    """A server that answers everything alike, or nothing; yields its address."""
+    """Run a server that answers every request alike, or never, and yield its address."""
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -1,4 +1,4 @@
-"""The HTTP client costs nothing where nothing is fetched or pushed; what it does is tested where it is used."""
+"""Costs of the HTTP client without a transfer: none. Its users' tests cover its behavior."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that never end an answer, or send numbers that nothing can hold: each client of HTTP fails with a sentence."""
+"""Servers that never end an answer or send huge numbers: each HTTP client fails with one sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.file_server import client_without_tls
 from tests.transfer.raw_server import RawServer, raw_server
 
 SAFETY_SECONDS = 60
-"""After this long a call counts as hanging; each takes about a second."""
+"""Seconds after which a call counts as hanging. A normal call takes about a second."""
 
 QUICK = Timeouts(1.0, 0.4, 0.4, 0.4, Speed(0.4, 1e3))
 ONCE_AGAIN = RetryPolicy((0.0,))
@@ -188,7 +188,7 @@ def test_a_remote_cache_with_a_huge_size_is_told(server: RawServer, call: str) -
 
 
 def test_a_connection_serves_again_after_each_way_to_read(server: RawServer) -> None:
-    """The short timeouts of reading do not stay on the connection."""
+    """Check that the short timeouts of a read do not stay on the connection."""
     server.answer = lambda: iter((OK + b"Content-Length: 2\r\n\r\nok",))
     client = HttpClient(local=("127.0.0.1",), timeouts=QUICK)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What a user may rely on from `verify`: whatever bytes can tell is told before any EP sees a file, by name, and nothing else is."""
+"""`epbuild verify`: all faults that bytes can show, by name, before any EP opens a file, and no false ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def findings(path: Path) -> list[Finding]:
 
 
 def failures(path: Path) -> set[tuple[str, str, str | None]]:
-    """The check, the subject and the code of everything that failed."""
+    """Return the check, the subject and the code of each failure."""
     failed = [finding for finding in findings(path) if finding.outcome == "failed"]
     assert all(finding.message.endswith(".") and finding.code for finding in failed)
     return {(finding.check, finding.subject, finding.code) for finding in failed}
@@ -138,7 +138,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None
 
 
 def stated(folder: Path) -> Path:
-    """The folder with a statement about it, as `provenance: true` has it."""
+    """Add a provenance statement to the folder, as `provenance: true` does."""
     manifest = folder / "manifest.json"
     document = json.loads(manifest.read_bytes())
     manifest.write_text(json.dumps({**document, "provenance": STATEMENT}), encoding="utf-8")
@@ -497,7 +497,7 @@ def test_an_embedded_context_is_read_where_it_is(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_context_is_embedded_in_another_may_hold_an_empty_one(tmp_path: Path) -> None:
-    """As OpenVINO writes it."""
+    """Check the form in which OpenVINO writes it."""
     second = context_node(None, embed_mode=1, main_context=0, ep_cache_context=b"", partition_name=GRAPHS["prefill"])
     model = save(tmp_path / "m.onnx", node(None, embed_mode=1, ep_cache_context=SHARED), second)
     assert failures(model) == set()

@@ -1,4 +1,4 @@
-"""What a path means to `verify`: a folder of outputs, one output, a manifest or a model, and what it never looks at."""
+"""Paths for `epbuild verify`: a folder of outputs, one output, a manifest or a model, and ignored files."""
 
 from __future__ import annotations
 

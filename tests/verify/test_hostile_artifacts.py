@@ -1,4 +1,4 @@
-"""No bytes make `inspect` or `verify` crash, look outside the artifact, or take more memory than there is for them."""
+"""Hostile artifacts: no bytes make `inspect` or `verify` crash, leave the artifact, or exhaust the memory."""
 
 from __future__ import annotations
 

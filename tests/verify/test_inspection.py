@@ -1,4 +1,4 @@
-"""What a user sees of an EPContext model: every node, where its context is, and what is wrong with a reference."""
+"""Inspection of an EPContext model: every node, the place of its context, and faults of its reference."""
 
 from __future__ import annotations
 

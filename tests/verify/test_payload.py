@@ -1,4 +1,4 @@
-"""What is read out of a context, wherever in a file it lies and however large it is."""
+"""Facts read from a context, at any position in a file and of any size."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chunk=st.integers(1, 64),
 )
 def test_nothing_is_overlooked_where_two_chunks_meet(file: Path, content: bytes, start: int, chunk: int) -> None:
-    """Matches are those of the whole, as long as none is longer than what is held between two chunks."""
+    """Check matches up to the length of the overlap between two chunks."""
     pattern = rb"soc=[A-Z0-9]{1,12}(?=;)"
     file.write_bytes(bytes(start) + content + b"soc=AFTER;")
     found = [match[0] for match in Payload(file, start, len(content)).matches(pattern, chunk=chunk, longest=32)]
@@ -61,14 +61,14 @@ print(json.dumps([node["size"], node["target"], node["sha256"], failed, peak]))
 
 
 def open_ended(number: int, head: bytes, left: int) -> bytes:
-    """A field of a message up to where `left` bytes are missing, which end it."""
+    """Return a field of a message that ends `left` bytes early."""
     return encode_varint(number << 3 | 2) + encode_varint(len(head) + left) + head
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process's memory is measured as Linux tells it")
 def test_a_single_file_of_nearly_two_gigabytes_is_read_in_300_megabytes(tmp_path: Path, exhaustive: bool) -> None:
-    """A sparse file: one embedded context of 1.9 GB, or of 0.5, that says at its very end what it was compiled for."""
+    """Use a sparse file with one embedded context of 1.9 or 0.5 GB, whose target is at its very end."""
     size, marker = 1_900_000_000 if exhaustive else 500_000_000, b"soc_type=SM8750;arch=79"
     node = helper.make_node("EPContext", ["x"], ["y"], "context", domain="com.microsoft", source=QNN).SerializeToString()
     attribute = AttributeProto(name="ep_cache_context", type=AttributeProto.STRING).SerializeToString()

@@ -1,4 +1,4 @@
-"""What a user may rely on from a result that was kept: it is whole, for the target that was asked for, and can be moved anywhere."""
+"""Verified results: complete, for the requested target, and independent of their location."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wanted(
     embed: bool = False,
     one_binary: bool = True,
 ) -> Expected:
-    """What a sharing group's result is expected to be, but for what a test says otherwise."""
+    """Return the expectations of a sharing group's result, with a test's changes."""
     return Expected(
         step=STEP,
         eps=(ExpectedEp(QNN, (QNN, "QNN"), TARGET_PATTERN, target),),
@@ -45,7 +45,7 @@ needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links t
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """A folder as an EP leaves it when all went well."""
+    """Write a folder as an EP leaves it after a success."""
     folder = tmp_path / "out"
     for file in MODELS.values():
         save(folder / file, context_node())
@@ -179,14 +179,14 @@ def test_a_result_with_a_fault_is_not_kept_and_the_fault_is_named(out: Path, nam
 
 
 def two_eps(*, qnn: str | None = "SC8380XP", openvino: str | None = "NPU4000") -> Expected:
-    """What a model's result is expected to be that two EPs made together, each with a target of its own."""
+    """Return the expectations of a model that two EPs compiled together, each with its own target."""
     eps = (ExpectedEp(QNN, (QNN,), TARGET_PATTERN, qnn), ExpectedEp(OPENVINO, (OPENVINO,), "device=([A-Z0-9]+)", openvino))
     return Expected(STEP, eps, (ExpectedModel("m", "m_ctx.onnx"),))
 
 
 @pytest.fixture
 def made_by_two(tmp_path: Path) -> Path:
-    """A folder as two EPs leave it that compiled a part of one model each."""
+    """Write a folder as two EPs leave it after each compiled a part of one model."""
     (tmp_path / "qnn.bin").write_bytes(BINARY)
     (tmp_path / "openvino.bin").write_bytes(b"\0 device=NPU4000 \1")
     save(tmp_path / "m_ctx.onnx", context_node("qnn.bin"), context_node("openvino.bin", source=OPENVINO))

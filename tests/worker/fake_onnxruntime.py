@@ -1,4 +1,4 @@
-"""An `onnxruntime` that compiles nothing: it writes what it was asked for, and misbehaves when the source model says so."""
+"""Fake `onnxruntime` that writes its arguments instead of compiling, and fails if the source model says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ registered: list[tuple[str, str]] = []
 
 
 class SessionOptions:
-    """Remembers what was set."""
+    """Session options that record their values."""
 
     def __init__(self) -> None:
         self.entries: dict[str, str] = {}
@@ -49,9 +49,9 @@ class SessionOptions:
 
 
 class ModelCompiler:
-    """Writes its arguments as JSON; the source's text is a command when it is one of those below.
+    """Compiler that writes its arguments as JSON. The source's text may be one of the commands below.
 
-    A function among the settings is written as what it answers for an initializer in the graph, and for one in the source's data.
+    A function among the settings is written as its answers for an initializer in the graph and for one in external data.
     """
 
     def __init__(self, options: SessionOptions, source: str | bytes, **settings: Any) -> None:
@@ -94,6 +94,6 @@ def get_ep_devices() -> list[Any]:
 
 
 def device(ep: str, kind: str, vendor: str = "Acme", **metadata: str) -> Any:
-    """An OrtEpDevice."""
+    """Return an OrtEpDevice."""
     hardware = SimpleNamespace(type=SimpleNamespace(name=kind), vendor=vendor, metadata={"hardware": "1"})
     return SimpleNamespace(ep_name=ep, device=hardware, ep_metadata=metadata)

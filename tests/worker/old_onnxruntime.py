@@ -1,4 +1,4 @@
-"""An `onnxruntime` as it was before 1.23: no ModelCompiler, no plugin EPs, and sessions that write what their EPs compiled."""
+"""Fake `onnxruntime` before 1.23: no ModelCompiler, no plugin EPs, and sessions that write compiled models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ alive: list[str] = []
 
 
 class SessionOptions:
-    """Remembers what was set; it has no EPs."""
+    """Session options that record their values. They have no EPs."""
 
     def __init__(self) -> None:
         self.entries: dict[str, str] = {}
@@ -34,9 +34,9 @@ class SessionOptions:
 
 
 class InferenceSession:
-    """Writes its arguments as JSON where the compiled model belongs; the source's text is a command when it is one of those below.
+    """Session that writes its arguments as JSON in place of the compiled model. The source's text may be a command.
 
-    It takes any argument, and where an EP fails it tries again with the CPU EP, which compiles nothing.
+    It accepts any argument. If an EP fails, it retries with the CPU EP, which compiles nothing.
     """
 
     def __init__(self, source: str | bytes, sess_options: SessionOptions, providers: list[Any], **ignored: Any) -> None:

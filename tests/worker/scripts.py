@@ -1,4 +1,4 @@
-"""The worker's scripts as modules, loaded by path as they are started: nothing of epbuild is imported with them."""
+"""Scripts of the worker as modules, loaded by path as in production. They import nothing of epbuild."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build may rely on from its worker: the device that was asked for, the contract of a group, and an end that tells the truth."""
+"""Compile worker: the requested device, the contract of a group, and a truthful end."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_ep_without_any_device_says_so() -> None:
 
 
 def plugin(**changes: Any) -> dict[str, Any]:
-    """An EP that comes as a plugin library, as a request names it."""
+    """Return an EP from a plugin library, as a request names it."""
     return {
         "name": QNN,
         "kind": "plugin",
@@ -97,7 +97,7 @@ def plugin(**changes: Any) -> dict[str, Any]:
 
 
 def built_in(**changes: Any) -> dict[str, Any]:
-    """An EP that is a part of its onnxruntime, as a request names it."""
+    """Return an EP that is part of its onnxruntime, as a request names it."""
     options = {"device_type": "CPU"}
     return plugin(
         **{"name": OPENVINO, "kind": "provider", "module": None, "registration": OPENVINO, "options": options, **changes}
@@ -115,7 +115,7 @@ COMPILE = {
 
 
 def member(name: str, **changes: Any) -> dict[str, Any]:
-    """A member of a request; `changes` may also be of its compile settings."""
+    """Return a member of a request. `changes` may also apply to its compile settings."""
     return {
         "name": name,
         "source": f"in/{name}/{name}.onnx",
@@ -129,7 +129,7 @@ def member(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def sent(asked: dict[str, Any]) -> str:
-    """A request as it is sent, with what only this machine knows beside it."""
+    """Return a request in the form in which it is sent, with the facts that only this machine knows."""
     here = {"eps": [{} for _ in asked["eps"]], "custom_ops": asked["custom_ops"], "node_log": asked["node_log"]}
     return json.dumps({**asked, "here": here})
 
@@ -152,7 +152,7 @@ def custom_ops(name: str, library: str | None = None) -> dict[str, Any]:
 
 @pytest.fixture
 def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a package that ships custom operators."""
+    """Return the folder of a package with custom operators."""
     package = tmp_path / "acme_ops"
     package.mkdir()
     (package / "_ops.so").touch()
@@ -275,7 +275,7 @@ def test_a_toolchain_needs_nothing_of_epbuild_and_may_have_an_older_python(scrip
 
 
 class Group:
-    """A staging directory with a request, and the worker's process in it, which meets the fake onnxruntime."""
+    """Staging directory with a request, and the worker's process in it with the fake onnxruntime."""
 
     def __init__(self, folder: Path, release: Any = fake) -> None:
         self.folder = folder
@@ -471,7 +471,7 @@ def test_a_toolchain_that_cannot_do_it_is_unfit_before_any_model_is_looked_at(
 
 @pytest.fixture
 def old(tmp_path: Path) -> Group:
-    """A worker that meets an onnxruntime without ModelCompiler."""
+    """Return a group whose onnxruntime has no ModelCompiler."""
     return Group(tmp_path, old_onnxruntime)
 
 

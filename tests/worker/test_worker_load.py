@@ -1,4 +1,4 @@
-"""What a check may rely on from the worker that loads: the order of sessions, arrays as they are, and an end that tells the truth."""
+"""Load worker: the order of sessions, unchanged arrays, and a truthful end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QNN = "QNNExecutionProvider"
 
 
 class Loader:
-    """A scratch directory, and the worker's process in it, which meets the fake onnxruntime."""
+    """Scratch directory, and the worker's process in it with the fake onnxruntime."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

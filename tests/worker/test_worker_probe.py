@@ -1,4 +1,4 @@
-"""What a fingerprint may rely on from the probe: names as package indexes write them, folders without an import, one JSON document."""
+"""Probe of a toolchain: names as package indexes write them, folders without an import, and one JSON document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker does on Windows, as far as an imitation of its calls can show it: follow epbuild without reading, know its memory."""
+"""Worker on Windows, as far as a fake of its calls can show it: its link to epbuild and its memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ windows: Any = load("windows")
 
 
 class Pipe:
-    """Standard input, whose other end is closed after so many looks at it, or that is none."""
+    """Standard input whose other end closes after a number of checks, or that is no pipe."""
 
     def __init__(self, *, looks: int, end: OSError) -> None:
         self.looks = looks
@@ -33,7 +33,7 @@ class Pipe:
 
 
 def connected(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> list[float]:
-    """Put the pipe in the place of standard input; the pauses that are made."""
+    """Use the pipe as standard input, and return the pauses of the worker."""
     pauses: list[float] = []
     monkeypatch.setitem(sys.modules, "_winapi", SimpleNamespace(PeekNamedPipe=pipe.peek))
     monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(get_osfhandle={0: 55}.get))
@@ -68,7 +68,7 @@ def test_a_worker_ends_when_its_parent_has(monkeypatch: pytest.MonkeyPatch, gone
 
 
 def on_windows(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The worker as Windows loads it, where there are no groups of processes."""
+    """Load the worker as on Windows, where there are no process groups."""
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.delattr(os, "killpg", raising=False)
     return load("compile")
@@ -87,7 +87,7 @@ class FakeKernel:
 
 
 class _Function:
-    """A function of a library, which takes a declaration."""
+    """Function of a library that accepts a declaration."""
 
     def __init__(self, call: Any) -> None:
         self._call = call

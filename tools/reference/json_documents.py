@@ -76,7 +76,7 @@ DOCUMENTS = (
 _SCHEMAS = {checks.HealthDocument: "doctor", checks.DevicesDocument: "doctor", Report: "report"}
 _ROOTS = [document.type for document in DOCUMENTS]
 UNREPORTED = {StepsCurrent, events.ToolchainLocked}
-"""Events that no line has: one is printed as many others, and one is of `epbuild lock`."""
+"""Events without a line of their own: one is printed as many others, and one belongs to `epbuild lock`."""
 
 
 def json_page() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""JUnit XML of builds: valid by Jenkins' schema, whatever steps are called and however a build ends."""
+"""JUnit XML of builds: valid by Jenkins' schema for all step names and all ends of a build."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def written(*events: Event, error: BaseException | None = None) -> ET.Element:
 
 
 def cases(root: ET.Element) -> dict[str, tuple[str, str, str | None]]:
-    """The suite and what came of each case, with its message."""
+    """Return the suite, the outcome and the message of each case."""
     found = {}
     for suite in root:
         for case in suite:

@@ -1,4 +1,4 @@
-"""SARIF of mistakes and failures: valid by the OASIS schema, with places that code scanning finds."""
+"""SARIF of problems and failures: valid by the OASIS schema, with locations that code scanning finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the summary of a workflow's step shows of a build: tables of failures, sizes and steps, whatever names there are in them."""
+"""Summary of a workflow's step: tables of failures, sizes and steps, with any names in them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDED = RunFinished(0, 3.0, 1, 0, 0, 0, 0)
 
 @pytest.fixture
 def summary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The file of the summary, which is there before the first step writes into it, as on a runner."""
+    """Return the file of the summary. As on a runner, it exists before the first step writes to it."""
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "summary.md"

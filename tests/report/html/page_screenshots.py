@@ -1,6 +1,7 @@
-"""`python -m tests.report.html.page_screenshots FOLDER [PAGE.html]`: pictures of a report's page.
+"""`python -m tests.report.html.page_screenshots FOLDER [PAGE.html]`: screenshots of a report's page.
 
-Each section, and the panel, at three widths in both themes, and each section on paper; of a made-up report where no page is named.
+They show each section and the panel at three widths in both themes, and each section on paper. Without a page, they show a
+sample report.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report's page as a file: what is in it, and what can never be."""
+"""Page of a report as a file: its contents, and the contents that it must never have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = ROOT / "epbuild" / "report" / "html" / "page"
 
 
 class Elements(HTMLParser):
-    """The elements of a page as a browser that runs scripts has them, with the texts of its scripts and styles."""
+    """Elements of a page as a browser with scripts builds them, with the texts of its scripts and styles."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The report's page as people see it, in a headless Chromium."""
+"""Page of a report as users see it, in a headless Chromium."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CELLS = {"whole": "W", "failed": "F", "not built": "N"}
 
 @contextmanager
 def opened(browser: Browser, folder: Path, document: dict[str, Any], **options: Any) -> Iterator[Page]:
-    """Open the page of a report, all of it drawn. A logged error or a request fails the test. `options` are a browser context's."""
+    """Open the page of a report and wait until it is drawn. A logged error or a request fails the test."""
     file = folder / "report.html"
     file.write_text(render_page(document), encoding="utf-8")
     context = browser.new_context(**options)
@@ -93,13 +93,13 @@ def test_every_number_is_the_reports(page: Page, zoo: Document) -> None:
 
 
 def own_time(document: Document, step: Document) -> float:
-    """What a step took beside the other steps of its action, which the last one of that has in its time."""
+    """Return a step's own time. The recorded time of an action's last step includes that of its other steps."""
     others = [one["ended"] for one in document["steps"] if one["action"] == step["id"] != one["id"] and one["ended"]]
     return float(step["ended"] - max([step["started"], *others]))
 
 
 def most_memory(document: Document) -> int:
-    """The most that actions with a known peak took at once."""
+    """Return the highest peak memory of all actions with a known peak."""
     ran = [(step["started"], step["ended"], step["memory"]) for step in document["steps"] if step["memory"] is not None]
     return max(sum(int(memory) for start, end, memory in ran if start <= moment < end) for moment, _, _ in ran)
 
@@ -115,7 +115,7 @@ def numbers(value: Any) -> Iterator[float]:
 
 
 def changed(document: Document) -> Iterator[Any]:
-    """What has a size before and after."""
+    """Yield each entry that has a size before and after."""
     for row in document["against"]["models"]:
         yield {when: (row[when] or {}).get("size") for when in ("before", "after")}
     for row in document["build"]["published"] + document["against"]["outputs"]:
@@ -246,7 +246,7 @@ def test_without_scripts_there_are_tables(browser: Browser, tmp_path: Path, zoo:
 
 
 def test_questions_are_answered_within_two_clicks(page: Page, zoo: Document) -> None:
-    """Which models are whole on SM8750; why one is not; which step took longest; what sharing saved; what changed."""
+    """Check five questions: models whole on SM8750, the reason if not, the longest step, the savings, the changes."""
     page.locator("#overview th button", has_text="phone-SM8750").click()
     whole = [row["model"] for row in zoo["coverage"] if row["target"] == "phone-SM8750" and row["outcome"] == "whole"]
     assert f"Whole ({len(whole)})" in panel(page)

@@ -1,4 +1,4 @@
-"""What a program may rely on that reads epbuild's JSON: one whole document a line, with the promised keys, in any environment."""
+"""JSON output: one complete document per line, with the promised keys, in any environment."""
 
 from __future__ import annotations
 

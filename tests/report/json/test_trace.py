@@ -1,4 +1,4 @@
-"""A trace of a build is one that Perfetto shows as it was: slices that nest, on the machine and the place that did them."""
+"""Trace of a build as Perfetto shows it: nested slices, each on its machine and slot."""
 
 from __future__ import annotations
 

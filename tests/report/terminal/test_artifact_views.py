@@ -1,4 +1,4 @@
-"""What a user reads of an inspection and of findings: every line within 80 columns, nothing hidden."""
+"""Terminal views of inspections and findings: every line fits 80 columns, and nothing is hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sees after a build of what grew or shrank, of what sharing saves and of where the time went: short, and in 80 columns."""
+"""Summary after a build: changes of sizes, savings by sharing, and times, in 80 columns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def told(
     monkeypatch: pytest.MonkeyPatch, *events: Event, ended: RunFinished = BUILT, stream: io.StringIO | None = None
 ) -> list[str]:
-    """The lines between those of the events and the last one."""
+    """Return the lines between those of the events and the last one."""
     stream = stream or io.StringIO()
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)

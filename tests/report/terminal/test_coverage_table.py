@@ -1,4 +1,4 @@
-"""What a user sees of how far the EPs take each model: a table that fits a terminal, the same for a page, and the same for programs."""
+"""Coverage of each model: a table that fits a terminal, with equal contents in Markdown and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user reads at the end of a build that went on after failures: each reason once, with its steps, and what was made all the same."""
+"""Failures at the end of a build with `--keep-going`: each reason once, with its steps, and the built outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, *events: Event, stderr: io.StringIO | None = None) -> list[str]:
-    """The lines on standard output of a build with these events."""
+    """Return the lines on standard output of a build with these events."""
     stdout = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stdout)
     monkeypatch.setattr(sys, "stderr", stderr or io.StringIO())

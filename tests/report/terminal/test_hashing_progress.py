@@ -1,4 +1,4 @@
-"""Hashing that takes longer than a second shows its progress: bytes and time left, from the first second on."""
+"""Progress of hashing that takes longer than a second: bytes and time left, from the first second on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HALF = Hashing(GB, 2 * GB, 10.0)
 
 
 class Clock:
-    """Seconds that pass when a test lets them."""
+    """Clock that advances when a test tells it to."""
 
     def __init__(self) -> None:
         self.now = 100.0

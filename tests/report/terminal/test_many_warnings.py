@@ -37,7 +37,7 @@ def problems(count: int, code: str = "EPB233") -> list[Problem]:
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, show: Callable[[], object]) -> list[str]:
-    """The lines on standard error that are not excerpts of files."""
+    """Return the lines on standard error that are not excerpts of files."""
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
     show()

@@ -1,4 +1,4 @@
-"""What a user reads: problems on standard error with their place, and tables that fit a terminal of 80 columns."""
+"""Problems on standard error with their position, and tables that fit a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_under_github_actions_a_problem_is_an_annotation_at_the_line_of_the_reci
 
 
 def survey(*steps: tuple[str, StepState, tuple[str, ...]]) -> Survey:
-    """A survey of compile steps with these ids, states and reasons."""
+    """Return a survey of compile steps with these ids, states and reasons."""
     return Survey(
         Plan(tuple(Step(ident, "compile", (), ident) for ident, _, _ in steps), {}),
         {ident: ActionStatus(state, reasons) for ident, state, reasons in steps},

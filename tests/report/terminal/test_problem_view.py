@@ -1,4 +1,4 @@
-"""A problem shows the line that it is about, with the very word underlined, whatever the line holds and wherever it is read."""
+"""Excerpt of a problem: the line with the exact word underlined, for any content and any terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *problems: Problem, stream: io.StringIO | None = None) -> list[str]:
-    """The lines on standard error."""
+    """Return the lines on standard error."""
     stream = stream or io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     print_problems(problems)
@@ -41,7 +41,7 @@ def problem(line: int, column: int, file: str = "epbuild.yaml") -> Problem:
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the number of terminal columns of a text."""
     return sum(0 if unicodedata.category(c) in {"Mn", "Me"} else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
@@ -261,7 +261,7 @@ def test_an_annotation_names_its_file_by_its_path_in_the_repository(
 
 
 def test_a_name_in_a_model_commands_neither_a_terminal_nor_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name of an external data file is whatever the model's author wrote."""
+    """Check this because the model's author chooses the name of an external data file."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     message = "the model 'm' needs the external data file w\n::add-mask::a\r\x1b[2J.bin"
     lines = told(monkeypatch, Problem("EPB203", message, StepId("compile:g/t/m")))

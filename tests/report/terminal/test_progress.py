@@ -1,4 +1,4 @@
-"""What a user sees of a build: what ended and why it failed, in a log as on a terminal, and problems where problems belong."""
+"""Progress of a build in a log and on a terminal: ended steps, reasons of failures, and problems on their stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def reported(
     monkeypatch: pytest.MonkeyPatch, stdout: io.StringIO, stderr: io.StringIO, events: Iterable[Event] = EVENTS
 ) -> tuple[str, str]:
-    """What is written on standard output and standard error when these events are heard."""
+    """Return the texts on standard output and standard error after these events."""
     monkeypatch.setattr(sys, "stdout", stdout)
     monkeypatch.setattr(sys, "stderr", stderr)
     with make_reporter(json=False) as listener:
@@ -210,7 +210,7 @@ def test_colours_are_for_terminals_and_no_color_is_obeyed(monkeypatch: pytest.Mo
 
 
 class Watched(io.StringIO):
-    """Says when a sign of life was written; can be a pipe that nobody reads."""
+    """Stream that records the time of each write. It can be a pipe without a reader."""
 
     def __init__(self, *, broken: bool = False) -> None:
         super().__init__()

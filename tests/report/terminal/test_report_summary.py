@@ -1,4 +1,4 @@
-"""`epbuild report` on a terminal: what a build ended with, at any later time, and what changed since another report."""
+"""`epbuild report` on a terminal: the end of a build at any later time, and changes since another report."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_was_never_built_is_said_to_be_so(workshop: Workshop) -> None:
 
 
 def test_a_report_has_the_tables_that_ended_the_build(workshop: Workshop) -> None:
-    """The very lines of coverage and sharing, whenever it is asked for."""
+    """Check that a later report prints the same lines of coverage and sharing."""
     ended = workshop.build()
     covered, changed = CoverageList(), ChangeReport()
     for event in workshop.events:

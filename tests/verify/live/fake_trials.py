@@ -25,7 +25,7 @@ _WORKER = Path(epbuild.__file__).parent / "worker" / "load.py"
 
 
 def fake_worker(folder: Path) -> None:
-    """Write `worker.py` into a folder: the worker, with the fake in place of onnxruntime."""
+    """Write `worker.py` into a folder: the worker with the fake in place of onnxruntime."""
     write_package(folder / "packages")
     script = folder / "worker.py"
     code = f"""
@@ -37,7 +37,7 @@ def fake_worker(folder: Path) -> None:
 
 
 def planned(**changes: Any) -> PlannedEp:
-    """QNN, of which nothing is known that it could not do."""
+    """Return QNN without any known limitation."""
     known = replace(entry(QNN), cannot=())
     options = {"backend_type": "htp"}
     ep = PlannedEp(known, DeviceChoice(), options, files={}, library=Path("qnn.so"), unkeyed=frozenset())
@@ -45,7 +45,7 @@ def planned(**changes: Any) -> PlannedEp:
 
 
 def environment(script: Path) -> Environment:
-    """This very Python, which runs a script in place of the worker."""
+    """Return the Python of the tests as an environment that runs a script in place of the worker."""
 
     def run_worker(command: Sequence[str], folder: Path, log: Path, **options: Any) -> Ending:
         return supervise([command[0], "-I", str(script), command[-1]], folder, log, **options)
@@ -56,5 +56,5 @@ def environment(script: Path) -> Environment:
 
 
 def session(folder: Path, *eps: PlannedEp, timeout: float | None = 60) -> Session:
-    """A session whose worker is the one that `fake_worker` wrote into a folder."""
+    """Return a session with the worker that `fake_worker` wrote into a folder."""
     return Session(environment(folder / "worker.py"), eps or (planned(),), timeout=timeout)

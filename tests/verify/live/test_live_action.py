@@ -1,4 +1,4 @@
-"""A check of numbers is between the compile and the output: what fails is not published, and what is asked is judged again for nothing."""
+"""Live check between compile and output: failures are not published, and new thresholds need no new run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CRASH = "Shared weights buffer isn't supported on this platform"
 
 
 class Bench(Workshop):
-    """A workshop in which models run as well: what they give is what they take, times a factor where an EP runs them."""
+    """Workshop whose models also run. They return their inputs, times a factor on an EP."""
 
     def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, cache, monkeypatch)
@@ -49,11 +49,11 @@ class Bench(Workshop):
         self.broken = ""
         self.reference = 1.0
         self.refused = ""
-        """What the CPU EP reports of its inputs; empty: it takes them."""
+        """Error of the CPU EP about its inputs; empty if it accepts them."""
 
     @property
     def warned(self) -> list[Problem]:
-        """The warnings of the last build."""
+        """Warnings of the last build."""
         return [event.problem for event in self.events if isinstance(event, Warned)]
 
     def asks(self, verify: str, after: str = MODELS) -> None:
@@ -86,7 +86,7 @@ class Bench(Workshop):
         return Ending("exited", 0, (*reports, {"event": "finished", "peak_memory": 1 << 20}), ())
 
     def figures(self, group: str = "classifier") -> dict[str, Any]:
-        """What the manifest has of each model's numbers."""
+        """Return the numbers of each model in the manifest."""
         models = json.loads((self.output(group) / "manifest.json").read_text(encoding="utf-8"))["models"]
         return {model["name"]: {key: model[key] for key in ("figures", "unjudged") if key in model} for model in models}
 

@@ -1,4 +1,4 @@
-"""What a live check finds of each model: that it loads, that the device takes it, and that its numbers are those of its source."""
+"""Results of a live check: each model loads, the device runs it, and its numbers match its source."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NAMES = ("prefill", "decode")
 
 @dataclass(frozen=True)
 class OneToolchain(Toolchains):
-    """A toolchain that is there, whatever is asked for, and the requests that its workers got."""
+    """Single toolchain for all requirements, and the requests of its workers."""
 
     requests: list[dict[str, Any]] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class OneToolchain(Toolchains):
 
 @dataclass(frozen=True)
 class PlannedSources(Sources):
-    """Those of a recipe that has QNN as it is `planned`."""
+    """Sources of a recipe with QNN as `planned`."""
 
     planned: PlannedEp = field(default_factory=planned)
 
@@ -70,7 +70,7 @@ class PlannedSources(Sources):
 
 
 class Unasked(Sources):
-    """Sources that nobody may ask what to load a model with."""
+    """Sources that must not be asked how to load a model."""
 
     def eps(self, document: Any) -> dict[str, PlannedEp]:
         return pytest.fail("asked for a session")
@@ -78,7 +78,7 @@ class Unasked(Sources):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of two compiled models and their sources; the worker meets an onnxruntime whose models do as they are told."""
+    """Write two compiled models with their sources. The worker's fake onnxruntime runs models as they specify."""
     fake_worker(tmp_path)
     for name in NAMES:
         node = helper.make_node("EPContext", ["x"], ["file"], domain="com.microsoft", source=QNN, embed_mode=0, main_context=1)
@@ -134,7 +134,7 @@ def tried(
 
 
 def here(folder: Path, check: LiveCheck) -> LiveCheck:
-    """A check with the toolchain of a folder, unless it has another."""
+    """Return a check with the toolchain of a folder, unless it has another one."""
     known = isinstance(check.options.toolchains, OneToolchain)
     return check if known else replace(check, options=LoadOptions(timeout=60, toolchains=OneToolchain(folder)))
 

@@ -1,4 +1,4 @@
-"""Inputs are what they are taken for, fit the model, and are the same for the same seed."""
+"""Generated inputs: right roles, a fit to the model, and equal values for equal seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each metric is, and that no figure comes of what is no number."""
+"""Metrics: the definition of each, and no result from values that are not numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What "near enough" means, and that what is not is named."""
+"""Tolerances: the definition of near enough, and the name of each element outside."""
 
 from __future__ import annotations
 

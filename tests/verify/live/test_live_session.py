@@ -1,4 +1,4 @@
-"""An artifact is opened in the toolchain that it was compiled with, on the right device, with the options that it was compiled with."""
+"""Live sessions: the toolchain, the device and the options of the compile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PINS = ("onnxruntime-qnn==2.7.0", "onnxruntime==1.31.1")
 
 @dataclass(frozen=True)
 class Home(Toolchains):
-    """A folder of toolchains, of which each holds what `holds` says by its requirements; it remembers those that were asked for."""
+    """Folder of toolchains whose contents `holds` lists by requirements. It records each request."""
 
     holds: dict[tuple[str, ...], Mapping[str, str]] = field(default_factory=dict)
     asked: list[tuple[tuple[str, ...], str | None]] = field(default_factory=list)
@@ -132,7 +132,7 @@ def test_a_toolchain_that_a_lock_made_is_used_as_it_is(home: Home) -> None:
 
 
 def test_toolchains_of_other_eps_and_broken_ones_are_passed_over(home: Home) -> None:
-    """Whatever their folders are called, and so in whatever order they are met."""
+    """Check this for any names of the folders, and thus for any order of the search."""
     for number in range(4):
         home.add(f"onnxruntime>=1.{number}", holds={"numpy": "2.4.6", "onnxruntime": "1.31.1"})
     home.add("onnxruntime", "onnxruntime-qnn", holds=PACKAGES)
@@ -183,7 +183,7 @@ def artifact(folder: Path, ep: str = QNN, *, device: Mapping[str, Any] | None = 
 
 
 class Recipe(Sources):
-    """A recipe that has one EP as it was planned."""
+    """Recipe with one EP as planned."""
 
     def __init__(self, *planned: PlannedEp) -> None:
         super().__init__({})

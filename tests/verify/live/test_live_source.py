@@ -1,4 +1,4 @@
-"""A source model is compared with only when it is the one that the artifact was compiled from."""
+"""Source models: used for comparison only if the artifact was compiled from them."""
 
 from __future__ import annotations
 

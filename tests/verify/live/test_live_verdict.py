@@ -1,4 +1,4 @@
-"""What is good enough, and that nothing is that shows nothing."""
+"""Verdicts: the limits of acceptable numbers, and failures for outputs that prove nothing."""
 
 from __future__ import annotations
 

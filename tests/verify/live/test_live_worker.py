@@ -1,4 +1,4 @@
-"""What a user reads when a model does not load or run: what happened, at which moment, and why, if anybody said so."""
+"""Messages for models that fail to load or run: the error, the moment, and the reason if there is one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMITATION = Limitation("load models that share weights", "it crashes", "measure
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    """A scratch directory; the worker meets an onnxruntime whose models say how they misbehave."""
+    """Return a scratch directory for a worker with a fake onnxruntime. The models specify their faults."""
     (tmp_path / "scratch").mkdir()
     fake_worker(tmp_path / "scratch")
     return tmp_path / "scratch"

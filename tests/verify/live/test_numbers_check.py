@@ -1,4 +1,4 @@
-"""`NumbersCheck` by itself, with a worker that is a function: which results it gives, and what it runs for them."""
+"""`NumbersCheck` alone, with a function as its worker: the results, and the runs that they need."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CANNOT_SHARE = LoadFailure("prefill", "the machine cannot load shared contexts",
 
 
 class Runs:
-    """A worker that gives each input back, times `factor` on an EP; `fails` is a model that fails in the step `when`."""
+    """Worker that returns each input, times `factor` on an EP. The model `fails` fails in the step `when`."""
 
     def __init__(self) -> None:
         self.factor = 1.0
@@ -35,7 +35,7 @@ class Runs:
         self.when = "running"
         self.on_cpu = False
         self.last = 10
-        """The number of inputs that a model is run on before the worker ends."""
+        """Number of inputs that the worker runs before it ends."""
         self.requests: list[tuple[str, list[str]]] = []
 
     def __call__(self, command: Sequence[str], folder: Path, log: Path, **options: Any) -> Ending:
