@@ -21,8 +21,8 @@ MEMBERS = 8
 """Models in each group, which share their weights. With the share step and the emission, a group has ten steps."""
 _MANY_STEPS = 20_000
 _MANY_MEMBERS, _MANY_TARGETS = 98, 10
-"""Models and targets of each group in the largest project. A process for each ten steps would take half an hour, and a model of its
-own in the recipe for each would exceed the size limit of recipes."""
+"""Models and targets of each group in the largest project. With one process per ten steps, the build would take half an hour. With one
+model per step, the recipe would exceed the size limit of recipes."""
 
 _MORE_STEPS = 2
 _SOURCES_OF_A_STEP = 2
