@@ -1,4 +1,4 @@
 """The cache: blobs, action records, leases and workspace memory.
 
-The room does not interpret their content.
+This package does not interpret their content.
 """

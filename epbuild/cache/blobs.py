@@ -25,11 +25,11 @@ from epbuild.core.safepath import open_raw
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PIECE_BYTES = 1 << 20
 _SMALL_BYTES = 1 << 16
-"""Maximum size of a blob that is read whole and then written: it is verified before a file is created."""
+"""Maximum size of a blob that is read and verified in memory before a file is created."""
 
 
 class BlobSource(Protocol):
-    """Source of the blobs of outputs. `BlobStore` documents the methods."""
+    """Source of the blobs that outputs contain. `BlobStore` documents the methods."""
 
     def materialize(self, digest: str, destination: str | Path) -> None: ...
 
@@ -37,7 +37,7 @@ class BlobSource(Protocol):
 
 
 class BlobStore:
-    """The blobs below `root`. Any number of threads and processes may use one root at once."""
+    """Store of the blobs below `root`. Any number of threads and processes may use one root at once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -48,14 +48,14 @@ class BlobStore:
 
     @property
     def partials(self) -> Path:
-        """Folder for files that grow over several runs, on the file system of the blobs. Its users create it."""
+        """Folder for files that grow over several runs, on the file system of the blobs. Callers create it when they need it."""
         return self.root / "cas" / "partial"
 
     def put(self, path: Path, *, move: bool = False) -> Blob:
         """Store the content of the file at `path`, which is read once. Raises StoreError.
 
-        With `move`, a file on the file system of the store is moved and not copied. No process may write to it anymore, and it may be gone
-        from `path` afterwards, also after a failure.
+        With `move`, a file on the store's file system is moved instead of copied. Then no process may write to the file anymore. It may be
+        gone from `path` afterwards, even after a failure.
         """
         task = f"store {path} in {self.root}"
         if move:
@@ -72,9 +72,9 @@ class BlobStore:
             return self._publish_hashed(draft, hasher)
 
     def put_partial(self, path: Path, blob: Blob) -> None:
-        """Move the closed file at `path` in `partials`, which is known to hold `blob`, into the store.
+        """Move the closed file at `path` in `partials` into the store. The caller has verified that it contains `blob`.
 
-        Raises StoreError; then the file stays where it is.
+        If this raises StoreError, the file stays at `path`.
         """
         with translate_os_errors(f"store {path} in {self.root}"), path.open("r+b") as file:
             touch(path)  # it may have arrived long ago
@@ -83,7 +83,7 @@ class BlobStore:
             discard(path)
 
     def put_stream(self, blob: Blob, source: Readable) -> bool:
-        """Store the content of `source` if it is `blob`, and return whether it is. Raises StoreError, and what reading raises."""
+        """Store the content of `source` if it is `blob`, and return whether it is. Raises StoreError, and errors from reading `source`."""
         size = 0
 
         def write(piece: memoryview) -> None:
@@ -105,14 +105,14 @@ class BlobStore:
             return True
 
     def find(self, digest: str) -> Blob | None:
-        """Return the blob of that digest, whatever its size. Reads no content."""
+        """Return the blob with that digest, or None if it is missing. Reads no content."""
         try:
             return Blob(digest, self.place(digest).stat().st_size)
         except (OSError, MissingBlob):
             return None
 
     def has(self, digest: str, size: int) -> bool:
-        """Return whether there is a blob of that digest and size in bytes. Reads no content."""
+        """Return whether the store has a blob with that digest and size in bytes. Reads no content."""
         try:
             return os.stat(self._name(digest)).st_size == size  # noqa: PTH116 - called for tens of thousands of blobs
         except (OSError, MissingBlob):
@@ -121,8 +121,8 @@ class BlobStore:
     def materialize(self, digest: str, destination: str | Path) -> None:
         """Create `destination`, which must not exist, as an ordinary writable file with the content of a blob.
 
-        The file shares no link with the store, so a change of it cannot change the blob. Missing parent folders are created. Raises
-        MissingBlob, DamagedBlob, and StoreError if the file cannot be written; then no file is left.
+        The file is a copy, not a link, so changing it cannot change the blob. Missing parent folders are created. Raises MissingBlob,
+        DamagedBlob, and StoreError if the file cannot be written. After an error, no file is left.
         """
         with self._open(digest) as source:
             identity = os.fstat(source.fileno())
@@ -146,15 +146,15 @@ class BlobStore:
             raise self._damaged_blob(digest, identity)
 
     def copy(self, digest: str, write: Write) -> None:
-        """Pass the content of a blob to `write`, as `pieces` yields it. Raises what `pieces` and `write` raise."""
+        """Pass the pieces of a blob to `write`, one at a time. Raises errors of `pieces` and `write`."""
         for piece in self.pieces(digest):
             write(piece)
 
     def pieces(self, digest: str) -> Iterator[memoryview]:
-        """Yield the content of a blob in pieces of at most 1 MiB, each valid until the next one, in constant memory.
+        """Yield the content of a blob in pieces of at most 1 MiB, using constant memory.
 
-        The last piece comes only after all of them have been verified, so a consumer never gets a whole damaged content. Raises
-        MissingBlob, DamagedBlob, StoreError.
+        A piece is valid until the next one is yielded. The last piece is yielded only after the whole content has been verified, so callers
+        never receive a complete damaged blob. Raises MissingBlob, DamagedBlob, StoreError.
         """
         with self._open(digest) as source:
             identity = os.fstat(source.fileno())
@@ -171,7 +171,7 @@ class BlobStore:
             yield last
 
     def read_bytes(self, digest: str) -> bytes:
-        """Return the content of a blob that fits in memory. Raises MissingBlob, DamagedBlob, StoreError."""
+        """Return the content of a blob, which must fit in memory. Raises MissingBlob, DamagedBlob, StoreError."""
         with self._open(digest) as source:
             return self._read_all(source, digest, os.fstat(source.fileno()))
 
@@ -199,7 +199,7 @@ class BlobStore:
                     yield CacheEntry("blob", path.name, status.st_size, status.st_mtime_ns)
 
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove a listed blob unless it has been stored again, and return whether it is gone. Raises StoreError."""
+        """Remove a listed blob unless it has been stored again. Return whether it was removed. Raises StoreError."""
         with translate_os_errors(f"remove {entry.name} from the store {self.root}"):
             self._checksums.forget(entry.name)
             return self._drafts.withdraw(self.place(entry.name), entry.used_ns)
@@ -210,7 +210,10 @@ class BlobStore:
             self._drafts.sweep()
 
     def place(self, digest: str) -> Path:
-        """Return the path of a blob, which need not exist. The file may be read or linked to, and never written. Raises MissingBlob."""
+        """Return the path of a blob, which need not exist. Callers may read the file or link to it, but never write it.
+
+        Raises MissingBlob for an invalid digest.
+        """
         return Path(self._name(digest))
 
     def _name(self, digest: str) -> str:
@@ -236,7 +239,7 @@ class BlobStore:
         try:
             draft.publish(place, read_only=True)
         except PermissionError:
-            # Windows replaces no read-only file. If another writer was first, its blob is as good as this one.
+            # Windows does not replace read-only files. If another writer was faster, its blob has the same content.
             if not self.has(blob.digest, blob.size):
                 raise
 
@@ -249,7 +252,7 @@ class BlobStore:
                 raise MissingBlob(digest, self.root) from None
 
     def _read_pieces(self, source: io.FileIO, digest: str) -> Iterator[memoryview]:
-        """Yield the content of an open blob, each piece valid until the one after the next. Raises StoreError."""
+        """Yield the content of an open blob. Each piece stays valid while the next one is in use. Raises StoreError."""
         size = min(_PIECE_BYTES, os.fstat(source.fileno()).st_size + 1)
         buffer, other = memoryview(bytearray(size)), memoryview(bytearray(size))
         while True:
@@ -275,9 +278,9 @@ class BlobStore:
 
     def _set_aside(self, digest: str, identity: os.stat_result) -> None:
         place = self.place(digest)
-        # If it cannot be moved, for instance in a read-only store, it is still not used.
+        # A damaged blob that cannot be moved, for instance in a read-only store, is still not used.
         with suppress(OSError):
-            # Another process may have replaced the blob by a sound one since this one was opened.
+            # Another process may have replaced the damaged blob with a sound one since it was opened.
             if os.path.samestat(identity, place.stat()):
                 self._checksums.forget(digest)
                 self._damaged.mkdir(parents=True, exist_ok=True)
@@ -295,9 +298,9 @@ def _create(path: Path) -> io.BufferedRandom:
 
 
 def _full_hasher(file: io.FileIO | io.BufferedRandom) -> Hasher:
-    """Return a hasher for the digest of a file, and also for the checksum if the file is large."""
+    """Return a hasher that computes a file's digest, and also its checksum if the file is large."""
     return Hasher(checksum=os.fstat(file.fileno()).st_size >= LARGE_BYTES)
 
 
 class _TooLong(Exception):
-    """The stream has more bytes than the blob."""
+    """Stream has more bytes than the expected blob."""

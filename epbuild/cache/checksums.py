@@ -1,9 +1,9 @@
 """XXH3 checksums of large blobs.
 
-Restoring verifies blobs by checksum, at twenty times the speed of SHA-256. The name of a blob stays its SHA-256, which cannot be
-forged. The checksum only detects that bytes have changed since they were stored, and 128 bits of XXH3 are good enough for that: a user
-who could write a wrong checksum beside a blob could as well write a wrong record. Each checksum is a file of its own. If it is missing,
-the SHA-256 decides, and the checksum is written again.
+Restoring verifies blobs by checksum, at twenty times the speed of SHA-256. Blobs are still named by their SHA-256, which cannot be forged.
+The checksum only detects that bytes have changed since they were stored, and 128 bits of XXH3 suffice for that. A user who could write a
+wrong checksum beside a blob could as well write a wrong record. Each checksum is a separate file. If the file is missing, the blob is
+verified by its SHA-256, and the checksum is written again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 
 class Checksums:
-    """The checksums of blobs of at least LARGE_BYTES, in a folder on the file system of the `drafts`."""
+    """Checksums of blobs of at least LARGE_BYTES, in a folder on the file system of `drafts`."""
 
     def __init__(self, folder: Path, drafts: Drafts) -> None:
         self._folder = folder
@@ -35,12 +35,12 @@ class Checksums:
         return text if _CHECKSUM.fullmatch(text) else None
 
     def put(self, digest: str, checksum: str | None) -> None:
-        """Store the checksum of a blob, if there is one. In a read-only store, nothing is stored."""
+        """Store the checksum of a blob unless it is None. In a read-only store, do nothing."""
         if checksum is None or self.get(digest) == checksum:
             return
         with suppress(OSError), self._drafts.new() as draft:
             draft.file.write(checksum.encode("ascii"))
-            # Not synced: a file that a crash leaves empty counts as missing.
+            # Not synced: if a crash leaves the file empty, it counts as missing.
             draft.publish(self._place(digest), durable=False)
 
     def forget(self, digest: str) -> None:
@@ -53,7 +53,7 @@ class Checksums:
 
 
 class Check:
-    """Verification that the bytes passed to `hasher` are a blob: by its checksum if that is known, else by its SHA-256."""
+    """Verification of the bytes passed to `hasher` against a blob's checksum if known, or else its SHA-256."""
 
     def __init__(self, checksums: Checksums, digest: str, size: int) -> None:
         self._checksums = checksums
@@ -62,7 +62,7 @@ class Check:
         self.hasher = Hasher(digest=self._known is None, checksum=size >= LARGE_BYTES)
 
     def passes(self) -> bool:
-        """Return whether all bytes that were read are the blob. The blob must have been read to its end."""
+        """Return whether the hashed bytes are the blob. The blob must have been read to its end."""
         if self._known is not None:
             return self.hasher.checksum == self._known
         if self.hasher.digest != self._digest:

@@ -1,18 +1,19 @@
-"""Collection of cache entries that no workspace needs, the longest unused first.
+"""Garbage collection of cache entries that no workspace needs, oldest use first.
 
-The caller says what is needed. Entries that were used within the last hour stay in any case. The collection is safe beside running builds:
+The caller specifies which entries are needed. Entries that were used within the last hour are always kept. The collection is safe while
+builds are running:
 
-- A build relies on a record only after it has noted the use as the record's time, and on an existing blob only after it has given the blob
-  a new time. The collector moves each entry out of sight, and removes it only if its time is still the one of the listing; otherwise it
-  moves the entry back. Whichever comes second sees what the first did: a late build finds nothing and builds again, a late collector finds
-  the use.
-- Blobs are stored before the record that refers to them, and stay for an hour: a build that has not stored its record yet loses none.
+- Before a build relies on an existing record or blob, it updates the entry's mtime. The collector moves each entry away, and removes it
+  only if its mtime is still the listed one. Otherwise it moves the entry back. So the later of the two notices the earlier: a late build
+  finds no entry and builds again, and a late collector finds the new mtime.
+- Blobs are stored before the record that refers to them, and are kept for at least an hour. So a build that has not stored its record yet
+  loses no blob.
 - A record is removed before the blobs that only it refers to. So no record, even of a killed collector, refers to a removed blob. The next
   collection removes the remaining blobs.
 - Partial downloads and remote models are removed under the lease that their readers hold.
 
-One case remains: a build that found a record more than an hour ago and reads its blobs only now, in a workspace that does not name the
-action. It finds that the blob is missing (EPB501) and builds the result again. It never reads a wrong one.
+One case remains: a build may read the blobs of a record that it found more than an hour ago, in a workspace that does not name the action.
+If a blob is missing (EPB501), the build creates the result again. It never reads a wrong blob.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from epbuild.cache.garbage import CacheUsers, Garbage
 from epbuild.cache.records import ActionRecords
 
 _MODELS_AT_ONCE = 100
-"""Number of remote models that are removed together. Each needs a lease, which is an open file."""
+"""Maximum number of remote models that are removed together. Each model needs a lease, which is an open file."""
 
 Reason = Literal["unused", "over size", "damaged"]
 
 
 class Limits(Struct, frozen=True):
-    """Limits for entries that no build needs: seconds since their last use, and total bytes of the store."""
+    """Limits above which unneeded entries are removed: seconds since their last use, and total bytes of the store."""
 
     max_age: float
     max_size: int | None = None
     young: float = 3600.0
-    """Seconds after its last use for which every entry stays: a running build may rely on it."""
+    """Number of seconds after its last use during which an entry is always kept, as a running build may rely on it."""
 
 
 @dataclass
@@ -66,9 +67,10 @@ def collect(
     now: float,
     dry_run: bool = False,
 ) -> Collected:
-    """Remove from the store at `root` what exceeds `limits` at the time `now` (Unix seconds), or with `dry_run` only list it.
+    """Remove entries of the store at `root` that exceed `limits`, and return the outcome.
 
-    Entries that `users` need stay. Callers must hold a lease that excludes other collections. Raises StoreError.
+    `now` is the time in Unix seconds. With `dry_run`, nothing is removed. Entries that `users` need are kept. Callers must hold a lease
+    that excludes other collections. Raises StoreError.
     """
     return _Collection(root, limits, users, now, dry_run).run()
 
@@ -88,7 +90,7 @@ class _Collection:
         self._needs = self.users.needs()
         self._outcome = Collected()
         self._queue: list[tuple[int, str, CacheEntry]] = []
-        # Blobs before records: a record that is stored in between refers to blobs that are new or have a new time.
+        # List blobs before records: a record that is stored in between refers only to blobs with a recent mtime.
         self._stored = {entry.name: entry for entry in self._blobs.entries()}
         self._named: dict[str, frozenset[str]] = {}
         self._namings = Counter[str]()
@@ -118,7 +120,7 @@ class _Collection:
         names = frozenset(self.users.blobs_of(document)) if document is not None else frozenset()
         self._named[record.name] = names
         self._namings.update(names)
-        # A damaged record is of no use to a build that needs its key.
+        # A damaged record is removed even if a build needs its key.
         if document is None or record.name not in self._needs.keys:
             self._enqueue(record)
             return
@@ -138,7 +140,7 @@ class _Collection:
                 total -= self._remove_with_blobs(entry, reason)
 
     def _remove_models(self, first: CacheEntry, reason: Reason, total: int) -> int:
-        """Remove a remote model and the next ones in the queue together, to query the users once. Return the freed bytes."""
+        """Remove `first` and the next remote models in the queue together, so that `users` is queried once. Return the freed bytes."""
         taken, left = [(first, reason)], total - first.size
         while self._queue and len(taken) < _MODELS_AT_ONCE:
             entry = self._queue[0][-1]
@@ -154,7 +156,7 @@ class _Collection:
         return sum(entry.size for entry, _ in taken if entry.name in gone)
 
     def _remove_with_blobs(self, entry: CacheEntry, reason: Reason) -> int:
-        """Remove an entry, and with a record the blobs that only it referred to. Return the freed bytes."""
+        """Remove an entry and return the freed bytes. Blobs that only a removed record refers to are removed as well."""
         if not (self.dry_run or self._remove(entry)):
             self._outcome.recent.append(entry)
             return 0

@@ -1,8 +1,8 @@
-"""SQLite file whose content can be lost.
+"""SQLite database whose content may be lost, with a checksum in every row.
 
-A damaged file is set aside and replaced by an empty one. A file is damaged if SQLite says so, if it has other tables, or if a row has
-changed since it was written. Each row ends with a checksum that depends on the key of this user: rows of other users count as damaged,
-and so do rows from a foreign log or journal beside the file. A read-only file is copied into memory.
+A damaged file is set aside and replaced by an empty one. A file is damaged if SQLite reports damage, if it has unexpected tables, or if a
+row has changed since it was written. Each row ends with a checksum that depends on this user's key. So rows of other users, and rows from a
+foreign log or journal beside the file, count as damaged. A read-only file is copied into memory.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _Result = TypeVar("_Result")
 
 
 class Damage(Exception):
-    """The file has content that epbuild did not write."""
+    """Content of the file that epbuild did not write."""
 
     def __str__(self) -> str:
         return "its content is not what was written to it"
 
 
 class _Foreign(Damage):
-    """The file was not written with the key of this user."""
+    """File that was not written with this user's key."""
 
 
 class Database:
-    """Connection for all threads of this process. Without `path`, the database is in memory."""
+    """Database connection that all threads of this process share. Without `path`, the database is in memory."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class Database:
     ) -> None:
         """Open the file, and create it and its tables if they are missing.
 
-        `key` is the key of the row checksums. Without a path, the content of the file `copied` is copied into memory. Without `create`, a
-        file of another user stays, and an empty database in memory is used instead. Raises StoreError.
+        `key` is used for the row checksums. Without a path, the content of the file `copied` is copied into memory. Without `create`, a
+        file of another user is left in place, and an empty database in memory is used instead. Raises StoreError.
         """
         self.path = path
         self.is_foreign = False
-        """Whether the file is ignored, as another user or another machine wrote it."""
+        """Whether the file is ignored because another user or another machine wrote it."""
         self._copied = copied
         self._schema = schema
         self._version = version
@@ -77,28 +77,28 @@ class Database:
 
     @property
     def copied(self) -> bool:
-        """Whether this is a copy of a sound file, in memory."""
+        """Whether the database is an in-memory copy of a sound file."""
         return self._copied is not None
 
     def read(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query whose last column is the checksum, verified and without it. Raises StoreError."""
+        """Return all rows of a query, verified. The last column must be the checksum, which is removed. Raises StoreError."""
         return self.query(lambda connection: self.rows(connection, query, parameters))
 
     def query(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """Run `work`, which only reads and may run twice. Raises StoreError."""
+        """Run `work` and return its result. It must only read, and may run twice. Raises StoreError."""
         return self._attempt(work)
 
     def rows(self, connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows that `read` returns, inside a transaction. Raises Damage."""
+        """Return verified rows without their checksums, like `read`, but inside a transaction. Raises Damage."""
         return [self._unseal(row) for row in connection.execute(query, encode_values(parameters))]
 
     def sealed(self, *values: object) -> tuple[object, ...]:
-        """Return a row that ends with its checksum."""
+        """Return a row of the values, with its checksum appended."""
         stored = encode_values(values)
         return (*stored, self._checksum(stored))
 
     def select(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query for some columns, without verification. Raises StoreError."""
+        """Return all rows of a query without verification, so that it may select any columns. Raises StoreError."""
         return self._attempt(lambda connection: connection.execute(query, encode_values(parameters)).fetchall())
 
     def write(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
@@ -107,11 +107,11 @@ class Database:
         self.change(lambda connection: connection.executemany(statement, parameters))
 
     def change(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """Run `work`, which may run twice, in one transaction that excludes other writers. Raises StoreError."""
+        """Run `work` in one transaction that excludes other writers, and return its result. It may run twice. Raises StoreError."""
         return self._attempt(lambda connection: _in_transaction(connection, lambda: work(connection)))
 
     def close(self) -> None:
-        """Close the connection. A later use opens it again."""
+        """Close the connection. The next query opens it again."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -138,7 +138,7 @@ class Database:
         if self._connection is None:
             import sqlite3
 
-            # Before the file is opened: if it is damaged, only this very file may be set aside.
+            # Recorded before opening: if the file is damaged, only this file may be set aside, not a replacement.
             self._identity = _identity(self.path)
             if self.path is not None and not _is_regular(self.path):
                 raise _Foreign
@@ -161,7 +161,7 @@ class Database:
         self._check_mark(connection)  # before writing to a file that may be another user's
         if self.path is not None:
             _use_write_ahead_log(connection)
-            # A power cut may lose the last transactions, never the file. That is enough here.
+            # A power cut may lose the last transactions, but never the file. That is acceptable for a cache.
             connection.execute("PRAGMA synchronous=NORMAL")
 
         def make_tables() -> None:
@@ -187,9 +187,9 @@ class Database:
     def _check_mark(self, connection: sqlite3.Connection) -> None:
         """Check that a file with tables has this user's mark. Raises _Foreign.
 
-        The mark only distinguishes a file of another user from a damaged one. The protection is the checksums of the rows.
+        The mark only distinguishes a file of another user from a damaged one. The checksums of the rows are the protection.
         """
-        # The tables first: another process may be making them, and commits them together with the mark.
+        # Read the tables first: another process may be creating them, and commits them together with the mark.
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (mark,) = connection.execute("PRAGMA application_id").fetchone()
         if tables and mark != self._mark:
@@ -218,7 +218,7 @@ class Database:
         return int.from_bytes(blake2b(digest_size=_MARK_BYTES, key=self._key).digest(), "big", signed=True)
 
     def _checksum(self, values: Sequence[object]) -> int:
-        # Rows are verified by tens of thousands. The text of a tuple takes a quarter of the time of its JSON.
+        # Tens of thousands of rows are verified. Formatting a tuple takes a quarter of the time of encoding it as JSON.
         text = ascii(tuple(values)).encode("ascii")
         return int.from_bytes(blake2b(text, digest_size=_CHECKSUM_BYTES, key=self._key).digest(), "big", signed=True)
 
@@ -239,7 +239,7 @@ class Database:
 
 
 def encode_values(values: Sequence[object]) -> tuple[object, ...]:
-    """Convert values for SQLite, which has no text for undecodable bytes of file names (PEP 383)."""
+    """Convert values for SQLite, which cannot store undecodable bytes of file names (PEP 383) as text."""
     return tuple(
         [
             value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) and not value.isascii() else value
@@ -263,7 +263,7 @@ def _copy(path: Path, connection: sqlite3.Connection) -> bool:
 
 
 def _is_regular(path: Path) -> bool:
-    """Return whether the file at `path` is missing, or a regular file and no link."""
+    """Return whether `path` is a regular file (not a link), or does not exist."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
@@ -279,7 +279,7 @@ def _identity(path: Path | None) -> tuple[int, int] | None:
 
 
 def _in_transaction(connection: sqlite3.Connection, work: Callable[[], _Result]) -> _Result:
-    # IMMEDIATE: a transaction that begins with a read cannot wait for the write lock later, it fails at once.
+    # IMMEDIATE takes the write lock now. A transaction that begins with a read cannot wait for the lock later: it fails at once.
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = work()
@@ -299,7 +299,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
-            # Unlike others, this statement does not wait for other processes that are opening the file.
+            # Unlike other statements, this one does not wait for processes that are opening the file.
             if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
@@ -309,15 +309,15 @@ def _is_damaged(error: sqlite3.DatabaseError) -> bool:
     import sqlite3
 
     match _code(error):
-        case None:  # from the module itself: text that is not UTF-8
+        case None:  # raised by Python's module: text that is not UTF-8
             return isinstance(error, sqlite3.OperationalError)
-        case sqlite3.SQLITE_ERROR:  # other tables than those of the schema
+        case sqlite3.SQLITE_ERROR:  # the tables differ from the schema
             return str(error).startswith(("no such table", "no such column", "table "))
         case code:
             return code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def _code(error: sqlite3.Error) -> int | None:
-    # The low byte is the primary code, the rest refines it. Errors of the module itself have no code.
+    # The low byte is the primary code, and the other bytes refine it. Errors of Python's module have no code.
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

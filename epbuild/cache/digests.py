@@ -22,13 +22,13 @@ _SMALL_BYTES = 1 << 16
 _READING = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _ATTEMPTS = 3
 
-# The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat.
+# The coarsest timestamps in use (FAT's) are two seconds apart. Two writes within that time can leave the same stat.
 _TIMESTAMP_STEP_NS = 2_000_000_000
 
 
 AnyPath = TypeVar("AnyPath", str, Path)
 _File = tuple[object, ...]
-"""Identity of a file that may have several names."""
+"""Identity of a file, which may have several names."""
 
 
 class StatKey(NamedTuple):
@@ -44,12 +44,12 @@ class StatKey(NamedTuple):
 
     @classmethod
     def of(cls, path: str | Path, status: os.stat_result | None = None) -> StatKey:
-        """Return the key of the file at `path`, whose `stat` is `status`. Without `status`, call `stat` and raise its OSError."""
+        """Return the key of the file at `path` with the given `status`. Without `status`, call `stat`, which may raise OSError."""
         seen = os.stat(path) if status is None else status  # noqa: PTH116
         return cls(seen.st_size, seen.st_mtime_ns, get_change_time_ns(path, seen), seen.st_ino)
 
     def settled(self, at_ns: int) -> bool:
-        """Return whether any write after the moment `at_ns` must change this key."""
+        """Return whether every write after the time `at_ns` is certain to change this key."""
         return abs(at_ns - self.mtime_ns) > _TIMESTAMP_STEP_NS and abs(at_ns - self.ctime_ns) > _TIMESTAMP_STEP_NS
 
 
@@ -66,14 +66,14 @@ class StatMemory(Protocol):
 
 
 Count = Callable[[int], object]
-"""Receiver of the number of bytes hashed since the last call, from any thread."""
+"""Callback that receives the number of bytes hashed since the last call. It may be called from any thread."""
 Counting = Callable[[int], AbstractContextManager[Count]]
-"""Context that counts the bytes of hashed files, opened with their total."""
+"""Factory of a context that counts hashed bytes. Its argument is the total number of bytes to hash."""
 
 
 @contextmanager
 def uncounted(total: int) -> Iterator[Count]:
-    """Count nothing."""
+    """Yield a callback that counts nothing."""
     yield lambda size: None
 
 
@@ -81,30 +81,30 @@ class _FileReading(NamedTuple):
     key: StatKey
     digest: str
     is_stable: bool
-    """True if any later change of the file will change its key."""
+    """True if every later change to the file is certain to change its key."""
 
 
 class Digests:
-    """Digests of files, remembered in `memory`. The bytes of each batch of files to read are counted."""
+    """Digests of files, remembered in `memory`. `counting` counts the bytes of each batch of files that is read."""
 
     threads = min(8, os.cpu_count() or 1)
-    """More threads would wait for the disk, and each holds a buffer."""
+    """Maximum number of reading threads. More threads would only wait for the disk, and each thread needs a buffer."""
 
     def __init__(self, memory: StatMemory, counting: Counting = uncounted) -> None:
         self._memory = memory
         self._counting = counting
         self.seen: dict[str | Path, str] = {}
-        """Digest of every file so far, by its path. It is empty if the digest has changed between two calls."""
+        """Digest of every file so far, by path. The digest is empty if it has changed between two calls."""
 
     def of(self, path: Path) -> str:
         """Return the digest of one file, as `of_many` does."""
         return self.of_many([path])[path]
 
     def of_many(self, paths: Iterable[AnyPath]) -> dict[AnyPath, str]:
-        """Return a dict from each path to the hex digest of its file.
+        """Return the hex digest of each file, by path.
 
-        A file with several names is read once. Raises one StoreError for all unreadable files (EPB504) and all files that keep
-        changing while they are read (EPB505).
+        A file with several names is read once. Raises one StoreError that covers all unreadable files (EPB504) and all files that change
+        during every attempt to read them (EPB505).
         """
         digests: dict[AnyPath, str] = {}
         unread: dict[_File, list[AnyPath]] = {}
@@ -130,7 +130,7 @@ class Digests:
         if unread:
             digests.update(self._read_files(unread, keys, problems))
         for path, digest in digests.items():
-            self.seen[path] = digest if self.seen.get(path, digest) == digest else ""  # empty: it has changed
+            self.seen[path] = digest if self.seen.get(path, digest) == digest else ""  # empty if the digest has changed
         if problems:
             raise StoreError(*problems)
         return {path: digests[path] for path in asked}
@@ -138,10 +138,10 @@ class Digests:
     def _read_files(
         self, unread: Mapping[_File, list[AnyPath]], keys: Mapping[_File, StatKey], problems: list[Problem]
     ) -> dict[AnyPath, str]:
-        """Hash files that have several names each, and remember their digests. Failures are added to `problems`."""
+        """Hash files, given with all their names, and remember the digests. Return the digests by name, and add failures to `problems`."""
         digests: dict[AnyPath, str] = {}
         entries: dict[str, tuple[StatKey, str]] = {}
-        # The largest first, so that no core is alone with it at the end.
+        # The largest files come first, so that no core still reads one when all other cores are done.
         files = sorted(unread, key=lambda file: keys[file].size, reverse=True)
         with self._counting(sum(keys[file].size for file in files)) as count:
             readings = self._read_all([(os.fspath(unread[file][0]), keys[file]) for file in files], count)
@@ -158,10 +158,10 @@ class Digests:
 
     @contextmanager
     def relinking(self, paths: Iterable[Path]) -> Iterator[None]:
-        """Keep the digests of files known while the block creates or removes hard links to them.
+        """Keep remembered digests valid while the block creates or removes hard links to the files.
 
-        A link changes the time of the last status change only. A file with another change is read again, and so are all files if the memory
-        cannot be used: the links stay valid in any case. Raises StoreError before the block, and what the block raises.
+        A link changes only a file's ctime. A file that has changed otherwise is read again later. If the memory cannot be used, all files
+        are read again, and the links stay valid. Raises StoreError before the block, and errors of the block.
         """
         before = {path: StatKey.of(path, _status(path)) for path in paths}
         yield
@@ -180,7 +180,7 @@ class Digests:
         return hash_stream(file, lambda piece: count(len(piece)), ahead=ahead).digest
 
     def small(self, path: str, size: int) -> str | None:
-        """Read a file of `size` bytes at once and return its digest, or None if it has another size. Raises OSError."""
+        """Read a file in one call and return its digest, or None if its size is not `size`. Raises OSError."""
         file = os.open(path, _READING)
         try:
             data = os.read(file, size + 1)
@@ -217,7 +217,7 @@ class Digests:
             return error
 
     def _read(self, path: str, before: StatKey, count: Count, *, ahead: bool) -> _FileReading:
-        """Hash a file until its key is the same before and after. Raises OSError, StoreError."""
+        """Hash a file, and retry if it changed during the read. Raises OSError, StoreError."""
         for _ in range(_ATTEMPTS):
             started_ns = time.time_ns()
             digest = self.small(path, before.size) if before.size <= _SMALL_BYTES else None
@@ -239,7 +239,7 @@ class Digests:
 
 
 def _batches(files: list[tuple[str, StatKey]]) -> Iterator[list[tuple[str, StatKey]]]:
-    """Yield the files of each task: one large file, or several small ones."""
+    """Yield batches of files for the threads: one large file, or several small ones."""
     start = 0
     while start < len(files):
         size = files[start][1].size
@@ -249,7 +249,7 @@ def _batches(files: list[tuple[str, StatKey]]) -> Iterator[list[tuple[str, StatK
 
 
 def is_unchanged(path: Path, key: StatKey) -> bool:
-    """Return whether the file exists and has the key."""
+    """Return whether the file exists and its stat still matches `key`."""
     try:
         return StatKey.of(path) == key
     except OSError:
@@ -257,11 +257,11 @@ def is_unchanged(path: Path, key: StatKey) -> bool:
 
 
 def _absolute(path: str | Path) -> str:
-    """Return the absolute path as text. Faster than pathlib, as it is called for each of tens of thousands of files."""
+    """Return the absolute path as text. It avoids pathlib, which is too slow for tens of thousands of files."""
     name = str(path)
     if os.path.isabs(name):  # noqa: PTH117
         return name
-    # Windows has paths that are relative to the folder of another drive.
+    # On Windows, a path can be relative to the current folder of another drive.
     return str(Path(path).absolute()) if is_windows() else os.path.join(os.getcwd(), name)  # noqa: PTH109, PTH118
 
 

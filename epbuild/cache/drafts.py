@@ -1,7 +1,7 @@
 """Drafts: locked temporary files that are published by a rename.
 
-A draft is written, synced, and only then renamed to its place. Until then its writer holds a lock on it, which ends with the process,
-even if killed. A draft without a lock is abandoned.
+A draft is written, synced, and then renamed to its destination. Until the rename, its writer holds a lock on it. The lock ends with the
+process, even if the process is killed. A draft without a lock is abandoned.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _ABANDONED_AFTER_SECONDS = 24 * 3600  # on file systems without locks
 
 
 class Draft:
-    """File that is being written. It is removed unless it is published."""
+    """File that is being written. A draft that is not published is removed."""
 
     def __init__(self, path: Path, file: io.BufferedRandom) -> None:
         self.path = path
         self.file = file
 
     def publish(self, destination: Path, *, read_only: bool = False, durable: bool = True) -> None:
-        """Close the draft and rename it to `destination`, replacing an existing file. With `durable`, sync it first. Raises OSError."""
+        """Rename the draft to `destination`, replacing an existing file, and close it. With `durable`, sync it first. Raises OSError."""
         self.file.flush()
         if durable:
             os.fsync(self.file.fileno())
-        if os.name == "nt":  # Windows renames no open file
+        if os.name == "nt":  # Windows cannot rename open files
             self.file.close()
         if read_only:
             self.path.chmod(0o444)
@@ -58,15 +58,16 @@ class Drafts:
             try:
                 yield Draft(path, file)
             finally:
-                # Windows deletes no open file, and closing fails on a full disk: neither may hide the original error.
+                # Windows cannot delete open files, so the file is closed. Closing fails on a full disk, which must not hide the original
+                # error.
                 with suppress(OSError):
                     file.close()
 
     @contextmanager
     def moved(self, path: Path) -> Iterator[Draft | None]:
-        """Move the file at `path` here and open it as a draft. Yield None if it cannot be moved; then it stays at `path`.
+        """Move the file at `path` into this folder and yield it as a draft. Yield None, and leave the file, if it cannot be moved.
 
-        The reason is not returned: a copy of the file meets the same error.
+        The reason is not reported, since copying the file raises the same error.
         """
         destination = self._name()
         with _discard_after(destination):
@@ -78,13 +79,13 @@ class Drafts:
                 yield Draft(destination, file)
 
     def _move(self, path: Path, destination: Path) -> io.BufferedRandom | None:
-        """Lock and move a file, unless another process uses it, it has several names, or is on another file system."""
-        if os.name == "nt":  # Windows moves no open file
+        """Lock and move a file, and return it. Return None if it is in use, has several names, or is on another file system."""
+        if os.name == "nt":  # Windows cannot move open files
             return None
         file = None
         try:
             file = path.open("r+b")
-            status = path.lstat()  # lstat: moving a link would leave its file behind
+            status = path.lstat()  # lstat: moving a link would not move the file
             has_one_name = status.st_nlink == 1 and os.path.samestat(status, os.fstat(file.fileno()))
             # Lock the file and set its time before the move: without a lock and with an old time, it would count as abandoned.
             if has_one_name and _lock(file, wait=False) is not False:
@@ -108,20 +109,21 @@ class Drafts:
             _lock(file)
             if path.exists():
                 return file
-            file.close()  # another process removed it before it was locked
+            file.close()  # another process removed the file before it was locked
 
     def sweep(self) -> None:
-        """Remove the drafts of killed writers, as far as permissions allow. The rest only costs space."""
+        """Remove the drafts of killed writers. Drafts that cannot be removed are left, as they only use space."""
         with suppress(OSError):
             for path in list(self._directory.iterdir()):
                 with suppress(OSError):
                     _remove_if_abandoned(path)
 
     def withdraw(self, place: Path, seen_ns: int) -> bool:
-        """Remove the published file at `place` unless it was used after `seen_ns` (its mtime), and return whether it is gone.
+        """Remove the published file at `place` if its mtime is still `seen_ns`. Return whether it was removed.
 
-        The file is moved to a private name before its time is checked. A process that will rely on a published file sets its time
-        (`touch`). If that happens before the move, the file is moved back; if it happens later, `touch` finds no file. Raises OSError.
+        The file is moved to a private name before its mtime is checked. A process that is about to rely on a published file updates its
+        mtime with `touch`. If `touch` runs before the move, the file is moved back. If it runs after the move, it finds no file. Raises
+        OSError.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         aside = self._directory / f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -135,7 +137,7 @@ class Drafts:
             return False  # another process has the file open
         try:
             unused = aside.stat().st_mtime_ns == seen_ns
-        except FileNotFoundError:  # swept by another process, which removes only old files
+        except FileNotFoundError:  # another process swept it, which removes only old files
             return True
         if unused or place.exists():
             discard(aside)
@@ -153,14 +155,14 @@ def _discard_after(path: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):
                 discard(path)
-    except KeyboardInterrupt:  # may have interrupted the removal; no second one follows
+    except KeyboardInterrupt:  # it may have interrupted the removal; only the first Ctrl-C raises it
         with suppress(OSError):
             discard(path)
         raise
 
 
 def touch(place: Path) -> bool:
-    """Note a use of the published file at `place`. Return False if that is impossible, for instance because it is gone."""
+    """Update the mtime of the published file at `place` to record a use. Return False on failure, such as a missing file."""
     try:
         os.utime(place)
     except OSError:
@@ -169,7 +171,7 @@ def touch(place: Path) -> bool:
 
 
 def _lock(file: io.BufferedRandom | io.BufferedReader, *, shared: bool = False, wait: bool = True) -> bool | None:
-    """Lock a draft. Return False without waiting if another process holds a lock on it, and None if there are no locks."""
+    """Lock a draft and return True. Return None if locks are unsupported; without `wait`, return False if the draft is locked."""
     try:
         import fcntl
 
@@ -182,26 +184,26 @@ def _lock(file: io.BufferedRandom | io.BufferedReader, *, shared: bool = False, 
 
 
 def _remove_if_abandoned(path: Path) -> None:
-    """Remove a draft without a lock, or, if there are no locks, one that was not written for a day."""
+    """Remove a draft that is not locked. If locks are unsupported, remove a draft that was not written for a day."""
     with path.open("rb") as file:
         abandoned = os.fstat(file.fileno()).st_mtime < time.time() - _ABANDONED_AFTER_SECONDS
         locked = _lock(file, shared=True, wait=False)
         if locked is False:
             return
         abandoned |= locked is True and path.suffix == _SUFFIX
-        if os.name == "nt":  # Windows removes no open file
+        if os.name == "nt":  # Windows cannot remove open files
             file.close()
         if abandoned:
             discard(path)
 
 
 def discard(path: Path) -> None:
-    """Remove a file if it exists, also a read-only one. Raises OSError."""
+    """Remove a file if it exists, even if it is read-only. Raises OSError."""
     try:
         path.unlink(missing_ok=True)
     except PermissionError:
         if os.name != "nt":
             raise
-        # Windows removes no read-only files.
+        # Windows cannot remove read-only files.
         path.chmod(stat.S_IWRITE)
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Entries of a store, with size and time of last use."""
+"""Entries of a store, with their sizes and times of last use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS: tuple[Kind, ...] = ("record", "blob", "remote model", "partial download",
 
 
 class CacheEntry(Struct, frozen=True):
-    """Entry of a store: its name within its kind, its size in bytes, and the time of its last use in Unix nanoseconds."""
+    """Entry of a store. Its name is unique within its kind, its size is in bytes, and `used_ns` is its last use in Unix time."""
 
     kind: Kind
     name: str
@@ -23,7 +23,7 @@ class CacheEntry(Struct, frozen=True):
 
 
 def list_files_below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield every regular file below a folder, which need not exist. Files that disappear meanwhile are skipped. Raises OSError."""
+    """Yield every regular file below a folder, which need not exist. Files removed meanwhile are skipped. Raises OSError."""
     try:
         with os.scandir(folder) as found:
             entries = list(found)
@@ -34,7 +34,7 @@ def list_files_below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
             yield from list_files_below(Path(entry))
         elif entry.is_file(follow_symlinks=False):
             try:
-                # Not `entry.stat()`: on Windows it has no inodes and may be out of date.
+                # Not `entry.stat()`: on Windows, its result has no inode and may be out of date.
                 status = os.stat(entry.path, follow_symlinks=False)  # noqa: PTH116
             except FileNotFoundError:
                 continue

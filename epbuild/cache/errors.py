@@ -1,4 +1,4 @@
-"""Errors of the disk, with the path and a hint (EPB5xx)."""
+"""Disk errors of the store, with the path and a hint (EPB5xx)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class MissingBlob(StoreError):
-    """The store does not have a blob (EPB501)."""
+    """Missing blob in the store (EPB501)."""
 
     def __init__(self, digest: str, root: Path) -> None:
         self.digest = digest
@@ -25,7 +25,7 @@ class MissingBlob(StoreError):
 
 
 class DamagedBlob(StoreError):
-    """The content of a blob has changed. The blob has been set aside (EPB502)."""
+    """Blob whose content has changed, and which has been set aside (EPB502)."""
 
     def __init__(self, digest: str, root: Path) -> None:
         self.digest = digest
@@ -35,7 +35,7 @@ class DamagedBlob(StoreError):
 
 
 class NewerRecord(StoreError):
-    """A record was written by a newer epbuild (EPB506)."""
+    """Record that a newer epbuild wrote (EPB506)."""
 
     def __init__(self, place: Path, version: int) -> None:
         message = f"{place} was written by a newer epbuild (format {version})"
@@ -46,7 +46,7 @@ class NewerRecord(StoreError):
 def translate_os_errors(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> Iterator[None]:
     """Translate an OSError of the block into a StoreError "cannot <task>" with the reason and a hint.
 
-    `elsewhere` is the alternative to a repair of the place itself, or None.
+    `elsewhere` is an alternative for the hint, such as using another directory, or None.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Cache entries beside blobs and records: remote models, downloads, damage."""
+"""Other cache entries: remote models, partial downloads, and damaged files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DRAFT = ".part"
 
 
 class Needs(Struct, frozen=True):
-    """Entries that known builds need: keys of records, digests of blobs, and names of remote models in the store."""
+    """Entries that registered builds need: keys of records, digests of blobs, and names of remote models."""
 
     keys: frozenset[str] = frozenset()
     blobs: frozenset[str] = frozenset()
@@ -36,10 +36,10 @@ class CacheUsers(Protocol):
     """Builds that use a store and can parse its records."""
 
     def needs(self) -> Needs:
-        """Return what the builds need now. Raises StoreError."""
+        """Return the entries that the builds need now. Raises StoreError."""
 
     def models(self) -> frozenset[str]:
-        """Return only the remote models that the builds need. Called often, so it does not read results. Raises StoreError."""
+        """Return the names of the remote models that the builds need. It is called often, so it reads no results. Raises StoreError."""
 
     def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
         """Return the digests of the blobs that a record refers to."""
@@ -63,9 +63,9 @@ class Garbage:
             yield from self._remote()
 
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove a listed entry that is not a remote model, unless another process holds it or has used it. Return whether it is gone.
+        """Remove a listed entry unless another process holds it or has used it. Return whether it was removed.
 
-        Raises StoreError.
+        The entry must not be a remote model. Raises StoreError.
         """
         path = self._root / entry.name
         with translate_os_errors(f"remove {path}"):
@@ -84,7 +84,7 @@ class Garbage:
         raise ValueError(f"not garbage: {entry}")
 
     def remove_models(self, entries: Iterable[CacheEntry], users: CacheUsers) -> set[str]:
-        """Remove the remote models that `users` do not need, as `remove` does. Return the names of the removed ones.
+        """Remove the remote models that `users` do not need, as `remove` does, and return the names of removed models.
 
         `users` is queried once, while holding the leases that readers take. Raises StoreError.
         """
@@ -97,7 +97,7 @@ class Garbage:
                 path = self._root / entry.name
                 with translate_os_errors(f"remove {path}"):
                     if entry.name not in kept and _as_listed(path, entry):
-                        # Renamed first: from this moment it counts as not fetched, even if its removal is interrupted.
+                        # Renamed first: from then on, the model counts as not fetched, even if its removal is interrupted.
                         draft = path.with_suffix(_DRAFT)
                         discard_all(draft)
                         rename(path, draft)
@@ -106,7 +106,7 @@ class Garbage:
             return gone
 
     def use(self, name: str) -> None:
-        """Note a use of a remote model, if it exists."""
+        """Update the time of a remote model's last use, if it exists."""
         touch(self._root / name)
 
     def _remote(self) -> Iterator[CacheEntry]:
@@ -126,7 +126,7 @@ def _as_listed(path: Path, entry: CacheEntry) -> bool:
 
 
 def discard_all(path: Path) -> None:
-    """Remove a file, or a folder with its contents, if it exists, also a read-only one. Raises OSError."""
+    """Remove a file or a folder with its contents, if it exists, even if it is read-only. Raises OSError."""
     if not path.is_dir():
         discard(path)
         return

@@ -1,6 +1,6 @@
 """Leases: cross-process locks with one holder at a time on this machine.
 
-With them, an action that two builds need runs once.
+With a lease, an action that two builds need runs only once.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _POLL_SECONDS = 0.1
 
 
 class LeaseListener(Protocol):
-    """Listener to the wait for a lease."""
+    """Listener that is notified when a lease must be waited for."""
 
     def waiting(self) -> None:
-        """Note that another process or thread holds the lease. Called at most once."""
+        """Handle that another process or thread holds the lease. Called at most once."""
 
 
 @contextmanager
@@ -38,10 +38,10 @@ def lease(
     listener: LeaseListener | None = None,
     cancelled: threading.Event | None = None,
 ) -> Iterator[None]:
-    """Hold the lease `key` of the store at `root` during the block. It ends with its process, even if killed.
+    """Hold the lease `key` of the store at `root` during the block.
 
-    `listener` is notified if the lease is not free. Raises Cancelled if `cancelled` is set during the wait, StoreError if the lock file
-    cannot be created, and ValueError for a key that is not a file name.
+    The lease ends with its process, even if the process is killed. `listener` is notified if the lease is not free. Raises Cancelled if
+    `cancelled` is set during the wait, StoreError if the lock file cannot be created, and ValueError for a key that is not a file name.
     """
     place = _place(root, key)
     lock = _try(place)
@@ -71,7 +71,7 @@ def lease_if_free(root: Path, key: str) -> Iterator[bool]:
 
 
 def is_any_held(folder: Path) -> bool:
-    """Return whether any lock file in `folder`, which need not exist, is locked. Raises StoreError."""
+    """Return whether any lock file in `folder` is locked. The folder need not exist. Raises StoreError."""
     with translate_os_errors(f"list the locks in {folder}", elsewhere=None):
         for place in folder.glob("*.lock"):
             lock = try_lock(place)
@@ -82,9 +82,9 @@ def is_any_held(folder: Path) -> bool:
 
 
 def try_lock(place: Path) -> BaseFileLock | None:
-    """Return a lock on the file at `place`, or None if another holder has it. It ends with its process, even if killed.
+    """Lock the file at `place` and return the lock, or None if another holder has locked it.
 
-    Raises OSError when the file cannot be made.
+    The lock ends with its process, even if the process is killed. Raises OSError if the file cannot be created.
     """
     from filelock import FileLock, Timeout
 
@@ -99,7 +99,7 @@ def try_lock(place: Path) -> BaseFileLock | None:
 def _place(root: Path, key: str) -> Path:
     if not _NAME.fullmatch(key):
         raise ValueError(f"not a name for a lease: {key!r}")
-    # The file stays after the lease: if it was removed, a waiter could lock a file that no other process finds.
+    # The file is kept after the lease. If it were removed, a waiting process could lock a file that no other process can find.
     return root / "leases" / f"{key}.lock"
 
 

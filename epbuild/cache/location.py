@@ -1,6 +1,6 @@
-"""Location of this user's store, and the key of the user.
+"""Location of this user's store, and the user's workspace key.
 
-There is one store for all checkouts, so that they share results.
+All checkouts of a user share one store, and so share results.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Signature: 8a477f597d28d172789f06886806bc55
 
 _KEY_FILE = "workspace.key"
 _KEY_BYTES = 32
-_KEY_MODE = 0o660  # less the umask: users who share a store share its key
+_KEY_MODE = 0o660  # minus the umask: users who share a store share its key
 
 
 def find_cache_directory() -> Path:
-    """Return the root of the store, which need not exist. Raises StoreError if there is no home directory for it."""
+    """Return the root of the store, which need not exist. Raises StoreError if the user has no home directory."""
     root = find_cache_root()
     if root is None:
         problem = Problem(
@@ -52,10 +52,10 @@ def tag_cache(root: Path) -> None:
 
 
 def ensure_workspace_key() -> bytes:
-    """Return the key that marks workspaces as this user's, and create it if there is none. Raises StoreError.
+    """Return the key that marks workspaces as this user's, and create it if it is missing. Raises StoreError.
 
-    The state of a workspace leads to deletions and skipped steps, and a checkout may contain a workspace. So each row has a checksum that
-    only this key can produce. The key is as private as the store that holds it.
+    A workspace's state decides which files are deleted and which steps are skipped, but a checkout may contain a workspace. So each row of
+    the state has a checksum that requires this key. The key is as private as the store that contains it.
     """
     root = find_cache_directory()
     key = _read_key(root)
@@ -70,7 +70,7 @@ def ensure_workspace_key() -> bytes:
 
 
 def read_workspace_key() -> bytes | None:
-    """Return the key, or None if there is none that this user may read. Creates nothing."""
+    """Return the workspace key, or None if it is missing or unreadable. Creates nothing."""
     root = find_cache_root()
     return _read_key(Path(root)) if root is not None else None
 
@@ -84,10 +84,10 @@ def _read_key(root: Path) -> bytes | None:
 
 
 def find_toolchain_directory() -> Path:
-    """Return the folder of environments: `$EPBUILD_TOOLCHAIN_DIR`, else `toolchains` in the store. It need not exist.
+    """Return the folder of environments: `$EPBUILD_TOOLCHAIN_DIR`, or else `toolchains` in the store.
 
-    With the variable, tests and CI jobs can delete a store without installing environments again. Raises StoreError as
-    `find_cache_directory` does.
+    The folder need not exist. With the variable, tests and CI jobs can delete a store without installing environments again. Raises
+    StoreError as `find_cache_directory` does.
     """
     chosen = os.environ.get("EPBUILD_TOOLCHAIN_DIR")
     return Path(chosen).absolute() if chosen else find_cache_directory() / "toolchains"

@@ -1,8 +1,8 @@
-"""Memo: results of pure functions, by the digests of their inputs.
+"""Memo: cached results of pure functions, by the digests of their inputs.
 
-A value is reused only if this version of epbuild computed it from equal inputs. A memo never changes a result, and losing it only costs
-time. It is a file in the user's cache, beside the snapshots: a workspace cannot be trusted, as a checkout may contain one. Its content is
-data, never code.
+A value is reused only if this version of epbuild computed it from equal inputs. So a memo never changes a result, and losing it only costs
+time. A memo is a file in the user's cache, beside the snapshots. It is not in the workspace, which cannot be trusted because a checkout may
+contain one. A memo contains only data, never code.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from epbuild.core.records import prepare_type
 
 FORMAT = 1
 MAX_MEMO_BYTES = 1 << 26
-"""Size of the largest file that is read or written."""
+"""Maximum size of a memo file. Larger files are neither read nor written."""
 
 _DAMAGED = (ValueError, RecursionError)
-"""Errors of content that was not written by a memo."""
+"""Errors from decoding content that a memo did not write."""
 _UNENCODABLE = (UnicodeError, OverflowError)
-"""Errors of file names that are not valid Unicode, and of integers of more than 64 bits."""
+"""Errors from encoding file names that are not valid Unicode, or integers of more than 64 bits."""
 
 _T = TypeVar("_T")
 _Content = tuple[str, dict[str, Raw]]
 
 
 class Program:
-    """Running program, whose `files` an update or a developer may change meanwhile."""
+    """Running program. An update or a developer may change its `files` while it runs."""
 
     def __init__(self, files: Callable[[], Sequence[str]] = list_own_files) -> None:
         self._files = files
 
     @cached_property
     def loaded_version(self) -> str | None:
-        """Version of the running code. Read it first right after the code is loaded."""
+        """Version of the running code. It is computed on first access, which must follow right after the code is loaded."""
         return self.installed_version()
 
     def installed_version(self) -> str | None:
-        """Return the versions of epbuild and Python, and a digest of the stats of the files. None if a file is gone."""
+        """Return a text with the versions of epbuild and Python and a digest of the files' stats. None if a file is missing."""
         try:
             stats = [(path, seen.st_size, seen.st_mtime_ns) for path in sorted(self._files()) if (seen := os.stat(path))]  # noqa: PTH116
         except OSError:
@@ -57,7 +57,7 @@ _THIS_PROGRAM = Program()
 
 
 class Memo:
-    """Values of pure functions. It is used by one thread."""
+    """Cached values of pure functions. Not thread-safe."""
 
     def __init__(
         self, entries: dict[str, Raw] | None = None, *, program: Program = _THIS_PROGRAM, remembers: bool = True
@@ -73,7 +73,7 @@ class Memo:
         """Read a memo file. The memo is empty if the file is missing, damaged, too large, or of another user or version."""
         current, empty = program.loaded_version, cls(program=program)
         try:
-            if place is None or os.stat(place).st_size > MAX_MEMO_BYTES:  # noqa: PTH116 - the place is a text, as a snapshot's
+            if place is None or os.stat(place).st_size > MAX_MEMO_BYTES:  # noqa: PTH116 - the place is a string, as for snapshots
                 return empty
             version, entries = msgpack.decode(read_own(place), type=prepare_type(_Content))
         except (OSError, *_DAMAGED):
@@ -81,11 +81,11 @@ class Memo:
         return cls(entries, program=program) if version == current else empty
 
     def value(self, name: str, inputs: object, compute: Callable[[], _T], result_type: type[_T]) -> _T:
-        """Return `compute()`, from the memo if `name` was computed from equal `inputs` before.
+        """Return the value of `compute()`, from the memo if `name` was computed from equal `inputs` before.
 
-        `compute` must depend on nothing but `inputs` and this version of epbuild. Inputs are paths and values that msgspec encodes.
-        None means that they are unknown: then nothing is looked up or kept. A damaged value is computed again. A set in them may
-        cause a miss, as the order of its items differs between processes.
+        `compute` must depend only on `inputs` and this version of epbuild. Inputs are paths and values that msgspec can encode. If `inputs`
+        is None, the inputs are unknown, and the memo is not used. A damaged value is computed again. A set among the inputs may cause a
+        miss, as the order of its items differs between processes.
         """
         if inputs is None or not self._remembers:
             return compute()
@@ -107,10 +107,10 @@ class Memo:
         return value
 
     def write(self, place: str | None, *, is_whole: bool) -> None:
-        """Write the memo to a file. After a run of the whole recipe (`is_whole`), values that it did not use are dropped.
+        """Write the memo to a file. With `is_whole`, the run covered the whole recipe, and values that it did not use are dropped.
 
-        Nothing is written if epbuild's files have changed since they were loaded: the old code computed these values. Nor is a memo
-        above the maximum size written: the old file stays.
+        Nothing is written if epbuild's files have changed since they were loaded, as the old code computed these values. A memo above the
+        maximum size is not written either: the old file stays.
         """
         kept = self._used if is_whole else {**self._entries, **self._used}
         if place is None or not (self._has_new or len(kept) < len(self._entries)):
@@ -124,4 +124,4 @@ class Memo:
 
 
 NO_MEMO = Memo(remembers=False)
-"""Memo that computes every value."""
+"""Memo that stores nothing, so that every value is computed."""

@@ -1,7 +1,8 @@
 """Action records: the result document of each action key.
 
 This module does not interpret the document. A record file is one line of canonical JSON: its format, its key, the document, and the SHA-256
-of the line without this digest. So every change of the line is detected, also one of the format's number. Later formats keep this rule.
+of the line without this digest. So every change to the line is detected, including a change of the format number. Later formats must keep
+this rule.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from epbuild.core.digest import hash_bytes, hash_document
 from epbuild.core.safepath import open_raw
 
 RECORD_FORMAT = 2
-"""Number of the format, in every record file. It changes when readers must change."""
+"""Format number in every record file. It is incremented when old readers could not read new records."""
 
 Shape = Callable[[Mapping[str, Any]], object]
-"""Function that parses a document. A false result means that the document is invalid."""
+"""Function that parses a document. It returns a false value for an invalid document."""
 
 _DIGEST = "sha256"
 
@@ -36,7 +37,7 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 class ActionRecords:
     """Records below `root`, one file each. Any number of threads and processes may use one root at once.
 
-    A record whose document `shape` rejects counts as damaged. A use is noted as the time of the file, at most every `fresh` seconds.
+    A record counts as damaged if `shape` rejects its document. A use updates the mtime of the file, at most every `fresh` seconds.
     """
 
     def __init__(self, root: Path, shape: Shape = lambda document: True, *, fresh: float = 600.0) -> None:
@@ -49,24 +50,24 @@ class ActionRecords:
     def get(self, key: str) -> dict[str, Any] | None:
         """Return the latest document under `key`, or None. A damaged record counts as missing, and is set aside.
 
-        This is a use of the record. Raises StoreError if the record exists and is unreadable.
+        The call counts as a use of the record. Raises StoreError if the record exists but cannot be read.
         """
         found = self.read(key)
         return None if found is None else found[0]
 
     def read(self, key: str) -> tuple[dict[str, Any], Any] | None:
-        """Return the document, as `get` does, and the result of `shape` for it."""
+        """Return the document, as `get` does, and the result of `shape` for the document."""
         found = self._read(key)
         if found is None:
             return None
         document, meaning, used = found
         place = self.place(key)
         if time.time() - used > self._fresh and not touch(place) and not place.exists():
-            return None  # removed as unused at this moment
+            return None  # garbage collection has just removed it as unused
         return document, meaning
 
     def look(self, key: str) -> dict[str, Any] | None:
-        """Return the document, as `get` does, without noting a use. Raises StoreError, and NewerRecord for a record of a newer epbuild."""
+        """Return the document, as `get` does, but do not count a use. Raises StoreError, and NewerRecord for a newer epbuild's record."""
         found = self._read(key, refuse_newer=True)
         return None if found is None else found[0]
 
@@ -87,23 +88,23 @@ class ActionRecords:
                     yield CacheEntry("record", path.stem, status.st_size, status.st_mtime_ns)
 
     def has(self, key: str) -> bool:
-        """Return whether there is a record, sound or damaged, under the key."""
+        """Return whether a record for the key exists, even if it is damaged."""
         return self.place(key).exists()
 
     def use(self, key: str) -> None:
-        """Note a use of the record, if it exists."""
+        """Update the time of the record's last use, if it exists."""
         touch(self.place(key))
 
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove a listed record unless it has been used or stored again, and return whether it is gone. Raises StoreError."""
+        """Remove a listed record unless it has been used or stored again. Return whether it was removed. Raises StoreError."""
         place = self.place(entry.name)
         with translate_os_errors(f"remove {place}"):
             return self._drafts.withdraw(place, entry.used_ns)
 
     def set_aside(self, key: str) -> None:
-        """Move a damaged record away."""
+        """Move a damaged record to the folder of damaged records."""
         place = self.place(key)
-        # It counts as missing whether or not it can be moved.
+        # The record counts as missing even if it cannot be moved.
         with suppress(OSError):
             self._damaged.mkdir(parents=True, exist_ok=True)
             rename(place, self._damaged / place.name)
@@ -114,7 +115,7 @@ class ActionRecords:
             self._drafts.sweep()
 
     def _read(self, key: str, *, refuse_newer: bool = False) -> tuple[dict[str, Any], Any, float] | None:
-        """Return the document, the result of `shape`, and the time of the last use in Unix seconds."""
+        """Return the document, the result of `shape`, and the time of the last use in Unix seconds. None if there is no sound record."""
         place = self.place(key)
         try:
             with open_raw(place) as file:
@@ -130,7 +131,7 @@ class ActionRecords:
             envelope = None
         match envelope:
             case {"format": int(found)} if found > RECORD_FORMAT and _is_whole(envelope, data):
-                # A newer epbuild still reads the record, so it stays.
+                # The record is kept, as a newer epbuild can still read it.
                 if refuse_newer:
                     raise NewerRecord(place, found)
                 return None
@@ -148,12 +149,15 @@ class ActionRecords:
 
 
 def open_address_records(root: Path) -> ActionRecords:
-    """Return the records of unpinned addresses in the store at `root`, by the address's digest. The content of an address never changes."""
+    """Return the store's records of unpinned addresses, keyed by the digest of the address.
+
+    The content of an address is assumed never to change.
+    """
     return ActionRecords(root / "remote", lambda found: isinstance(found.get("sha256"), str))
 
 
 def _is_whole(envelope: Mapping[str, Any], data: bytes) -> bool:
-    """Return whether the bytes are the envelope as it was written."""
+    """Return whether `data` is undamaged: its SHA-256 matches the digest in the envelope."""
     digest = envelope.get(_DIGEST)
     if not isinstance(digest, str) or not _KEY.fullmatch(digest):
         return False

@@ -39,16 +39,16 @@ class Roots:
                 draft.publish(place)
 
     def forget(self, workspace: Path) -> None:
-        """Unregister a workspace unless it exists. Raises StoreError."""
+        """Unregister a workspace that no longer exists. Raises StoreError."""
         place = self._place(workspace)
         with translate_os_errors(f"remove {place}"):
             place.unlink(missing_ok=True)
         if workspace.is_dir():
-            # Created at this moment by a build that was still registered, and so did not register again.
+            # A build has just created the workspace again. It found the old registration, so it did not register.
             self.register(workspace)
 
     def workspaces(self) -> tuple[list[Path], list[Path]]:
-        """Return the registered workspaces that exist, and those that are gone. Raises StoreError."""
+        """Return two lists of registered workspaces: existing ones and missing ones. Raises StoreError."""
         existing, gone = list[Path](), list[Path]()
         with translate_os_errors(f"read {self._roots}"):
             for workspace in sorted(self._known()):

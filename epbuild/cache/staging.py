@@ -1,4 +1,4 @@
-"""Staging directories, which are removed when their process is done or dead."""
+"""Staging directories, which are removed after use or when their process is dead."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LOCK = ".lock"
 
 @contextmanager
 def staged(parent: Path, name: str) -> Iterator[Path]:
-    """Yield a new, empty directory below `parent` with a name like `name`, and remove it after the block.
+    """Yield a new, empty directory below `parent`, and remove it after the block.
 
-    Raises StoreError if it cannot be created.
+    The directory's name is derived from `name`. Raises StoreError if the directory cannot be created.
     """
     from filelock import FileLock
 
@@ -32,19 +32,19 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
     lock = FileLock(_lock_path(directory))
     try:
         try:
-            # Locked before it exists: for every directory that `sweep` sees, it can determine whether a process uses it.
+            # Locked before the directory exists, so that `sweep` can determine for every directory whether a process uses it.
             with translate_os_errors(f"make {directory}", elsewhere=None):
                 parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
-                while not _lock_path(directory).exists():  # swept away before it was locked
+                while not _lock_path(directory).exists():  # another process swept the file before it was locked
                     lock.release()
                     lock.acquire()
                 directory.mkdir()
             yield directory
         finally:
             _remove(directory, lock)
-    except BaseException:  # Ctrl-C comes once, and may have interrupted the removal
-        with suppress(OSError):  # the lock was released already
+    except BaseException:  # Ctrl-C may have interrupted the removal; only the first one raises
+        with suppress(OSError):  # the lock may have been released already
             _remove(directory, lock)
         raise
 
@@ -73,7 +73,7 @@ def _remove(directory: Path, lock: BaseFileLock) -> None:
     if not directory.exists():
         with suppress(OSError):
             _lock_path(directory).unlink(missing_ok=True)
-    # Not earlier: a process that locked the file in between would hold a file that no other process finds.
+    # Not released earlier: a process that locked the file in between would hold a lock that no other process can find.
     lock.release()
 
 

@@ -1,10 +1,11 @@
 """State of a workspace: digests of files, costs, outcomes of steps, and outputs.
 
-A configuration is a recipe file with its settings and variables. Each has its own steps, since two recipes in one folder, or one recipe
-with two `--set`s, have different steps with the same id. The result of an action is known by its key alone, in all configurations.
+A configuration is a recipe file with its settings and variables. Steps are stored per configuration, since different configurations can
+have different steps with the same id. Examples are two recipes in one folder, and one recipe with two values of `--set`. The result of an
+action is identified by its key alone, in all configurations.
 
-An output is known by its path. It belongs to the configuration that wrote it last, and to every other one that has since found there what
-it would have written itself. It may be removed only when none of them asks for it anymore.
+An output is identified by its path. Its owners are the configuration that wrote it last, and every configuration that has since found an
+equal output at that path. An output may be removed only when no owner asks for it anymore.
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ _FILES = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM fi
 _STEPS = "SELECT step, action_key, key_document, result, finished, configuration, recipe, checksum FROM steps"
 _OUTPUTS = "SELECT place, step, action_key, results, files, owners, checksum FROM outputs"
 _MANY_LOOKUPS = 300
-"""Number of file look-ups after which all rows are read, which is ten times as fast."""
+"""Number of file look-ups after which all rows are read at once. That is ten times as fast."""
 _NAMES_PER_QUERY = 500
 """Number of steps or places in one query. SQLite allows at least 999 parameters."""
 _MAX_CONFIGURATIONS = 20
-"""Number of configurations of one recipe whose steps are remembered without any output in place."""
+"""Maximum number of configurations per recipe whose steps are kept although they own no output."""
 
 
 class Configuration(Struct, frozen=True):
-    """Source of a plan: a recipe file, by its name in the workspace's folder, and the digest of its settings and variables."""
+    """Source of a plan: the name of a recipe file in the workspace's folder, and a digest of its settings and variables."""
 
     recipe: str
     ident: str
 
     @classmethod
     def of(cls, recipe: Path, settings: Iterable[str], variables: Mapping[str, str | None]) -> Configuration:
-        """Return the configuration of a recipe file with `settings`, of which the last for a name counts, and `variables`.
+        """Return the configuration of a recipe file with `settings` and `variables`. The last setting for a name counts.
 
-        Only a digest of them is stored, as they may contain secrets.
+        Only a digest of settings and variables is stored, as they may contain secrets.
         """
         last = dict(setting.partition("=")[::2] for setting in settings)
         document = json.dumps([recipe.name, last, dict(variables)], sort_keys=True)
@@ -72,7 +73,7 @@ class Configuration(Struct, frozen=True):
 
 
 UNKNOWN = Configuration("", "")
-"""Configuration of a survey that has none."""
+"""Placeholder for surveys, which have no configuration."""
 
 
 class StepRecord(Struct, frozen=True):
@@ -96,11 +97,11 @@ class OutputRecord(Struct, frozen=True):
     files: Mapping[str, Mapping[str, Any]]
     """The `digest` and the `size` in bytes of each file, by its POSIX path below the output."""
     owners: tuple[Configuration, ...] = ()
-    """The configuration that wrote the output, then all others that would have written an equal output."""
+    """The configuration that wrote the output, followed by other configurations that would have written an equal one."""
 
 
 class Memory:
-    """Memory of one configuration in a workspace. Any number of threads may use it at once."""
+    """Remembered steps and outputs of one configuration in a workspace. Thread-safe."""
 
     def __init__(self, database: Database, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -125,7 +126,7 @@ class Memory:
         return _step(found[0])[1] if found else None
 
     def keys(self, steps: Iterable[str]) -> dict[str, str]:
-        """Return the last action key of each of the steps in this configuration, without verification of the rows. Raises StoreError."""
+        """Return the last action key of each step in this configuration, without verifying the rows. Raises StoreError."""
         found = dict[str, str]()
         for some, marks in _chunks(steps):
             query = f"SELECT step, action_key FROM steps WHERE configuration = ? AND step IN ({marks})"  # noqa: S608 - marks
@@ -133,7 +134,7 @@ class Memory:
         return found
 
     def verified_keys(self, steps: Iterable[str]) -> dict[str, str]:
-        """Return the same keys as `keys`, but from verified rows. Raises StoreError."""
+        """Return the last action key of each step, like `keys`, but verify the rows. Raises StoreError."""
         found = dict[str, str]()
         for some, marks in _chunks(steps):
             query = f"{_STEPS} WHERE configuration = ? AND step IN ({marks})"
@@ -153,22 +154,22 @@ class Memory:
         return _step(found[0])[1].result if found else None
 
     def record_steps(self, records: Iterable[StepRecord]) -> None:
-        """Record the outcomes of steps, replacing earlier ones: all of them, or on failure none. Raises StoreError."""
+        """Record the outcomes of steps in one transaction, replacing earlier outcomes. Raises StoreError."""
         added = [self._row(record) for record in records]
         self._database.change(lambda connection: self._put_steps(connection, added))
 
     def forget_steps(self, steps: Iterable[str]) -> None:
-        """Forget the steps in this configuration: all of them, or on failure none. Raises StoreError."""
+        """Forget steps of this configuration in one transaction. Raises StoreError."""
         self._database.write(
             "DELETE FROM steps WHERE configuration = ? AND step = ?", [(self.configuration.ident, step) for step in steps]
         )
 
     def forget_superseded(self) -> None:
-        """Forget the steps of this recipe's oldest configurations without an output in place. Raises StoreError."""
+        """Forget the steps of this recipe's oldest configurations, unless they own an output. Raises StoreError."""
         query = "SELECT configuration FROM steps WHERE recipe = ? GROUP BY configuration ORDER BY max(finished) DESC LIMIT -1 OFFSET ?"
 
         def forget(connection: sqlite3.Connection) -> None:
-            # The rows of this query have no checksum.
+            # This query returns rows without a checksum, so they cannot be verified.
             old = connection.execute(query, (_ascii(self.configuration.recipe), _MAX_CONFIGURATIONS)).fetchall()
             owners = {owner.ident for output in _outputs(self._database, connection) for owner in output.owners} if old else set()
             gone = [(ident,) for (ident,) in old if ident not in owners and ident != self.configuration.ident]
@@ -181,7 +182,7 @@ class Memory:
         return self._database.query(lambda connection: self._output_at(connection, place))
 
     def outputs_at(self, places: Iterable[str]) -> dict[str, OutputRecord]:
-        """Return the result of `output` for each place that has an output. Raises StoreError."""
+        """Return the output at each place that has one, as `output` does. Raises StoreError."""
         found = dict[str, OutputRecord]()
         for some, marks in _chunks(places):
             found_here = partial(self._outputs_of, query=f"{_OUTPUTS} WHERE place IN ({marks})", places=some)
@@ -189,9 +190,10 @@ class Memory:
         return found
 
     def record_output(self, output: OutputRecord, record: StepRecord, settled: str | None = None) -> None:
-        """Record that this configuration wrote `output` and now is its only owner, and record the outcome of its step.
+        """Record that this configuration wrote `output`, and record the outcome of its step.
 
-        The fact of the workspace named `settled` is forgotten. Raises StoreError.
+        This configuration becomes the only owner of the output. The workspace's fact named `settled`, if any, is forgotten. Raises
+        StoreError.
         """
         row = self._row(record)
 
@@ -204,9 +206,10 @@ class Memory:
         self._database.change(put)
 
     def adopt(self, found: Mapping[str, StepRecord]) -> None:
-        """Record that this configuration would have written equal outputs at some places, and the outcomes of their steps.
+        """Add this configuration to the owners of existing outputs, and record the outcomes of their steps.
 
-        A place where something else was written in the meantime is skipped. Raises StoreError.
+        `found` has the step record of each output, by place. A place where another output was written in the meantime is skipped. Raises
+        StoreError.
         """
         added = {place: (record.action_key, self._row(record)) for place, record in found.items()}
 
@@ -273,14 +276,14 @@ class Measurement(Struct, frozen=True):
 
 
 class FileMemory:
-    """Digests of files by their stat, a `StatMemory` in a workspace."""
+    """`StatMemory` of a workspace: digests of files, with the stat of each file."""
 
     def __init__(self, database: Database, root: Path) -> None:
         self._database = database
         self._root = f"{root}{os.sep}"
         self._asked = 0
         self._known: dict[str, tuple[StatKey, str]] | None = None
-        """All entries, once many were requested. Later entries of other processes are missing."""
+        """All entries, after many look-ups. Entries that other processes add later are missing."""
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
         """Return the latest stat key and digest of the absolute `path`. Raises StoreError."""
@@ -317,7 +320,7 @@ def list_all_steps(database: Database) -> list[tuple[Configuration, StepRecord]]
 
 
 def list_all_outputs(database: Database) -> list[OutputRecord]:
-    """Return every output that was written and not removed. Raises StoreError."""
+    """Return every output that has not been removed. Raises StoreError."""
     return database.query(lambda connection: _outputs(database, connection))
 
 
@@ -326,7 +329,7 @@ def _outputs(database: Database, connection: sqlite3.Connection) -> list[OutputR
 
 
 def _output(row: Sequence[Any]) -> OutputRecord:
-    """Return the record in a row. Raises Damage for a path that leaves its folder, since files are deleted by these paths."""
+    """Return the record in a row. Raises Damage for a path outside the folder, since files at these paths may be deleted."""
     place, step, action_key, results, text, owners = row
     files = parse_json(text)
     if not all(map(_stays, (place, *files))):
@@ -346,7 +349,7 @@ def _step(row: Sequence[Any]) -> tuple[Configuration, StepRecord]:
 
 
 def _chunks(names: Iterable[str]) -> Iterator[tuple[list[str], str]]:
-    """Yield the names of each query, with a parameter mark for each."""
+    """Yield the names for each query, with the text of their parameter marks."""
     all_names = list(names)
     for start in range(0, len(all_names), _NAMES_PER_QUERY):
         chunk = all_names[start : start + _NAMES_PER_QUERY]
@@ -354,14 +357,14 @@ def _chunks(names: Iterable[str]) -> Iterator[tuple[list[str], str]]:
 
 
 def _with_owner(owners: Sequence[Configuration], owner: Configuration) -> tuple[Configuration, ...]:
-    """Return the owners with one more. Only the latest configurations of each recipe are kept: their number is unbounded."""
+    """Return the owners with `owner` added. Only the latest configurations of its recipe are kept, to bound their number."""
     same = [other for other in owners if other.recipe == owner.recipe]
     dropped = same[: max(0, len(same) + 1 - _MAX_CONFIGURATIONS)]
     return (*(other for other in owners if other not in dropped), owner)
 
 
 def _ascii(text: str) -> str:
-    """Return a file name of any bytes in a form that SQLite can store."""
+    """Return a file name in a form that SQLite can store, even if the name has undecodable bytes."""
     return json.dumps(text)[1:-1]
 
 

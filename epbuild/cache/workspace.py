@@ -1,8 +1,8 @@
 """Workspace: the `.epbuild` folder beside a recipe.
 
-It has the state of the recipe's builds and temporary folders. The state can be computed again: losing the folder costs time, never an
-artifact. A checkout may contain a workspace, so only what this user's epbuild wrote is trusted, and no link in the folder is followed to
-write or to delete.
+It contains the state of the recipe's builds, and temporary folders. The state can be computed again: losing the folder costs time, but
+never an artifact. A checkout may contain a workspace, so only data that this user's epbuild wrote is trusted. Links in the folder are never
+followed for writing or deleting.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from epbuild.core.host import is_windows
 from epbuild.core.shown import format_path
 
 REMOTE_MODEL = "remote "
-"""Prefix of the facts about fetched models, whose files garbage collection keeps."""
+"""Prefix of the names of facts about fetched models. Garbage collection keeps the files of these models."""
 _STATE = "state.sqlite"
 _FOLDERS = ("tmp", "logs", "leases", "reports", "rebuilt")
 _MAX_STATE_BYTES = 504
-"""Maximum length of a path that SQLite opens on Linux: 512 bytes, less its suffix for the journal."""
+"""Maximum length of a path that SQLite can open on Linux: 512 bytes, minus the suffix of its journal."""
 
 
 class Workspace:
@@ -54,10 +54,11 @@ class Workspace:
 
     @classmethod
     def open(cls, directory: Path, *, create: bool = True) -> Workspace:
-        """Open the workspace, and create it if there is none.
+        """Open the workspace, and create it if it is missing.
 
-        Without `create`, nothing is created. A workspace in memory replaces one that is missing, of another user, or read-only, and copies
-        a read-only one. Raises StoreError if the folder cannot be created, its state cannot be used, or the path is too long.
+        Without `create`, nothing is created. If the workspace is missing, read-only or another user's, one in memory is used instead. It
+        starts as a copy of a read-only workspace, and otherwise empty. Raises StoreError if the folder cannot be created, if its state
+        cannot be used, or if the path is too long.
         """
         directory = directory.absolute()
         size = len(os.fsencode(directory / _STATE))
@@ -76,7 +77,7 @@ class Workspace:
         is_writable = os.access(path, os.W_OK) and os.access(directory, os.W_OK | os.X_OK)
         opened = path if is_readable and is_writable else None
         copied = path if is_readable and not is_writable else None
-        # Without a key, no file is this user's.
+        # Without a key, no state file can have been written by this user.
         key = key or os.urandom(32)
         return cls(directory, Database(opened, TABLES, VERSION, key, copied=copied, create=False))
 
@@ -87,12 +88,12 @@ class Workspace:
         self.close()
 
     def close(self) -> None:
-        """Close the state."""
+        """Close the state file."""
         self._database.close()
 
     @property
     def base(self) -> Path:
-        """Folder of the workspace and its recipes. Places of outputs are relative to it."""
+        """Folder that contains the workspace and its recipes. Places of outputs are relative to this folder."""
         return self.directory.parent
 
     @property
@@ -111,7 +112,7 @@ class Workspace:
         return self._folder("tmp")
 
     def staging(self, name: str) -> AbstractContextManager[Path]:
-        """Open a new, empty directory for a `with` block, which removes it. Raises StoreError."""
+        """Return a context that yields a new, empty directory and removes it afterwards. Raises StoreError."""
         return staging.staged(self.tmp, name)
 
     def sweep(self) -> None:
@@ -127,39 +128,39 @@ class Workspace:
         return list_all_steps(self._database)
 
     def outputs(self) -> list[OutputRecord]:
-        """Return every output that was written and not removed, of all configurations. Raises StoreError."""
+        """Return every output of all configurations that has not been removed. Raises StoreError."""
         return list_all_outputs(self._database)
 
     def measurement(self, subject: str) -> Measurement | None:
-        """Return the cost of the last run of an action key or a step, or None. Raises StoreError."""
+        """Return the cost of the last run of `subject`, an action key or a step, or None. Raises StoreError."""
         query = "SELECT subject, seconds, peak_rss_bytes, checksum FROM measurements WHERE subject = ?"
         rows = self._database.read(query, (subject,))
         return Measurement(*rows[0][1:]) if rows else None
 
     def record_measurement(self, subject: str, measurement: Measurement) -> None:
-        """Record the cost of an action key or a step. Raises StoreError."""
+        """Record the cost of `subject`, an action key or a step. Raises StoreError."""
         self._database.write(
             "INSERT OR REPLACE INTO measurements (subject, seconds, peak_rss_bytes, checksum) VALUES (?, ?, ?, ?)",
             [self._database.sealed(subject, float(measurement.seconds), measurement.peak_rss_bytes)],
         )
 
     def fact(self, name: str) -> str | None:
-        """Return the latest text under `name`, or None. Raises StoreError."""
+        """Return the text that was last recorded under `name`, or None. Raises StoreError."""
         rows = self._database.read("SELECT name, text, checksum FROM facts WHERE name = ?", (name,))
         return str(rows[0][1]) if rows else None
 
     def record_fact(self, name: str, text: str) -> None:
-        """Record `text` under `name`, for instance a property of a content under its digest. Raises StoreError."""
+        """Record `text` under `name`. For example, `name` is the digest of a file and `text` one of its properties. Raises StoreError."""
         row = self._database.sealed(name, text)
         self._database.write("INSERT OR REPLACE INTO facts (name, text, checksum) VALUES (?, ?, ?)", [row])
 
     def facts(self, prefix: str) -> dict[str, str]:
-        """Return all texts under names that begin with `prefix`, by name. Raises StoreError."""
+        """Return the texts of all names that begin with `prefix`, by name. Raises StoreError."""
         query = "SELECT name, text, checksum FROM facts WHERE substr(name, 1, ?) = ? ORDER BY name"
         return dict(self._database.read(query, (len(prefix), prefix)))
 
     def forget_facts(self, names: Iterable[str]) -> None:
-        """Forget the texts under the names: all of them, or on failure none. Raises StoreError."""
+        """Forget the texts under `names` in one transaction. Raises StoreError."""
         self._database.write("DELETE FROM facts WHERE name = ?", ((name,) for name in names))
 
     @property
@@ -169,7 +170,7 @@ class Workspace:
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether there is a state on disk that this user cannot read."""
+        """Whether a state file exists on disk that this user cannot read."""
         return not self.is_on_disk and not self._database.copied and not self._database.is_foreign and self.state.exists()
 
     def problems(self) -> Iterator[Problem]:
@@ -185,7 +186,7 @@ class Workspace:
             yield Problem("EPB515", message, None, hint)
 
     def is_busy(self) -> bool:
-        """Return whether a build is running here: it holds a staging directory or a lease. Raises StoreError."""
+        """Return whether a build is running in this workspace, by its locks on staging directories and leases. Raises StoreError."""
         return is_any_held(self.directory / "tmp") or is_any_held(self.directory / "leases")
 
     def _folder(self, name: str) -> Path:
@@ -197,7 +198,7 @@ class Workspace:
 
 
 def _refuse_links(directory: Path) -> None:
-    """Refuse folders of the workspace that are links, as writes and deletions would happen elsewhere. Raises StoreError."""
+    """Raise StoreError if a folder of the workspace is a link, since epbuild would then write and delete files elsewhere."""
     for folder in (directory, *(directory / name for name in _FOLDERS)):
         if folder.is_symlink():
             message = f"cannot use {folder}: it is a link, and epbuild writes and deletes files there"
@@ -205,17 +206,17 @@ def _refuse_links(directory: Path) -> None:
 
 
 def _hide_from_git(directory: Path) -> None:
-    """Make git ignore the folder, whatever the project's `.gitignore` says. Raises OSError."""
+    """Make git ignore the folder, regardless of the project's `.gitignore`. Raises OSError."""
     path = directory / ".gitignore"
     if not os.path.lexists(path):  # not `exists`: a broken link must not be followed
-        from epbuild.core.atomic import write_file  # needed once per workspace
+        from epbuild.core.atomic import write_file  # imported here, as it is needed only once per workspace
 
         write_file(path, "*\n")
 
 
 def get_action_name(action: str, recipe: str) -> str:
-    """Return the name of an action that is unique among all recipes in its folder."""
-    # Names in recipes have no '+', so no two actions have the same name.
+    """Return a name for the action that is unique among all recipes in the folder."""
+    # Names in recipes never contain '+', so the result is unique.
     return action if recipe == DEFAULT_RECIPE else f"{action}+{recipe}"
 
 
