@@ -1,1 +1,1 @@
-"""Environments made by uv, their fingerprints, and the lock file."""
+"""Environments provisioned by uv, their fingerprints, and the lock file."""

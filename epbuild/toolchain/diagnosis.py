@@ -15,49 +15,51 @@ from epbuild.engine.capacity import get_memory
 from epbuild.toolchain.process import Ending
 
 Cause = Literal["timed out", "out of memory", "ended", "crashed", "unfit", "custom operators", "cannot write", "raised"]
-"""Cause of a worker's failure. `ended` is a signal from outside; `unfit` is the machine or toolchain; `raised` is an exception about the
-model or the EP."""
+"""Cause of a worker's failure.
+
+`ended`: a signal from another process. `unfit`: a problem of the machine or toolchain. `raised`: an exception about the model or the EP.
+"""
 
 MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
 FREE_SPACE = "Check the free space of .epbuild/tmp, and the limit on file sizes (`ulimit -f`)."
-# Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped. One of its messages was that it could validate no node.
+# Under `ulimit -v`, QNN failed with 83 to 99 % of the limit mapped. One of its messages said that it could not validate any node.
 _NEARLY = 0.75
-# An EP also reports a lack of memory for graphs that it cannot compile. Such a worker had used a twentieth of the memory.
+# An EP also reports a lack of memory for graphs that it cannot compile. In one such case, the worker had used 5 % of the memory.
 _MUCH = 0.5
 _OUT_OF_MEMORY = re.compile(
     r"bad_alloc|MemoryError|[Oo]ut of memory|[Cc]annot allocate memory|OpenBLAS error: Memory allocation"
     r"|can't start new thread"
 )
 _CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
-# SIGHUP, SIGINT, SIGKILL and SIGTERM: no program sends these to itself. Not all are in Python's signal module on Windows.
+# SIGHUP, SIGINT, SIGKILL and SIGTERM, which no program sends to itself. Numbers, as Python's signal module on Windows lacks some.
 _FROM_OUTSIDE = frozenset({1, 2, 9, 15})
 _WINDOWS_CRASHES = {0xC0000005: "an access violation", 0xC0000409: "an abort", 0xC00000FD: "a stack overflow"}
 _UNFIT: Mapping[str, Cause] = {"unfit": "unfit", "custom_ops": "custom operators"}
 
 
 class Diagnosis(Struct, frozen=True):
-    """Reason why a worker did not succeed."""
+    """Diagnosis of a worker that did not succeed."""
 
     cause: Cause
     ending: Ending
     report: Mapping[str, Any]
-    """Report of the exception that the worker raised; empty if there is none."""
+    """Report of the exception that the worker raised; empty without an exception."""
     spare_memory: str = ""
-    """Sentence on the unused memory, if the EP nevertheless reported a lack of memory; else empty."""
+    """Sentence about unused memory, if the EP reported a lack of memory although enough was left; otherwise empty."""
 
     @property
     def raised(self) -> str | None:
-        """Message of the reported exception, on one line. None if there is none."""
+        """Message of the reported exception, on one line. None without an exception."""
         return (strip_boilerplate(str(self.report["message"])) or str(self.report["type"])) if self.report else None
 
     @property
     def from_outside(self) -> bool:
-        """True if the worker was ended by a signal that programs do not send to themselves, such as SIGKILL."""
+        """Whether the worker was ended by a signal that programs do not send to themselves, such as SIGKILL."""
         return -self.ending.status in _FROM_OUTSIDE
 
     @property
     def end(self) -> str:
-        """The way the worker ended, as a clause without its subject."""
+        """How the worker ended, as a clause without a subject."""
         status = self.ending.status
         if self.cause == "ended":
             by = "by the kernel for lack of memory" if self.ending.out_of_memory else "from outside"
@@ -68,7 +70,7 @@ class Diagnosis(Struct, frozen=True):
 
 
 def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | None:
-    """Return why a worker did not succeed, or None if it did. `entries` are the catalog's entries of its EPs."""
+    """Return why a worker did not succeed, or None if it succeeded. `entries` are the catalog's entries of its EPs."""
     last = ending.reports[-1] if ending.reports else {}
     if ending.cause == "exited" and ending.status == 0 and last.get("event") == "finished":
         return None
@@ -87,7 +89,7 @@ def is_at_address_limit(report: Mapping[str, Any]) -> bool:
 
 
 def _spare_memory(report: Mapping[str, Any]) -> str:
-    """Return a sentence on the memory that a failed worker left unused; empty if it used much of it, or if that is unknown."""
+    """Return a sentence about the memory that a failed worker left unused. Empty if it used much memory, or if its use is unknown."""
     peak, here = report.get("peak_memory"), get_memory()
     if peak is None or here is None or peak > _MUCH * here or is_at_address_limit(report):
         return ""
@@ -128,11 +130,11 @@ _SEVERITY_PREFIX = re.compile(r"^\s*\d+(?:\.\d+)?(?:ms)?\s*\[\s*(ERROR|WARN|WARN
 _ERROR_WORDS = re.compile(r"<E>|error\b|\bfail(ed|ure)?\b|terminate called|what\(\):", re.IGNORECASE)
 _BOILERPLATE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : ([A-Z_ ]+?) : "
-    # A place in the source, a signature and a condition, if a message follows.
+    # Source location, function signature and condition, if a message follows.
     r"|(?:Exception during initialization: |(?<!\S))\S*/onnxruntime/\S+\.(?:cc|h):\d+ .*? was false\. (?=\S)"
 )
 _PROGRESS = re.compile(r"\d ?%|(?<![\w/.-])\d+ ?(?:/|of) ?\d+(?![\w/.-])")
-# Logged on every Linux host, whether or not something is wrong.
+# Messages that are logged on every Linux host, even without a failure.
 _NOISE = re.compile(
     r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE"
     r"|Unable to get producer node for OrtValueInfo|Removing initializer '.*'\. It is not used by any node"
@@ -140,9 +142,10 @@ _NOISE = re.compile(
 
 
 def merge_reasons(raised: str | None, lines: Sequence[str]) -> tuple[str | None, str]:
-    """Return ONNX Runtime's exception message, shortened, and a sentence with the EP's log lines that add to it, or an empty one.
+    """Return ONNX Runtime's shortened exception message, and a sentence that quotes additional log lines of the EP.
 
-    ONNX Runtime logs and raises an EP's reports, each time with other words around them. Each reason is returned once.
+    ONNX Runtime both logs and raises what an EP reports, with different text around it. Duplicates are removed. The sentence is empty if
+    the log adds nothing.
     """
     quotes = _quotable(lines)
     if raised is not None:
@@ -156,7 +159,7 @@ def merge_reasons(raised: str | None, lines: Sequence[str]) -> tuple[str | None,
 
 
 def extract_last_lines(lines: Sequence[str]) -> str:
-    """Return the last few log lines that bear on a failure, as one text: errors if any, else warnings, else all others."""
+    """Return the last few log lines of the most severe kind, as one text: errors, or else warnings, or else other lines."""
     return _join(_quotable(lines))
 
 
@@ -165,7 +168,7 @@ def _join(quotes: Sequence[str]) -> str:
 
 
 def _quotable(lines: Sequence[str]) -> list[str]:
-    """Return the last distinct messages of the worst rank."""
+    """Return the last distinct messages of the most severe rank."""
     ranks: dict[int, list[str]] = {_ERROR: [], _WARNING: [], _OTHER: []}
     for line in lines:
         if _NOISE.search(line):
@@ -176,7 +179,7 @@ def _quotable(lines: Sequence[str]) -> list[str]:
     chosen = next((found for found in ranks.values() if found), [])
     distinct: list[str] = []
     for text in dict.fromkeys(chosen):
-        # Of two messages that contain each other, the shorter one counts.
+        # If one message contains another, the shorter one is kept.
         if not any(_core(other) in _core(text) for other in distinct):
             distinct = [other for other in distinct if _core(text) not in _core(other)] + [text]
     return distinct[-_MAX_QUOTES:]
@@ -187,7 +190,7 @@ def _core(text: str) -> str:
 
 
 def shorten_middle(text: str, most: int) -> str:
-    """Return `text`, or its beginning and its end (which often has the reason) if it has more than `most` characters."""
+    """Return `text`, shortened in the middle to `most` characters. The end is kept because it often contains the reason."""
     if len(text) <= most:
         return text
     end = most // 3
@@ -195,18 +198,18 @@ def shorten_middle(text: str, most: int) -> str:
 
 
 def strip_log_prefix(line: str) -> str:
-    """Return a log line without its time stamp and source place; empty for a line that is always logged."""
+    """Return a log line without its timestamp and source location. Empty for a line that is logged on every host."""
     match = _LOG_PREFIX.match(line) or _SEVERITY_PREFIX.match(line)
     return "" if _NOISE.search(line) else line[match.end() :] if match else line
 
 
 def is_progress_line(line: str) -> bool:
-    """Return whether a log line shows the EP's progress. Most lines are about other matters, such as weights."""
+    """Return whether a log line shows the EP's progress. Most lines do not."""
     return _severity(line)[1] == _OTHER and _PROGRESS.search(strip_log_prefix(line)) is not None
 
 
 def _severity(line: str) -> tuple[str, int]:
-    """Return a log line without its time stamp, and its rank. The text of mere information is empty."""
+    """Return a log line without its timestamp, and its rank. The text of informational lines is empty."""
     match = _LOG_PREFIX.match(line)
     if match:
         rank = {"E": _ERROR, "F": _ERROR, "W": _WARNING}.get(match[1])
@@ -218,5 +221,5 @@ def _severity(line: str) -> tuple[str, int]:
 
 
 def strip_boilerplate(message: str) -> str:
-    """Return an ORT message on one line, without its boilerplate and without a full stop at the end."""
+    """Return an ORT message on one line, without boilerplate and a final period."""
     return _BOILERPLATE.sub("", " ".join(message.split())).rstrip(". ")

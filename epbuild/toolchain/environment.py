@@ -1,4 +1,4 @@
-"""Environments of toolchains: an interpreter with a fingerprint."""
+"""Environments of toolchains: interpreters with their fingerprints."""
 
 from __future__ import annotations
 
@@ -42,50 +42,50 @@ RUNTIME = "onnxruntime"
 
 
 class Environment(Struct, frozen=True):
-    """A usable toolchain."""
+    """Environment of a usable toolchain."""
 
     name: str
     interpreter: Path
     fingerprint: Fingerprint
     memory: Path
-    """File of the remembered fingerprint."""
+    """Path of the file with the remembered fingerprint."""
     modules: frozenset[str] = frozenset()
-    """Python packages whose bytes the fingerprint covers: those of ONNX Runtime, the EPs and custom operators."""
+    """Python packages whose files the fingerprint covers: ONNX Runtime, the EPs, and custom operators."""
     states: Mapping[str, FileState | None] = field(default_factory=dict)
     """State of each file and folder that the fingerprint was computed from."""
     run_worker: RunWorker = supervise
 
     def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
-        """Return the environment's part of a key, for a compile with these EPs and packages of custom operators."""
+        """Return the environment's part of the key document, for a compile with these EPs and custom operator packages."""
         used = list(entries)
         modules = {*find_ep_modules(used), *packages}
         return self.fingerprint.document(modules, describe_host(used))
 
     def watched(self) -> list[Path]:
-        """Return the files and folders whose stats show whether the environment has changed."""
+        """Return the files and folders whose stats change when the environment changes."""
         installed = get_installed_file(self.memory.parent)
         return [self.interpreter, self.memory, *map(Path, self.states), *([installed] if installed.exists() else ())]
 
     def now(self) -> Environment:
-        """Return this environment as it is now: the same object if no file was touched. Raises ToolchainError."""
+        """Return this environment with a current fingerprint. Return `self` if no file was touched. Raises ToolchainError."""
         if all(get_state(path) == state for path, state in self.states.items()):
             return self
         seen = read_fingerprint(self.interpreter, self.modules, self.memory)
         return replace(self, fingerprint=seen.fingerprint, states=seen.states)
 
     def touched_since(self, before: Environment) -> list[str]:
-        """Return the files that were written or temporarily replaced since `before`."""
+        """Return the files that were written or temporarily replaced since the environment `before` was observed."""
         if self.states is before.states:
             return []
         return [path for path in self.states if os.path.isfile(path) and is_touched(path, before.states, self.states)]  # noqa: PTH113
 
     def rewritten(self) -> list[str]:
-        """Return the sorted names of package files that differ from those installed from the lock."""
+        """Return the sorted names of package files that have changed since they were installed from the lock."""
         installed = read_installed(self.memory.parent)
         found: set[str] = set()
         contents = {**self.fingerprint.libraries, **self.fingerprint.files}
         for module in self.modules:
-            # A fingerprint names the files of a nested package by its last name.
+            # In a fingerprint, the file names of a nested package begin with the last part of its name.
             outer, _, folder = module.rpartition(".")
             inside = f"{outer.replace('.', '/')}/" if outer else ""
             within = {name.removeprefix(inside): digest for name, digest in installed.items() if name.startswith(inside)}
@@ -96,27 +96,27 @@ class Environment(Struct, frozen=True):
 
     @property
     def onnxruntime(self) -> str:
-        """Version of ONNX Runtime, whatever the name of its distribution."""
+        """Version of ONNX Runtime, regardless of its distribution's name."""
         packages = self.fingerprint.distributions
         return packages.get(RUNTIME) or next((packages[name] for name in sorted(packages) if name.startswith(RUNTIME)), "unknown")
 
 
 @dataclass(frozen=True)
 class Toolchains:
-    """Environments of toolchains: those provisioned below `home`, and those of interpreters that recipes name."""
+    """Environments of toolchains: provisioned below `home`, or existing ones whose interpreters recipes name."""
 
     home: Path
     may_run: bool = True
-    """True if interpreters may be started. Otherwise only remembered fingerprints are available."""
+    """Whether interpreters may be started. Otherwise, only remembered fingerprints are available."""
 
     def ready(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> bool:
         """Return whether the environment exists, so that `prepare` need not provision it."""
         if toolchain.interpreter is not None:
-            return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - also false if a folder may not be read
+            return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - also false if a folder is not readable
         return find_interpreter(get_environment_folder(_requirements(toolchain, locked), self.home)) is not None
 
     def place(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> Path:
-        """Return the path of a file that exists once the environment is complete."""
+        """Return the path of a file that exists if and only if the environment is complete."""
         if toolchain.interpreter is not None:
             return _existing(toolchain, base)
         return complete_file(get_environment_folder(_requirements(toolchain, locked), self.home))
@@ -130,12 +130,16 @@ class Toolchains:
         packages: Mapping[str, Position] = MappingProxyType({}),
         listener: UvListener | None = None,
     ) -> Environment:
-        """Provision (unless the recipe names an interpreter, relative to `base`) and fingerprint a toolchain.
+        """Provision a toolchain, compute its fingerprint, and return its environment.
 
-        A provisioned environment holds exactly the `locked` packages (None: the installer's choice for the toolchain's requirements).
-        `entries` are the EPs that the toolchain is used for; `packages` are the modules of custom operators, with their positions in
-        the recipe. `listener` receives uv's log. Raises ToolchainError, also if an EP or a module is missing, or if an existing
-        environment does not meet the recipe's requirements. Raises NotProbed if an interpreter would have to be started and may not.
+        If the recipe names an interpreter (relative to `base`), nothing is provisioned.
+
+        A provisioned environment contains exactly the `locked` packages. With None, the installer chooses packages that meet the
+        toolchain's requirements. `entries` are the EPs that the toolchain is used for. `packages` are the modules of custom operators, with
+        their positions in the recipe. `listener` receives uv's log.
+
+        Raises ToolchainError if provisioning fails, if an EP or a module is missing, or if an existing environment does not meet the
+        recipe's requirements. Raises NotProbed if an interpreter must be started but `may_run` is false.
         """
         if toolchain.interpreter is not None:
             interpreter = _existing(toolchain, base)
@@ -176,7 +180,7 @@ def find_ep_modules(entries: Iterable[EpEntry]) -> set[str]:
 
 
 def _requirements_to_check(toolchain: ToolchainSpec) -> tuple[Requirement, ...]:
-    """Return the recipe's requirements on an existing environment. In a provisioned one, the installer has met them."""
+    """Return the requirements that an existing environment must be checked for. In a provisioned one, the installer has met them."""
     return toolchain.requirements if toolchain.interpreter is not None else ()
 
 
@@ -191,10 +195,10 @@ def _unmet_requirements(toolchain: ToolchainSpec, fingerprint: Fingerprint) -> I
 
 
 def _missing_eps(toolchain: ToolchainSpec, fingerprint: Fingerprint, entries: Sequence[EpEntry]) -> Iterator[Problem]:
-    """Yield a problem for each EP whose package is neither installed nor already reported as missing."""
+    """Yield a problem for each EP without an installed package, unless a requirement already names its package."""
     required = (requirement.distribution for requirement in _requirements_to_check(toolchain))
     known = {*fingerprint.distributions, *required}
-    # An EP without packages in the catalog may be part of any package.
+    # An EP for which the catalog lists no packages may be part of any package.
     lacking = [entry for entry in entries if entry.distributions and known.isdisjoint(entry.distributions)]
     additions = find_additions([_packagings(entry) for entry in lacking], known)
     for entry in lacking:
@@ -203,7 +207,10 @@ def _missing_eps(toolchain: ToolchainSpec, fingerprint: Fingerprint, entries: Se
 
 
 def _advise(toolchain: ToolchainSpec, installed: Set[str], entry: EpEntry, additions: Sequence[str] | None) -> str:
-    """Return the way to a toolchain with an EP. `additions` are the packages that add all EPs to the `installed` distributions."""
+    """Return a hint on how to get a toolchain with an EP.
+
+    `additions` are the packages that add all missing EPs to the `installed` distributions.
+    """
     packagings = _packagings(entry)
     if toolchain.interpreter is None:
         return (
@@ -237,23 +244,23 @@ def _requirements(toolchain: ToolchainSpec, locked: LockedEnvironment | None) ->
 
 
 def _existing(toolchain: ToolchainSpec, base: Path) -> Path:
-    # Not resolved: the python of a virtual environment is a link, and following it leaves the environment.
-    # Absolute: a bare name would be searched for on PATH, and the worker runs in another folder.
+    # Not resolved: the interpreter of a virtual environment is a link, and its target is outside the environment. Absolute: a bare name
+    # would be searched for on PATH, and the worker runs in another folder.
     return (base / expand_home(str(toolchain.interpreter))).absolute()
 
 
 class ProvisionedToolchain(Struct, frozen=True):
-    """Folder of a complete environment, and the requirements that it was provisioned for."""
+    """Complete provisioned environment: its folder and its required packages."""
 
     folder: Path
     packages: tuple[str, ...]
 
     def has(self, entry: EpEntry) -> bool:
-        """Return whether a package of the EP is among the requirements."""
+        """Return whether a package of the EP is among the required packages."""
         return not {read_requirement(package).distribution for package in self.packages}.isdisjoint(entry.distributions)
 
     def environment(self, entries: Sequence[EpEntry]) -> Environment | None:
-        """Return this environment with a fingerprint for these EPs, or None if its interpreter no longer runs."""
+        """Return the environment with a fingerprint for these EPs, or None if its interpreter no longer runs."""
         interpreter, memory = find_interpreter(self.folder), self.folder / "fingerprint.json"
         if interpreter is None:
             return None
@@ -266,7 +273,7 @@ class ProvisionedToolchain(Struct, frozen=True):
 
 
 def list_provisioned_toolchains(home: Path) -> Iterator[ProvisionedToolchain]:
-    """Yield the complete environments below `home`, whatever their recipes, the newest first."""
+    """Yield the complete environments of all recipes below `home`, newest first."""
     for marker in sorted(home.glob(f"*/{complete_file(home).name}"), key=_time_of, reverse=True):
         try:
             packages = tuple(str(package) for package in json.loads(marker.read_text(encoding="utf-8")))

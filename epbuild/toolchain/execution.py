@@ -1,4 +1,4 @@
-"""`Execution`: one run of an action, with its toolchain, folder, log and worker."""
+"""`Execution`: context of a running action, with its toolchain, folder and log."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from epbuild.toolchain.process import Ending, WorkerListener
 from epbuild.toolchain.reports import BadReport
 
 REQUEST = "request.json"
-"""File in the staging directory that a worker reads."""
+"""Name of the file in the staging directory that a worker reads."""
 
 
 class Worker(Struct, frozen=True):
-    """A script for the toolchain's Python, with its time limit and environment."""
+    """Script to run with the toolchain's Python, with its time limit and environment variables."""
 
     title: str
     """Name of the process in errors."""
@@ -37,7 +37,7 @@ class Worker(Struct, frozen=True):
 
 
 class StepLog(WorkerListener):
-    """Listener that emits the lines of a worker's log as output of a step, and ignores reports."""
+    """Listener that emits a worker's log lines as output of a step, and ignores reports."""
 
     def __init__(self, step: str, progress: Progress) -> None:
         self.step = step
@@ -58,7 +58,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class Execution:
-    """Context of a running action: environment, folder, log, store and progress. Subclasses also watch inputs and hold a slot."""
+    """Context of a running action: environment, folder, log, store and progress. Subclasses may also watch inputs and hold a slot."""
 
     environment: Environment
     staging: Path
@@ -74,22 +74,22 @@ class Execution:
         return {file: hash_file(file) for file in files}
 
     def recheck(self) -> None:
-        """Raise an error if an input of the action is no longer the one in its key."""
+        """Raise an error if an input has changed since the action's key was computed."""
 
     def compiled(self) -> None:
-        """Handle the end of the worker. Only reading and writing of files is left to do."""
+        """Handle the end of the worker. After it, the action only reads and writes files."""
 
     def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
-        """Return a context for adding or removing hard links to files, so that this does not count as a change. Keep it short."""
+        """Return a context in which adding or removing hard links does not count as a change to the files. Keep the block short."""
         return nullcontext()
 
     def apart(self, staging: Path) -> Execution:
-        """Return an execution in another directory, with its log beside the directory, that watches no inputs."""
+        """Return an execution in the directory `staging` that does not watch inputs. Its log is beside the directory."""
         log = staging.with_suffix(".log")
         return Execution(self.environment, staging, log, self.shown_log, self.store, self.progress, self.cancelled)
 
     def run(self, worker: Worker, step: StepId, log: StepLog) -> Ending:
-        """Run a worker on `REQUEST` in the staging directory, for a step, until it ends.
+        """Run a worker on the request file in the staging directory until it ends, and return its result.
 
         Raises EnvironmentFailure if the worker cannot be started, BuildError for a malformed report, and Cancelled.
         """
@@ -108,16 +108,17 @@ class Execution:
         return ending
 
     def keep(self, folder: Path, names: Iterable[str]) -> Kept:
-        """Store the artifacts of these names from a folder, and the log. Raises StoreError."""
+        """Store the log, and the artifacts called `names` in a folder. Return their blobs. Raises StoreError."""
         folder = resolve_links(folder)
         files = {name: resolve_links(folder / name) for name in names}
-        # Several names may lead to one file, which can be moved once. A link may lead to a file elsewhere, which must stay there.
+        # Several names may refer to one file, which can be moved only once. A file outside the folder, reached by a link, must not be
+        # moved.
         blobs = {file: self.store.put(file, move=file.is_relative_to(folder)) for file in dict.fromkeys(files.values())}
         return Kept({name: blobs[file] for name, file in files.items()}, self.store.put(self.log))
 
 
 class Workplace(Protocol):
-    """Protocol for opening more executions for an action."""
+    """Factory of additional executions for an action."""
 
     def open(self, name: str) -> AbstractContextManager[Execution]:
         """Open an execution with a staging directory and a log of that name."""
@@ -125,7 +126,7 @@ class Workplace(Protocol):
 
 @contextmanager
 def process_failures(process: str, step: StepId | None = None, shown_log: str | None = None) -> Iterator[None]:
-    """Raise EnvironmentFailure (EPB413) for a process that cannot be started, and BuildError (EPB311) for a malformed report."""
+    """Translate errors of the block: EnvironmentFailure (EPB413) if the process cannot start, BuildError (EPB311) for a bad report."""
     try:
         yield
     except OSError as error:

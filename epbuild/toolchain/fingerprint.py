@@ -1,7 +1,7 @@
-"""The fingerprint of a toolchain: its Python, platform, packages and their bytes.
+"""Fingerprint of a toolchain: its Python, platform, packages and their files.
 
-Hashing a few hundred MB of files at every run would cost more than all other work. So a fingerprint is remembered with the stat of every
-file, the listing of every package folder, and the links on the way to them. If any of these differs, the environment is probed and hashed
+Hashing a few hundred MB of files in every run would take longer than all other work. So a fingerprint is remembered with the stat of every
+file, the listing of every package folder, and the links in the paths. If any of these has changed, the environment is probed and hashed
 again.
 """
 
@@ -37,28 +37,28 @@ from epbuild.worker.scripts import PROBE
 FORMAT = 4
 PROBE_SECONDS = 120
 _MAX_ANSWER = 16 << 20
-"""Limit on the bytes of a probe's output. With 10,000 distributions it has 400 kB."""
+"""Maximum size of a probe's output in bytes. With 10,000 distributions, the output has 400 kB."""
 _MAX_QUOTE = 500
 _CHECK_INTERPRETER = "Check the toolchain's interpreter."
 
 
 class Fingerprint(Struct, frozen=True):
-    """The identity of an environment, free of paths, times and host names."""
+    """Identity of an environment. It contains no absolute paths, times or host names."""
 
     python: str
     """Implementation and minor version, such as `cpython-3.11`."""
     platform: str
     distributions: Mapping[str, str]
     libraries: Mapping[str, str]
-    """SHA-256 of each shared library of ONNX Runtime and the EPs, by its path relative to the packages' folder."""
+    """SHA-256 of each shared library of ONNX Runtime and the EPs, by path relative to the packages' folder."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each other file of their packages, likewise."""
+    """SHA-256 of each other file in these packages, by path relative to the packages' folder."""
 
     def document(self, modules: Iterable[str], host: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the fingerprint for a key, limited to the packages of `modules`: EPs of other targets do not count.
+        """Return the fingerprint as part of a key document, limited to the packages of `modules`. EPs of other targets are left out.
 
-        It lists each library, and one digest for the hundreds of other files of a package. `host` is the document of `describe_host`,
-        for EPs whose output depends on the machine.
+        The document lists each library, and one digest for the hundreds of other files of a package. `host` is the result of
+        `describe_host`, for EPs whose output depends on the machine.
         """
         folders = sorted({module.rpartition(".")[2] for module in modules})
         others = {folder: select_package_files(self.files, folder) for folder in folders}
@@ -77,7 +77,7 @@ class Fingerprint(Struct, frozen=True):
 
 
 class Observation(Struct, frozen=True):
-    """A fingerprint, and the state of each file and folder behind it when the fingerprint was taken or confirmed."""
+    """Fingerprint, with the state of each file and folder when the fingerprint was computed or confirmed."""
 
     fingerprint: Fingerprint
     states: Mapping[str, FileState | None]
@@ -90,47 +90,48 @@ class ProbeAnswer(Struct, frozen=True):
     platform: str
     distributions: dict[str, str]
     modules: dict[str, str | None]
-    """Folder of each requested package; None if it has none."""
+    """Folder of each requested package, or None if it has no folder."""
     site: list[str]
     """Folders that Python imports from."""
 
 
 class _Memory(Struct, frozen=True):
-    """A remembered fingerprint, with everything that must be unchanged for it to hold."""
+    """Remembered fingerprint. It is valid while the other fields are unchanged."""
 
     format: int
     modules: list[str]
     links: dict[str, str]
-    """Target of each link on the way to a file."""
+    """Target of each link in the path of a file."""
     folders: dict[str, list[str]]
-    """Names of installed distributions, by the folder that holds them."""
+    """Names of the installed distributions' metadata, by folder."""
     packages: dict[str, list[str]]
-    """Files of each package, by its folder."""
+    """Files of each package, by the package's folder."""
     files: dict[str, list[int] | None]
-    """Part of the state of each file."""
+    """State of each file, without its number of links."""
     fingerprint: Fingerprint
 
 
 def select_package_files(files: Mapping[str, str], folder: str) -> dict[str, str]:
-    """Return the files of a fingerprint that belong to the package in a folder of that name."""
+    """Return the files of a fingerprint that belong to the package in the folder named `folder`."""
     return {name: digest for name, digest in files.items() if name.partition("/")[0].removesuffix(REPAIRED) == folder}
 
 
 class NotProbed(Exception):
-    """An interpreter would have to be started, and must not be."""
+    """No fingerprint is remembered, and the interpreter may not be started."""
 
 
 def read_fingerprint(
     interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None, *, may_run: bool = True
 ) -> Observation:
-    """Return the fingerprint of `interpreter`'s environment. `modules` are the packages that hold ONNX Runtime and the EPs.
+    """Return the fingerprint of `interpreter`'s environment, from memory if it is unchanged.
 
-    `memory` is the file of the remembered fingerprint. Raises ToolchainError, which points at `where`, if the interpreter does not run,
-    and NotProbed if it had to run and may not.
+    `modules` are the packages that contain ONNX Runtime and the EPs. `memory` is the path of the remembered fingerprint. Raises
+    ToolchainError (located at `where`) if the interpreter does not run. Raises NotProbed if the interpreter must run but `may_run` is
+    false.
     """
     wanted = sorted(modules)
     remembered = _read_memory(memory)
-    # A selection of steps may need fewer modules than were remembered.
+    # A selection of steps may need only some of the remembered modules.
     if remembered is not None and set(wanted) <= set(remembered.modules):
         with contextlib.suppress(OSError):
             trees = {package: list_package_files(package) for package in remembered.packages}
@@ -170,14 +171,14 @@ def probe(
         lines = done.errors.decode("utf-8", "replace").strip().splitlines()
         raise failure(f"could not be probed: {lines[-1][:_MAX_QUOTE] if lines else 'no output'}")
     try:
-        # Packages may print when Python starts; the answer is the last line.
+        # Packages may print text when Python starts, so the answer is the last line.
         return _read_answer(done.output.decode("utf-8", "replace").splitlines()[-1], wanted)
     except (IndexError, ValueError, ValidationError, RecursionError) as error:
         raise failure("ran but did not answer as Python does") from error
 
 
 def _read_answer(line: str, modules: list[str]) -> ProbeAnswer:
-    """Return a probe's answer. Raises ValueError or ValidationError for any other output, as any program may be the interpreter."""
+    """Parse and check a probe's answer. The interpreter may be any program, so other output raises ValueError or ValidationError."""
     answer = convert(json.loads(line), ProbeAnswer)  # not msgspec's JSON, which refuses paths that are not UTF-8
     if answer.modules.keys() != set(modules):
         raise ValueError(modules)
@@ -197,7 +198,7 @@ def _take_fingerprint(interpreter: Path, modules: list[str], memory: Path, where
             Path(file).relative_to(Path(folder).parent).as_posix(): file for folder, tree in trees.items() for file in tree.files
         }
         files = list(dict.fromkeys([str(interpreter), *names.values()]))
-        # Everything but the digests is read before the files: a file that changes meanwhile is then hashed again.
+        # The states are read before the files are hashed, so that a file that changes meanwhile is hashed again in the next run.
         links = find_links(files)
         folders = {path: _listing(Path(path)) for path in answer.site}
         states = _states([*files, *folders], trees)
@@ -222,18 +223,18 @@ def _take_fingerprint(interpreter: Path, modules: list[str], memory: Path, where
 
 
 def _states(paths: Iterable[str], trees: Mapping[str, Tree]) -> dict[str, FileState | None]:
-    """Return the current state of paths, and of the folders of packages."""
+    """Return the current state of `paths` and of the folders in `trees`."""
     folders = [folder for tree in trees.values() for folder in tree.folders]
     return {path: get_state(path) for path in (*paths, *folders)}
 
 
 def _stat(state: FileState | None) -> list[int] | None:
-    """Return the part of a file's state to remember: all but the number of links to the file."""
+    """Return the part of a file's state to remember: everything except its number of links."""
     return None if state is None else list(state[:4])
 
 
 def _listing(folder: Path) -> list[str]:
-    """Return the names of the metadata of installed distributions. They contain the version, so every installation changes them."""
+    """Return the names of installed distributions' metadata. The names contain versions, so every installation changes them."""
     try:
         return sorted(
             item.name for item in folder.iterdir() if item.name.endswith((".dist-info", ".egg-info", ".egg-link", ".pth"))

@@ -1,18 +1,18 @@
-"""Toolchain records: the identity of a locked environment, from what is locked.
+"""Toolchain records: identities of locked environments, known without installing.
 
-An action key holds the identity of a toolchain: its Python, its platform, the versions of its packages, and the SHA-256 of the files of
-ONNX Runtime, the EPs and custom operators. A lock determines all of that, as it names each file by its SHA-256. So a build that has
-provisioned a locked environment records its identity, and other builds know their keys without provisioning it. There is one record for
-each Python package whose files are in an identity, in the store and, signed, in a remote cache.
+An action key includes the identity of a toolchain: its Python, its platform, the versions of its packages, and the SHA-256 of the files of
+ONNX Runtime, the EPs and custom operators. A lock determines all of these, as it names each file by its SHA-256. So a build that has
+provisioned a locked environment records its identity. Other builds can then compute their keys without provisioning the environment. There
+is one record for each Python package whose files are part of an identity. Records are in the store and, signed, in a remote cache.
 
-The key of a record is the digest of everything that determines the files: the Python, the platform as Python calls it, and every package
-with its version and the SHA-256 of its candidate files. If the lock leaves the installer a choice between several files, the key also has
-the basis of that choice: the C library of this machine, or its macOS. A record never holds facts of the host that an EP's output may
-depend on: those are read on this machine. Packages built from sources are pinned by their sources alone, and an environment may have been
-changed. So an environment that exists takes precedence over its record.
+The key of a record is the digest of everything that determines the files: the Python, Python's name of the platform, and every package with
+its version and the SHA-256 of its candidate files. If the lock lets the installer choose between several files, the key also includes the
+basis of that choice: the C library of this machine, or its macOS version. An EP's output may depend on facts of the host. A record never
+contains such facts: they are read on this machine. Packages built from sources are pinned by their sources alone, and an environment may
+have been changed. So an existing environment takes precedence over its record.
 
-A wrong record can only lead to a wrong key, and a result under that key is used only if it was signed for exactly the key's document.
-Before anything is compiled, the record is compared with the environment (`session.provisioning`).
+A wrong record can only lead to a wrong key. A result under that key is used only if it was signed for exactly the key's document. Before
+anything is compiled, the record is compared with the environment (`session.provisioning`).
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _TAGS = {
     "windows-x86_64": "win-amd64",
     "windows-arm64": "win-arm64",
 }
-"""Python's name of each platform. Those of macOS are missing: they have the version that the Python was built for."""
+"""Python's name of each platform. macOS is missing, as its names include the version that the Python was built for."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Identified(Protocol):
-    """A toolchain whose identity is known, whether or not its environment exists here."""
+    """Toolchain whose identity is known, even if its environment does not exist on this machine."""
 
     def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
-        """Return the toolchain's part of a key, for an action with these EPs and packages of custom operators."""
+        """Return the toolchain's part of the key document, for an action with these EPs and custom operator packages."""
 
 
 class ModuleIdentity(Struct, frozen=True):
-    """Part of an identity: the facts of an environment and of one Python package in it."""
+    """Part of a toolchain's identity: facts about the environment and one of its Python packages."""
 
     python: str
     platform: str
@@ -67,12 +67,12 @@ class ModuleIdentity(Struct, frozen=True):
 
 
 class RecordedToolchain(Struct, frozen=True):
-    """A toolchain that is known only by the records of its Python packages, by name."""
+    """Toolchain that is known only from the records of its Python packages. `modules` has the records by package name."""
 
     modules: Mapping[str, ModuleIdentity]
 
     def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
-        """Return the same as `Environment.identity`. Facts of the host are read from this machine."""
+        """Return the toolchain's part of the key document, like `Environment.identity`. Facts of the host are read on this machine."""
         used = list(entries)
         first = self.modules[RUNTIME]
         known = [self.modules[name] for name in sorted({*find_ep_modules(used), *packages} & self.modules.keys())]
@@ -90,9 +90,10 @@ class RecordedToolchain(Struct, frozen=True):
 def record_documents(
     locked: LockedEnvironment, platform: str, entries: Iterable[EpEntry], packages: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Return the documents behind the keys of a locked environment's records, by Python package.
+    """Return the key documents of a locked environment's records, by Python package.
 
-    Empty for an environment that is not provisioned from the lock, and if an installer's choice on `platform` is unknown here.
+    The result is empty if the environment is not provisioned from the lock. It is also empty if this machine cannot determine which files
+    an installer would choose on `platform`.
     """
     used = list(entries)
     tag = sysconfig.get_platform() if platform == get_own_platform() else _TAGS.get(platform)
@@ -116,14 +117,17 @@ def record_documents(
 
 
 def find_recorded_toolchain(records: Mapping[str, Mapping[str, Any]]) -> RecordedToolchain | None:
-    """Return the toolchain of sound records, given by Python package. None if there is none, or if their environments differ."""
+    """Return the toolchain that sound records, given by Python package, describe.
+
+    None if there is no record of ONNX Runtime, or if the records are of different environments.
+    """
     modules = {name: convert(record["result"], ModuleIdentity) for name, record in records.items()}
     shared = {(item.python, item.platform, tuple(sorted(item.distributions.items()))) for item in modules.values()}
     return RecordedToolchain(modules) if len(shared) == 1 and RUNTIME in modules else None
 
 
 def is_toolchain_record(record: Mapping[str, Any]) -> bool:
-    """Return whether a record has the shape of a toolchain record, and its result is possible for its document."""
+    """Return whether a record has the shape of a toolchain record and its result is consistent with its document."""
     try:
         document: Any = record["document"]
         found = convert(record.get("result"), ModuleIdentity)
@@ -141,7 +145,7 @@ def is_toolchain_record(record: Mapping[str, Any]) -> bool:
 
 
 def record_key(document: Mapping[str, Any]) -> str:
-    """Return the key of the record that has this document."""
+    """Return the key of the record with this document."""
     return hash_document(document)
 
 
@@ -159,7 +163,7 @@ def make_records(environment: Environment, documents: Iterable[Mapping[str, Any]
 
 
 def _leaves_a_choice(locked: LockedEnvironment, module: str, entries: Iterable[EpEntry]) -> bool:
-    """Return whether a distribution that may contain the module can be installed from several files."""
+    """Return whether a distribution that may contain `module` has several files to choose from."""
     names = {normalize_name(name) for entry in entries if entry.module == module for name in entry.distributions}
 
     def may_hold(package: Package) -> bool:
@@ -169,7 +173,7 @@ def _leaves_a_choice(locked: LockedEnvironment, module: str, entries: Iterable[E
 
 
 def _choice(platform: str) -> str | None:
-    """Return the basis, besides Python, of an installer's choice between files for `platform`. None if it is unknown here."""
+    """Return the basis, besides Python, on which an installer chooses between files for `platform`. None if it is unknown here."""
     if platform.startswith("windows-"):
         return platform
     if platform != get_own_platform():
@@ -185,4 +189,4 @@ def _choice(platform: str) -> str | None:
 TOOLCHAIN = RecordKind(
     KIND, lambda record: record_key(record["document"]), is_toolchain_record, lambda record: {}, is_result=False
 )
-"""Toolchain records as a remote cache keeps them. They have no files."""
+"""Kind of toolchain records in a remote cache. They have no files."""

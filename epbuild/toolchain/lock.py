@@ -12,13 +12,13 @@ from epbuild.recipe.requirement import normalize_name
 
 
 class Package(Struct, frozen=True, order=True):
-    """One distribution of an environment, in one version."""
+    """Version of a distribution in an environment."""
 
     name: str
-    """Normalized, as package indexes compare names."""
+    """Name of the distribution, normalized as in package indexes."""
     version: str
     files: tuple[str, ...] = ()
-    """Sorted SHA-256 of the files that may be installed. Empty if the package was found in an existing environment."""
+    """Sorted SHA-256 digests of the files that may be installed. Empty if the package is from an existing environment."""
 
     @property
     def requirement(self) -> str:
@@ -26,24 +26,24 @@ class Package(Struct, frozen=True, order=True):
 
     @property
     def is_installed(self) -> bool:
-        """Whether the package was found in an existing environment."""
+        """Whether the package is from an existing environment."""
         return not self.files
 
 
 class FileOrigin(Struct, frozen=True):
-    """Place of a file when it was resolved: ("url", ADDRESS) or ("path", PATH)."""
+    """Location of a file when it was resolved: ("url", ADDRESS) or ("path", PATH)."""
 
     place: tuple[str, str]
     is_wheel: bool
 
 
 class LockedEnvironment(Struct, frozen=True):
-    """A toolchain on one platform: its Python, such as `cpython-3.11`, and its distributions, sorted by name."""
+    """Locked toolchain on one platform: its Python, such as `cpython-3.11`, and its distributions, sorted by name."""
 
     python: str
     packages: tuple[Package, ...]
     origins: Mapping[str, FileOrigin] = field(default_factory=dict)
-    """Origin of each file by SHA-256, known just after resolving. A lock on disk has none, so equality ignores it."""
+    """Origin of each file by SHA-256, known only after resolving. A lock on disk has no origins, so equality ignores them."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LockedEnvironment):
@@ -62,15 +62,15 @@ class LockedEnvironment(Struct, frozen=True):
 
 
 class LockedToolchain(Struct, frozen=True):
-    """A toolchain: the recipe's requirements when it was locked, and the resolved environment of each platform."""
+    """Locked toolchain: the recipe's requirements at that time, and the resolved environment of each platform."""
 
     requires: tuple[str, ...] = ()
-    """Distinct and sorted."""
+    """Distinct requirements, sorted."""
     platforms: Mapping[str, LockedEnvironment] = field(default_factory=dict)
 
 
 class LockedModel(Struct, frozen=True):
-    """A remote model: the SHA-256 of its graph, and of each external data file by its location in the graph."""
+    """Locked remote model: the SHA-256 of its graph, and of each external data file by its location in the graph."""
 
     graph: str
     data: Mapping[str, str] = field(default_factory=dict)
@@ -84,9 +84,9 @@ class Lock(Struct, frozen=True):
     toolchains: Mapping[str, LockedToolchain] = field(default_factory=dict)
     models: Mapping[str, LockedModel] = field(default_factory=dict)
     catalog: Mapping[str, str] = field(default_factory=dict)
-    """Revision of the catalog's facts about each EP and about session keys, by subject."""
+    """Revision of the catalog's facts by subject: each EP, and session keys."""
     wheels: tuple[Package, ...] = ()
-    """Releases that contain models, each with all its wheels, sorted. A package may occur in several versions."""
+    """Releases that contain models, with all their wheels, sorted. A package may have several releases."""
 
 
 Kind = Literal["added", "updated", "removed"]
@@ -118,7 +118,7 @@ class LockChange(Struct, frozen=True):
 
 
 def compare_locks(old: Lock | None, new: Lock) -> list[LockChange]:
-    """Return the changes from `old` (None: there was no lock) to `new`: recipe, catalog, models, toolchains, each by name."""
+    """Return the changes from `old` (None: there was no lock) to `new`. They are ordered by kind of entry, then by name."""
     former = old or Lock("")
     found: list[LockChange] = []
     if old is not None and old.recipe != new.recipe:
@@ -146,7 +146,7 @@ def _toolchain_changes(name: str, old: LockedToolchain, new: LockedToolchain) ->
     merged = [replace(change, platforms=tuple(names)) for change, names in platforms.items()]
     if merged:
         yield from sorted(merged, key=lambda change: (change.about != "python", change.name, change.platforms))
-    elif old.requires != new.requires:  # although they resolve to the same packages
+    elif old.requires != new.requires:  # the changed requirements resolve to the same packages
         yield LockChange("updated", "toolchain", name, ", ".join(old.requires), ", ".join(new.requires))
 
 
@@ -165,7 +165,7 @@ def _packages(environment: LockedEnvironment | None) -> Mapping[str, Package]:
 def _differences(
     old: Mapping[str, _Value], new: Mapping[str, _Value]
 ) -> Iterator[tuple[Kind, str, _Value | None, _Value | None]]:
-    """Yield the kind of change, the name, and the old and the new value of each entry that differs, by name."""
+    """Yield the kind of change, the name, the old value and the new value of each entry that differs, sorted by name."""
     for name in sorted(old.keys() | new.keys()):
         old_value, new_value = old.get(name), new.get(name)
         if old_value != new_value:

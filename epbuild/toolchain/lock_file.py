@@ -1,8 +1,9 @@
-"""The lock as TOML: a sorted line for each fact, so that git merges it.
+"""Lock file as TOML: one line per fact, sorted, so that git can merge it.
 
-A comment and the format come first. Each line has its whole key, so that its meaning does not depend on its position after a merge. Each
-key occurs once: two versions of a package contradict each other. Git reports changes of neighboring lines as a conflict. The Python of a
-platform sorts first, as no package name has a capital, and rarely changes: it separates a new toolchain from the packages of the next one.
+A comment and the format come first. Each line contains its whole key, so its meaning does not depend on its position after a merge. Each
+key occurs once, so two versions of a package are a contradiction. Git reports changes to neighboring lines as a conflict. The line of a
+platform's Python sorts before its packages, as package names have no capital letters. This line rarely changes, so it separates the
+packages of neighboring toolchains.
 
     epbuild-lock = 2
     recipe = "NAME"
@@ -15,8 +16,8 @@ platform sorts first, as no package name has a capital, and rarely changes: it s
     toolchain.NAME.PLATFORM.PACKAGE = ["VERSION", "installed"]
     wheel.PACKAGE.VERSION = ["sha256:HEX", ...]
 
-A package, and a release that contains models, lists each file that it may be installed from. Lines may be in any order, as a merge may
-reorder them. Every other deviation is an error, also TOML's other spellings over several lines.
+Packages, and releases that contain models, list each file that they may be installed from. Lines may be in any order, as a merge may
+reorder them. Every other deviation is an error, including TOML's multi-line forms.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _Key = tuple[str, ...]
 
 
 def decode_lock(content: bytes) -> str:
-    """Return a lock's bytes as text, without a byte order mark. Bytes that are not UTF-8 are replaced, and so form no valid fact."""
+    """Return a lock's bytes as text, without a byte order mark. Invalid UTF-8 is replaced, so its lines are not valid facts."""
     return content.decode("utf-8-sig", errors="replace")
 
 
@@ -65,7 +66,7 @@ def render(lock: Lock) -> str:
 
 
 def read_lock(text: str, file: str) -> Lock:
-    """Return the lock in `text`, read from `file`. Raises PlanError (EPB242) that names the first invalid line."""
+    """Parse the `text` of the lock `file`. Raises PlanError (EPB242) that names the first invalid line."""
     lock, problem = salvage(text, file)
     if problem is not None:
         raise PlanError(problem)
@@ -73,10 +74,10 @@ def read_lock(text: str, file: str) -> Lock:
 
 
 def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
-    """Return the valid facts of a lock and its first problem, such as a merge conflict. The first of two contradicting facts counts.
+    """Return the valid facts of a lock, and its first problem, such as a merge conflict. Of two contradicting facts, the first counts.
 
-    Raises PlanError (EPB242) for a lock of another format, which may hold facts unknown to this epbuild, and for a file that is no
-    lock: another program's file may have the same name.
+    Raises PlanError (EPB242) for a lock in another format, which may have facts that this epbuild does not know. Also raises it for a file
+    that is not a lock, as another program's file may have the same name.
     """
     reading, seen = _LockReading(), dict[_Key, tuple[int, object]]()
     problems: list[Problem] = []
@@ -112,7 +113,7 @@ def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
 
 
 def _fact(line: str) -> tuple[_Key, object]:
-    """Return the whole key and the value of a line. An empty line has the value {}; a line that is not TOML has None."""
+    """Return the key and the value of a line. The value is {} for an empty line, and None for a line that is not TOML."""
     key: _Key = ()
     try:
         value: object = tomllib.loads(line.removesuffix("\r"))
@@ -155,7 +156,7 @@ def _facts(lock: Lock) -> Iterator[tuple[_Key, object]]:
 
 @dataclass
 class _LockReading:
-    """Facts of a lock that is read line by line."""
+    """Accumulator of facts while a lock is read line by line."""
 
     recipe: str = ""
     catalog: dict[str, str] = field(default_factory=dict)
@@ -167,7 +168,7 @@ class _LockReading:
     wheels: list[Package] = field(default_factory=list)
 
     def take(self, key: _Key, value: object) -> bool:
-        """Add a fact. Return False if it is none."""
+        """Add a fact and return True. Return False if the key and value are not a valid fact."""
         match key, value:
             case ("recipe",), str(name) if _NAME.fullmatch(name):
                 self.recipe = name
@@ -196,7 +197,7 @@ class _LockReading:
         return True
 
     def gaps(self) -> Iterator[str]:
-        """Yield messages about facts that others require and that are missing."""
+        """Yield a message for each missing fact that another fact requires."""
         for name in sorted(self.data.keys() - self.graphs.keys()):
             yield f"the lock has the external data of the model '{name}' but not its graph"
         for name, platform in sorted(self.packages.keys() - self.pythons.keys()):
@@ -208,7 +209,7 @@ class _LockReading:
                 yield f"the lock has the files of only some packages of the toolchain '{name}' on {platform}"
 
     def lock(self) -> Lock:
-        """Return the facts as a value, without platforms that have a gap."""
+        """Return the facts as a `Lock`. Platforms without a Python or without packages are left out."""
         platforms: dict[str, dict[str, LockedEnvironment]] = {name: {} for name in self.requires}
         for (name, platform), python in sorted(self.pythons.items()):
             packages = self.packages.get((name, platform))
@@ -248,5 +249,5 @@ def format_toml_line(key: Iterable[str], value: object) -> str:
 
 
 def format_toml_value(value: object) -> str:
-    """Return a string, a number, a boolean or a list of these as TOML. Such TOML is JSON with DEL escaped."""
+    """Return a string, a number, a boolean or a list of such values as TOML. For these types, TOML is JSON with DEL escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""Files of installed packages: their digests, and whether they have changed."""
+"""Files of installed packages: listing, hashing, and detecting changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BYTECODE = "__pycache__"
 
 
 class FileState(NamedTuple):
-    """State of a file or folder. Times are nanoseconds since the epoch; `ctime_ns` is that of `get_change_time_ns`."""
+    """State of a file or folder. Times are in nanoseconds since the epoch; `ctime_ns` is from `get_change_time_ns`."""
 
     size: int
     mtime_ns: int
@@ -27,17 +27,17 @@ class FileState(NamedTuple):
 def get_state(path: str) -> FileState | None:
     """Return the state of a file or folder, or None if it does not exist."""
     try:
-        seen = os.stat(path)  # noqa: PTH116 - hundreds of them, before and after every compile
+        seen = os.stat(path)  # noqa: PTH116 - called hundreds of times before and after every compile
     except OSError:
         return None
     return FileState(seen.st_size, seen.st_mtime_ns, get_change_time_ns(path, seen), seen.st_ino, seen.st_nlink)
 
 
 def is_touched(path: str, before: Mapping[str, FileState | None], now: Mapping[str, FileState | None]) -> bool:
-    """Return whether the file was written or temporarily replaced between two states of the file and its folder.
+    """Return whether a file was written or temporarily replaced between two observations. `before` and `now` map paths to states.
 
-    Installers share equal files of several environments by hard links. Adding or removing such a link elsewhere changes the file's
-    link count and ctime, but not the file's folder.
+    Installers share equal files between environments by hard links. Adding or removing a link in another environment changes the file's
+    link count and ctime, but not its folder.
     """
     old, new = before.get(path), now.get(path)
     if old is None or new is None or old[:2] != new[:2] or old.inode != new.inode:
@@ -47,16 +47,16 @@ def is_touched(path: str, before: Mapping[str, FileState | None], now: Mapping[s
 
 
 class Tree(NamedTuple):
-    """Sorted paths of a package's files, and paths of their folders."""
+    """Paths of a package's files, sorted, and of their folders."""
 
     files: list[str]
     folders: list[str]
 
 
 def list_package_files(package: str) -> Tree:
-    """List a package's folder and the `.libs` folder that wheel repair tools add beside it, without Python's bytecode caches.
+    """List the files in a package's folder and in the `.libs` folder that wheel repair tools add beside it.
 
-    Links to files and folders are followed. Raises OSError for a folder that cannot be read.
+    Python's bytecode caches are left out. Links to files and folders are followed. Raises OSError for a folder that cannot be read.
     """
     files: list[str] = []
     folders: list[str] = []
@@ -91,5 +91,5 @@ def hash_files(paths: Iterable[str]) -> list[str]:
 
 
 def hash_file_list(files: Mapping[str, str]) -> str:
-    """Return one digest for files of these names and digests."""
+    """Return one digest of all the files' names and digests."""
     return hash_bytes("".join(f"{files[name]}  {name}\n" for name in sorted(files)))

@@ -1,4 +1,4 @@
-"""Platforms by name, and the facts of this machine that keys hold."""
+"""Names of platforms, and facts about this machine that are part of keys."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from epbuild.catalog.facts import Driver
 from epbuild.core.host import count_cpus, read_cpu_features, read_cpu_name, read_driver_version
 
 PLATFORMS = {
-    # The newest C library that uv has a name for. With an older one, packages such as onnxruntime-qnn (2.35) could not be locked at all.
-    # A machine that is too old for a locked release is refused at installation, and the recipe can then pin an older release.
+    # manylinux_2_40 is the newest C library that uv supports. With an older one, packages such as onnxruntime-qnn (2.35) could not be
+    # locked at all. On a machine that is too old for a locked release, the installation fails. The recipe can then pin an older release.
     "linux-x86_64": "x86_64-manylinux_2_40",
     "linux-arm64": "aarch64-manylinux_2_40",
     "windows-x86_64": "x86_64-pc-windows-msvc",
@@ -34,20 +34,20 @@ MARKERS = {
     for system, (name, *machines) in _MACHINE_MARKERS.items()
     for kind, model in zip(("x86_64", "arm64"), machines, strict=True)
 }
-"""The environment marker of each platform (PEP 508)."""
+"""Environment marker of each platform (PEP 508)."""
 
 PYTHON_SYSTEMS = {f"{system}-{kind}": _MACHINE_MARKERS[system][0] for system in _MACHINE_MARKERS for kind in ("x86_64", "arm64")}
 """Value of `sys.platform` on each platform."""
 
 MACOS_VERSION = "26.0"
-"""The macOS that packages are chosen for, likewise the newest. uv reads it from MACOSX_DEPLOYMENT_TARGET."""
+"""macOS version that packages are chosen for: the newest one, as for the C library. uv reads it from MACOSX_DEPLOYMENT_TARGET."""
 
 _SYSTEMS = {"linux": "linux", "win": "windows", "macosx": "macos"}
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 def translate_platform_tag(tag: str) -> str | None:
-    """Return epbuild's name of the platform that Python calls `tag`, such as `win-amd64`. None if it cannot be locked."""
+    """Return epbuild's name for a platform tag of Python, such as `win-amd64`. None if the platform cannot be locked."""
     system, _, rest = tag.partition("-")
     kind = rest.rpartition("-")[2]
     if kind == "universal2":  # built for both machines
@@ -57,12 +57,12 @@ def translate_platform_tag(tag: str) -> str | None:
 
 
 def get_own_platform() -> str | None:
-    """Return epbuild's name of this Python's platform. None if it cannot be locked."""
+    """Return epbuild's name for this Python's platform. None if the platform cannot be locked."""
     return translate_platform_tag(sysconfig.get_platform())
 
 
 def describe_host(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
-    """Return the facts of this machine that outputs of these EPs may depend on, for a key. None if there are none."""
+    """Return the facts about this machine that the EPs' outputs may depend on, for a key. None without such facts."""
     found = [entry.host for entry in entries if entry.output_depends_on_host]
     if not found:
         return None
@@ -79,12 +79,12 @@ def describe_host(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
 
 
 def read_drivers(entries: Iterable[EpEntry]) -> Mapping[Any, str]:
-    """Return the version of each driver that outputs of these EPs may depend on, by arguments of `read_driver_version`."""
+    """Return the version of each driver that the EPs' outputs may depend on, by its arguments for `read_driver_version`."""
     return {driver.plain: _version(driver) for entry in entries if entry.output_depends_on_host for driver in entry.host.drivers}
 
 
 def is_driver_missing(entry: EpEntry) -> bool:
-    """Return whether this machine lacks a driver that, by the catalog, the EP needs to compile."""
+    """Return whether this machine lacks a driver that the EP needs to compile, according to the catalog."""
     needed = {row.driver for row in entry.cannot} - {None}
     return any(driver.name in needed and not _version(driver) for driver in entry.host.drivers)
 
@@ -94,6 +94,6 @@ def _instructions() -> str:
     return read_cpu_features()
 
 
-@cache  # all actions of a build must see one version
+@cache  # all actions of a build must see the same version
 def _version(driver: Driver) -> str:
     return read_driver_version(*driver.plain)

@@ -1,4 +1,4 @@
-"""Worker processes: their reports, their logs, and the end of their process trees."""
+"""Worker processes: running them, reading their output, and killing their trees."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _MAX_PIECE = 1 << 16
 _MAX_TEXT = 4000
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
-# Variables that a worker inherits: enough to start, and none that an EP could read settings from.
+# Variables that a worker inherits. They suffice to start it, and an EP reads no settings from them.
 _INHERITED = frozenset({"PATH", "TMPDIR", "TEMP", "TMP"})
-# On Windows also those that libraries of the system and of drivers read. VitisAI keeps its cache below USERNAME.
+# On Windows, workers also inherit variables that system and driver libraries read. VitisAI stores its cache under USERNAME.
 _INHERITED_ON_WINDOWS = _INHERITED | {
     "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "OS", "DRIVERDATA",
     "PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMW6432", "PROGRAMDATA", "ALLUSERSPROFILE", "PUBLIC",
@@ -46,37 +46,37 @@ _INHERITED_ON_WINDOWS = _INHERITED | {
 
 
 LineHandling = Literal["shown", "kept", "detail"]
-"""Handling of a line that a worker writes: `shown` and logged, `kept` in the log only, or `detail`, which is dropped."""
+"""Handling of a worker's log line: `shown` (and logged), `kept` (logged only), or `detail` (dropped)."""
 
 
 class Ending(Struct, frozen=True):
-    """End of a worker: its status, its reports, and its last lines on standard error."""
+    """Result of a worker's run: its exit status, its reports, and its last lines on standard error."""
 
     cause: Literal["exited", "timed out", "cancelled"]
     status: int
-    """Exit status; on POSIX, minus the signal that ended the worker."""
+    """Exit status. If a signal ended the worker on POSIX, the negative signal number."""
     reports: tuple[Mapping[str, Any], ...]
     tail: tuple[str, ...]
     out_of_memory: bool = False
-    """True if the kernel killed any process of this machine for lack of memory while the worker ran. Known on Linux only."""
+    """Whether the kernel killed any process on this machine for lack of memory during the run. Detected on Linux only."""
 
 
 class WorkerListener:
-    """Receiver of a running worker's reports and log lines. This one discards them."""
+    """Receiver of a running worker's reports and log lines. The base class discards them."""
 
     def reported(self, report: Mapping[str, Any]) -> None:
         """Handle a report."""
 
     def logged(self, line: str) -> None:
-        """Handle a line that is shown."""
+        """Handle a log line that is classified as `shown`."""
 
     def classify(self, line: str) -> LineHandling:
-        """Return how to handle a line."""
+        """Return how to handle a log line."""
         return "shown"
 
 
 class RunWorker(Protocol):
-    """Function that runs a worker to its end, as `supervise` does."""
+    """Function that runs a worker until it exits, as `supervise` does."""
 
     def __call__(
         self,
@@ -101,13 +101,15 @@ def supervise(
     environment: Mapping[str, str],
     cancelled: threading.Event,
 ) -> Ending:
-    """Run `command` in `folder` with `environment` and a few inherited variables. Wait until it ends or is killed.
+    """Run `command` in `folder` until it exits or is killed, and return its result.
 
-    `listener` receives every report on standard output and the lines on standard error, which are also written to the file `log`. Its
-    `classify` decides which lines it receives. However much the process writes, memory holds at most a report of a megabyte and the
-    beginnings of a few lines. After `timeout` seconds (None: never), or once `cancelled` is set, the process and all its children are
-    killed. Children that outlive the process are killed too, as they could continue to write. Raises OSError if the process cannot be
-    started, BadReport for a malformed report, and any exception of `listener`.
+    The process has the variables of `environment` and a few inherited ones.
+
+    `listener` receives every report on standard output, and lines on standard error according to its `classify`. Lines on standard error
+    are also written to the file `log`. Memory use is bounded: at most a report of a megabyte and the beginnings of a few lines are
+    buffered. After `timeout` seconds (None: never), or once `cancelled` is set, the process and all its children are killed. Children that
+    outlive the process are also killed, as they could continue to write. Raises OSError if the process cannot be started, BadReport for a
+    malformed report, and exceptions of `listener`.
     """
     killed_before = _killed_for_memory()
     tree = _start(command, folder, environment)
@@ -144,7 +146,7 @@ def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[by
     with log.open("wb") as file:
         is_line_start, worth = True, "shown"
         while piece := pipe.readline(_MAX_PIECE):
-            # A long line arrives in pieces. The first piece decides on the line, and only its text is passed to `listener`.
+            # A long line is read in pieces. Only the first piece is classified and passed to `listener`.
             text = strip_colors(piece.decode("utf-8", "replace"))[:_MAX_TEXT] if is_line_start else ""
             worth = listener.classify(text) if is_line_start else worth
             is_line_start = piece.endswith(b"\n")
@@ -158,7 +160,7 @@ def _read_log(log: Path, listener: WorkerListener, tail: deque[str], pipe: IO[by
 
 
 class ShortAnswer(Struct, frozen=True):
-    """End of a short program, and its standard output and standard error."""
+    """Result of a short program: why it ended, its exit status, and its output."""
 
     cause: Literal["exited", "timed out", "wrote too much"]
     status: int
@@ -167,10 +169,10 @@ class ShortAnswer(Struct, frozen=True):
 
 
 def run_program(command: Sequence[str], folder: Path, *, timeout: float, max_bytes: int) -> ShortAnswer:
-    """Run a program in `folder` with a few inherited variables, and return its output.
+    """Run a program in `folder` with a few inherited variables, and return its result.
 
-    A program that writes more than `max_bytes` to a stream, or runs for more than `timeout` seconds, is killed with all its children.
-    Raises OSError if it cannot be started.
+    The program and all its children are killed if it writes more than `max_bytes` to a stream or runs for more than `timeout` seconds.
+    Raises OSError if the program cannot be started.
     """
     tree = _start(command, folder, {})
     output, errors = bytearray(), bytearray()
@@ -204,9 +206,9 @@ def run_program(command: Sequence[str], folder: Path, *, timeout: float, max_byt
 
 
 class _Reader:
-    """Thread that reads a pipe until the process ends, and closes it. Exceptions are appended to `failures`.
+    """Thread that reads a pipe until the process ends, and then closes the pipe. Exceptions are appended to `failures`.
 
-    It is not a `threading.Thread`, whose `start` would wait forever for a thread that lacks the memory to begin.
+    It does not use `threading.Thread`, whose `start` would wait forever if the new thread lacked the memory to begin.
     """
 
     def __init__(self, pipe: IO[bytes] | None, read: Callable[[IO[bytes]], None], failures: list[BaseException]) -> None:
@@ -218,7 +220,7 @@ class _Reader:
         self._begun, self._ended = threading.Event(), threading.Event()
 
     def start(self) -> None:
-        """Start the thread. Raises MemoryError if it does not begin, RuntimeError if it cannot be created."""
+        """Start the thread. Raises MemoryError if it does not begin, and RuntimeError if it cannot be created."""
         _thread.start_new_thread(self._work, ())
         if not self._begun.wait(_GRACE_SECONDS):
             raise MemoryError("a thread did not begin")
@@ -241,7 +243,7 @@ class _Reader:
 
 
 def _start_readers(readers: Sequence[_Reader], tree: _Tree) -> None:
-    """Start threads. Kill the process tree if a thread cannot begin. Raises RuntimeError and MemoryError."""
+    """Start the threads. If a thread cannot begin, kill the process tree and raise RuntimeError or MemoryError."""
     try:
         for reader in readers:
             reader.start()
@@ -251,7 +253,7 @@ def _start_readers(readers: Sequence[_Reader], tree: _Tree) -> None:
 
 
 def _whole_lines(pipe: IO[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Yield the lines of a pipe that have at most `max_bytes`. Longer ones are read piece by piece, and dropped."""
+    """Yield the lines of a pipe. Lines of more than `max_bytes` are read in pieces and dropped."""
     is_line_start = True
     while piece := pipe.readline(max_bytes):
         is_line_end = piece.endswith(b"\n") or len(piece) < max_bytes
@@ -261,14 +263,14 @@ def _whole_lines(pipe: IO[bytes], max_bytes: int) -> Iterator[bytes]:
 
 
 def strip_colors(line: str) -> str:
-    """Return a line without the color codes that ONNX Runtime writes even if the output is not a terminal."""
+    """Return a line without color codes, which ONNX Runtime writes even if the output is not a terminal."""
     return _ESCAPE_SEQUENCE.sub("", line).strip()
 
 
 def end_tree(pid: int) -> None:
-    """Kill a process and then its descendants, in this order so that it cannot report their end.
+    """Kill a process and then its descendants. This order keeps the process from reporting that its children ended.
 
-    Descendants whose parent has ended are not found.
+    Descendants whose parent process has ended are not found.
     """
     import psutil
 
@@ -280,23 +282,23 @@ def end_tree(pid: int) -> None:
 
 
 class _Tree(Struct, frozen=True):
-    """A process and everything that it starts: its group, on Windows its job."""
+    """Process and its descendants: a process group on POSIX, a job on Windows."""
 
     process: subprocess.Popen[bytes]
     job: Job | None = None
 
     def kill(self) -> None:
         if self.job is None:
-            end_tree(self.process.pid)  # also descendants that have begun a group of their own
+            end_tree(self.process.pid)  # also kills descendants that have started their own group
         self.kill_rest()
         self.process.wait()
 
     def kill_rest(self) -> None:
-        """Kill the rest of the tree. On Windows without a job, an ended process no longer leads to its children."""
+        """Kill the rest of the tree. On Windows, this requires a job: the children of an ended process cannot be found."""
         if self.job is not None:
             self.job.end()
         elif not is_windows():
-            # macOS raises PermissionError for a group of which only zombies are left.
+            # macOS raises PermissionError if only zombies are left in the group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -337,7 +339,7 @@ def _wait(
 
 
 def _killed_for_memory() -> int:
-    """Return how many processes the kernel has killed for lack of memory since it started; 0 if unknown."""
+    """Return how many processes the kernel has killed for lack of memory since boot; 0 if unknown."""
     # https://docs.kernel.org/filesystems/proc.html; the counter exists since Linux 4.13 and covers all control groups.
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
@@ -347,11 +349,11 @@ def _killed_for_memory() -> int:
 
 
 def _environment(folder: Path, requested: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a worker in `folder`. The `requested` ones override fixed and inherited ones."""
+    """Return the environment variables of a worker in `folder`. `requested` variables override fixed and inherited ones."""
     inherited = _INHERITED_ON_WINDOWS if is_windows() else _INHERITED
     kept = {name: value for name, value in os.environ.items() if (name.upper() if is_windows() else name) in inherited}
-    # ONNX Runtime and EPs write below HOME and read settings from there: HOME is the staging directory. Telemetry would take 0.05 s to
-    # create a database of events for Microsoft in each such HOME (docs/internals/facts.md, "Telemetry").
+    # HOME is the staging directory, since ONNX Runtime and EPs write files and read settings below HOME. Telemetry is disabled: it would
+    # take 0.05 s to create a database of events for Microsoft in each HOME (docs/internals/facts.md, "Telemetry").
     variables = {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", "ORT_DISABLE_TELEMETRY": "1"}
     if is_windows():  # `Path` and `PATH` are the same variable
         names = {name.upper() for name in requested}

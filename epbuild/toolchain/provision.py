@@ -24,16 +24,16 @@ from epbuild.toolchain.packages import hash_files, list_package_files
 
 FORMAT = 1
 _LOCKED_FORMAT = 2
-"""Format of environments made from a lock. Since 2 they have a list of installed files."""
+"""Format of environments created from a lock. Since format 2, they contain a list of installed files."""
 LOCKED = "locked-"
-"""Name prefix of environments made from a lock, without any choice by the installer."""
+"""Name prefix of environments created from a lock, where the installer had no choice of versions."""
 _SITES = ("lib/*/site-packages", "Lib/site-packages")
 
 
 class Requirements(Struct, frozen=True):
-    """Requirements on an environment: packages as for pip, and a Python (None: the one that epbuild runs on).
+    """Requirements for an environment: pip requirements, and a Python (None: the Python that runs epbuild).
 
-    If they are `locked`, the environment holds exactly the locked packages, and its Python unless the recipe names another.
+    With `locked`, the environment contains exactly the locked packages. It has the locked Python unless `python` names another one.
     """
 
     packages: tuple[str, ...]
@@ -41,7 +41,7 @@ class Requirements(Struct, frozen=True):
     locked: LockedEnvironment | None = None
 
     def digest(self) -> str:
-        """Return a name for these requirements on this platform, whatever their order and spacing. Locked ones have other names."""
+        """Return a name for these requirements on this platform, independent of order and spacing. Locked requirements get other names."""
         document: dict[str, object] = {"format": FORMAT, "platform": sysconfig.get_platform()}
         if self.locked is None:
             document["packages"] = sorted(re.sub(r"\s+", "", package) for package in self.packages)
@@ -55,7 +55,7 @@ class Requirements(Struct, frozen=True):
 
 
 def get_own_python() -> str:
-    """Return the implementation and minor version of the Python that epbuild runs on, such as `cpython-3.11`."""
+    """Return the implementation and minor version of the Python that runs epbuild, such as `cpython-3.11`."""
     return f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -65,7 +65,7 @@ def get_environment_folder(requirements: Requirements, home: Path) -> Path:
 
 
 def find_interpreter(folder: Path) -> Path | None:
-    """Return the interpreter of the environment in a folder, or None if it is incomplete. Writes and starts nothing."""
+    """Return the interpreter of the environment in a folder, or None if the environment is incomplete. Starts no process."""
     interpreter = _interpreter(folder)
     return interpreter if complete_file(folder).is_file() and interpreter.exists() else None
 
@@ -76,14 +76,14 @@ def complete_file(folder: Path) -> Path:
 
 
 def get_installed_file(folder: Path) -> Path:
-    """Return the path of the list of locked files that were installed in an environment's folder."""
+    """Return the path of the list of files that were installed from a lock into the environment in a folder."""
     return folder / "installed.json"
 
 
 def read_installed(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every installed file of the environment in a folder, by its path relative to the packages' folder.
+    """Return the SHA-256 of every file installed in an environment, by path relative to the packages' folder.
 
-    Empty if there is no readable list: then every file counts as changed.
+    The result is empty if there is no readable list. Then every file counts as changed.
     """
     try:
         document = json.loads(get_installed_file(folder).read_bytes())
@@ -97,8 +97,8 @@ def provision(
 ) -> Path:
     """Return the interpreter of the environment for `requirements`, provisioning it if it does not exist.
 
-    `name` and `where` are those of the toolchain, for messages. `listener` receives uv's log. Two processes that provision the same
-    environment wait for each other. Raises ToolchainError (EPB301) with the package and uv's report.
+    `name` and `where` identify the toolchain in messages. `listener` receives uv's log. Only one process at a time provisions an
+    environment. Raises ToolchainError (EPB301) that names the package and quotes uv's report.
     """
     folder = get_environment_folder(requirements, home)
     ready = find_interpreter(folder)
@@ -126,7 +126,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
             shutil.rmtree(folder, ignore_errors=True)
             raise _failure(requirements, name, where, done.stderr, lacks_python=arguments[0] == "venv")
 
-    # No hard links to uv's cache: a change to another environment's files would change these (docs/internals/facts.md, "Hard links").
+    # No hard links to uv's cache: changing a file in another environment would change it here (docs/internals/facts.md, "Hard links").
     install = ["pip", "install", "--no-config", "--link-mode", "copy", "--python", str(interpreter)]
     uv("venv", "--no-project", "--python", _python(requirements), str(folder / "env"))
     if requirements.locked is None:
@@ -140,7 +140,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
         )
         listed.write_text("".join(" ".join(pin) + "\n" for pin in pins), encoding="utf-8")
         uv(*install, "--require-hashes", "--requirements", str(listed))
-        # A check: without any source of packages, this succeeds only if the locked packages meet all requirements of the recipe.
+        # Check the lock: without a source of packages, this succeeds only if the locked packages meet all requirements of the recipe.
         uv(*install, "--offline", "--no-index", "--", *requirements.packages, changes={"UV_FIND_LINKS": None})
         get_installed_file(folder).write_text(json.dumps(_hash_installed(folder / "env")), encoding="utf-8")
     complete_file(folder).write_text(json.dumps(sorted(held)), encoding="utf-8")
@@ -148,7 +148,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
 
 
 def _hash_installed(environment: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file in the packages' folders of an environment, by its relative path. Raises OSError."""
+    """Return the SHA-256 of every file in an environment's site-packages, by relative path. Raises OSError."""
     found: dict[str, str] = {}
     for site in sorted({path.resolve() for pattern in _SITES for path in environment.glob(pattern)}):
         files = list_package_files(str(site)).files
@@ -157,7 +157,7 @@ def _hash_installed(environment: Path) -> dict[str, str]:
 
 
 def _python(requirements: Requirements) -> str:
-    """Return the Python for the environment, as an argument for uv."""
+    """Return the Python for the environment, as an argument of uv."""
     if requirements.python is not None:
         return requirements.python
     locked = requirements.locked
@@ -170,7 +170,7 @@ def _failure(requirements: Requirements, name: str, where: Position | None, stde
         message = f"toolchain '{name}' could not be created from the lock; uv reported: {quote}"
         hint = "Check the network." if is_network(text) else "If the lock is wrong, write a new one with `epbuild lock`."
         if lacks_python:
-            # A lock keeps its Python, as its packages, until a user upgrades it.
+            # A lock keeps its Python and its packages until a user upgrades the lock.
             hint = (
                 f"It is locked for {requirements.locked.python}: install that, or update the lock with `epbuild lock --upgrade`."
             )
@@ -202,7 +202,7 @@ class InstallReport(Protocol):
     """Receiver of an installation's progress."""
 
     def installing(self, doing: str, done: int, total: int) -> None:
-        """Report uv's current work, and the downloaded bytes out of those known to be needed."""
+        """Report uv's current work, the downloaded bytes, and the total bytes known so far."""
 
 
 class InstallProgress(UvListener):

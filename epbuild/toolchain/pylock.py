@@ -1,6 +1,6 @@
 """A locked toolchain as a `pylock.toml` (PEP 751), which other installers read.
 
-Unlike epbuild's own lock, the file has the address of each package file, so it works only with the index that was used for the lock.
+Unlike epbuild's own lock, the file contains the address of each package file. So it works only with the index that was used for the lock.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from epbuild.toolchain.platforms import MARKERS
 
 
 def get_pylock_name(toolchain: str) -> str:
-    """Return the file name of a toolchain. PEP 751 allows no full stop between `pylock.` and `.toml`."""
+    """Return the file name for a toolchain. PEP 751 allows no period between `pylock.` and `.toml`."""
     return f"pylock.{toolchain.replace('.', '-')}.toml"
 
 
 def format_pylock(toolchain: LockedToolchain) -> str | None:
-    """Return the text of the file, or None if no environment was locked with the files of its packages.
+    """Return the toolchain as the text of a `pylock.toml`. None if no locked environment lists the files of its packages.
 
     A package with different versions on different platforms has an entry for each version.
     """
@@ -62,7 +62,7 @@ def read_origins(document: Mapping[str, Any], folder: Path) -> dict[str, FileOri
 
 
 def _file_lines(origins: Mapping[str, FileOrigin]) -> Iterator[str]:
-    """Yield the lines of the source distribution and of the wheels of a package."""
+    """Yield the lines for a package's source distribution and wheels."""
     sources: list[str] = []
     wheels: list[str] = []
     for digest, origin in sorted(origins.items(), key=lambda item: item[1].place):
@@ -70,7 +70,7 @@ def _file_lines(origins: Mapping[str, FileOrigin]) -> Iterator[str]:
         entry = f"{{ {kind} = {format_toml_value(place)}, hashes = {{ sha256 = {format_toml_value(digest)} }} }}"
         (wheels if origin.is_wheel else sources).append(entry)
     if sources:
-        yield f"sdist = {sources[0]}"  # a release has one
+        yield f"sdist = {sources[0]}"  # a release has at most one
     if wheels:
         yield "wheels = ["
         yield from (f"    {entry}," for entry in wheels)

@@ -1,4 +1,4 @@
-"""Reports of a worker: one checked JSON document a line."""
+"""Reports of a worker: one validated JSON document per line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from epbuild.core.records import convert
 _MAX_SHOWN = 200
 
 Seconds = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
-Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # as SQLite stores
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # SQLite's integers have 64 bits
 
 
 class BadReport(Exception):
-    """A report lacks a field that its event requires, or a field has a wrong type. The text is the report."""
+    """Report that lacks a required field or has a field of the wrong type. The text of the exception is the report."""
 
 
 class _Report(Struct):
@@ -48,7 +48,7 @@ _EVENTS = {event: defstruct(event, fields.items(), bases=(_Report,), kw_only=Tru
 
 
 def read_report(line: bytes) -> dict[str, Any] | None:
-    """Return the report in a line, or None for other output, such as a package's output at Python startup. Raises BadReport."""
+    """Return the report in a line. None for other output, such as text that a package prints at Python startup. Raises BadReport."""
     try:
         report = json.loads(line)
     except (ValueError, RecursionError):
@@ -63,6 +63,6 @@ def read_report(line: bytes) -> dict[str, Any] | None:
 
 
 def shorten_line(line: bytes) -> str:
-    """Return a worker's line for a message, shortened if it is long."""
+    """Return a line of a worker for use in a message, shortened if it is long."""
     text = escape_controls(line[: 4 * _MAX_SHOWN + 4].decode("utf-8", "replace").strip())
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

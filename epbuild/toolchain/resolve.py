@@ -1,4 +1,4 @@
-"""Resolution of a toolchain's requirements for a lock; installs nothing."""
+"""Resolution of a toolchain's requirements for a lock, without installing them."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from epbuild.toolchain.provision import get_own_python
 from epbuild.toolchain.pylock import read_origins
 
 _VERSION = re.compile(r"(?:cpython[-@]?)?([0-9]+\.[0-9]+)(\.[0-9]+)?")
-# Requirements that are not a version of a package in an index: an address, a file, an option of the installer.
+# Matches requirements that are not a version of a package in an index: an address, a file, or an installer option.
 _PLACE = re.compile(r"\s*-|.*://|.*\s@\s|\s*[.~/\\]|[A-Za-z]:[\\/]", re.DOTALL)
 _DIRECT = ("archive", "directory", "vcs")
 _WHEEL_HINT = "Write <name>==<version>; if no index has the package, name the folder of its wheel in UV_FIND_LINKS."
 
 
 class Python(Struct, frozen=True):
-    """The Python that a toolchain is resolved for: its name in fingerprints, and its arguments for uv."""
+    """Python that a toolchain is resolved for: its name in fingerprints, and the arguments that select it in uv."""
 
     name: str
     arguments: tuple[str, ...]
 
 
 def list_requirements(toolchain: ToolchainSpec) -> tuple[str, ...]:
-    """Return the requirements of a toolchain, each on one line, distinct and sorted."""
+    """Return the distinct requirements of a toolchain, sorted, with normalized spacing."""
     return tuple(sorted({" ".join(package.split()) for package in toolchain.packages}))
 
 
 def parse_named_python(request: str | None) -> str | None:
-    """Return the Python that a recipe's `python` names, such as `cpython-3.11`, or None if uv must find it."""
+    """Return the name of the Python that a recipe requests, such as `cpython-3.11`, or None if uv must find the Python."""
     if request is None:
         return get_own_python()
     found = _VERSION.fullmatch(request.strip().lower())
@@ -53,12 +53,12 @@ def parse_named_python(request: str | None) -> str | None:
 
 
 def find_python(toolchain: ToolchainSpec) -> Python:
-    """Return the Python to provision a toolchain with. Raises ToolchainError (EPB309) if uv must find it and does not."""
+    """Return the Python to provision a toolchain with. Raises ToolchainError (EPB309) if uv cannot find it."""
     request, name = toolchain.python, parse_named_python(toolchain.python)
     if name is not None:
         version = _VERSION.fullmatch((request or name).strip().lower())
         if version:
-            # uv reads 3.11 as 3.11.0, its first release: the lock must suit all releases.
+            # uv reads 3.11 as 3.11.0, the first release, so the lock suits all releases of 3.11.
             return Python(name, ("--python", sys.executable, "--python-version", f"{version[1]}{version[2] or ''}"))
         return Python(name, ("--python", sys.executable))
     done = run_uv(["python", "find", "--no-project", "--no-config", "--", str(request)])
@@ -71,10 +71,10 @@ def find_python(toolchain: ToolchainSpec) -> Python:
 
 
 def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, preferred: Mapping[str, str]) -> LockedEnvironment:
-    """Resolve a toolchain's requirements on one of PLATFORMS. Return the packages, with the files for that platform.
+    """Resolve a toolchain's requirements on one of PLATFORMS. Return the packages and their files for the platform.
 
-    `preferred` versions, by distribution, are kept where they meet the requirements. Raises ToolchainError (EPB309) if a requirement
-    cannot be resolved, or cannot be locked since it is no package of an index.
+    `preferred` has versions by distribution, which are kept if they meet the requirements. Raises ToolchainError (EPB309) if a requirement
+    cannot be resolved, or if it is not a package of an index and so cannot be locked.
     """
     if place := next(filter(_PLACE.match, toolchain.packages), None):
         raise _not_lockable(toolchain, place)
@@ -98,14 +98,14 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
 
 
 def read_installed(environment: Environment) -> LockedEnvironment:
-    """Return the packages that an environment contains now, as an entry of a lock."""
+    """Return the installed packages of an environment as an entry of a lock."""
     versions = environment.fingerprint.distributions
     packages = [Package(normalize_name(name), versions[name]) for name in sorted(versions)]
     return LockedEnvironment(environment.fingerprint.python, tuple(packages))
 
 
 def describe_deviations(environment: Environment, platform: str, locked: LockedEnvironment) -> list[str]:
-    """Return phrases on how an environment deviates from the one locked for `platform`."""
+    """Return clauses that describe how an environment deviates from the one locked for `platform`."""
     fingerprint = environment.fingerprint
     found = []
     if fingerprint.python != locked.python:
@@ -137,7 +137,7 @@ def _packages(toolchain: ToolchainSpec, document: Mapping[str, Any]) -> tuple[Pa
         name = str(item["name"])
         if any(kind in item for kind in _DIRECT):
             raise _not_lockable(toolchain, name)
-        # The source distribution counts only if there is no wheel, as installers then build from it.
+        # The source distribution is used only if there is no wheel, since installers then build from it.
         files: Sequence[Mapping[str, Any]] = item.get("wheels") or [item[kind] for kind in ("sdist",) if kind in item]
         digests = sorted({str(file["hashes"]["sha256"]) for file in files if "sha256" in file.get("hashes", {})})
         if not digests:
@@ -148,7 +148,7 @@ def _packages(toolchain: ToolchainSpec, document: Mapping[str, Any]) -> tuple[Pa
 
 
 def _preferences(versions: Mapping[str, str]) -> str:
-    """Return versions as a `pylock.toml`: uv prefers the versions in the file that it overwrites."""
+    """Return versions as a `pylock.toml`, since uv prefers the versions in the file that it overwrites."""
     packages = (f'[[packages]]\nname = "{name}"\nversion = "{version}"\n' for name, version in versions.items())
     return "\n".join(['lock-version = "1.0"\ncreated-by = "epbuild"\n', *packages])
 
