@@ -52,7 +52,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, quickstart_store: Path) -> P
 
 @pytest.fixture(scope="module")
 def package(built: Project) -> Path:
-    """Write one package with all built models, and with their source models as a variant."""
+    """Return the package of all built models. It also has their source models as a variant."""
     root = built.folder / "dist/quickstart.ortpackage"
     (root / "README.md").write_text("What the user adds is nobody's business.\n", encoding="utf-8")
     assert built.epbuild("verify", str(root)).returncode == 0
