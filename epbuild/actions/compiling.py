@@ -149,4 +149,4 @@ def _note(group: SessionGroup, result: CompileResult, member: str | None) -> tup
             note += f", weights shared in ONNX: {shared.stored_bytes:,} bytes instead of {shared.total_bytes:,}"
         return note, size
     nodes, others = len(models[0].nodes), models[0].fallback_nodes
-    return ("" if (nodes, others) == (1, 0) else f"{nodes} EPContext nodes, {others} nodes left outside the EP"), size
+    return ("" if (nodes, others) == (1, 0) else f"{nodes} EPContext nodes, {others} fallback nodes"), size

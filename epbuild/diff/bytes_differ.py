@@ -41,7 +41,7 @@ _MIN_PADDING = 4  # bytes in one part: fewer can be in such slots by chance
 
 
 class DifferingBytes(Struct, frozen=True):
-    """Differing bytes of one meaning in one part of a file: `count` bytes in `runs` runs, the first at `offset` in the old file.
+    """Differing bytes with one meaning in one part of a file: `count` bytes in `runs` ranges, the first at `offset` in the old file.
 
     `part` is empty outside named parts. `old` and `new` show the first of them: the texts, the sizes, or a few bytes (in quotes, or in
     hexadecimal); None if that file has no such part.

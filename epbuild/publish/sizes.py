@@ -47,7 +47,7 @@ class OutputCompared(Event, frozen=True):
 
 
 class SharingSaved(Event, frozen=True):
-    """Bytes of a sharing group without sharing, and with it.
+    """Size of a sharing group in bytes, with and without sharing.
 
     If `measured`, these are the bytes of binaries and data, with each member compiled alone. Otherwise they are the bytes of the sources'
     weights, where equal contents count once.

@@ -152,7 +152,7 @@ def _check_ours(content: bytes, name: str, where: Position) -> None:
     except RecipeError as error:
         found = error.problems[0].where
         line = f" (line {found.line})" if isinstance(found, Position) else ""
-        raise _refused(SYNTAX, f"the file {quote_text(name)} is not YAML that a recipe can contain{line}", where, hint) from None
+        raise _refused(SYNTAX, f"the file {quote_text(name)} is not valid YAML for a recipe{line}", where, hint) from None
     foreign = [entry.name_where.line for key, entry in keys.items() if key not in read_schema("recipe")["properties"]]
     if foreign:
         message = f"the file {quote_text(name)} is not a part of a recipe: line {foreign[0]} has a key that recipes do not have"

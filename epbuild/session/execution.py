@@ -67,7 +67,7 @@ class WatchedExecution(Execution):
         if not changes and touched:
             changes = [f"{format_path(Path(touched[0]))} was touched, and may have changed in between"]
         if changes:
-            message = f"an input changed while it was {kind.done}: {'; '.join(changes)}"
+            message = f"an input changed while the model was {kind.done}: {'; '.join(changes)}"
             raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))
 
     def compiled(self) -> None:
@@ -126,7 +126,7 @@ class Executions:
         kind, environment = get_action_type(action), self._toolchains.current(action)
         changes = describe_differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
         if changes:
-            message = f"the toolchain '{environment.name}' changed before it was {kind.done}: {'; '.join(changes)}"
+            message = f"the toolchain '{environment.name}' changed before the model was {kind.done}: {'; '.join(changes)}"
             raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))
         return environment
 

@@ -63,7 +63,7 @@ def _differences(kind: str, source: Sequence[ValueType], compiled: Sequence[Valu
     wanted = {value.name: value for value in source}
     found = {value.name: value for value in compiled}
     yield from (f"the source's {kind} '{name}' is missing" for name in wanted if name not in found)
-    yield from (f"the {kind} '{name}' is not one of the source's" for name in found if name not in wanted)
+    yield from (f"the source has no {kind} '{name}'" for name in found if name not in wanted)
     for name, value in wanted.items():
         if name not in found:
             continue

@@ -131,7 +131,7 @@ def test_what_was_another_for_a_while_leaves_nothing_in_the_store(
     done = while_it_compiles(own, lambda: change(file))
     assert done.returncode == 1, done.stdout + done.stderr
     shown = name if name == "left.onnx" else file
-    told = f"an input changed while it was compiled: {shown} was touched, and may have changed in between."
+    told = f"an input changed while the model was compiled: {shown} was touched, and may have changed in between."
     assert f"error: {told} The result was discarded. Run the build again. [EPB415]" in done.stderr
     assert not list((own.cache / "actions").rglob("*/*"))
     assert compiled(own.build()) == {"compile:left/npu/left"}
@@ -151,7 +151,7 @@ def test_a_library_that_is_another_afterwards_leaves_nothing_in_the_store(own: P
     try:
         done = while_it_compiles(own, swap)
         assert done.returncode == 1
-        assert "an input changed while it was compiled: library onnxruntime_qnn/libQnnHtp.so changed: " in done.stderr
+        assert "an input changed while the model was compiled: library onnxruntime_qnn/libQnnHtp.so changed: " in done.stderr
         assert not list((own.cache / "actions").rglob("*/*"))
     finally:
         kept.replace(library)

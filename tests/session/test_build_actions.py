@@ -215,6 +215,6 @@ def test_a_toolchain_that_changes_before_a_run_stops_it(workshop: Workshop) -> N
         [(name, environment)] = session.toolchains.environments.items()
         other = replace(environment.fingerprint, files={"onnxruntime_qnn/libQnnHtp.so": "cd" * 32})
         session.provisioning.current = lambda action: replace(environment, fingerprint=other)  # type: ignore[method-assign]
-        with pytest.raises(BuildError, match=f"toolchain '{name}' changed before it was compiled"):
+        with pytest.raises(BuildError, match=f"toolchain '{name}' changed before the model was compiled"):
             actions.execute(CLASSIFIER)
     assert workshop.compiled == []

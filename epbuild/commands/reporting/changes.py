@@ -114,7 +114,7 @@ class ReportedAgainst(Struct, frozen=True):
     path: str
     """Path of the other report or the outputs."""
     kind: Literal["report", "outputs"]
-    """Kind of the base of the comparison."""
+    """Kind of the other side: a report or emitted outputs."""
     recipe: str
     """Name of the other side's recipe."""
     made_at: str | None

@@ -28,7 +28,7 @@ class ReportedRecipe(Struct, frozen=True):
 
 
 class ReportedMachine(Struct, frozen=True):
-    """The machine that the report was made on."""
+    """Machine that created the report."""
 
     name: str
     """Host name."""

@@ -57,7 +57,7 @@ class ProblemView(View, frozen=True, kw_only=True):
     column: int | UnsetType = UNSET
     """Column in `file`, from 1, in characters."""
     path: str | UnsetType = UNSET
-    """File or folder with the problem, as a whole."""
+    """File or folder with the problem, if the problem has no line."""
     argument: str | UnsetType = UNSET
     """Argument of the command line with the problem."""
     step: str | UnsetType = UNSET

@@ -154,5 +154,5 @@ def _time(load: Workload) -> str:
     if load.likely_seconds is None:
         return f"{work}: no machine of the cluster supports it"
     return (
-        f"{work} on {format_count(len(load.machines), 'machine')}, {load.slots} at once = {format_estimate(load.likely_seconds)}"
+        f"{work}: {format_estimate(load.likely_seconds)} on {format_count(len(load.machines), 'machine')}, {load.slots} at once"
     )

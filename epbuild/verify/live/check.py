@@ -25,7 +25,7 @@ from epbuild.verify.live.worker import Attempt, Load, Session, run_models
 _VIRTUAL = ".virtual"
 # By the values of ONNX Runtime's OrtCompiledModelCompatibility.
 _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
-    "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} accepts it on {device} as it is."),
+    "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} accepts it on {device} without recompilation."),
     "EP_SUPPORTED_PREFER_RECOMPILATION": ("passed", "{ep} accepts it on {device}, but prefers that it is recompiled."),
     "EP_UNSUPPORTED": ("failed", "{ep} rejects it on {device}; it was compiled for {written}."),
     "EP_NOT_APPLICABLE": ("skipped", "{ep} does not report whether {device} accepts it."),

@@ -242,7 +242,7 @@ def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path) 
 @pytest.mark.parametrize(
     ("written", "outcome", "code", "words"),
     [
-        ("EP_SUPPORTED_OPTIMAL", "passed", None, f"{QNN} accepts it on cpu from Acme as it is."),
+        ("EP_SUPPORTED_OPTIMAL", "passed", None, f"{QNN} accepts it on cpu from Acme without recompilation."),
         ("EP_SUPPORTED_PREFER_RECOMPILATION", "passed", None, "prefers that it is recompiled"),
         ("EP_UNSUPPORTED", "failed", "EPB645", f"{QNN} rejects it on cpu from Acme; it was compiled for EP_UNSUPPORTED."),
         ("EP_NOT_APPLICABLE", "skipped", None, "does not report whether"),
@@ -378,7 +378,7 @@ def test_another_source_than_the_manifest_names_is_refused_and_none_is_missed(fo
     wrong = LiveCheck(numbers=True, sources=PlannedSources({"decode": folder / "decode_ctx.onnx"}))
     found = tried(folder, wrong)
     assert (found["numbers", "decode"].outcome, found["numbers", "decode"].code) == ("failed", "EPB647")
-    assert "is not the one it was compiled from: its SHA-256 is " in found["numbers", "decode"].message
+    assert "is not the one that the model was compiled from: its SHA-256 is " in found["numbers", "decode"].message
     assert found["numbers", "prefill"].outcome == "skipped"
     assert "name the recipe with --recipe, or the model with --source" in found["numbers", "prefill"].message
 
