@@ -186,7 +186,9 @@ def _read_source(
         if "prepared" in listed and digest != listed["sha256"]:
             listed = listed["prepared"]["from"]  # the model of the recipe, before its preparations
         if listed["sha256"] != digest:
-            raise WrongSource(f"the source model {graph} is not the one that the model was compiled from: its SHA-256 is {digest[:12]}…")
+            raise WrongSource(
+                f"the source model {graph} is not the one that the model was compiled from: its SHA-256 is {digest[:12]}…"
+            )
         for location, expected in listed["external_data"].items():
             if digests.get(location) != expected:
                 raise WrongSource(
