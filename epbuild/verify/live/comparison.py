@@ -230,7 +230,9 @@ def _by_element(verdicts: Sequence[OutputVerdict], measured: Measured, subject: 
         return "skipped", f"its outputs cannot be judged, for {on}: {figures}", list_hints(verdicts)
     small = [verdict for verdict in verdicts if verdict.outcome == "failed" and verdict.own_scale]
     if measured.outside == 0 and small:
-        why = "the allowed difference exceeds every value, and relative to their own scale they differ too much from the CPU EP's"
+        why = (
+            "the allowed difference is larger than every value, and the relative difference from the CPU EP's values is too large"
+        )
         return (
             "failed",
             f"{format_count(len(small), 'output')}, for {on}: {why}: {format_output_figures(small)}",

@@ -152,7 +152,7 @@ class Sources:
         if document is None:
             return "without a manifest, it is unknown which model of the recipe it was compiled from; name it with --source"
         if member is None:
-            return f"{self.recipe} does not build it: {document['group']} for {document['target']['name']}"
+            return f"{self.recipe} does not build the group '{document['group']}' for the target '{document['target']['name']}'"
         if member.prepared is not None:
             return f"the result of {member.prepared} is not in the store; `epbuild run` recreates it"
         return "its source model has not been fetched yet; `epbuild run` fetches it"
