@@ -216,7 +216,7 @@ def test_what_was_not_compared_is_told_beside_the_differences() -> None:
             Comparison(
                 (Difference("context", "changed", ("models", "m", "nodes", "0", "context"), OLD, NEW),), 1, explained=False
             ),
-            "**The contexts differ, though they were made from the same with the same.**",
+            "**The contexts differ although their inputs and settings are the same.**",
         ),
     ],
 )
