@@ -34,7 +34,7 @@ class TargetPlanner:
     base: Path
     problems: list[Problem]
     needs: dict[str, dict[str, PlannedEp]] = field(default_factory=dict)
-    """EPs that targets use, by their toolchain and their names."""
+    """EPs that targets use, by the names of the toolchain and the EP."""
     _known_eps: tuple[str, ...] = ()
     _packagings: dict[tuple[str, int], tuple[EpEntry, _Release | None]] = field(default_factory=dict)
     _runtimes: dict[tuple[int, ...], _Release | None] = field(default_factory=dict)
@@ -45,10 +45,9 @@ class TargetPlanner:
         self._known_eps = self.catalog.known_eps()
 
     def plan(self, target: Target, toolchain: ToolchainSpec | None) -> PlannedTarget | None:
-        """Plan a target: normalize its options and session keys to the strings that ONNX Runtime takes.
+        """Plan a target: normalize its options and session keys to the strings that ONNX Runtime expects.
 
-        Return None if an EP is unknown, if the target is incomplete, or if it has no `toolchain`. Everything that can be checked without
-        these is checked even then.
+        Return None if an EP is unknown, if the target is incomplete, or if `toolchain` is None. The other checks run even then.
         """
         self._check_once(target)
         planned = [self._ep(choice, target, toolchain) for choice in target.eps]
@@ -85,9 +84,9 @@ class TargetPlanner:
         )
 
     def _ep(self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None) -> tuple[PlannedEp, list[str]] | None:
-        """Plan one EP of a target, and return it with the names of its unchecked options. None if the EP is unknown."""
+        """Plan one EP of a target, and return it with the names of its unchecked options. Return None if the EP is unknown."""
         name, known = choice.ep.name, self._known_eps
-        if not name:  # not a text, which has been reported
+        if not name:  # not a string, which the reader of the recipe has reported
             return None
         if name not in known:
             names = ", ".join(get_short_name(ep) if ep in BUILT_IN.known_eps() else ep for ep in known)
@@ -183,14 +182,14 @@ class TargetPlanner:
     def _files(
         self, settings: Mapping[str, Setting], checked: _Checked, owner: str
     ) -> tuple[dict[str, OptionFile], dict[str, str]]:
-        """Return the files that options name, by option and number, and these options' values with staged names instead of paths."""
+        """Return the files that options name, by option and number, and the values of the options with staged names as paths."""
         files: dict[str, OptionFile] = {}
         staged: dict[str, str] = {}
         for name, option in checked.options.items():
             value = checked.values[name]
             names = []
             for number, path in enumerate(option.files(value)):
-                # Relative to the file that contains the option, which may be an included one.
+                # Relative to the file that contains the option, which may be an included file.
                 here = Path(settings[name].where.file).parent / path
                 if not here.is_file():
                     message = f"the option '{name}' names a file that does not exist: {path}"
@@ -216,7 +215,7 @@ class TargetPlanner:
 
 
 def _nearest_ep(name: str, known: Sequence[str]) -> str | None:
-    """Suggest the known EP with the closest name, as short as `name`. The suffix `ExecutionProvider` does not count."""
+    """Return a hint with the closest known EP name, in short form if `name` is short. Ignores the suffix `ExecutionProvider`."""
     own = {_OWN_NAME.sub("", ep).lower(): ep for ep in known}
     close = find_closest(_OWN_NAME.sub("", name).lower(), own)
     if not close:
@@ -252,7 +251,7 @@ def _pinned(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release 
 
 
 def _runtime_of(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _Release | None:
-    """Return the pinned release of ONNX Runtime: of `onnxruntime`, or of a build with an EP inside, such as `onnxruntime-gpu`."""
+    """Return the pinned release of ONNX Runtime: `onnxruntime`, or a build that includes an EP, such as `onnxruntime-gpu`."""
     if toolchain is None:
         return None
     builds = (name for ep in eps if ep.entry.kind == "provider" for name in ep.entry.distributions)
@@ -263,8 +262,8 @@ def _runtime_of(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _R
 class _Rules:
     """Rules for settings of one kind: options of an EP, or session keys.
 
-    `release` is the pinned release that will read the settings. Without `strict`, unknown settings pass as they are written, and settings
-    that are unknown to this release pass in the spelling of the releases that know them.
+    `release` is the pinned release that will read the settings. Without `strict`, unknown settings pass unchanged. A setting
+    that only other releases know passes in the spelling of those releases.
     """
 
     kind: str

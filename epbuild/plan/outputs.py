@@ -36,7 +36,7 @@ BASE = "base"
 """Name of the variant of a package that is not compiled."""
 
 _MAX_PATH_BYTES = 3500
-"""Bytes of the absolute path of an output. Linux allows 4,095 bytes for the path of a file in the output or in its draft."""
+"""Maximum size of an output's absolute path. Linux allows 4,095 bytes for the paths of files in the output and in its draft."""
 _RESERVED = {
     MANIFEST: "the manifest",
     PROVENANCE: "the provenance",
@@ -44,11 +44,11 @@ _RESERVED = {
     GENAI_CONFIG: "the configuration of genai",
 }
 _OF_A_PACKAGE = (MANIFEST, PROVENANCE, BOM, "shared_assets")
-"""Names in a package beside the folders of its groups."""
+"""Names that a package reserves beside the folders of its groups."""
 
 
 def name_outputs(outputs: Iterable[OutputSpec]) -> Iterator[str]:
-    """Name each output for the ids of its steps: the form that it has, with a number from the second of that form on."""
+    """Yield a name for each output, for use in step ids: its form, with a number from the second output of that form on."""
     counts: dict[str, int] = {}
     for output in outputs:
         form: str = output.layout
@@ -59,7 +59,7 @@ def name_outputs(outputs: Iterable[OutputSpec]) -> Iterator[str]:
 
 
 def resolve_output_path(output: OutputSpec, group: GroupSpec, target: PlannedTarget, problems: list[Problem]) -> str:
-    """Return the POSIX path of an output for a group and a target. If it is invalid, return an empty text and add to `problems`."""
+    """Return the POSIX path of an output for a group and a target. If it is invalid, return an empty string and add a problem."""
     path = _relative(output.path, _template_names(group, target), problems)
     if path.partition("/")[0].casefold() == WORKSPACE:
         message = f"the output path '{path}' is in the folder where epbuild keeps its state"
@@ -84,7 +84,7 @@ def plan_part(
 ) -> Part | None:
     """Plan the part of `output` for one group and one target. Return None if its templates are invalid.
 
-    `problems` receives paths that leave their folder and file names that collide. Names that differ by case alone collide, as they do on
+    `problems` receives paths that leave their folder and file names that collide. Names that differ only in case collide, as they do on
     case-insensitive file systems.
     """
     work = _Part(output, group, target, merging, problems)
@@ -122,9 +122,9 @@ def plan_part(
 
 
 def plan_registry(output: OutputSpec, parts: Sequence[Part], problems: list[Problem]) -> ImageReference | None:
-    """Return the image reference that an output of these parts is pushed to; None if there is none or it is invalid.
+    """Return the image reference for pushing an output with `parts`; None if it has none or the reference is invalid.
 
-    Its template may use the group's name if all parts have one group, and the target's name if they have one target.
+    The template may use the group's name only if all parts share one group, and the target's name only if they share one target.
     """
     if output.registry is None:
         return None
@@ -162,7 +162,7 @@ def find_package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator
 
 
 class _Part:
-    """Names of the files of a part, collected while they are planned. Two files with one name are a problem."""
+    """File names of a part that is being planned. Reports a problem if two files have the same name."""
 
     def __init__(
         self, output: OutputSpec, group: GroupSpec, target: PlannedTarget, merging: Merging | None, problems: list[Problem]
@@ -248,7 +248,7 @@ class _Part:
     def take(self, name: str, what: str, where: Position) -> None:
         if not name:
             return
-        if (part := find_overlong_part(name)) is not None:  # such as one that holds the name of a model
+        if (part := find_overlong_part(name)) is not None:  # for example, because it contains a long model name
             self._problems.append(_too_long(part, where))
         other = self._taken.setdefault(name.casefold(), what)
         if other != what:
@@ -274,9 +274,9 @@ def _template_names(group: GroupSpec, target: PlannedTarget) -> dict[str, Scalar
 
 
 def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
-    """Return problems of outputs with equal paths, with a path inside another output, or with equal tags in a registry.
+    """Return a problem for each two outputs with the same path, a nested path, or the same tag in a registry.
 
-    Parts of one output that would be the same variant of a package are problems too.
+    Two parts of one output that would be the same variant of a package are also a problem.
     """
     problems: list[Problem] = []
     owners: dict[str, Emission] = {}
@@ -300,7 +300,7 @@ def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
 
 
 def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
-    """Yield a problem for each output with a path, or a provenance file's name, that is too long for file systems."""
+    """Yield a problem for each output path and each provenance file name that is too long for file systems."""
     for emission in emissions.values():
         if emission.statement is not None and find_overlong_part(emission.statement.name) is not None:
             yield _too_long(emission.statement.name, emission.where)
@@ -312,14 +312,14 @@ def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
 
 
 def _parents(path: str, separator: str) -> Iterator[str]:
-    """Yield the folders above a path, the innermost first. Paths are plain text, as a plan may have ten thousand of them."""
+    """Yield the parent folders of a path, innermost first. Paths are strings for speed, as a plan may have ten thousand of them."""
     while separator in path:
         path = path.rpartition(separator)[0]
         yield path
 
 
 def _twice(emission: Emission) -> Iterator[Problem]:
-    """Yield a problem for each two parts of a package that would be the same variant."""
+    """Yield a problem for each pair of parts that would be the same variant of a package."""
     seen: dict[tuple[str, str], Part] = {}
     for part in emission.parts:
         for component in part.components.values():
@@ -332,7 +332,7 @@ def _twice(emission: Emission) -> Iterator[Problem]:
 
 
 def _text(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
-    """Return the text of a template. If it is invalid, return an empty text and add to `problems`."""
+    """Return the expanded template. If it is invalid, return an empty string and add a problem."""
     try:
         return str(substitute(str(template.value), names))
     except TemplateError as error:
@@ -341,7 +341,7 @@ def _text(template: Setting, names: Mapping[str, Scalar], problems: list[Problem
 
 
 def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
-    """Return the text of a template as a POSIX path below its folder. If it is invalid, return an empty text and add to `problems`."""
+    """Return the expanded template as a relative POSIX path. If it is invalid, return an empty string and add a problem."""
     text = _text(template, names, problems)
     if not text:
         return ""
@@ -352,7 +352,7 @@ def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Pro
 
 @lru_cache(maxsize=1024)  # a path that does not name the target is the same for all targets
 def _normal(text: str) -> tuple[str, Problem | None]:
-    """Return a text as a normal POSIX path below its folder. If it is invalid, return an empty text and the problem."""
+    """Return `text` as a normalized relative POSIX path. If it is invalid, return an empty string and the problem."""
     path = text.replace("\\", "/")
     normal = posixpath.normpath(path)
     if is_anchored(path) or has_parent_part(normal):

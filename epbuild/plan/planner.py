@@ -51,10 +51,10 @@ def make_plan(
     places: Places = NOWHERE,
     memo: Memo = NO_MEMO,
 ) -> Plan:
-    """Plan a recipe, or the steps whose ids match a glob in `selection` and the steps that they need.
+    """Plan a recipe, or only the steps that match a glob in `selection` and their dependencies.
 
-    `locate` is called for the remote models that these steps need. Facts about models that have not changed come from `memo`.
-    Raises PlanError with all problems; a glob that matches nothing is one only if there is no other.
+    `locate` is called for the remote models that the planned steps need. Facts about unchanged models come from `memo`.
+    Raises PlanError with all problems. A glob that matches nothing is reported only if there are no other problems.
     """
     work = _Work(recipe, memo)
     for group in recipe.groups.values():
@@ -80,7 +80,7 @@ def make_plan(
 
 
 def check_partial_recipe(recipe: Recipe) -> list[Problem]:
-    """Return the problems of the targets, groups and models of a recipe that could be read only in part."""
+    """Return the problems of the targets, groups and models in a partially read recipe."""
     work = _Work(recipe, NO_MEMO)
     for group in recipe.groups.values():
         work.check_group(group)
@@ -110,7 +110,7 @@ class _Work:
     prepared: dict[str, str | None] = field(default_factory=dict)
     """Id of the last preparation by model; None if the preparations of the model are invalid."""
     members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)
-    """Members without files, by the recipe's member and the target's optimization level. They are shared by up to ten thousand targets."""
+    """Members without files, by the recipe's member and the target's optimization level. Up to ten thousand targets share a member."""
     checked: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Problem]] = field(default_factory=dict)
     """Warnings from checks of source models. The key identifies the checked members and the catalog entries of the EPs."""
     folders: tuple[Path, ...] = ()
@@ -118,7 +118,7 @@ class _Work:
 
     @property
     def actions(self) -> dict[str, Action]:
-        """All actions, each after those that it needs."""
+        """All actions, in dependency order."""
         return {**self.preparations, **self.groups, **self.verifications, **self.emissions}
 
     def __post_init__(self) -> None:
@@ -231,7 +231,7 @@ class _Work:
         for index, output in enumerate(self.recipe.outputs):
             if not output.is_for(group.name, target.name):
                 continue
-            # Each output has its own merge step, as its files have their own names.
+            # Each output has its own merge step, because file names differ between outputs.
             own_merging = (
                 replace(merging, step=f"merge:{place}" + (f"/{index + 1}" if index else "")) if merging is not None else None
             )
@@ -257,7 +257,7 @@ class _Work:
         return found.id
 
     def _prepared(self, model: ModelSpec) -> tuple[str, ...]:
-        """Add the preparations of a model once. Return the id of the last one; an empty tuple if the model is compiled unchanged."""
+        """Add the preparations of a model once. Return a tuple with the id of the last one, or an empty tuple if there is none."""
         if model.prepare and model.name not in self.prepared:
             added = plan_preparations(model, self.recipe.toolchains, self.problems)
             self.prepared[model.name] = added[-1].id if added else None
@@ -272,7 +272,7 @@ class _Work:
         for (index, path), parts in self.gathered.items():
             self.problems += find_package_refusals(self.recipe.outputs[index], parts)
             template = str(self.recipe.outputs[index].path.value)
-            # The id has the same names as the template of the path.
+            # The id contains the names of the group and the target only if the path's template does.
             place = [name for name, key in ((parts[0].group, "${group}"), (parts[0].target.name, "${target}")) if key in template]
             self._add_emission(index, path, parts, "".join(f"{name}/" for name in place))
 
@@ -330,7 +330,7 @@ class _Work:
                 model=model,
                 compile=resolve_settings(level, member.compile),
                 expect=member.expect,
-                # Sizes of a model that is prepared apply to the input of its first preparation.
+                # The input sizes of a prepared model apply to its first preparation instead.
                 input_shapes={**(model.input_shapes if not model.prepare else {}), **member.input_shapes},
                 where=member.model.where,
                 prepared=self.prepared.get(model.name),
@@ -338,7 +338,7 @@ class _Work:
         return self.members[key]
 
     def resolve(self, actions: set[str], locate: Locate) -> None:
-        """Find and check the files of every model that an action needs. Each model is read once."""
+        """Find and check the files of every model that one of the `actions` needs. Read each model only once."""
         wanted = {member.model.name for ident, group in self.groups.items() if ident in actions for member in group.members}
         wanted |= {item.model.name for ident, item in self.preparations.items() if ident in actions}
         found: dict[str, SourceModel] = {}
@@ -360,7 +360,7 @@ class _Work:
                     self.problems += find_data_name_problems(item.model.name, item.model, source.files.external)
                     prepared = prepared.with_source(source)
                 self.preparations[ident] = prepared
-        sharing: dict[str, list[Problem]] = {}  # the same for every target
+        sharing: dict[str, list[Problem]] = {}  # by group, as all targets have the same warnings
         with_sources = {
             id(member): _with_files(member, found[member.model.name])
             for member in self.members.values()
@@ -391,7 +391,7 @@ class _Work:
         self.folders = finder.folders
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
-        """Check the members of a session group whose `sources` are known. Problems of several targets are reported once."""
+        """Check the members of a session group whose `sources` are known. Report a problem of several targets only once."""
         known = (tuple(map(id, group.members)), tuple(id(ep.entry) for ep in group.target.eps))
         if known not in self.checked:
             self.checked[known] = self._source_warnings(group, sources)
@@ -403,7 +403,7 @@ class _Work:
 
         try:
             return _problems(self.memo.value("sharing", _memo_inputs(group, sources), check, _Records))
-        except (OSError, MalformedModel):  # not in the check, so that the next run tries again
+        except (OSError, MalformedModel):  # caught outside the check, so that the memo does not store it
             return []  # a compile reports the error
 
     def _source_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
@@ -431,7 +431,7 @@ def _problems(records: _Records) -> list[Problem]:
 
 
 def _memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) -> object:
-    """Return all inputs of the checks of a session group's sources; None if a file is too young for its stat to be trusted."""
+    """Return everything that the checks of a session group's sources depend on; None if a file is too new to trust its stat."""
     stats = [(name, source.stats) for name, source in sources.items()]
     if any(files is None for _, files in stats):
         return None
@@ -440,7 +440,7 @@ def _memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) -> obj
 
 
 def _with_files(member: Member, source: SourceModel) -> Member:
-    """Return a member with the files of its source. For a prepared member, the files that are compiled stay unknown."""
+    """Return a member with the files of its source model. The files to compile stay unknown for a prepared member."""
     if member.prepared is not None:
         return replace(member, original=source.files)
     found = replace(member, original=source.files, compiled_from=source.files)

@@ -3,7 +3,7 @@
     prepare:det/1-infer_shapes ── prepare:det/2-quantize ─┬─ compile:vision/phone/det ── …
                                                           └─ compile:vision/tablet/det ── …
 
-A preparation sees only the files that are staged for it: the model below `in`, and the files that the entry names below `files`.
+A preparation sees only its staged files. The model is in the folder `in`, and the files that the entry names are in `files`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from epbuild.worker.scripts import PREPARATIONS
 PYTHON = "python"
 """Program name that stands for the toolchain's interpreter."""
 FILES = "files"
-"""Folder of the staging directory with the files that an entry names."""
+"""Folder in the staging directory for the files that an entry names."""
 
 _FORMAT = 1
 _CONTRACT = 1
-"""Incremented when a change of the inputs of preparations changes their results."""
+"""Version of the inputs of preparations. Incremented when a change to the inputs changes results."""
 _MAX_WORD_LENGTH = 1000
 
 
@@ -63,23 +63,23 @@ class Preparation(Struct, frozen=True):
     option_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Staged names of the files that options name, by option."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings from the catalog that a built-in script gets beside the options."""
+    """Settings from the catalog that a built-in script receives in addition to the options."""
     staged: Mapping[str, Path] = field(default_factory=dict)
-    """Files beside the model, by staged name."""
+    """Files to stage in addition to the model, by staged name."""
     packages: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Packages that the toolchain needs for a built-in kind, each with the distributions that provide it."""
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
     memory: int | None = None
     after: str | None = None
-    """Id of the preparation whose result this one reads; None for the first, which reads the source model."""
+    """Id of the preceding preparation, whose result is read. None for the first preparation, which reads the source model."""
     source: ModelFiles | None = None
-    """Files of the model that it reads; None while they are unknown."""
+    """Files of the model that the preparation reads; None while they are unknown."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
-    """Shapes of the inputs that the sizes in the model's `input_shapes` change. The model is staged with these shapes."""
+    """New shapes of the inputs that the model's `input_shapes` resize. The model is staged with these shapes."""
 
     def with_source(self, source: SourceModel) -> Preparation:
-        """Return a copy of the preparation that reads the files of `source`, with the shapes of its inputs."""
+        """Return a copy of the preparation that reads the files of `source`, with the new shapes of its inputs."""
         asked = {name: shape.sizes for name, shape in self.model.input_shapes.items()}
         return replace(self, source=source.files, inputs=fit_sizes(source.header, asked).shapes)
 
@@ -109,12 +109,12 @@ class Preparation(Struct, frozen=True):
 
     @property
     def input(self) -> str:
-        """Path in the staging directory of the model that it reads."""
+        """Path of the model to read, relative to the staging directory."""
         return f"in/{self.model.name}.onnx"
 
     @property
     def output(self) -> str:
-        """Path in the staging directory of the model that it writes."""
+        """Path of the model to write, relative to the staging directory."""
         return f"out/{self.model.name}.onnx"
 
     @property
@@ -159,9 +159,9 @@ def plan_preparations(
 
 
 def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, problems: list[Problem]) -> Preparation:
-    """Return a preparation with the files that it reads beside the model, as seen from the file `recipe`.
+    """Return a preparation with the files that it reads in addition to the model. Paths are relative to the file `recipe`.
 
-    Files that do not exist are added to `problems`.
+    Missing files are added to `problems`.
     """
     step = preparation.step
     staged = _StagedModel(recipe.parent, finder, problems)
@@ -193,7 +193,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
 
 
 def catalog_settings(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a script gets from the entry of an EP: for `rewrite`, the patterns to replace."""
+    """Return a script's settings from the catalog entry of an EP. Only `rewrite` has any: the patterns to replace."""
     ep = get_full_name(options["ep"]) if kind == REWRITE else None
     if ep is None:
         return {}
@@ -225,7 +225,7 @@ def _option_problems(step: PrepareStep, toolchain: ToolchainSpec) -> list[Proble
 
 
 def _references(step: PrepareStep, option: str, value: object, recipe: Path) -> list[Reference]:
-    """Return the patterns of an option that names files, with their positions, relative to the recipe."""
+    """Return the file patterns in the value of an option, relative to the recipe, with their positions."""
     node = step.options.entries[option].node if isinstance(step.options, MappingNode) else None
     places = [item.where for item in node.items] if isinstance(node, SequenceNode) else [node.where if node else step.where]
     listed = value if isinstance(value, list) else [value]
@@ -265,7 +265,7 @@ class _StagedModel:
 
     def _name(self, folder: str, file: str) -> str:
         """Return the staged name of a file."""
-        if ":" in file:  # a colon decides where a file is staged
+        if ":" in file:  # a colon affects where a file is staged
             return _staged_name(_relative(Path(folder, file), self._base))
         prefix = self._prefixes.get(folder)
         if prefix is None:
@@ -282,7 +282,7 @@ class _StagedModel:
         return name if name in self.files or name in self._staged_folders else text
 
     def hides(self, word: str) -> bool:
-        """Return whether a word, with staged names replaced, names a file in the recipe's folder, which the command cannot see.
+        """Return whether a word, after staged names are replaced, names a file that the command would see only in the recipe's folder.
 
         A word without a dot or a slash never counts as a file.
         """
@@ -294,7 +294,7 @@ class _StagedModel:
 def _relative(path: Path, base: Path) -> str:
     try:
         return os.path.relpath(path, base)
-    except ValueError:  # another drive of Windows
+    except ValueError:  # on another Windows drive
         return str(path)
 
 
@@ -310,7 +310,7 @@ def _staged_name(path: str) -> str:
 def build_preparation_document(
     preparation: Preparation, digests: Mapping[Path, str], toolchain: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the key document of a preparation. `digests` has the SHA-256 of its files, and `toolchain` is the fingerprint's document.
+    """Return the key document of a preparation. `digests` maps its files to SHA-256; `toolchain` is its toolchain's fingerprint.
 
     Raises TypeError while the files of its model are unknown.
     """
@@ -344,6 +344,6 @@ def build_preparation_document(
 
 
 def _scripts_digest(script: Path) -> str:
-    """Return one digest of a built-in script and of the module that all scripts import."""
-    files = (script, script.with_name("step.py"))  # all that they have in common
+    """Return the combined digest of a built-in script and the module that all such scripts import."""
+    files = (script, script.with_name("step.py"))  # the only module that the scripts share
     return hash_bytes(b"".join(file.read_bytes() for file in files))

@@ -49,7 +49,7 @@ class ValueType(Struct, frozen=True, omit_defaults=True):
     type: str
     shape: tuple[Any, ...] | None
     computed: tuple[Any, ...] | UnsetType | None = UNSET
-    """Shape that ONNX Runtime gave to an output of a source, if the declared shape does not fit it."""
+    """Shape that ONNX Runtime computed for an output of a source model. Set only if the declared shape does not match it."""
 
 
 class ModelSignature(Struct, frozen=True, omit_defaults=True):
@@ -138,7 +138,7 @@ class CompileResult(ActionResult, frozen=True, dict=True, omit_defaults=True):
         return {model.member: model for model in self.models}
 
     def size(self, names: Iterable[str]) -> int:
-        """Return the total bytes of the named artifacts, each counted once."""
+        """Return the total bytes of the named artifacts, without counting an artifact twice."""
         return sum(self.artifacts[name].size for name in set(names))
 
 
@@ -206,7 +206,7 @@ class UnjudgedMember(Struct, frozen=True, omit_defaults=True):
     member: str
     reason: str
     by_inputs: bool = False
-    """True if its generated inputs are the cause, so that no other machine can measure it either."""
+    """True if the member's generated inputs are the cause. Other machines cannot measure the member either in that case."""
 
 
 class VerificationResult(ActionResult, frozen=True):
@@ -247,9 +247,10 @@ def is_action_record(record: Mapping[str, Any]) -> bool:
 
 
 def read_action_record(record: Mapping[str, Any]) -> ActionResult | None:
-    """Return the result in a record; None unless it is valid, has a model for each member, and has all artifacts that these name.
+    """Return the result in a record; None if the record is invalid.
 
-    The checksum of a record proves that its bytes are unchanged. This check proves that this release understands them.
+    A valid result has a model for each member, and all artifacts that the models name. The checksum of a record proves that its
+    bytes are unchanged. This check proves that this release understands the record.
     """
     document = record.get("document")
     kind = document.get("kind") if isinstance(document, dict) else None

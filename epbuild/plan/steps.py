@@ -7,9 +7,9 @@
 If a model is prepared, steps such as prepare:prefill/1-simplify come before each step that compiles it. If the models of a group are
 merged, merge:decoder/phone comes before the emission and belongs to the emission's action.
 
-An action is the unit of caching and scheduling. Its id is the id of its last step. The actions are session groups and emissions here,
-`preparing.Preparation` and `verification.Verification`. A new type of action implements the `Action` protocol and is added to
-`actions.types.ACTION_TYPES`.
+An action is the unit of caching and scheduling. Its id is the id of its last step. This module defines session groups
+and emissions. The other actions are `preparing.Preparation` and `verification.Verification`. A new type of action implements the
+`Action` protocol and is added to `actions.types.ACTION_TYPES`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
 
 
 class ToolchainNeeds(NamedTuple):
-    """Toolchain with the EPs that it needs, and the modules of custom operators that it needs with their positions in the recipe."""
+    """Toolchain, the EPs that it has to provide, and its modules of custom operators with their positions in the recipe."""
 
     toolchain: ToolchainSpec
     entries: tuple[EpEntry, ...]
@@ -46,38 +46,38 @@ class ToolchainNeeds(NamedTuple):
 
 
 class Action(Protocol):
-    """Unit of caching and scheduling. Its key is known once the results of the actions that it needs are known."""
+    """Unit of caching and scheduling. Its key can be computed once all actions that it needs have results."""
 
     @property
     def id(self) -> str:
-        """Id of the last step."""
+        """Id of the action's last step."""
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """Ids of its steps, in order."""
+        """Ids of the action's steps, in order."""
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Ids of the actions whose results it reads, each once."""
+        """Ids of the actions whose results this action reads, without duplicates."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Known files of the user that it depends on, each once."""
+        """Known user files that this action depends on, without duplicates."""
 
     @property
     def source_models(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
-        """Source models that it reads and whose files are known. Results of other actions are not among them."""
+        """Source models that this action reads, if their files are known. Results of other actions are excluded."""
 
     @property
     def runs_in(self) -> ToolchainNeeds | None:
-        """Toolchain that it runs in, with its needs; None if epbuild itself runs the action."""
+        """Toolchain that this action runs in, and what the action needs from it; None if epbuild itself runs the action."""
 
 
 _A = TypeVar("_A")
 
 
 class Step(NamedTuple):
-    """Node of the plan. `action` is the id of the action that runs it, and `needs` are the ids of the steps before it."""
+    """Step of a plan. `action` is the id of the action that runs the step. `needs` has the ids of the steps to run before it."""
 
     id: str
     kind: StepKind
@@ -120,17 +120,17 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     memory: int | None
     steps: tuple[str, ...]
     initializer_threshold: int | None = None
-    """Smallest size in bytes of initializers that go into the shared weights file; None if there is no such file."""
+    """Minimum size in bytes of initializers in the shared weights file; None if there is no such file."""
     custom_ops: tuple[CustomOpLibraries, ...] = ()
-    """Custom operators of every session."""
+    """Custom operators that every session registers."""
     allow_nondeterminism: bool = False
-    """True if the recipe accepts that a repeated compile writes other bytes."""
+    """True if the recipe allows a repeated compile to write different bytes."""
     may_fail: bool = False
-    """True if a build counts as a success although this session group fails."""
+    """True if a build can succeed even though this session group fails."""
 
     @property
     def weights_file(self) -> str | None:
-        """Name of the weights file that the members share; None if there is none. EPs that share through the file store its name."""
+        """Name of the shared weights file; None if there is none. EPs that share weights through the file store its name."""
         return f"{self.group}.weights.bin" if self.share and self.initializer_threshold is not None else None
 
     def member(self, name: str) -> Member:
@@ -142,7 +142,7 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
         return {member.name: member for member in self.members}
 
     def max_fallback_nodes(self, member: Member) -> int | None:
-        """Return the number of fallback nodes that a member may have; None for any number."""
+        """Return the maximum number of fallback nodes of a member; None if there is no limit."""
         asked = member.expect.fallback_nodes
         if asked == "any" or (asked is None and self.target.leaves_to_cpu):
             return None
@@ -150,7 +150,10 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
 
     @property
     def min_shared_ratio(self) -> float | None:
-        """Smallest sharing ratio that the recipe accepts: the saved part of the bytes of members compiled alone. None if it sets none."""
+        """Minimum sharing ratio that the recipe accepts; None if it sets none.
+
+        The ratio is the share of bytes that sharing saves, compared with compiling the members alone.
+        """
         return self.members[0].expect.min_shared_ratio
 
     @cached_property
@@ -175,15 +178,15 @@ class Merging(Struct, frozen=True):
     name: str
     members: tuple[str, ...]
     prefixes: Mapping[str, str]
-    """Prefix of the names in a model, by member. It may be empty."""
+    """Prefix for the names in each member's model, by member; may be empty."""
     connections: tuple[Connection, ...] | None
     """Connections of outputs to inputs. None connects each output to the inputs of the same name in later models."""
     step: str = ""
-    """Id of its step. Each emission has its own merge step."""
+    """Id of the merge step. Each emission has its own merge step."""
 
 
 class Genai(Struct, frozen=True):
-    """Pipeline of onnxruntime-genai for a group. `config` has everything except the pipeline. `roles` has the role of each member."""
+    """Pipeline of onnxruntime-genai for a group. The file `config` has everything except the pipeline. `roles` maps members to roles."""
 
     config: Path
     roles: Mapping[str, GenaiRole]
@@ -200,7 +203,7 @@ class Part(Struct, frozen=True):
     """POSIX path below the output's root. Empty for the root itself."""
     session_groups: tuple[str, ...]
     models: Mapping[str, str]
-    """Name of each EPContext model by member, or of the merged model by its own name."""
+    """Name of each EPContext model, by member. A merged model is listed under its own name."""
     binaries: Mapping[str, Mapping[str, str]]
     """Name of each context binary, by member and then by EP. Members that share a binary have the same name."""
     base: Mapping[str, str] = field(default_factory=dict)
@@ -212,23 +215,23 @@ class Part(Struct, frozen=True):
     merging: Merging | None = None
     genai: Genai | None = None
     verification: str | None = None
-    """Id of the check of its numbers; None if the recipe asks for none."""
+    """Id of the part's verification; None if the recipe requests none."""
     allow_nondeterminism: bool = False
-    """True if the recipe accepts that a repeated compile writes other bytes."""
+    """True if the recipe allows a repeated compile to write different bytes."""
 
     @property
     def known_to_differ(self) -> str | None:
-        """Reasons why a repeated compile writes other bytes, as clauses; None if no reason is known."""
+        """Known reasons why a repeated compile writes different bytes, as clauses; None if there are none."""
         return self.target.known_to_differ(allow_nondeterminism=self.allow_nondeterminism)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Files of the user that are emitted unchanged, or that an emitted file is made from."""
+        """User files that are emitted unchanged, or that emitted files are generated from."""
         return (self.genai.config, *self.genai.files.values()) if self.genai is not None else ()
 
 
 class Emission(Struct, frozen=True, dict=True):
-    """Emission of one output: its compiled models and their places, its layout, and its archive."""
+    """Emission of one output: its compiled models, their paths, its layout, and its archive."""
 
     id: str
     layout: Layout
@@ -254,7 +257,7 @@ class Emission(Struct, frozen=True, dict=True):
 
     @property
     def compression_level(self) -> int | None:
-        """Compression level of the archive or image; None if the files are stored as they are."""
+        """Compression level of the archive or image; None if the files are not compressed."""
         return self.archive.level if self.archive is not None else None
 
     @property
@@ -269,17 +272,17 @@ class Emission(Struct, frozen=True, dict=True):
 
     @property
     def statement(self) -> Path | None:
-        """Path of the provenance beside an archive; None if there is none, or if it lies inside the output."""
+        """Path of the provenance file beside an archive; None if the output has none or contains it."""
         return self.path.with_name(f"{self.path.name}{STATEMENT}") if self.is_file and self.provenance else None
 
     @property
     def session_groups(self) -> tuple[str, ...]:
-        """Ids of the session groups whose artifacts it emits, each once."""
+        """Ids of the session groups whose artifacts are emitted, without duplicates."""
         return tuple(dict.fromkeys(ident for part in self.parts for ident in part.session_groups))
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
-        # Preparations first: a session group that runs again reads their new results.
+        # Preparations come first, because a session group that runs again reads their new results.
         prepared = (ident for part in self.parts for ident in part.prepared)
         checks = (part.verification for part in self.parts if part.verification)
         return tuple(dict.fromkeys((*prepared, *self.session_groups, *checks)))
@@ -294,7 +297,7 @@ class Emission(Struct, frozen=True, dict=True):
 
     @property
     def main_files(self) -> tuple[str, ...]:
-        """POSIX paths of its main files: the archive, or the models and context binaries of a folder."""
+        """POSIX paths of the output's main files: the archive, or the models and context binaries in the folder."""
         place = self.path.as_posix()
         if self.archive is not None:
             return (place,)
@@ -319,16 +322,16 @@ class Emission(Struct, frozen=True, dict=True):
 
 
 class Plan(Struct, frozen=True, dict=True):
-    """Graph of steps, each after the steps that it needs, and their actions."""
+    """Graph of steps in dependency order, and the actions that run the steps."""
 
     steps: tuple[Step, ...]
     actions: Mapping[str, Action]
-    """Actions by id, each after the actions that it needs."""
+    """Actions by id, in dependency order."""
     warnings: tuple[Problem, ...] = ()
     folders: tuple[Path, ...] = ()
     """Folders in which a new file may match a pattern of the recipe."""
     defaults: Defaults = NO_DEFAULTS
-    """Defaults that the recipe takes."""
+    """Defaults that apply to the recipe."""
 
     @cached_property
     def session_groups(self) -> Mapping[str, SessionGroup]:
@@ -340,9 +343,13 @@ class Plan(Struct, frozen=True, dict=True):
 
     @cached_property
     def may_fail(self) -> frozenset[str]:
-        """Ids of the actions that may fail: session groups that the recipe allows to fail, and actions that serve or use only these."""
+        """Ids of the actions that may fail.
+
+        The recipe allows certain session groups to fail. Another action may fail if it depends only on such groups, or if only such
+        groups depend on it.
+        """
         serves: dict[str, set[str]] = {ident: set() for ident in self.actions}
-        """Session groups that each action depends on. For an action that depends on none, session groups that depend on it."""
+        """Session groups that each action depends on. If there are none, the session groups that depend on the action."""
         for ident, action in self.actions.items():
             of = {one for need in action.needs for one in serves[need]}
             serves[ident] = {ident} if isinstance(action, SessionGroup) else of
@@ -353,11 +360,11 @@ class Plan(Struct, frozen=True, dict=True):
         return frozenset(ident for ident, found in serves.items() if found and found <= allowed)
 
     def without_emissions(self) -> Plan:
-        """Return the part of the plan whose results are stored, without the emissions."""
+        """Return the plan without its emissions. The results of all remaining actions are stored."""
         return self._part({ident: action for ident, action in self.actions.items() if not isinstance(action, Emission)})
 
     def with_pushes_only(self) -> Plan:
-        """Return the emissions that are pushed, as push-only emissions, and the actions that they need."""
+        """Return a plan that only pushes: the emissions with a registry, as push-only, and the actions that they need."""
         kept: dict[str, Action] = {}
         needed: set[str] = set()
         for ident, action in reversed(list(self.actions.items())):
@@ -375,13 +382,13 @@ class Plan(Struct, frozen=True, dict=True):
         return {ident: action for ident, action in self.actions.items() if isinstance(action, kind)}
 
     def sources(self) -> list[tuple[ModelSpec, ModelFiles]]:
-        """Return the source models whose files are known, each once."""
+        """Return the source models whose files are known, without duplicates."""
         return list(
             {model.name: (model, files) for action in self.actions.values() for model, files in action.source_models}.values()
         )
 
     def toolchains(self) -> dict[str, ToolchainNeeds]:
-        """Return the toolchains that the plan's actions run in, by name, with everything that they need."""
+        """Return the toolchains of the plan's actions, by name. Each has the combined needs of its actions."""
         found: dict[str, ToolchainNeeds] = {}
         for needs in (action.runs_in for action in self.actions.values()):
             if needs is None:

@@ -3,7 +3,7 @@
     compile:vision/phone/det ─┬─ verify:vision/phone ── emit:vision/phone/directory
     compile:vision/phone/cls ─┘
 
-The thresholds of metrics are not part of the key: a stored result can be judged again by other thresholds, as by another `expect`.
+The thresholds of metrics are not part of the key. So a stored result can be judged again with other thresholds or another `expect`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CheckedMember(Struct, frozen=True):
 
     name: str
     session: str
-    """Id of the session group that compiles it."""
+    """Id of the session group that compiles the model."""
     choice: VerifyChoice
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """Files of inputs, by their paths relative to the recipe. Empty if the inputs are generated."""
@@ -51,7 +51,7 @@ class CheckedMember(Struct, frozen=True):
     reference: Literal["source", "prepared"] = "source"
     """Reference of the comparison. It may change from `source` to `prepared` once the prepared model is known."""
     prepared: str | None = None
-    """Id of the preparation whose result its session group compiles; None if there is none."""
+    """Id of the preparation whose result the session group compiles; None if the model is not prepared."""
 
     @property
     def source(self) -> ModelFiles | None:
@@ -69,7 +69,7 @@ class CheckedMember(Struct, frozen=True):
 
     @property
     def is_gate(self) -> bool:
-        """True if inaccurate outputs fail the step, as the user set inputs or metrics. Otherwise they are only a warning."""
+        """True if inaccurate outputs fail the step, because the user set inputs or metrics. Otherwise, they only cause a warning."""
         return self.choice.files is not None or self.choice.metrics is not None
 
     @property
@@ -95,7 +95,7 @@ class Verification(InTarget):
     memory_asked: int | None = None
     custom_ops: tuple[CustomOpLibraries, ...] = ()
     compiled: tuple[Made, ...] = dataclasses.field(default=(), compare=False)
-    """Results of its session groups; empty until they are known."""
+    """Results of the session groups; empty until they are known."""
 
     @property
     def id(self) -> str:
@@ -107,12 +107,12 @@ class Verification(InTarget):
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """Ids of the session groups whose models it runs, each once."""
+        """Ids of the session groups whose models are verified, without duplicates."""
         return tuple(dict.fromkeys(member.session for member in self.members))
 
     @property
     def needs(self) -> tuple[str, ...]:
-        # Preparations first: a session group that runs again reads their new results.
+        # Preparations come first, because a session group that runs again reads their new results.
         return tuple(dict.fromkeys((*(member.prepared for member in self.members if member.prepared), *self.sessions)))
 
     @property
@@ -126,7 +126,7 @@ class Verification(InTarget):
 
     @property
     def is_on_real_device(self) -> bool:
-        """True if a member has to run on a real device, not in an emulator. One process runs all members, so it applies to all."""
+        """True if a member has to run on a real device, not in an emulator. It applies to all members, as one process runs them all."""
         return any(checked.choice.device == "real" for checked in self.members)
 
     @property
@@ -180,9 +180,9 @@ def with_inputs(
     finder: FileFinder,
     problems: list[Problem],
 ) -> Verification:
-    """Return a verification with the known files of its members and of their inputs. Problems are added to `problems`.
+    """Return a verification with the known files of its members and their inputs. Problems are added to `problems`.
 
-    `headers` has the headers of models that are compiled unprepared, by member. `finder` finds the files of inputs.
+    `headers` has the headers of unprepared models, by member. `finder` finds the files of inputs.
     """
     found = []
     for checked in verification.members:

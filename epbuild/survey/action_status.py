@@ -23,8 +23,8 @@ StepState = Literal["current", "restorable", "out of date", "new", "failed"]
 class ActionStatus(Struct, frozen=True):
     """State of one action, and the reasons for it.
 
-    `key` is None if the toolchain is unknown, an input file has not been fetched, or an action that it needs has no result. `made` is
-    None if there is no result.
+    `key` is None if the toolchain is unknown, an input file has not been fetched, or a needed action has no result. `made` is None if
+    there is no result.
     """
 
     state: StepState
@@ -39,8 +39,8 @@ class ActionStatus(Struct, frozen=True):
 def must_run(action: Action, status: ActionStatus, *, is_read: bool) -> bool:
     """Return whether a needed action has to run.
 
-    An emission has to run unless its output is in place. A result in the remote cache is fetched only if an action that runs reads it
-    (`is_read`).
+    An emission has to run unless its output is in place. A result in the remote cache is fetched only with `is_read`, which says that
+    an action that runs reads the result.
     """
     if isinstance(action, Emission):
         return status.state != "current"
@@ -48,7 +48,7 @@ def must_run(action: Action, status: ActionStatus, *, is_read: bool) -> bool:
 
 
 def sort_into_waves(actions: Mapping[str, Action]) -> list[list[Action]]:
-    """Return actions in sort_into_waves: each action is in a later wave than all actions that it needs."""
+    """Return actions in waves. Each action is in a later wave than all actions that it needs."""
     depths: dict[str, int] = {}
     found: list[list[Action]] = []
     for ident, action in actions.items():
@@ -60,7 +60,7 @@ def sort_into_waves(actions: Mapping[str, Action]) -> list[list[Action]]:
 
 
 class Work(Struct, frozen=True):
-    """Actions whose results are `wanted`, and those of them that have to run, in order."""
+    """Ids of the actions whose results are `wanted`, and of the wanted actions that have to run (`todo`), in dependency order."""
 
     wanted: Set[str]
     todo: tuple[str, ...]

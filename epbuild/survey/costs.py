@@ -12,7 +12,7 @@ from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import Verification
 from epbuild.survey.status import Survey
 
-_BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
+_BYTES_PER_SECOND = 50e6  # rough throughput of QNN's compiler; only used to order the work
 
 
 def get_cost_name(action: str, memory: Memory) -> str:
@@ -21,9 +21,9 @@ def get_cost_name(action: str, memory: Memory) -> str:
 
 
 def estimate_cost(action: Action, workspace: Workspace, memory: Memory) -> Cost:
-    """Return the expected cost of an action: as last measured on any machine, otherwise estimated from the size of its inputs."""
+    """Return the expected cost of an action: the last measurement on any machine, or else an estimate from the size of its inputs."""
     if isinstance(action, Emission):
-        return Cost(0.0, measured=True)  # publishing comes cheap
+        return Cost(0.0, measured=True)  # emissions are cheap
     measured = workspace.measurement(get_cost_name(action.id, memory))
     if measured is not None:
         return Cost(measured.seconds, measured=True)
@@ -32,9 +32,9 @@ def estimate_cost(action: Action, workspace: Workspace, memory: Memory) -> Cost:
 
 
 def estimate_seconds(found: Survey, workspace: Workspace, memory: Memory) -> dict[str, float]:
-    """Return the expected seconds of each action of a survey whose result is stored, by id.
+    """Return the expected seconds of each action of a survey, except emissions, by id.
 
-    An estimate from size is corrected by the measured actions that are most similar: the same models for another target, otherwise other
+    An estimate from size is corrected by the most similar measured actions: the same models for another target, otherwise other
     models with the same EPs, otherwise the same type of action.
     """
     stored = {ident: action for ident, action in found.plan.actions.items() if not isinstance(action, Emission)}
@@ -57,7 +57,7 @@ def _guess(action: Action) -> float:
 
 
 def _recorded(record: StepRecord | None) -> float | None:
-    """Return the seconds in the record of an action's last result, measured on the machine that produced it."""
+    """Return the seconds in a step record, as measured on the machine that produced the result; None if it has none."""
     measured = record.result.get("measured") if record is not None else None
     seconds = measured.get("seconds") if isinstance(measured, Mapping) else None
     return float(seconds) if isinstance(seconds, int | float) else None

@@ -1,4 +1,4 @@
-"""Outputs of one configuration, and orphans that its recipe no longer asks for.
+"""Outputs of one configuration, and orphans that its recipe no longer requests.
 
 A configuration is a recipe file with its settings (`--set`, environment variables). A configuration owns an output if it wrote the output
 or would have written the same bytes. So builds of one recipe with several settings, or of several recipes in one folder, keep each
@@ -24,11 +24,11 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core.digest import hash_bytes
 
 PLACE, RESULTS = "place", "results"
-"""Fields of an emission's result in its step record: the path of the output, and the keys of the results that it contains."""
+"""Fields of an emission's result in its step record: the path of the output, and the keys of the results in the output."""
 
 
 class Orphan(Struct, frozen=True):
-    """Output that the recipe no longer asks for. `files` has the SHA-256 and the size of each file by its path below `directory`."""
+    """Output that the recipe no longer requests. `files` has each file's SHA-256 and size, by its path below `directory`."""
 
     step: str
     directory: Path
@@ -56,7 +56,7 @@ class Outputs:
         return self._memory.output(self.place(directory))
 
     def record(self, record: StepRecord, files: Mapping[str, Mapping[str, Any]], *, settled: str | None) -> None:
-        """Record the `files` that an emission wrote, and its step record. Forget the fact named `settled`, which this resolves.
+        """Record the `files` that an emission wrote, and its step record. Also delete the fact named `settled`, which is then obsolete.
 
         Raises StoreError.
         """
@@ -85,17 +85,17 @@ class Outputs:
         return f"{wrote.recipe} with other settings" if wrote.recipe == mine.recipe else wrote.recipe
 
     def orphans(self, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
-        """Return the outputs of this configuration outside the folders `wanted` that no other configuration owns. Raises StoreError."""
+        """Return the outputs that only this configuration owns and that are not at the paths `wanted`. Raises StoreError."""
         return tuple(self._orphan(output) for output in self._unwanted(wanted) if not self.others(output))
 
     def claimed(self, leaving: Iterable[Path]) -> Collection[Path]:
-        """Return the absolute paths of the files of all outputs except those in the folders `leaving`. Raises StoreError."""
+        """Return the absolute paths of all output files, except in outputs at the paths `leaving`. Raises StoreError."""
         places = set(map(self.place, leaving))
         others = (output for output in self._workspace.outputs() if output.place not in places)
         return {path for output in others for path in list_output_files(output, self.base)}
 
     def release(self, wanted: Iterable[Path]) -> list[OutputRecord]:
-        """Give up this configuration's ownership of outputs outside the folders `wanted` that other configurations own too.
+        """Give up the ownership of outputs that other configurations also own and that are not at the paths `wanted`.
 
         Returns these outputs with the remaining owners. Raises StoreError.
         """
@@ -124,12 +124,12 @@ class Outputs:
 
     @contextmanager
     def held_if_free(self, directory: Path) -> Iterator[bool]:
-        """Hold the lease of an output if it is free. The `with` block receives True if it is held. Raises StoreError."""
+        """Hold the lease of an output during a `with` block if the lease is free, and yield whether it was. Raises StoreError."""
         with lease_if_free(self._workspace.directory, get_lease_name(self.place(directory))) as free:
             yield free
 
     def others(self, output: OutputRecord, *, recipes: bool = False) -> tuple[Configuration, ...]:
-        """Return the other owners of an output whose recipe still exists. With `recipes`, return only those with another recipe."""
+        """Return the other owners of an output, if their recipes still exist. With `recipes`, exclude owners of the same recipe."""
         mine = self._memory.configuration
         return tuple(
             owner
@@ -151,14 +151,14 @@ class Outputs:
 
 
 def list_output_files(output: OutputRecord, base: Path) -> list[Path]:
-    """Return the paths of the files of an output below the folder `base`. Files of an archive lie beside it."""
+    """Return the paths of the files of an output below the folder `base`. An archive's files are in the archive's parent folder."""
     path = base / output.place
     root = path.parent if path.name in output.files and not path.is_dir() else path
     return [root / name for name in output.files]
 
 
 def get_lease_name(place: str) -> str:
-    """Return the name of the workspace's lease for the output at a place. It is the same for all recipes."""
+    """Return the name of the workspace's lease for the output at `place`. All recipes use the same name."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", ".", place)[-60:]
-    # On Windows two places that differ by case alone are one output.
+    # On Windows, two places that differ only in case are the same output.
     return f"output.{readable}.{hash_bytes(os.path.normcase(place).encode(errors='surrogateescape'))[:16]}"

@@ -1,4 +1,4 @@
-"""Planner of outputs: the tree of each, and its key alone from a memo."""
+"""Planner of output trees, which can read the keys of outputs from a memo."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OutputPlanner:
     def plan(self, emission: Emission, made: Sequence[Made]) -> OutputTree:
         """Plan the output of an emission from the results `made`.
 
-        Raises StoreError if a user's file cannot be read, and what `plan_output` raises.
+        Raises StoreError if a user's file cannot be read, and the errors of `plan_output`.
         """
         files = self._files(emission)
         if emission.id in self._last:
@@ -53,7 +53,7 @@ class OutputPlanner:
         return self._digests.of_many([*read, *emission.files])
 
     def _memo_inputs(self, emission: Emission, made: Sequence[Made]) -> object:
-        """Return all inputs of the key; None if the key depends on other things too, such as the release of a compression library."""
+        """Return all inputs of the key for the memo; None if it has other inputs too, such as the release of a compression library."""
         groups = [item.action for item in made if isinstance(item.action, SessionGroup) and not item.needed]
         if len(groups) < len(made) or emission.compression_level is not None:
             return None

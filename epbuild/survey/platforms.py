@@ -10,10 +10,10 @@ from epbuild.toolchain.platforms import PYTHON_SYSTEMS
 
 
 def list_possible_platforms(action: Action, here: str, system: str, others: Iterable[str]) -> tuple[str, ...]:
-    """Return the platforms that an action can run on, the best first: `here` (whose `sys.platform` is `system`), then `others`.
+    """Return the platforms that an action can run on, best first: `here`, then `others`.
 
-    A platform is left out if the catalog says that the target's EP cannot compile there. `here` is left out too if the recipe lists
-    other platforms for the toolchain.
+    `system` is the `sys.platform` of `here`. A platform is left out if the catalog says that the target's EP cannot compile there.
+    `here` is also left out if the recipe lists only other platforms for the toolchain.
     """
     others = tuple(other for other in others if other != here)
     toolchain = action.runs_in.toolchain if action.runs_in is not None else None

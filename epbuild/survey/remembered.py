@@ -1,8 +1,8 @@
-"""Recorded failures, so that an action does not fail again in the same way.
+"""Recorded failures, which keep actions from failing again in the same way.
 
 A failure is recorded with the key of its action. As soon as an input changes, the key changes and the action runs again. Only errors
-that follow from the inputs are recorded: those that an EP or a preparation reports. A full disk, too little memory, a timeout, a crash
-and an interrupted build are not recorded.
+that follow from the inputs are recorded, such as errors that an EP or a preparation reports. A full disk, too little
+memory, a timeout, a crash and an interrupted build are not recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORMAT = 2
 _OF_THE_KEY = frozenset(
     {"EPB401", "EPB417", "EPB418", "EPB440", "EPB455", "EPB457", *(f"EPB{number}" for number in range(600, 620))}
 )
-"""Codes of errors that follow from the inputs: those that an EP or a preparation reported, and defects of its results. Crashes and
+"""Codes of errors that follow from the inputs: errors that an EP or a preparation reported, and defects of its results. Crashes and
 timeouts have other codes (EPB402, EPB403, EPB453, EPB458)."""
 _ERRORS: Mapping[str, type[EpbuildError]] = {error.__name__: error for error in (BuildError, VerifyError)}
 
@@ -57,7 +57,7 @@ class Failures:
         self._recipe = recipe
 
     def of(self, action: str, key: str) -> Failure | None:
-        """Return the last failure of an action, if it had this key and this release of epbuild. Raises StoreError."""
+        """Return the last failure of an action; None unless the key and the release of epbuild are the same. Raises StoreError."""
         text = self._workspace.fact(self._name(action))
         try:
             document: dict[str, Any] = json.loads(text) if text is not None else {}
@@ -66,14 +66,14 @@ class Failures:
             problems = tuple(record.problem for record in convert(document["problems"], tuple[ProblemRecord, ...]))
             failure = Failure(document["error"], problems, float(document["time"]))
         except (ValueError, LookupError, TypeError):
-            return None  # it is tried again
+            return None  # an unreadable record is ignored, so that the action runs again
         return failure if problems and failure.error in _ERRORS else None
 
     def remember(self, action: str, key: str, error: EpbuildError) -> None:
         """Record the failure of an action if it follows from the inputs. Raises StoreError."""
         if type(error) not in _ERRORS.values() or any(problem.code not in _OF_THE_KEY for problem in error.problems):
             return
-        # A step's id stays valid. A position in a file may be another one when the failure is reported again.
+        # A step's id stays valid. Positions in files may have changed when the failure is reported again.
         problems = [replace(problem, where=problem.where if _is_step(problem) else StepId(action)) for problem in error.problems]
         document = {
             "format": _FORMAT,

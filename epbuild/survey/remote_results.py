@@ -1,4 +1,4 @@
-"""`RemoteResults`: a remote cache's results of the actions of one build."""
+"""`RemoteResults`: results in a remote cache for the actions of one build."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MADE_HERE = "It will be built here."
 class RemoteResults:
     """Results in a remote cache for the actions of one build. Each key is looked up once. Safe to use from several threads.
 
-    `warn` is called with a problem for each of the first few results that exist but cannot be used.
+    `warn` is called with a problem for each of the first few unusable results.
     """
 
     def __init__(self, cache: RemoteCache, store: BlobStore, warn: Warn) -> None:
@@ -40,11 +40,11 @@ class RemoteResults:
         self._unusable = 0
         self._unanswered = 0
         self.broken: set[str] = set()
-        """Keys whose records are valid but whose blobs are lost. Both have to be uploaded again."""
+        """Keys of valid records with lost blobs. The record and its blobs have to be uploaded again."""
         self._lock = threading.Lock()
 
     def find(self, steps: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """Return the results, as JSON, that the cache has for the keys of `steps`, a step's id by key. Raises Cancelled."""
+        """Return the results in the cache as JSON, by key. `steps` has a step's id for each key to look up. Raises Cancelled."""
         new = {key: step for key, step in steps.items() if key not in self._found}
         for key, found in self._cache.look_up_all(COMPILE, new).items():
             self._found[key] = found
@@ -60,7 +60,7 @@ class RemoteResults:
 
         Raises StoreError if the store cannot be written, and Cancelled.
         """
-        if self._found.get(key) == Miss() and key not in self._given_up:  # another machine may have made it since
+        if self._found.get(key) == Miss() and key not in self._given_up:  # another machine may have published it since
             found = self._cache.look_again(COMPILE, key)
             if isinstance(found, RemoteRecord):
                 self._found[key] = found
@@ -81,12 +81,12 @@ class RemoteResults:
         return result
 
     def fetch_new(self, key: str, step: str) -> Mapping[str, Any] | None:
-        """Fetch a result that another machine has just written, as `fetch` does, without the answer of an earlier look-up."""
+        """Fetch a result that another machine has just written. Unlike `fetch`, look the key up again in any case."""
         self._found[key] = self._cache.look_again(COMPILE, key)
         return self.fetch(key, step)
 
     def toolchains(self, wanted: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """Return the toolchain records that the cache has for the keys of `wanted`, a toolchain's name by key. Raises Cancelled."""
+        """Return the toolchain records in the cache, by key. `wanted` has a toolchain's name for each key to look up. Raises Cancelled."""
         found = self._cache.look_up_all(TOOLCHAIN, wanted)
         for name in dict.fromkeys(wanted[key] for key, record in found.items() if isinstance(record, Unusable)):
             why = next(str(record) for key, record in found.items() if isinstance(record, Unusable) and wanted[key] == name)
@@ -95,17 +95,17 @@ class RemoteResults:
         return {key: record.record for key, record in found.items() if isinstance(record, RemoteRecord)}
 
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
-        """Return a source of the blobs of results and of the results that they needed, from the store or the remote cache.
+        """Return a source for the blobs of results and of their needed results. It reads the store, or else the remote cache.
 
-        A blob that is in neither counts as lost by the store.
+        A blob that neither of the two has counts as lost by the store.
         """
         results = [one.result for item in made for one in (item, *item.needed)]
         sizes = {blob.digest: blob.size for result in results for blob in result.artifacts.values()}
         return _BlobsOfResults(self._cache, self._store, sizes)
 
     def warn_of_the_rest(self) -> None:
-        """Warn with the number of unusable results beyond those named before, and of results for which the cache did not answer."""
-        if self._unanswered and self._cache.is_readable:  # else a warning was given
+        """Warn about the remaining unusable results by number, and about results for which the cache did not answer."""
+        if self._unanswered and self._cache.is_readable:  # otherwise, a warning has been reported
             message = f"the remote cache {self._cache.name} did not answer for {format_count(self._unanswered, 'result')}"
             self._warn(Problem("EPB521", message, None, "They will be built here."))
         more = self._unusable - _MAX_WARNINGS
@@ -122,7 +122,7 @@ class RemoteResults:
 
 
 class _BlobsOfResults:
-    """Blobs from the store, or from a remote cache if the store lacks them. `sizes` has their bytes by digest."""
+    """Blobs from the store, or from a remote cache if the store lacks them. `sizes` has the size of each blob by digest."""
 
     def __init__(self, cache: RemoteCache, store: BlobStore, sizes: Mapping[str, int]) -> None:
         self._cache = cache

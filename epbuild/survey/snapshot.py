@@ -1,12 +1,12 @@
-"""Snapshot of a run: stats of all files that its answer depends on, and its steps.
+"""Snapshot of a run: its steps, and stats of all files that its answer depends on.
 
 A snapshot answers only one question: has anything changed? If not, there is nothing to do, and `answer` says so before anything else is
-imported. If anything has changed, the caller reads the recipe, plans all of it and surveys all of it.
+imported. If anything has changed, the caller reads, plans and surveys the whole recipe.
 
-Snapshots are in the user's cache, one for each recipe, its settings and the selected steps. It is trusted like the program itself. Files
-are compared by `lstat`, so a link or a pipe in the place of a file is a change. If only the times of a file differ, or if it was too young
-for its times to show a change, its digest decides. A snapshot of another epbuild, Python, CPU, workspace or environment does not count,
-and neither does a damaged one.
+Snapshots are in the user's cache, one for each recipe, its settings and the selected steps. The cache is trusted like the program itself.
+Files are compared by `lstat`, so a link or a pipe in place of a file is a change. The digest of a file decides if only its times differ,
+or if the file was too new for its times to show a change. A snapshot of another epbuild, Python, CPU,
+workspace or environment is ignored, and so is a damaged snapshot.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from epbuild.core.defaults import CACHE_VARIABLES, DEFAULT_RECIPE, WORKSPACE, fi
 from epbuild.core.host import count_cpus, get_change_time_ns, is_windows, read_cpu_name, read_driver_version
 from epbuild.core.own_files import read_own, write_own
 
-TYPE_CHECKING = False  # as type checkers read it: to import typing takes longer than an answer
+TYPE_CHECKING = False  # type checkers assume True; importing typing takes longer than an answer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     Stat = tuple[str, int, int, int, int]
-    """The absolute path of a file with its size, mtime and ctime in nanoseconds, and inode."""
+    """Absolute path, size, mtime and ctime in nanoseconds, and inode of a file."""
     Moment = tuple[int, int]
-    """A time in nanoseconds by the clock of a file system, and that file system's device."""
+    """Time in nanoseconds by the clock of a file system, and the device of the file system."""
 
 FORMAT = 12
 
-# The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
-# multiple of 10 ms, which is as fine as FAT gets, timestamps are as fine as the kernel's clock, which ticks every 10 ms or more often.
+# FAT has the coarsest timestamps: two writes within two seconds can leave the same stat. Its finest timestamps are multiples of 10 ms. If a
+# ctime is no such multiple, the file system's timestamps are as fine as the kernel's clock, which ticks at least every 10 ms.
 _COARSE_STEP_NS = 2_000_000_000
 _FINE_STEP_NS = 100_000_000
 _FINE_UNIT_NS = 10_000_000
 
-# A checkout may bring a link or a pipe in the place of the clock.
+# A checkout may contain a link or a pipe at the path of the clock file.
 _CLOCK = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 _BLOCK_BYTES = 1 << 20
 _MAX_HASHED_BYTES = 128 << 20
-"""Bytes of touched files that are hashed here. A command that hashes more shows its progress."""
+"""Maximum bytes of touched files to hash here. If there are more, the full command hashes them and shows its progress."""
 
 _FOLDER = "looks"
 _FLAGS = frozenset({"--check", "--locked"})
-"""Flags of a `run` that is answered before the command line is parsed."""
+"""Flags with which a `run` can be answered before the command line is parsed."""
 
 # These variables decide where the store, the toolchains and the Python packages with models are.
 _PLACES = (*CACHE_VARIABLES, "EPBUILD_TOOLCHAIN_DIR", "PYTHONPATH")
@@ -63,17 +63,17 @@ class Snapshot:
     identity: tuple[Any, ...]
     """Values that identify the program, the machine and the workspace, as `describe_identity` returns them."""
     environment: Sequence[tuple[str, str | None]]
-    """Variables that were read, with digests of their values; of `_PLACES`, the values."""
+    """Variables that were read, with digests of their values. Variables in `_PLACES` have their plain values."""
     absent: Sequence[str]
-    """Files that did not exist, and would change the answer."""
+    """Files that did not exist. The answer would change if one existed."""
     links: Sequence[tuple[str, str]]
-    """Links on the way to the files, with their targets."""
+    """Symbolic links in the paths of the files, with their targets."""
     view: tuple[str, str]
     """Result of `describe_view`."""
     drivers: Sequence[tuple[Any, str]]
-    """Drivers that an EP's output may depend on, as `read_driver_version` takes them, with their versions."""
+    """Drivers that an EP's output may depend on, as arguments of `read_driver_version`, with their versions."""
     lock: str
-    """`held` if everything was as in the recipe's lock, `doubted` if not, `none` without a lock."""
+    """`held` if everything matched the recipe's lock, `doubted` if not, `none` without a lock."""
     warnings: Sequence[Mapping[str, Any]]
     """Warnings as mappings of `ProblemRecord` fields. The class is only imported if there are warnings."""
     defaults: Mapping[str, Any]
@@ -83,7 +83,7 @@ class Snapshot:
     count: int
     """Number of steps."""
     is_current: bool
-    """True if all steps were current. If not, the snapshot only serves to watch the files."""
+    """True if all steps were current. If not, the snapshot is only used to watch the files."""
     fresh: Sequence[int]
     """Numbers of the files whose times could not be trusted."""
     files: list[Stat]
@@ -127,7 +127,7 @@ class Snapshot:
             except OSError:
                 found.add(number)
                 continue
-            # Written out, as a call takes longer than a comparison.
+            # Inlined, because a call takes longer than a comparison.
             if (
                 seen.st_mtime_ns != mtime_ns
                 or seen.st_size != size
@@ -138,7 +138,7 @@ class Snapshot:
         return found
 
     def accept(self, numbers: set[int], moment: Moment | None) -> bool:
-        """Return whether the content of files is unchanged, and update their stats, as of `moment`. Raises `_UNREADABLE`."""
+        """Return whether the content of the files `numbers` is unchanged. Update their stats as of `moment`. Raises `_UNREADABLE`."""
         digests = marshal.loads(self.digests) if numbers else ()  # noqa: S302
         left, fresh = _MAX_HASHED_BYTES, []
         for number in sorted(numbers):
@@ -161,15 +161,15 @@ def answer(
 ) -> str | None:
     """Return the line to print for `run [RECIPE] [--check] [--locked]` if nothing has changed; None in any other case.
 
-    `seconds` returns the time since the start. `warn` gets the `warnings` of the snapshot, which a run repeats.
+    `seconds` returns the time since the start. `warn` is called with the `warnings` of the snapshot, because a run repeats them.
     """
     names = [argument for argument in arguments[1:] if argument not in _FLAGS]
     recipe = names[0] if names else DEFAULT_RECIPE
-    # Only the command line's own parser knows what a name with other characters means.
+    # Only the full command-line parser can interpret names with special characters.
     if arguments[:1] != ["run"] or len(names) > 1 or not recipe or recipe[0] in "-@" or not set(recipe).isdisjoint(":*?["):
         return None
     check = "--check" in arguments
-    if os.environ.get("GITHUB_STEP_SUMMARY") and not check:  # a run appends tables to a summary, even of nothing
+    if os.environ.get("GITHUB_STEP_SUMMARY") and not check:  # a run always appends tables to a summary
         return None
     found = read_unchanged(recipe, refresh=not check)
     if found is None or not found.is_current or ("--locked" in arguments and found.lock != "held"):
@@ -183,7 +183,7 @@ def answer(
 
 
 def format_nothing_to_do(steps: int) -> str:
-    """Return the sentence about a number of steps that are all up to date."""
+    """Return the sentence to print if all steps, `steps` in number, are up to date."""
     return "Nothing to do: " + ("1 step is" if steps == 1 else f"{steps} steps are") + " up to date"
 
 
@@ -192,7 +192,7 @@ def read_unchanged(
 ) -> Snapshot | None:
     """Return the snapshot of a recipe, its settings and its selected steps if nothing has changed since; else None.
 
-    With `refresh` it is written again if files were only touched, so that these are not hashed the next time.
+    With `refresh`, rewrite the snapshot if files were only touched, so that the next run need not hash these files.
     """
     place = place_of(recipe, settings, selection)
     if place is None:
@@ -217,9 +217,9 @@ def read(place: str) -> Snapshot:
 
 
 def read_clock(recipe: str) -> Moment | None:
-    """Return the time by the file system of the recipe's workspace, as a server's clock may differ from this machine's.
+    """Return the time by the clock of the workspace's file system. A file server's clock may differ from this machine's.
 
-    None if there is no workspace yet, or none that this user may write to.
+    Return None if there is no workspace yet, or if this user may not write to it.
     """
     workspace = _workspace(recipe)
     if os.path.islink(workspace):  # noqa: PTH114
@@ -245,15 +245,15 @@ def is_settled(seen: os.stat_result, ctime_ns: int, moment: Moment) -> bool:
 
 
 def describe_view(recipe: str) -> tuple[str, str]:
-    """Return the values that decide how messages name the files beside a recipe."""
+    """Return the values that determine how messages name the files beside a recipe."""
     return os.path.normcase(recipe), os.getcwd()  # noqa: PTH109
 
 
 def describe_identity(recipe: str) -> tuple[Any, ...] | None:
     """Return values that identify the program, the machine and the workspace of a recipe; None if there is no workspace.
 
-    A snapshot counts only while they are equal. The inode of the state file differs in a workspace that was copied or created anew,
-    and the paths in one that was moved.
+    A snapshot is valid only while these values are equal. The inode of the state file changes if the workspace is copied or created
+    again. The paths change if the workspace is moved.
     """
     workspace = _workspace(recipe)
     try:
@@ -265,7 +265,7 @@ def describe_identity(recipe: str) -> tuple[Any, ...] | None:
 
 
 def describe_environment(read: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
-    """Return the environment variables that an answer depends on, as a snapshot stores them. `read` has those that the recipe read."""
+    """Return the environment variables that an answer depends on, as a snapshot stores them. `read` has the recipe's own."""
     kept = {name: _digest(value) for name, value in read.items()} | {name: os.environ.get(name) for name in _PLACES}
     return tuple(sorted(kept.items()))
 
@@ -273,7 +273,7 @@ def describe_environment(read: Mapping[str, str | None]) -> tuple[tuple[str, str
 def place_of(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> str | None:
     """Return the file of the snapshot of a recipe, its settings (the texts of `--set`) and its selected steps.
 
-    None if this user has no cache.
+    Return None if this user has no cache.
     """
     root = find_cache_root()
     asked = "\0".join(["", *settings, "", *selection])
@@ -281,7 +281,7 @@ def place_of(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> 
 
 
 def get_memo_path(recipe: str, settings: Sequence[str]) -> str | None:
-    """Return the file of the memo of a recipe and its settings. None if this user has no cache."""
+    """Return the file of the memo of a recipe and its settings. Return None if this user has no cache."""
     root = find_cache_root()
     name = f"memo-{_name(os.path.realpath(recipe))}-{_name(chr(0).join(settings))}"
     return None if root is None else os.path.join(root, _FOLDER, name)  # noqa: PTH118
@@ -299,7 +299,7 @@ def list_snapshots(recipe: str, root: str | None = None) -> list[str]:
 
 
 def forget(recipe: str) -> None:
-    """Remove all snapshots of a recipe. A snapshot that cannot be removed stays, and remains valid."""
+    """Remove all snapshots of a recipe. A snapshot that cannot be removed stays valid."""
     for place in list_snapshots(recipe):
         try:
             os.unlink(place)  # noqa: PTH108
@@ -318,7 +318,7 @@ def remove_older(root: str, time: float) -> None:
 
 
 def _digest_of_file(path: str) -> bytes:
-    from hashlib import sha256  # few runs find a file that was touched
+    from hashlib import sha256  # imported here, as few runs find a touched file
 
     digest = sha256()
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
@@ -328,8 +328,8 @@ def _digest_of_file(path: str) -> bytes:
 
 
 def _digest(value: str | None) -> str | None:
-    """Return the digest of a variable's value, which may be a secret."""
-    from hashlib import sha256  # few recipes read any
+    """Return the digest of a variable's value. It is stored instead of the value, which may be a secret."""
+    from hashlib import sha256  # imported here, as few recipes read variables
 
     return None if value is None else sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from epbuild.survey.snapshot import Moment, Stat
 
 _MAX_REREAD_BYTES = 1 << 20
-"""Size of the largest file that is read again if its times could not be trusted when it was written."""
+"""Maximum size of a file to read again if its times could not be trusted when it was written."""
 
 
 class Observations(Struct, frozen=True, kw_only=True):
@@ -40,32 +40,32 @@ class Observations(Struct, frozen=True, kw_only=True):
 
     recipe: Recipe
     began: Moment
-    """Time when the run began, as `snapshot.clock` returns it."""
+    """Time when the run began, as `read_clock` returns it."""
     variables: Mapping[str, str | None]
-    """Variables of the environment that the recipe read."""
+    """Environment variables that the recipe read."""
     lock: str
-    """As `Snapshot.lock`."""
+    """State of the lock, as in `Snapshot.lock`."""
     warnings: Sequence[Problem]
     files: Mapping[str | Path, str]
-    """All files and folders with their SHA-256, or an empty text if it is unknown."""
+    """All files and folders with their SHA-256, or an empty string if it is unknown."""
     absent: Sequence[Path]
-    """Files that did not exist, and would change the answer."""
+    """Files that did not exist. The answer would change if one existed."""
     steps: Sequence[StepStatus]
     is_current: bool
     """True if all steps are current until a file changes."""
     drivers: Mapping[Any, str] = field(default_factory=dict)
-    """Versions of the drivers that the answer depends on, by how each is read."""
+    """Versions of the drivers that the answer depends on, by arguments of `read_driver_version`."""
 
 
 def write_snapshot(seen: Observations, settings: Sequence[str], selection: Sequence[str]) -> None:
     """Write the snapshot of a run with `settings` and the steps that match `selection`.
 
-    There is none if a file is gone, or is too young for its times to show a change and has no known digest.
+    Write nothing if a file is gone, or if neither its times nor a known digest can show a change.
     """
     recipe = str(seen.recipe.file)
     place, identity = place_of(recipe, settings, selection), describe_identity(recipe)
     here = os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118
-    # Not shortened, as `link/..` is the folder above the one that the link leads to.
+    # Not normalized, because `link/..` is the parent of the link's target.
     absent = [os.path.join(here, str(path)) for path in seen.absent]  # noqa: PTH118
     if place is None or identity is None or any(map(os.path.lexists, absent)):
         return
@@ -75,7 +75,7 @@ def write_snapshot(seen: Observations, settings: Sequence[str], selection: Seque
         if not files.add(path, digest):
             return
     steps = [
-        (*status.step[:4], status.key, status.outputs, status.on_real_device)  # a plain tuple, as marshal takes no other
+        (*status.step[:4], status.key, status.outputs, status.on_real_device)  # a plain tuple, as marshal rejects named tuples
         for status in seen.steps
     ]
     Snapshot(
@@ -119,7 +119,7 @@ class _Files:
 
     def _add(self, path: str, digest: str) -> bool:
         seen = os.lstat(path)
-        if S_ISLNK(seen.st_mode):  # the links on the way are compared as such
+        if S_ISLNK(seen.st_mode):  # links in the path are compared separately
             path = os.path.realpath(path)
             seen = os.lstat(path)
         if not (S_ISREG(seen.st_mode) or S_ISDIR(seen.st_mode)):
@@ -139,7 +139,7 @@ class _Files:
         return True
 
     def _is_settled_by_now(self, path: str, seen: os.stat_result, ctime_ns: int, digest: str) -> bool:
-        """Return whether a file that was written in this run is old enough by now, and has the content that was written."""
+        """Return whether a file that this run wrote is old enough by now, and still has the written content."""
         if self._now is None:
             self._now = read_clock(self._recipe) or (0, 0)
         if not is_settled(seen, ctime_ns, self._now):

@@ -1,4 +1,4 @@
-"""Status of every step: against the store, the last build here, and the disk."""
+"""Status of every step, from the store, the last build here, and the disk."""
 
 from __future__ import annotations
 
@@ -100,21 +100,24 @@ class Survey(Struct, frozen=True, dict=True):
 
     @property
     def unmade(self) -> tuple[str, ...]:
-        """Ids of actions that have to run, without emissions, without results to fetch, and without actions that may fail."""
+        """Ids of actions that have to run, except emissions, actions whose results are fetched, and actions that may fail."""
         stored = (ident for ident in self.todo if is_stored(self.plan.actions[ident]) and not self.actions[ident].remote)
         return tuple(ident for ident in stored if ident not in self.plan.may_fail)
 
     @property
     def nothing_to_try(self) -> bool:
-        """True if a build would succeed without any work: every action in `todo` may fail and failed before, or needs such an action."""
+        """True if a build would succeed without any work.
+
+        In this case, every action in `todo` is allowed to fail and failed before, or needs such an action.
+        """
         failed = {ident for ident in self.todo if self.actions[ident].state == "failed" and ident in self.plan.may_fail}
-        for ident in self.todo:  # each after those that it needs
+        for ident in self.todo:  # in dependency order
             if failed.intersection(self.plan.actions[ident].needs):
                 failed.add(ident)
         return not self.orphans and failed == set(self.todo)
 
     def steps(self) -> list[StepStatus]:
-        """Return the status of every step that was asked for, in order."""
+        """Return the status of every requested step, in order."""
         return list(self.recorded) or [self._step(step) for step in self.plan.steps]
 
     def _step(self, step: Step) -> StepStatus:
@@ -127,7 +130,7 @@ class Survey(Struct, frozen=True, dict=True):
 
 
 class Surveyor:
-    """Comparison of a plan with the store, the workspace and the disk. It writes nothing but digests of files to the workspace."""
+    """Comparison of a plan with the store, the workspace and the disk. It writes only digests of files, to the workspace."""
 
     def __init__(
         self,
@@ -150,11 +153,11 @@ class Surveyor:
         self.digests = Digests(workspace.files, counting)
         self._output_planner = OutputPlanner(recipe, self.digests)
         self._is_first = False
-        """True if the workspace had no results when the survey began, so that single actions need not be looked up."""
+        """True if the workspace had no results when the survey began. Actions are then not looked up in the workspace."""
         self._last_keys: Mapping[str, str] = {}
         """Last key of each action in this workspace, read in bulk when a survey begins."""
         self._last_outputs: Mapping[str, OutputRecord] = {}
-        """Last output at each place, read in bulk too."""
+        """Last output at each place, also read in bulk."""
 
     def survey(self, plan: Plan, toolchains: KnownToolchains, memo: Memo = NO_MEMO) -> Survey:
         """Return the status of every action of a plan, from the `toolchains` that are known so far.
@@ -185,7 +188,7 @@ class Surveyor:
         found = self._restore_from_remote(plan, found)
         found |= {ident: replace(found[ident], state="out of date") for ident in _without_results(plan, found)}
         work = Work.of(plan, found)
-        # A result that the store has lost is still current if everything that is made from it is in place.
+        # A result that the store has lost is still current if everything built from it is in place.
         settled = {
             ident: replace(status, state="current", reasons=())
             if status.state == "out of date" and status.made is not None and ident not in work.wanted
@@ -202,7 +205,7 @@ class Surveyor:
         return result if whole else None
 
     def stored(self, found: Survey) -> dict[str, Made]:
-        """Return the results of a survey that are in the store and meet the recipe's expectations, by the action's id."""
+        """Return the results of a survey that are in the store and meet the recipe's expectations, by action id."""
         known = {ident: status.made for ident, status in found.actions.items() if status.made is not None and not status.remote}
         return {ident: made for ident, made in known.items() if self.result(made.action, made.key) is not None}
 
@@ -214,9 +217,9 @@ class Surveyor:
     def keyed(
         self, action: Action, needed: Sequence[Made], toolchain: Identified, digests: Mapping[Path, str] = MappingProxyType({})
     ) -> tuple[Action, dict[str, Any]]:
-        """Return an action with all its files, and its key document. `needed` are the results that it needs.
+        """Return an action with all its files, and its key document. `needed` has the results that the action needs.
 
-        Results are known by their digests, so their blobs need not be in the store. Files that are in `digests` are not read.
+        Needed results are identified by digest, so their blobs need not be in the store. Files in `digests` are not read.
         Raises StoreError if a file cannot be read.
         """
         kind = get_action_type(action)
@@ -233,7 +236,7 @@ class Surveyor:
         return self.store if self.remote is None else self.remote.blobs_of(made)
 
     def is_whole(self, made: Made) -> bool:
-        """Return whether the store has all blobs of a result undamaged. A damaged blob is set aside. Raises StoreError."""
+        """Return whether the store has all blobs of a result, undamaged. Set damaged blobs aside. Raises StoreError."""
         for blob in made.result.artifacts.values():
             if not self.store.has(blob.digest, blob.size):
                 return False
@@ -271,20 +274,20 @@ class Surveyor:
         return _Keyed(action, key, document, tuple(needed), is_here, self.result(action, key))
 
     def _previous(self, action: Action) -> StepRecord | None:
-        """Return the record of an action's last build in this workspace, with any key."""
+        """Return the record of an action's last build in this workspace, whatever its key was."""
         return None if self._is_first else self.memory.previous(action.id)
 
     def _was_done(self, action: Action) -> bool:
         return action.id in self._last_keys or self._previous(action) is not None
 
     def _find_remote(self, keyed: Sequence[_Keyed]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the results in the remote cache, by key, that neither the store nor the workspace has."""
+        """Return the results that only the remote cache has, by key."""
         if self.remote is None:
             return {}
         return self.remote.find({known.key: known.action.id for known in keyed if known.result is None and not known.is_here})
 
     def _restore_from_remote(self, plan: Plan, found: dict[str, ActionStatus]) -> dict[str, ActionStatus]:
-        """Return statuses in which actions whose result the store has lost become restorable if the remote cache has that result."""
+        """Return `found` with actions marked as restorable if the store has lost their result but the remote cache has it."""
         if self.remote is None:
             return found
         todo = (found[ident].made for ident in Work.of(plan, found).todo if is_stored(plan.actions[ident]))
@@ -329,7 +332,7 @@ class Surveyor:
             return ActionStatus("out of date" if self._was_done(emission) else "new", reasons)
         try:
             key, document = self._output_planner.plan_key(emission, made, memo)
-        except BuildError as error:  # which a build reports in full
+        except BuildError as error:  # a build reports it in full
             state: StepState = "out of date" if self._was_done(emission) else "new"
             return ActionStatus(state, tuple(problem.message for problem in error.problems))
         place = self.outputs.place(emission.path)
@@ -350,7 +353,7 @@ class Surveyor:
         return ActionStatus("restorable", reasons or (elsewhere,), key, document)
 
     def _add_kept_files(self, emission: Emission, status: ActionStatus) -> ActionStatus:
-        """Return the status of an emission, with a reason for each file that users changed and a build will therefore keep."""
+        """Return the status of an emission, with a reason for each file that a build will keep because users changed it."""
         if status.state == "current" or not (emission.is_file or emission.path.exists()):
             return status  # a folder that does not exist has no changed files
         changed = self.written(emission, self.outputs.last(emission.path)).changed(emission.path)
@@ -364,7 +367,7 @@ class Surveyor:
         return Written.of(self.workspace, self.outputs.place(emission.path), known, self.digests)
 
     def plan_output(self, emission: Emission, made: Sequence[Made]) -> OutputTree:
-        """Plan the output of an emission from the results `made`. Raises what `OutputPlanner.plan` raises."""
+        """Plan the output of an emission from the results `made`. Raises the errors of `OutputPlanner.plan`."""
         return self._output_planner.plan(emission, made)
 
     def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -385,7 +388,7 @@ class Surveyor:
 
 
 def _without_results(plan: Plan, found: Mapping[str, ActionStatus]) -> list[str]:
-    """Return the restorable emissions that need a result which an action has to produce first."""
+    """Return the ids of restorable emissions that need a result of an action that has to run first."""
     return [
         ident
         for ident, emission in plan.emissions.items()
@@ -398,6 +401,6 @@ def _size(path: str) -> int | None:
     """Return the size of a regular file in bytes; None if it does not exist or is a link."""
     try:
         found = os.lstat(path)
-    except OSError:  # the step that writes it again reports why it cannot
+    except OSError:  # the step that rewrites the file reports the error
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
