@@ -1,1 +1,1 @@
-"""Errors, atomic writes, safe paths, digests, units: what every room needs."""
+"""Modules that all rooms use: errors, atomic writes, safe paths, digests, units."""

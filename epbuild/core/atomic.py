@@ -1,7 +1,8 @@
-"""Atomic writes: files and folders that appear whole or not at all.
+"""Atomic writes of files and folders, which appear complete or not at all.
 
-There is one policy on fsync. A file that users or other processes rely on (a lock, a recipe, an output, a blob) is synced before the rename
-to its place, and its folder after it. A file that can be computed again in a moment is not synced: `durable=False`.
+All writes follow one policy on fsync. A file that users or other processes rely on (a lock, a recipe, an output, a blob) is
+synced before it is renamed to its final name, and its folder is synced after the rename. A file that can be recomputed quickly is
+not synced (`durable=False`).
 """
 
 from __future__ import annotations
@@ -25,21 +26,24 @@ _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
 
 _PAUSES_SECONDS = (0.01, 0.05, 0.2, 0.5)
 
-# rename(2). If the C library lacks the function, the system call is made by its number (x86-64, 64-bit Arm).
+# See rename(2). If the C library lacks the function, the system call is made by number (x86-64, 64-bit Arm).
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
-# EINVAL: the file system does not support it. EPERM, ENOSYS: the container or kernel forbids it. A plain rename meets all other errors.
+# EINVAL: the file system does not support an exchange. EPERM, ENOSYS: the container or kernel forbids it. All other errors would
+# also occur in a plain rename.
 _CANNOT_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV})
 
-# File systems with a journal commit concurrent syncs together: for 1,000 small files on ext4, eight threads take 0.1 s, one takes 1 to 3 s.
+# File systems with a journal commit concurrent syncs together. For 1,000 small files on ext4, eight threads take 0.1 s, and one
+# thread takes 1 to 3 s.
 _SYNCING_THREADS = 8
 
 
 def rename(source: Path, destination: Path) -> None:
     """Rename a file or a folder, and replace an existing file. Raises OSError.
 
-    On Windows, programs that read files (another epbuild, an antivirus, an indexer) prevent renames for milliseconds. Retry for a moment.
+    On Windows, a program that reads a file (another epbuild, an antivirus, an indexer) blocks renames for milliseconds. The
+    rename is then retried for a moment.
     """
     for pause in _PAUSES_SECONDS if is_windows() else ():
         try:
@@ -53,10 +57,10 @@ def rename(source: Path, destination: Path) -> None:
 
 @contextmanager
 def new_file(path: Path, *, overwrite: bool = True, durable: bool = True) -> Iterator[Path]:
-    """Yield a free name beside `path` for a draft, and rename the draft to `path` if the block succeeds.
+    """Yield an unused path beside `path` for a draft, and rename the draft to `path` if the block succeeds.
 
-    If `path` is a link, its target is written. Raises FileExistsError without `overwrite` if there is something at `path` by then, and
-    OSError.
+    If `path` is a link, its target is replaced. Raises OSError. Without `overwrite`, raises FileExistsError if `path` exists at
+    the time of the rename.
     """
     path = Path(os.path.realpath(path))
     draft = path.with_name(f".{path.stem}-{os.urandom(4).hex()}{path.suffix}")
@@ -68,23 +72,23 @@ def new_file(path: Path, *, overwrite: bool = True, durable: bool = True) -> Ite
             path.open("x").close()
         rename(draft, path)
         if durable:
-            with suppress(PermissionError):  # a folder that is writable and not readable
+            with suppress(PermissionError):  # a folder that is writable but not readable
                 sync_directory(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
 
 def write_file(path: Path, content: str | bytes, *, durable: bool = True, mode: int = 0o666) -> None:
-    """Write a whole file, and replace an existing one. Text is written as UTF-8 with its own line ends. Raises OSError."""
+    """Write a file atomically, and replace an existing file. Text becomes UTF-8 with unchanged line endings. Raises OSError."""
     data = content.encode() if isinstance(content, str) else content
     with new_file(path, durable=durable) as draft, open(os.open(draft, _NEW_FILE, mode), "wb") as file:  # noqa: PTH123
         file.write(data)
 
 
 def write_new(path: str | Path, data: bytes) -> None:
-    """Write a file that must not exist, and create the folders above it. A failure leaves no file. Raises OSError.
+    """Write a file that must not exist yet, and create its parent folders. A failure leaves no file. Raises OSError.
 
-    The file is not synced: it is part of a tree that is synced as a whole.
+    The file is not synced, because it is part of a tree that the caller syncs as a whole.
     """
     path = Path(path)
     try:
@@ -103,9 +107,9 @@ def write_new(path: str | Path, data: bytes) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two files or folders of one file system in one step. Return False if the system does not support it.
+    """Exchange two files or folders on one file system atomically. Return False if the system does not support this.
 
-    Linux supports it on most local file systems. Raises OSError for errors that any rename would meet.
+    Linux supports exchanges on most local file systems. Raises OSError for errors that would also occur in a plain rename.
     """
     renameat2 = _renameat2()
     if renameat2 is None:
@@ -121,13 +125,16 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def sync_directory(directory: str | Path) -> None:
-    """Wait until the names in a directory are on the disk. Raises OSError."""
-    if not is_windows():  # Windows opens no directories
+    """Sync the names in a directory to disk. Raises OSError."""
+    if not is_windows():  # Windows cannot open directories
         _sync(directory, os.O_RDONLY)
 
 
 def sync_tree(folders: Sequence[str | Path], files: Sequence[str | Path]) -> None:
-    """Wait until `files` and the names in `folders` are on the disk, so that a later rename never shows less. Raises OSError."""
+    """Sync `files` and the names in `folders` to disk, so that a later rename never exposes an incomplete tree.
+
+    Raises OSError.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(_SYNCING_THREADS, thread_name_prefix="sync") as pool:
@@ -136,13 +143,13 @@ def sync_tree(folders: Sequence[str | Path], files: Sequence[str | Path]) -> Non
 
 
 def sync_file(path: str | Path) -> None:
-    """Wait until the content of a file is on the disk. Raises OSError."""
-    # Windows flushes no file that is opened for reading.
+    """Sync the content of a file to disk. Raises OSError."""
+    # Windows cannot flush a file that is open only for reading.
     _sync(path, os.O_RDWR if is_windows() else os.O_RDONLY)
 
 
 def make_folders(folder: Path) -> None:
-    """Create a folder and the missing ones above it, and sync them. Raises OSError."""
+    """Create a folder and its missing parent folders, and sync them. Raises OSError."""
     if folder.is_dir():
         return
     missing = [folder, *folder.parents]

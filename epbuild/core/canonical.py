@@ -1,4 +1,4 @@
-"""JSON documents as text: equal documents have equal text, and numbers are finite."""
+"""JSON encoding in which equal documents have equal text, and numbers are finite."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from msgspec import Struct
 
 
 def encode_canonical(document: Mapping[str, Any]) -> str:
-    """Return the document on one line with sorted keys and no spaces, not escaped. Raises ValueError or TypeError if it is not JSON."""
+    """Return the document as one line with sorted keys, without spaces, and with unescaped Unicode.
+
+    Raises ValueError or TypeError if the document is not valid JSON.
+    """
     return json.dumps(document, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
 
 
 def encode_indented(document: Mapping[str, Any], *, sort_keys: bool = False, ascii_only: bool = True) -> str:
-    """Return the document as `json.dumps` writes it with `indent=2`, without a newline at its end.
+    """Return the document as `json.dumps` writes it with `indent=2`, without a trailing newline.
 
-    Raises TypeError or ValueError if it is not JSON.
+    Raises TypeError or ValueError if the document is not valid JSON.
     """
-    # Not by msgspec: it refuses file names that are not valid Unicode.
+    # msgspec is not used, because it rejects file names that are not valid Unicode.
     return json.dumps(document, indent=2, sort_keys=sort_keys, ensure_ascii=ascii_only, allow_nan=False)
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the document in a JSON text. Raises ValueError, also for `NaN` and numbers such as `1e999`, and RecursionError."""
+    """Parse a JSON document. Raises RecursionError, and ValueError, including for `NaN` and numbers such as `1e999`."""
     try:
-        return msgspec.json.decode(text)  # five times as fast: it saves 0.25 s when 10,000 steps are looked up
-    except ValueError:  # it also refuses file names that are not valid Unicode
+        return msgspec.json.decode(text)  # five times as fast as `json`, which saves 0.25 s for 10,000 steps
+    except ValueError:  # msgspec also rejects file names that are not valid Unicode
         return json.loads(text, parse_float=_finite, parse_constant=_finite)
 
 
@@ -42,11 +45,11 @@ def _finite(text: str) -> float:
 
 
 class JsonFile(Struct, frozen=True):
-    """Emitted JSON file: indented UTF-8, ending with a newline."""
+    """JSON file to emit, as indented UTF-8 with a trailing newline."""
 
     document: Mapping[str, Any]
     sort_keys: bool = True
-    """True if keys are sorted. Otherwise their order is significant to readers."""
+    """True if keys are sorted. False if readers depend on the order of the keys."""
 
     @property
     def data(self) -> bytes:
@@ -54,6 +57,9 @@ class JsonFile(Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """SHA-256, in hex, of the document without spaces. It is equal for files with equal bytes, and faster than a digest of `data`."""
+        """SHA-256, in hex, of the document without spaces.
+
+        It is equal for files with equal bytes, but faster to compute than theirs.
+        """
         text = json.dumps(self.document, sort_keys=self.sort_keys, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

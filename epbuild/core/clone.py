@@ -1,4 +1,4 @@
-"""Copies of files that share their bytes on disk (reflinks) where possible."""
+"""Copies of files, which share their bytes on disk (reflinks) if possible."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from epbuild.core.safepath import open_raw
 if sys.platform == "linux":
     import fcntl
 
-# ioctl_ficlone(2) on x86 and Arm. Systems with another number answer ENOTTY, and the file is copied.
+# See ioctl_ficlone(2). The number is for x86 and Arm. Systems with another number return ENOTTY, and the file is copied.
 _FICLONE = 0x40049409
 _CANNOT_CLONE = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM})
 
-# Linux keeps the bytes of one write in one piece of memory, and virtual machines often have to fetch large pieces from the host. Writes of
-# 1 MiB took twice as long.
+# Linux keeps the bytes of one write in contiguous memory, and virtual machines often have to request large pieces from the host.
+# Writes of 1 MiB took twice as long.
 _WRITE_BYTES = 64 * 1024
 
 
 class CannotClone(Exception):
-    """The file systems of the two files cannot clone."""
+    """The system or the file system does not support clones."""
 
 
 def clone(source: int, destination: int) -> bool:
     """Make the open file `destination` a clone of the open file `source`. Return whether this succeeded.
 
-    After False, callers copy the file, which reports the error. Raises CannotClone if the system or the file system does not
-    support clones.
+    If it returns False, callers copy the file, and the copy reports the error. Raises CannotClone if the system or the file
+    system does not support clones.
     """
     if sys.platform != "linux":
         raise CannotClone
@@ -46,9 +46,9 @@ def clone(source: int, destination: int) -> bool:
 
 
 def copy_file(source: Path, destination: Path) -> None:
-    """Copy `source` to the independent file `destination`, by cloning if possible. A link at `source` is followed.
+    """Copy `source` to `destination`, as a clone if possible. Later changes to one file do not affect the other.
 
-    An existing file at `destination` is overwritten. Raises OSError.
+    A link at `source` is followed. An existing file at `destination` is overwritten. Raises OSError.
     """
     with open_raw(source) as original, destination.open("wb", buffering=0) as copy:
         try:
@@ -60,7 +60,7 @@ def copy_file(source: Path, destination: Path) -> None:
 
 
 def copy_open_file(source: io.FileIO, destination: io.BufferedRandom, hasher: Hasher) -> None:
-    """Fill the new, empty `destination` from `source`, cloned if possible, and hash what arrived. Raises OSError."""
+    """Copy or clone `source` into the new, empty file `destination`, and hash the content. Raises OSError."""
     try:
         is_cloned = clone(source.fileno(), destination.fileno())
     except CannotClone:
@@ -72,6 +72,6 @@ def copy_open_file(source: io.FileIO, destination: io.BufferedRandom, hasher: Ha
 
 
 def write_pieces(write: Write, data: memoryview) -> None:
-    """Write all of `data`, in pieces of a size that systems write quickly. Raises OSError."""
+    """Write all of `data` in small pieces, which systems write faster. Raises OSError."""
     for start in range(0, len(data), _WRITE_BYTES):
         write(data[start : start + _WRITE_BYTES])

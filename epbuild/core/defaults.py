@@ -1,6 +1,6 @@
 """Fixed names of files, and the folder of caches.
 
-The fast path reads this module before anything else is imported.
+The fast path imports this module before all others.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ DEFAULT_RECIPE = "epbuild.yaml"
 WORKSPACE = ".epbuild"
 MANIFEST = "manifest.json"
 STATEMENT = ".intoto.json"
-"""Suffix of the provenance beside an archive, which is named like the archive."""
+"""Suffix of a provenance file. It is beside an archive and has the archive's name plus this suffix."""
 
 CACHE_VARIABLES = ("EPBUILD_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE")
-"""Environment variables that decide where the cache is."""
+"""Environment variables that determine the folder of the cache."""
 
 
 def find_cache_root() -> str | None:
-    """Return the folder of this user's caches, which need not exist. None if there is no home directory for it."""
+    """Return the folder of the current user's caches, or None if the user has no home directory. The folder may not exist."""
     chosen = os.environ.get("EPBUILD_CACHE_DIR")
     if chosen:
         return os.path.join(os.getcwd(), chosen)  # noqa: PTH109, PTH118
@@ -32,7 +32,7 @@ def find_cache_root() -> str | None:
 
 def _below(variable: str, below_home: tuple[str, ...], *names: str) -> str | None:
     named = os.environ.get(variable, "")
-    # The XDG specification ignores relative values. The same is sensible for the others.
+    # The XDG specification ignores relative values. This is also sensible for the other variables.
     if os.path.isabs(named):  # noqa: PTH117
         return os.path.join(named, *names)  # noqa: PTH118
     home = os.path.expanduser("~")  # noqa: PTH111

@@ -1,4 +1,4 @@
-"""Differences between two documents of plain data: action keys, artifacts."""
+"""Differences between two documents of plain data, such as key documents."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 Kind = Literal["added", "removed", "changed"]
 Place = tuple[str, ...]
-"""Names that lead from the document to a fact."""
+"""Path from the root of a document to a fact, as names."""
 
 _DIGEST_LENGTH = 64
 _SHOWN_DIGITS = 8
 
 
 def list_facts(document: Any, place: Place = (), whole: Set[Place] = frozenset()) -> dict[Place, Any]:
-    """Return every leaf of a document by its place. Items of a list are named by their `name`, or else by their number.
+    """Return the leaves of a document, by place. The name of a list item is its `name`, or else its index.
 
     A value at a place in `whole` counts as a leaf.
     """
@@ -28,7 +28,7 @@ def list_facts(document: Any, place: Place = (), whole: Set[Place] = frozenset()
 
 
 def compare_facts(old: Any, new: Any, whole: Set[Place] = frozenset()) -> Iterator[tuple[Kind, Place, Any, Any]]:
-    """Yield each fact in which two documents differ, with its old and its new value. A missing value is None."""
+    """Yield the facts that differ between two documents, with their old and new values. A missing value is None."""
     before, after = list_facts(old, whole=whole), list_facts(new, whole=whole)
     for place in dict.fromkeys((*before, *after)):
         if place not in after:
@@ -40,7 +40,7 @@ def compare_facts(old: Any, new: Any, whole: Set[Place] = frozenset()) -> Iterat
 
 
 def format_value(value: Any) -> str:
-    """Return a value of a document as text for people. A digest is cut to its first digits."""
+    """Return a value of a document as text for users. A digest is shortened to its first digits."""
     if isinstance(value, str) and len(value) == _DIGEST_LENGTH and all(digit in "0123456789abcdef" for digit in value):
         return value[:_SHOWN_DIGITS]
     if isinstance(value, list):

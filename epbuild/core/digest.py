@@ -1,4 +1,4 @@
-"""SHA-256 of text, documents, files and streams, in hex."""
+"""SHA-256 digests, in hex, of text, documents, files and streams."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _BUFFER_BYTES = 1 << 20
 _FIRST_BYTES = 1 << 16
 
 LARGE_BYTES = 8 << 20
-"""Minimum size for which a second thread saves more than it costs."""
+"""Minimum size at which hashing in a second thread is faster."""
 
 Readable = io.RawIOBase | io.BufferedIOBase
 
 Write = Callable[[memoryview], object]
-"""Function that accepts the next bytes of a content. They are valid for the call."""
+"""Function that writes the next bytes of a stream. The bytes are valid only during the call."""
 
 
 class Blob(Struct, frozen=True):
-    """Content by its SHA-256 in hex, with its size in bytes."""
+    """Reference to content: its SHA-256 in hex, and its size in bytes."""
 
     digest: str
     size: int
 
     @property
     def identity(self) -> str:
-        """Alias of `digest`, shared with content that is not written yet."""
+        """Alias of `digest`. Content that is not written yet has the same attribute."""
         return self.digest
 
 
@@ -50,9 +50,9 @@ _encoder = msgpack.Encoder(enc_hook=_as_text)
 
 
 def hash_values(value: object) -> str:
-    """Return a digest of values that msgspec encodes, and paths, for comparison on this machine.
+    """Return a digest of a value, for comparison on this machine. The value consists of paths and types that msgspec encodes.
 
-    Order counts. A set with several items has no order that is the same in every process.
+    The order of items matters. Do not pass sets with several items, because their order differs between processes.
     """
     try:
         content = _encoder.encode(value)
@@ -62,9 +62,9 @@ def hash_values(value: object) -> str:
 
 
 class Hasher:
-    """Size of a content while it is read, and if requested its SHA-256 (`digest`) and its XXH3 of 128 bits (`checksum`), in hex.
+    """Hasher that counts bytes and computes, on request, a SHA-256 (`digest`) and a 128-bit XXH3 (`checksum`), in hex.
 
-    A checksum costs a twentieth of a digest. It detects accidental changes only.
+    A checksum is 20 times faster than a digest. It detects only accidental changes.
     """
 
     def __init__(self, *, digest: bool = True, checksum: bool = False) -> None:
@@ -74,7 +74,7 @@ class Hasher:
 
     @property
     def is_slow(self) -> bool:
-        """Whether hashing takes long enough to deserve a thread of its own."""
+        """True if hashing is slow enough to justify a separate thread."""
         return self._sha256 is not None
 
     def update(self, data: bytes | memoryview) -> None:
@@ -120,7 +120,10 @@ def hash_file(path: str | Path) -> str:
 
 
 def hash_part(file: BinaryIO, start: int, size: int, count: Callable[[int], object] = lambda size: None) -> Blob:
-    """Return the digest of `size` bytes of an open file, or up to its end. `count` gets the size of each piece. Raises OSError."""
+    """Return the digest of up to `size` bytes of an open file, from `start`.
+
+    `count` gets the size of each piece. Raises OSError.
+    """
     hasher = Hasher()
     file.seek(start)
     while hasher.size < size and (chunk := file.read(min(_BUFFER_BYTES, size - hasher.size))):
@@ -132,7 +135,7 @@ def hash_part(file: BinaryIO, start: int, size: int, count: Callable[[int], obje
 def hash_stream(source: Readable, write: Write | None = None, *, ahead: bool = True) -> Blob:
     """Read `source` to its end and return its digest. `write` gets every piece.
 
-    With `ahead`, hash large contents in a second thread. Raises OSError, and what `write` raises.
+    With `ahead`, large content is hashed in a second thread. Raises OSError and the errors of `write`.
     """
     hasher = Hasher()
     hash_into(source, hasher, write, ahead=ahead)
@@ -142,9 +145,9 @@ def hash_stream(source: Readable, write: Write | None = None, *, ahead: bool = T
 def hash_into(source: Readable, hasher: Hasher, write: Write | None = None, *, ahead: bool = True) -> None:
     """Read `source` to its end, and pass every piece of at most 1 MiB to `hasher` and to `write`.
 
-    With `ahead`, a slow hasher runs in a second thread if the content is large. Raises OSError, and what `write` raises.
+    With `ahead`, a slow hasher runs in a second thread if the content is large. Raises OSError and the errors of `write`.
     """
-    # Most files are small, and the system clears each larger buffer first.
+    # The first buffer is small, because most files are small and the system has to clear a buffer before its use.
     buffer = memoryview(bytearray(_FIRST_BYTES))
     while count := source.readinto(buffer):
         hasher.update(buffer[:count])
@@ -164,7 +167,7 @@ def _xxh3() -> xxh3_128:
 
 
 def _hash_ahead(source: Readable, hasher: Hasher, write: Write | None) -> None:
-    """Read on to the end. Hash each buffer while it is written and the next ones are read."""
+    """Read the rest of `source`. Hash each buffer in a second thread, while it is written and the next buffers are read."""
     from epbuild.core.ring import Ring
 
     with Ring(hasher.update, "sha256") as ring:

@@ -1,8 +1,8 @@
 """Atomic replacement of directory trees.
 
-A new tree is prepared beside its destination, synced, and then exchanged with the old one. Files that epbuild did not write, or that users
-have changed, are never lost: they are linked into the new tree before the swap. The next swap completes or undoes an interrupted one.
-`docs/concepts/files.md` lists the guarantees for each system.
+A new tree is prepared beside its destination, synced, and then exchanged with the old tree. Files that users added or changed are
+never lost, because they are linked into the new tree before the swap. The next swap completes or undoes an interrupted swap.
+`docs/concepts/files.md` lists the guarantees for each operating system.
 """
 
 from __future__ import annotations
@@ -34,28 +34,35 @@ from epbuild.core.entries import (
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 
 _OLD = "old-"
-"""Mark of the old tree after it was renamed. It must be restored or removed."""
+"""Marker in the name of an old tree after it was renamed. The tree must be restored or removed."""
 _SWAP = "swap-"
-"""Mark of a tree during the exchange, followed by the inode of the new tree. A tree with another inode is the old one."""
+"""Marker in the name of a tree during the exchange.
+
+The inode of the new tree follows; a tree with another inode is the old tree.
+"""
 
 
 class Owned(Protocol):
-    """Files in a folder that belong to epbuild, as POSIX paths below it. All other files are the user's."""
+    """Lister of the files in a folder that epbuild wrote, as POSIX paths relative to the folder.
+
+    All other files belong to the user.
+    """
 
     def wrote(self, folder: Path) -> Collection[str]:
-        """Return the files that epbuild wrote, whether or not they were changed or removed since."""
+        """Return all files that epbuild wrote, including files that were changed or removed later."""
         ...
 
     def as_written(self, folder: Path) -> Collection[str]:
-        """Return the files that are unchanged since epbuild wrote them."""
+        """Return the files that have not changed since epbuild wrote them."""
         ...
 
 
 def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping[str, str]:
-    """Replace `destination` by the tree `staged` from `prepare`, also if the power fails. `staged` is gone afterwards.
+    """Replace `destination` with the tree `staged` from `prepare`. Return the new paths of changed files, by old path.
 
-    Files that are not `owned`, or were changed since they were written, are kept. Returns the new path of each changed file, by its old
-    path. Raises BuildError, and changes nothing, if a file of the user is in the way of a new one or cannot be kept.
+    The replacement is atomic even if the power fails. It consumes `staged`. Files that are not `owned`, or that were changed
+    since epbuild wrote them, are kept. Raises BuildError, without changing anything, if a user's file conflicts with a new file
+    or cannot be kept.
     """
     if not os.path.lexists(destination):
         _sync(staged, linked=False)
@@ -67,7 +74,7 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
         raise BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's path."))
     kept = _carry_over(staged, destination, owned, step)
     _sync(staged, linked=True)
-    # Beside its destination: a tree that its user made read-only can only be renamed within one folder.
+    # The tree is moved beside its destination, because a read-only tree can only be renamed within its parent folder.
     new = _beside(destination, f"{_SWAP}{staged.stat().st_ino:x}-{uuid4().hex[:8]}")
     rename(staged, new)
     try:
@@ -84,10 +91,10 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
 
 @contextlib.contextmanager
 def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | None = None) -> Iterator[Path]:
-    """Yield a new empty folder beside `destination`, to fill and then `swap_in`. It is removed otherwise.
+    """Yield a new empty folder beside `destination`. The caller fills it and passes it to `swap_in`, or else it is removed.
 
-    First recovers interrupted swaps of `destination`, with `hidden` as for `recover_swaps`. Raises EnvironmentFailure if the destination is
-    not writable.
+    Interrupted swaps of `destination` are recovered first. `hidden` is passed to `recover_swaps`. Raises EnvironmentFailure if
+    the destination is not writable.
     """
     staged = _beside(destination, uuid4().hex[:8])
     try:
@@ -98,7 +105,7 @@ def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | 
     except OSError as error:
         why, hint = error.strerror or str(error), "Check the free space and the permissions of its folder."
         if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
-            # For instance a link to itself, or a dangling link.
+            # For example, a link to itself or a dangling link.
             why, hint = f"{Path(error.filename).name} exists and is not a folder", "Move it away, or change the output's path."
         elif error.errno == errno.ENAMETOOLONG:
             hint = "Shorten the output's path."
@@ -110,7 +117,7 @@ def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | 
 
 @contextlib.contextmanager
 def workplace(staged: Path) -> Iterator[Path]:
-    """Yield a free path beside a folder of `prepare`, for intermediate files. It is removed afterwards."""
+    """Yield an unused path beside a folder from `prepare`, for intermediate files. It is removed afterwards."""
     place = staged.with_name(f"{staged.name}-made")
     try:
         yield place
@@ -119,7 +126,7 @@ def workplace(staged: Path) -> Iterator[Path]:
 
 
 def find_interrupted_swaps(destinations: Iterable[Path]) -> list[Path]:
-    """Return the output folders that have temporary entries of killed or running builds beside them."""
+    """Return the output folders that have temporary entries beside them, left by killed or running builds."""
     wanted = {(destination.parent, make_hidden_name(destination.name, "")): destination for destination in destinations}
     found: set[Path] = set()
     for parent in {parent for parent, _ in wanted}:
@@ -130,10 +137,10 @@ def find_interrupted_swaps(destinations: Iterable[Path]) -> list[Path]:
 
 
 def recover_swaps(destination: Path, owned: Owned, hidden: HiddenFolders | None = None) -> None:
-    """Remove the temporary entries of killed builds beside `destination`, and restore an old tree. Raises OSError.
+    """Remove temporary entries of killed builds beside `destination`, and restore an old tree. Raises OSError.
 
-    The caller must hold the lease of this output, as the entries of a running build look the same. `hidden` saves listings for a command
-    with many outputs.
+    The caller must hold the lease of this output, because a running build has similar entries. `hidden` avoids repeated directory
+    listings for commands with many outputs.
     """
     # Links are excluded: a checkout may contain one.
     left = [path for path in (hidden or HiddenFolders()).beside(destination) if path.is_dir() and not path.is_symlink()]
@@ -146,7 +153,7 @@ def recover_swaps(destination: Path, owned: Owned, hidden: HiddenFolders | None 
             sync_directory(destination.parent)
     for path in left:
         if path not in old:
-            # Files of the user are only linked here, so none is lost.
+            # The user's files are only links here, so no file is lost.
             remove_tree(path)
 
 
@@ -155,7 +162,7 @@ def _beside(destination: Path, suffix: str) -> Path:
 
 
 def _is_old(path: Path, destination: Path) -> bool:
-    """Return whether a hidden folder beside `destination` is the old tree."""
+    """Return whether a hidden folder beside `destination` is an old tree."""
     rest = path.name.removeprefix(make_hidden_name(destination.name, ""))
     if not rest.startswith(_SWAP):
         return rest.startswith(_OLD)
@@ -166,7 +173,7 @@ def _is_old(path: Path, destination: Path) -> bool:
 
 
 def _replace(new: Path, destination: Path) -> Path:
-    """Replace `destination` by `new` with two renames. Return the new path of the old tree."""
+    """Replace `destination` with `new` by two renames. Return the new path of the old tree."""
     old = _beside(destination, f"{_OLD}{uuid4().hex[:8]}")
     rename(destination, old)
     try:
@@ -178,7 +185,10 @@ def _replace(new: Path, destination: Path) -> Path:
 
 
 def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dict[str, str]:
-    """Link the user's files, and changed files of epbuild's, into the new tree. Return the new path of each changed file."""
+    """Link the user's files and changed files of epbuild into the new tree.
+
+    Return the new paths of changed files, by old path.
+    """
     existing = list_entries(destination)
     if existing.mounted:
         message = (
@@ -187,7 +197,7 @@ def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dic
         raise BuildError(Problem("EPB436", message, StepId(step), "Mount it elsewhere, and put a link in its place."))
     wrote, as_written = owned.wrote(destination), owned.as_written(destination)
     kept: dict[str, str] = {}
-    # Changed files come last: by then all names that are not free are known.
+    # Changed files are last, because they may be renamed and must not use the names of other files.
     for name in sorted(existing.files, key=lambda name: name in wrote):
         if name in as_written:
             continue
@@ -209,14 +219,14 @@ def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dic
 
 
 def _carry_over_folders(staged: Path, destination: Path, there: Entries, wrote: Collection[str], step: str) -> None:
-    """Create the user's folders, including empty ones, and copy the modes of all folders that stay."""
+    """Create the user's folders in the new tree, including empty folders, and copy the modes of all folders that are kept."""
     own = {parent.as_posix() for name in wrote for parent in Path(name).parents}
     for name in there.folders:
         if name not in own:
             if _in_the_way(staged / name, staged) and not (staged / name).is_dir():
                 raise _foreign(destination, name, step)
             (staged / name).mkdir(parents=True, exist_ok=True)
-    for name in reversed(there.folders):  # inner folders first: creating an entry changes the times of a folder
+    for name in reversed(there.folders):  # inner folders first, because changes in a folder change its times
         if (staged / name).is_dir():
             as_it_was(destination / name, staged / name, times=name not in own)
 
@@ -227,15 +237,15 @@ def _foreign(destination: Path, name: str, step: str) -> BuildError:
 
 
 def _in_the_way(target: Path, staged: Path) -> bool:
-    """Return whether `target` exists, or a file is in the place of one of its parent folders below `staged`."""
+    """Return whether `target` exists, or a file blocks one of its parent folders below `staged`."""
     folders = (folder for folder in target.parents if folder.is_relative_to(staged))
     return os.path.lexists(target) or any(os.path.lexists(folder) and not folder.is_dir() for folder in folders)
 
 
 def _sync(staged: Path, *, linked: bool) -> None:
-    """Wait until a new tree is on the disk: its folders and its new files.
+    """Sync the folders and new files of a tree to disk.
 
-    `linked`: whether some files may be links to files of the old tree, which need no sync.
+    `linked` means that some files may be links to files of the old tree. These files need no sync.
     """
     tree = list_entries(staged)
     files = [f"{staged}{os.sep}{name}" for name in tree.files]
@@ -250,7 +260,7 @@ def _is_new(path: str) -> bool:
 
 
 def _discard(old: Path, destination: Path, owned: Owned) -> None:
-    """Remove the old tree. Files of the user that were created during the swap are moved to the new one."""
+    """Remove the old tree. Files that the user created during the swap are moved to the new tree."""
     as_written, old_entries = owned.as_written(old), list_entries(old)
     carried_over = {get_file_identity(destination / name) for name in list_entries(destination).files}
     for folder in old_entries.folders:
@@ -262,7 +272,7 @@ def _discard(old: Path, destination: Path, owned: Owned) -> None:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         rename(source, choose_free_name(target, source) if os.path.lexists(target) else target)
-    # Renamed first, since a partly removed tree must never be restored.
+    # The tree is renamed first, because a partly removed tree must never be restored.
     remains = _beside(destination, uuid4().hex[:8])
     rename(old, remains)
     remove_tree(remains)

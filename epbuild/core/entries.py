@@ -1,4 +1,4 @@
-"""Entries of an output folder, and free names beside it."""
+"""Entries of an output folder, and unused names beside it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Entries(Struct, frozen=True):
     """Contents of a folder and its subfolders, as sorted POSIX paths."""
 
     files: list[str]
-    """Everything but folders, including links to folders and pipes."""
+    """All entries that are not folders, including pipes and links to folders."""
     folders: list[str]
     mounted: list[str]
     """Folders on other file systems. Their content is not listed."""
@@ -53,13 +53,13 @@ def list_entries(folder: Path) -> Entries:
 
 
 def get_file_identity(path: Path) -> tuple[int, int]:
-    """Return a value that is equal for all names of one file. Raises OSError."""
+    """Return a value that identifies a file, and is equal for all of its hard links. Raises OSError."""
     status = path.lstat()
     return status.st_dev, status.st_ino
 
 
 def are_identical(one: Path, other: Path) -> bool:
-    """Return whether both exist and one can be removed without loss: they are one file, equal files, or equal links."""
+    """Return whether either path can be removed without loss: both are the same file, equal files, or equal links."""
     try:
         first, second = one.lstat(), other.lstat()
         if first.st_ino and os.path.samestat(first, second):
@@ -78,7 +78,10 @@ def is_special(path: Path) -> bool:
 
 
 def as_it_was(source: Path, target: Path, *, times: bool) -> None:
-    """Copy owner, mode and attributes of a folder to another, as far as permissions allow. `times`: also copy its times."""
+    """Copy the owner, mode and attributes of a folder to another folder, as far as permissions allow.
+
+    With `times`, also copy its access and modification times.
+    """
     before, now = source.stat(), target.stat()
     if hasattr(os, "chown") and (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
         with contextlib.suppress(OSError):
@@ -89,16 +92,16 @@ def as_it_was(source: Path, target: Path, *, times: bool) -> None:
 
 
 def make_writable(folder: Path) -> None:
-    """Give this user the permission to change the contents of a folder. Raises OSError."""
+    """Allow the current user to change the contents of a folder. Raises OSError."""
     mode = folder.stat().st_mode
     if mode & stat.S_IRWXU != stat.S_IRWXU:
         folder.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove an unused folder as far as possible. The rest only costs space, and the next run removes it."""
+    """Remove an unused folder as far as possible. Remaining files only use disk space, and the next run removes them."""
     try:
-        folder.rmdir()  # most are empty or renamed by now
+        folder.rmdir()  # most folders are empty or renamed by now
     except FileNotFoundError:
         return
     except OSError:
@@ -117,7 +120,7 @@ def _remove_with_contents(folder: Path) -> None:
 
 
 def make_hidden_name(name: str, suffix: str) -> str:
-    """Return the name of a temporary entry beside the output `name`. Without a suffix, return the prefix of all of them."""
+    """Return the name of a temporary entry beside the output `name`. An empty suffix gives the prefix of all such names."""
     return f".{_shorten(name, 1 + len(_MARK) + _MAX_SUFFIX_BYTES)}{_MARK}{suffix}"
 
 
@@ -128,9 +131,9 @@ def parse_hidden_prefix(name: str) -> str | None:
 
 
 class HiddenFolders:
-    """Temporary entries beside outputs. Each folder is listed once, however many outputs are in it.
+    """Finder of temporary entries beside outputs. It lists each folder only once.
 
-    The next command finds the entries of a build that is killed after the listing.
+    If a build is killed after the listing, the next command finds its entries.
     """
 
     def __init__(self) -> None:
@@ -151,7 +154,7 @@ class HiddenFolders:
 
 
 def choose_free_name(path: Path, content: Path) -> Path:
-    """Return a path beside `path` for the file `content`: a free one, or one that has the same content."""
+    """Return a path beside `path` at which to save the file `content`: an unused path, or an existing file with equal content."""
     for number in itertools.count(1):
         ending = ".saved" if number == 1 else f".saved-{number}"
         candidate = path.with_name(f"{_shorten(path.name, len(ending))}{ending}")
@@ -161,7 +164,7 @@ def choose_free_name(path: Path, content: Path) -> Path:
 
 
 def _shorten(name: str, room: int) -> str:
-    """Shorten a name so that `room` more bytes fit into a file name. Different names stay different."""
+    """Shorten a name so that a file name has room for `room` more bytes. Different names remain different."""
     data = os.fsencode(name)
     if len(data) + room <= MAX_NAME_BYTES:
         return name

@@ -1,4 +1,4 @@
-"""Errors as values: a `Problem` with its place and hint, and `EpbuildError`.
+"""Problems with their locations and hints, and the exceptions that carry them.
 
 Codes: EPB1xx recipe, 2xx plan, 3xx toolchain, 4xx build, 5xx store, 6xx verify. `epbuild/error_codes.toml` lists them.
 """
@@ -18,7 +18,7 @@ from epbuild.core.redact import conceal_text
 
 
 class Position(NamedTuple):
-    """Position in a text file. Line and column count from 1, the column in characters."""
+    """Position in a text file. Lines and columns start at 1. Columns are counted in characters."""
 
     file: str
     line: int
@@ -38,7 +38,7 @@ class Argument(Struct, frozen=True):
 
 
 StepId = NewType("StepId", str)
-"""Id of a step, such as `compile:decoder/snapdragon-SM8750/prefill`. The only kind of text that is accepted as a `Location`."""
+"""Id of a step, such as `compile:decoder/snapdragon-SM8750/prefill`. No other string is accepted as a `Location`."""
 
 Location = Position | Path | Argument | StepId
 """Location of a problem: in a text file, a file or folder as a whole, the command line, or a step."""
@@ -52,12 +52,12 @@ class Problem(Struct, frozen=True):
     where: Location | None = None
     hint: str | None = None
     reason: str | None = None
-    """Part of the message with the reason alone. Problems with the same reason can be shown as one."""
+    """The reason without the rest of the message. Problems with equal reasons can be shown as one problem."""
     lines: tuple[str, ...] = ()
-    """Lines to write into the file, without their common indentation."""
+    """Lines that the user should write into the file, without their common indentation."""
 
     def __post_init__(self) -> None:
-        """Conceal values of the environment: logs and reports show problems to others."""
+        """Conceal values of environment variables, because logs and reports show problems to other people."""
         for name in ("message", "hint", "reason"):
             text = getattr(self, name)
             if text and (shown := conceal_text(text)) != text:
@@ -105,7 +105,7 @@ class ProblemRecord(Struct, frozen=True, omit_defaults=True):
 
     @property
     def problem(self) -> Problem:
-        """The problem again."""
+        """Problem that this record describes."""
         where: Location | None = self.position
         if self.path is not None:
             where = Path(self.path)
@@ -117,11 +117,11 @@ class ProblemRecord(Struct, frozen=True, omit_defaults=True):
 
 
 class EpbuildError(Exception):
-    """Base of all errors for users. It holds one or more distinct problems, in the order of their positions."""
+    """Base class of errors for users. An error contains one or more distinct problems, sorted by position."""
 
     exit_code: ClassVar[int] = 1
     stops_others: ClassVar[bool] = True
-    """Whether a step that fails with this error keeps a build without --keep-going from starting other steps."""
+    """True if a build without --keep-going starts no other steps after a step fails with this error."""
 
     def __init__(self, *problems: Problem) -> None:
         if not problems:
@@ -137,7 +137,7 @@ class RecipeError(EpbuildError):
 
 
 class PlanError(EpbuildError):
-    """The recipe is valid and cannot be built (EPB2xx)."""
+    """The recipe is valid but cannot be built (EPB2xx)."""
 
     exit_code = 2
 
@@ -179,7 +179,7 @@ class ChangeRefused(EpbuildError):
 
 
 class NothingToVerify(VerifyError):
-    """The path is missing, unreadable, or holds nothing to verify (EPB600): a mistake on the command line."""
+    """A path on the command line is missing, unreadable, or contains nothing to verify (EPB600)."""
 
     exit_code = 2
 
@@ -194,13 +194,13 @@ class BadText(ValueError):
 
 
 def suggest_nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return a hint that names the known word closest to `word`, or None if there is no close one."""
+    """Return a hint with the known word that is closest to `word`, or None if no known word is close."""
     close = find_closest(word, known)
     return f"Did you mean '{close[0]}'?" if close else None
 
 
 def find_closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """Return the known words that are close to `word`, the closest first. Ties are decided by the longest common prefix."""
+    """Return the known words that are close to `word`, starting with the closest. A longer common prefix breaks ties."""
     words = list(known)
     found = difflib.get_close_matches(word, words, n=len(words), cutoff=cutoff) if words else []
     matcher = difflib.SequenceMatcher(b=word)
@@ -233,4 +233,4 @@ def escape_controls(text: str) -> str:
 
 
 class Cancelled(Exception):
-    """Work was stopped by its `cancelled` event. Nothing failed."""
+    """Work was stopped by its `cancelled` event. It did not fail."""

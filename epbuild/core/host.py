@@ -1,4 +1,4 @@
-"""Properties of this machine that results may depend on, and times of files."""
+"""Properties of this machine that results may depend on, and change times of files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 
-TYPE_CHECKING = False  # this is read before anything is imported
+TYPE_CHECKING = False  # no import of `typing`: the fast path uses this module before all others
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
@@ -34,7 +34,7 @@ _INSTRUCTIONS = (
     ),
     *("gfni", "sha_ni", "sha512", "sm3", "sm4", "xop", "mmx", "3dnow"),
 )
-"""Prefixes of the x86 CPU flags of instructions that compilers choose between. All other flags are about kernels and mitigations."""
+"""Prefixes of x86 CPU flags for instructions that compilers may use. All other flags concern kernels and mitigations."""
 
 
 def is_windows() -> bool:
@@ -42,11 +42,11 @@ def is_windows() -> bool:
 
 
 def get_change_time_ns(path: str | os.PathLike[str], status: os.stat_result) -> int:
-    """Return when the file at `path`, whose `stat` or `lstat` is `status`, was last changed: in nanoseconds since the epoch, or 0.
+    """Return the change time of a file in nanoseconds since the epoch, or 0 if the file system has no change times.
 
-    On Linux and macOS that is its `ctime`. On Windows, Python's `ctime` is the time of creation, which does not show that a file was
-    rewritten with its old size and modification time. There, the file system's own time of change is used. The result is 0 if it has
-    none (FAT, exFAT); then callers compare size, modification time and identity only.
+    `status` is the file's `stat` or `lstat`. On Linux and macOS, the result is `ctime`. On Windows, Python's `ctime` is the
+    creation time. It does not change if a file is rewritten with its old size and modification time, so the file system's own
+    change time is used. FAT and exFAT have no change times. Callers then compare only size, modification time and identity.
     """
     if not is_windows():
         return status.st_ctime_ns
@@ -56,7 +56,7 @@ def get_change_time_ns(path: str | os.PathLike[str], status: os.stat_result) -> 
 
 
 def read_cpu_name() -> str:
-    """Return the name of the CPU. EPs that compile for the host put its instruction set into their output."""
+    """Return the name of the CPU. It matters because EPs that compile for the host use its instruction set."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - read before anything is imported
             for line in file:
@@ -69,7 +69,7 @@ def read_cpu_name() -> str:
 
 
 def read_cpu_features() -> str:
-    """Return the CPU's vendor and its instructions, or its name if the system does not list the instructions."""
+    """Return the CPU's vendor and instruction sets, or the CPU's name if the system does not list instruction sets."""
     if sys.platform == "linux":
         found = _first_cpu()
         flags = found.get("flags", "").split()
@@ -79,7 +79,7 @@ def read_cpu_features() -> str:
             return " ".join([vendor, *sorted(chosen)])
     import re
 
-    if is_windows():  # a stepping changes no instructions
+    if is_windows():  # a stepping does not change the instructions
         return re.sub(r" Stepping \d+| Revision \w+", "", read_cpu_name())
     if sys.platform == "darwin":
         return _brand() or read_cpu_name()
@@ -93,10 +93,10 @@ def count_cpus() -> int:
 
 
 def read_driver_version(files: Sequence[str], pattern: str, device_class: str, provider: str) -> str:
-    """Return the versions of a driver or a device, or an empty text if there is none.
+    """Return the versions of a driver or a device, or an empty string if it is not installed.
 
-    On Linux, `files` are globs, and the first group of `pattern` is searched in the names or contents of the files. On Windows, the
-    drivers are those of a device class whose provider matches `provider`, a regular expression.
+    On Linux, `files` are globs, and the first group of `pattern` matches a version in a file's name or content. On Windows, the
+    drivers belong to `device_class`, and their manufacturer matches the regular expression `provider`.
     """
     import re
 
@@ -120,7 +120,7 @@ def read_driver_version(files: Sequence[str], pattern: str, device_class: str, p
 
 
 def _installed_drivers(device_class: str, provider: str) -> Iterator[str]:
-    """Yield the drivers of a device class in the registry of Windows, with their versions."""
+    """Yield the drivers of a device class in the Windows registry, with their versions."""
     import re
     import winreg
 

@@ -1,4 +1,4 @@
-"""Runs of uv, the program that resolves and installs packages."""
+"""Runner of uv, the program that resolves and installs packages."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ _LAST_LINES_SECONDS = 5.0
 
 
 class UvListener:
-    """Receiver of uv's log lines that ends uv when `cancelled` is set. This one discards the lines."""
+    """Listener to a run of uv, which ends when `cancelled` is set. This base class discards uv's log lines."""
 
     def __init__(self, cancelled: threading.Event | None = None) -> None:
         self.cancelled = cancelled or threading.Event()
 
     def logged(self, line: str) -> None:
-        """Handle a line of uv's log, without its line end."""
+        """Handle a line of uv's log. The line has no line ending."""
 
 
 def run_uv(
     arguments: Sequence[str], changes: Mapping[str, str | None] | None = None, listener: UvListener | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run uv to its end. `changes` are variables of its environment, None to unset one. Raises ToolchainError if uv is missing."""
+    """Run uv and return its exit code and output. Raises ToolchainError if uv is missing.
+
+    `changes` are environment variables for uv. The value None unsets a variable.
+    """
     import uv
 
     try:
@@ -38,7 +41,7 @@ def run_uv(
         raise ToolchainError(
             Problem("EPB301", "the program uv, which creates toolchains, is missing from epbuild's environment", None, hint)
         ) from error
-    # For packages without wheels uv runs foreign build scripts, and epbuild's variables hold secrets.
+    # epbuild's variables are removed because they contain secrets: uv runs foreign build scripts for packages without wheels.
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("EPBUILD_")}
     wanted = {**inherited, "UV_NO_PROGRESS": "1", "NO_COLOR": "1", "VIRTUAL_ENV": None, **(changes or {})}
     environment = {name: value for name, value in wanted.items() if value is not None}
@@ -67,7 +70,7 @@ def run_uv(
         if process.poll() is None:
             process.kill()
     code = process.wait()
-    reader.join(_LAST_LINES_SECONDS)  # a process that uv started may hold the pipe open
+    reader.join(_LAST_LINES_SECONDS)  # a process that uv started may keep the pipe open
     return subprocess.CompletedProcess(command, code, "", "".join(lines))
 
 
@@ -78,7 +81,7 @@ def _read_lines(process: subprocess.Popen[str], lines: list[str], listener: UvLi
 
 
 def quote_report(stderr: str) -> tuple[str, str]:
-    """Return the error report of uv on one line, and its last lines to quote in a message."""
+    """Return uv's whole error report as one line, and its last lines for quoting in a message."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith(("Using ", "Resolved "))]
     return " ".join(lines), " ".join(lines[-_SAID_LINES:]) or "nothing"
 

@@ -1,6 +1,6 @@
-"""Files of epbuild itself, and files that only this user may write.
+"""Files of epbuild itself, and private cache files of the current user.
 
-This module imports little, as the fast path imports it.
+This module has few imports, because the fast path imports it.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ from collections.abc import Iterable
 
 @functools.cache
 def list_own_files() -> list[str]:
-    """Return the files of epbuild itself. If one changes, earlier results may not hold."""
+    """Return the files of epbuild itself. If a file changes, earlier results may be invalid."""
     folder = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
     return list_program_files([folder, os.path.join(os.path.dirname(folder), "schemas")])  # noqa: PTH118, PTH120
 
 
 def list_program_files(folders: Iterable[str]) -> list[str]:
-    """Return the files below folders that a program consists of."""
+    """Return the files below folders that are part of a program: code, schemas and data."""
     return [
         os.path.join(root, name)  # noqa: PTH118
         for top in folders
         for root, _, names in os.walk(top)
         for name in names
-        if name.endswith((".py", ".toml", ".json")) and not name.startswith(".")  # lock files of editors are links to nowhere
+        if name.endswith((".py", ".toml", ".json")) and not name.startswith(".")  # editors' lock files are dangling links
     ]
 
 
 def read_own(place: str) -> bytes:
-    """Read a file that only this user may write. Raises OSError, and ValueError for any other file, as a cache may be shared."""
+    """Read a file that only the current user may write. Raises OSError, and ValueError if other users may write the file.
+
+    The check is needed because users may share a cache.
+    """
     if not stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116 - a pipe would wait for a writer
         raise ValueError(place)
     with open(place, "rb") as file:  # noqa: PTH123
@@ -41,14 +44,14 @@ def read_own(place: str) -> bytes:
 
 
 def write_own(place: str, content: bytes) -> None:
-    """Write a file that only its owner may read, in a folder of the same kind. Errors are ignored: such files only save time."""
+    """Write a file, and create its folder, with access only for the owner. Ignore errors, because such files only save time."""
     from pathlib import Path
 
     from epbuild.core.atomic import write_file
 
     try:
         Path(place).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Readable by its owner only: a short secret can be guessed from its digest.
+        # Only the owner may read the file, because a short secret can be guessed from its digest.
         write_file(Path(place), content, durable=False, mode=0o600)
     except OSError:
         return

@@ -1,4 +1,4 @@
-"""Conversion of values to records, by msgspec."""
+"""Thread-safe conversion of values to records with msgspec."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _lock = threading.Lock()
 
 
 def prepare_type(kind: _Kind) -> _Kind:
-    """Return a type of records once msgspec knows all of it. Every type that values are converted to passes through here.
+    """Return `kind` after msgspec has collected its fields. Call this for every type before values are converted to it.
 
-    msgspec 0.22 collects the fields of a type when a value is first converted to it. A second thread that meets the type meanwhile, also
-    inside of another type, reads fields that are not collected yet, and the process ends with a segmentation fault.
+    msgspec 0.22 collects the fields of a type at the first conversion. If a second thread uses the type at that time, even inside
+    another type, it reads fields that are not collected yet. The process then ends with a segmentation fault.
     """
     if kind not in _known:
         with _lock:
-            msgpack.Decoder(kind)  # collects the fields of the type and of all types inside
+            msgpack.Decoder(kind)  # collects the fields of the type and of all nested types
             _known.add(kind)
     return kind
 
@@ -35,5 +35,5 @@ def convert(
     """Convert a value, such as a JSON document, to a type of records. Raises msgspec.ValidationError."""
     try:
         return msgspec.convert(value, prepare_type(kind), from_attributes=from_attributes, dec_hook=dec_hook)
-    except UnicodeEncodeError as error:  # JSON may have keys that are not valid Unicode, and msgspec compares them as UTF-8
+    except UnicodeEncodeError as error:  # JSON keys may be invalid Unicode, but msgspec compares them as UTF-8
         raise ValidationError(f"{error.object!a} is not valid Unicode") from error

@@ -1,4 +1,4 @@
-"""Redaction in text: secrets in addresses, and values of the environment."""
+"""Redaction of text: secrets in addresses, and values of environment variables."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import re
 from collections.abc import Mapping
 
 _ADDRESS = re.compile(
-    # Match only the end of the scheme: searching for its beginning takes a minute in a long line without one.
+    # Only the end of the scheme is matched, because searching a long line without a scheme for its start takes a minute.
     r"""(?P<scheme>[A-Za-z0-9+.-]{2}://)(?P<user>[^/\s?#'"]*@)?(?P<path>[^?#'",]*)"""
-    # A query ends where a YAML scalar may end: before a space, a quote, a comment, or a delimiter of a collection.
+    # A query ends where a YAML scalar may end: before a space, a quote, a comment, or the delimiter of a collection.
     r"""(?P<query>\?(?:\$\{[^}]*\}|[^\s'"#])*?(?=[\s'"#]|[,}\]]+(?:[\s'"]|$)|$))?"""
 )
 _MIN_SECRET = 8
-"""Minimum length of a value that is concealed. Shorter values are parts of too many other words."""
+"""Minimum length of values that are concealed. Shorter values occur in too many other words."""
 _concealed: dict[str, str] = {}
-"""Replacement of each value, by the value in lower case."""
+"""Replacements, by the value in lower case."""
 _REFERENCE = re.compile(r"(\$\{[^}]*\})")
 
 
 def redact(text: str) -> str:
-    """Replace each character of users, passwords and queries of the addresses in `text` by a star.
+    """Replace each character of users, passwords and queries in addresses with a star.
 
-    References such as `${env.TOKEN}` stay, as they are names. The length stays too, so that positions in the text remain valid.
+    References such as `${env.TOKEN}` are kept, because they are only names. The length of `text` does not change, so that
+    positions remain valid.
     """
     return _ADDRESS.sub(_hidden, text)
 
@@ -36,14 +37,14 @@ def _stars(text: str) -> str:
 
 
 def conceal(name: str, value: str) -> None:
-    """Make `concealed` replace the value of a variable by `${env.NAME}` from now on."""
+    """Register the value of an environment variable. `conceal_text` then replaces it with `${env.NAME}`."""
     for form in (value, repr(value)[1:-1]):
         if len(form.strip()) >= _MIN_SECRET:
             _concealed.setdefault(form.strip().lower(), f"${{env.{name}}}")
 
 
 def conceal_text(text: str) -> str:
-    """Return a text with the values that recipes read from the environment replaced by the names of their variables."""
+    """Return a text in which values of registered environment variables are replaced with the variables' names."""
     if not _concealed:
         return text
     longest_first = sorted(_concealed, key=len, reverse=True)
@@ -52,5 +53,5 @@ def conceal_text(text: str) -> str:
 
 
 def conceal_values(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables of a compile for publication: each value from the environment is replaced by its name."""
+    """Return variables of a compile for publication, with values of registered environment variables replaced."""
     return {name: conceal_text(value) for name, value in variables.items()}

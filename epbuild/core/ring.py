@@ -1,4 +1,4 @@
-"""Ring of buffers: processing of a stream in a thread of its own."""
+"""Ring of buffers for processing a stream in a separate thread."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
-# Large enough that handing over a buffer costs nothing beside the work on it.
+# Buffers of this size make the cost of passing a buffer negligible.
 _BUFFER_BYTES = 1 << 20
 _BUFFERS = 3
 
 
 class Ring:
-    """Buffers that pass a stream to `work`, in order and in pieces of 1 MiB, each valid for the call.
+    """Buffers that pass a stream to `work` in another thread, in order and in pieces of 1 MiB.
 
-    A reader may fill a `buffer` itself, and `send` it. An exception of `work` is raised again by a later call, or at the end of the `with`
-    block, when all work is done. Memory is bounded: without an empty buffer, the caller waits.
+    A piece is valid only during the call of `work`. Callers either `put` data, or fill a `buffer` and `send` it. They wait while
+    no buffer is empty, so memory is bounded. An exception of `work` is raised again by a later call, or at the end of the `with`
+    block, which waits for all work.
     """
 
     def __init__(self, work: Callable[[memoryview], object], name: str) -> None:
@@ -43,20 +44,23 @@ class Ring:
             raise self._failure
 
     def buffer(self) -> memoryview:
-        """Return the buffer to fill next."""
+        """Return the next buffer to fill. Wait until one is empty."""
         if not self._buffer:
             self._buffer = self._empty.get()
         return self._buffer
 
     def send(self, count: int) -> None:
-        """Pass the first `count` bytes of the buffer on; they stay valid until the next call. Raises what earlier work raised."""
+        """Pass the first `count` bytes of the buffer to `work`. Raises an exception of earlier work.
+
+        The caller may read these bytes until its next call.
+        """
         if self._failure is not None:
             raise self._failure
         self._full.put((self._buffer, count))
         self._buffer, self._filled = memoryview(b""), 0
 
     def put(self, data: bytes | memoryview) -> None:
-        """Copy the next bytes into the ring. Raises what earlier work raised."""
+        """Copy the next bytes into the ring. Raises an exception of earlier work."""
         view = memoryview(data)
         while view:
             buffer = self.buffer()
@@ -73,6 +77,6 @@ class Ring:
             if self._failure is None and count:
                 try:
                     self._work(buffer[:count])
-                except BaseException as error:  # noqa: BLE001 - raised again in the thread of the stream
+                except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
                     self._failure = error
             self._empty.put(buffer)

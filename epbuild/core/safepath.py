@@ -1,4 +1,4 @@
-"""Safe paths: portable names, references that stay in their folder, and links."""
+"""Checks of paths: portable names, references within a folder, links, regular files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path, PureWindowsPath
 
-# From "Naming Files, Paths, and Namespaces" in the documentation of Windows. A device's name stays one, whatever follows the first dot.
+# From "Naming Files, Paths, and Namespaces" in the Windows documentation. A device name with an extension is still a device.
 _DEVICE = r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(?:\..*)?"
 _UNPORTABLE = re.compile(r"[<>:\"|?*\\\x00-\x1f]|[. ]\Z")
 _IS_DEVICE = re.compile(_DEVICE, re.IGNORECASE | re.DOTALL)
@@ -26,31 +26,34 @@ class BadReference(ValueError):
 
 
 class MissingReference(BadReference):
-    """The reference is well formed, and the file does not exist."""
+    """A reference is well-formed, but the file does not exist."""
 
 
 def is_device(name: str) -> bool:
-    """Return whether the last part of a path is a device on Windows."""
+    """Return whether a file name means a device on Windows."""
     return _IS_DEVICE.fullmatch(name) is not None
 
 
 def find_unportable_part(path: str) -> str | None:
-    """Return the first part of a POSIX path that is not a valid file name on some platform."""
+    """Return the first part of a POSIX path that is an invalid file name on any platform, or None."""
     return next((name for name in path.split("/") if _UNPORTABLE.search(name) or is_device(name)), None)
 
 
 def find_overlong_part(path: str) -> str | None:
-    """Return the first part of a POSIX path that is longer than file systems allow."""
+    """Return the first part of a POSIX path that is longer than file systems allow, or None."""
     return next((name for name in path.split("/") if len(os.fsencode(name)) > MAX_NAME_BYTES), None)
 
 
 def resolve_links(path: Path) -> Path:
-    """Resolve the links of a path. A link to itself stays, for which `Path.resolve` raises RuntimeError before Python 3.13."""
+    """Resolve the links in a path.
+
+    Links to themselves are kept; `Path.resolve` raises RuntimeError for them before Python 3.13.
+    """
     return Path(os.path.realpath(path))
 
 
 def expand_home(text: str) -> Path:
-    """Expand `~` or `~name` in a path. A name without a home here stays as it is, and leads to no file."""
+    """Expand `~` or `~name` in a path. The name of an unknown user is not expanded, and the path then names no file."""
     path = Path(text)
     with contextlib.suppress(RuntimeError):
         path = path.expanduser()
@@ -58,7 +61,7 @@ def expand_home(text: str) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path leads to a file. An invalid name or an unreadable folder on the way means no."""
+    """Return whether a path leads to a file. Return False for an invalid name or if a folder in the path is unreadable."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -66,7 +69,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_regular(path: Path) -> bool:
-    """Return whether `path` is a regular file and not a link to one."""
+    """Return whether `path` is a regular file and not a link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (OSError, ValueError):
@@ -74,37 +77,38 @@ def is_regular(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path leads to a folder. An invalid name means no."""
+    """Return whether a path leads to a folder. Return False for an invalid name."""
     return os.path.isdir(path)  # noqa: PTH112 - accepts a path of any length
 
 
 def is_anchored(path: str) -> bool:
-    """Return whether a path is absolute, or on another drive, on some platform."""
+    """Return whether any platform treats a path as absolute or as relative to a drive."""
     if path[:1] not in ("/", "\\") and path[1:2] != ":":
         return False
-    windows = PureWindowsPath(path)  # its rules cover absolute POSIX paths and drive-relative paths too
+    windows = PureWindowsPath(path)  # Windows rules also cover absolute POSIX paths and drive-relative paths
     return bool(windows.drive or windows.root)
 
 
 def has_parent_part(path: str) -> bool:
-    """Return whether a part of a path is `..`, by any platform's rules."""
+    """Return whether a path has a part `..` on any platform."""
     return ".." in path.replace("\\", "/").split("/")
 
 
 def is_outside(path: str) -> bool:
-    """Return whether a relative path leaves its folder by its own text, by any platform's rules."""
+    """Return whether a relative path leaves its folder on any platform. Links are not followed."""
     return has_parent_part(posixpath.normpath(path.replace("\\", "/")))
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Return whether a path is in a folder after following all links."""
+    """Return whether a path is inside a folder after all links are followed."""
     return resolve_links(path).is_relative_to(resolve_links(folder))
 
 
 def locate(folder: Path, reference: str, what: str = "file") -> Path:
-    """Return the file that a model in `folder` refers to, which is in `folder` also after following all links.
+    """Return the file that a model in `folder` refers to.
 
-    Raises BadReference for a reference that EPs refuse or a link that leads out, and MissingReference if the file does not exist.
+    Raises BadReference for a reference that EPs reject or for a link to a file outside `folder`. Raises MissingReference if the
+    file does not exist.
     """
     check_reference(reference)
     path = folder / reference
@@ -121,7 +125,7 @@ def locate(folder: Path, reference: str, what: str = "file") -> Path:
 
 
 def check_reference(reference: str) -> None:
-    """Check that `reference` is a relative path that stays in the model's directory on every platform. Raises BadReference."""
+    """Raise BadReference unless `reference` is a relative path inside the model's directory on every platform."""
     if not reference:
         raise BadReference("the reference is empty")
     if is_anchored(reference):
@@ -141,14 +145,14 @@ def check_reference(reference: str) -> None:
 
 
 def shorten_reference(reference: str) -> str:
-    """Cut a reference for a message. An invalid one may have any length."""
+    """Shorten a reference for a message. An invalid reference may have any length."""
     return reference if len(reference) <= _MAX_QUOTE else f"{reference[:_MAX_QUOTE]}…"
 
 
 def find_links(paths: Iterable[str]) -> dict[str, str]:
-    """Return every link that the system follows on these paths, with its target.
+    """Return the targets of all links that the operating system follows to resolve `paths`, by link.
 
-    As for the system, `..` after a link is the folder above the target of the link. No path is normalized.
+    As in the operating system, `..` after a link means the parent folder of the link's target. Paths are not normalized.
     """
     links: dict[str, str] = {}
     looked: set[str] = set()
@@ -161,7 +165,7 @@ def find_links(paths: Iterable[str]) -> dict[str, str]:
             try:
                 links[path] = os.readlink(path)  # noqa: PTH115
             except (OSError, ValueError):
-                pass  # no link
+                pass  # not a link
             else:
                 pending.append(os.path.join(folder, links[path]))  # noqa: PTH118
             path = folder
@@ -169,12 +173,15 @@ def find_links(paths: Iterable[str]) -> dict[str, str]:
 
 
 def open_regular(path: str | Path) -> io.BufferedReader:
-    """Open a regular file for reading. Raises OSError, also for other kinds of files: a pipe would wait for a writer."""
+    """Open a regular file for reading. Raises OSError.
+
+    Other kinds of files are rejected, because opening a pipe would wait for a writer.
+    """
     return io.BufferedReader(open_raw(path))
 
 
 def open_raw(path: str | Path) -> io.FileIO:
-    """Open a regular file without a buffer, as `open_regular` does."""
+    """Open a regular file like `open_regular`, but without a buffer."""
     mode = os.stat(path).st_mode  # noqa: PTH116 - 30,000 files may be opened
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -184,6 +191,6 @@ def open_raw(path: str | Path) -> io.FileIO:
 
 
 def read_regular(path: str | Path) -> bytes:
-    """Return the content of the file at `path`. Raises OSError as `open_regular` does."""
+    """Return the content of a regular file. Raises OSError like `open_regular`."""
     with open_regular(path) as file:
         return file.read()

@@ -1,4 +1,4 @@
-"""JSON Schemas, in the wheel or at the top of a checkout."""
+"""Reader of epbuild's JSON Schemas, from the installed package or from a checkout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def read_schema_text(name: str) -> str:
-    """Return the text of `<name>.schema.json`, such as `recipe`. Raises FileNotFoundError."""
+    """Return the text of `<name>.schema.json`, where `name` is, for example, `recipe`. Raises FileNotFoundError."""
     file = f"{name}.schema.json"
     shipped = _PACKAGE / "_schemas" / file
     path = shipped if shipped.is_file() else _PACKAGE.parent / "schemas" / file

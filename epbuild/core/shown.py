@@ -1,4 +1,4 @@
-"""Text for terminals and logs: paths, progress, foreign text."""
+"""Formatting of text for terminals and logs: paths, progress, untrusted text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from epbuild.core.errors import escape_controls
 
-# Commands that CI services execute in a log: `::error::` at the start of a line (GitHub), `##[error]` and `##vso[...]` anywhere
+# CI services execute commands in logs: `::error::` at the start of a line (GitHub), and `##[error]` and `##vso[...]` anywhere
 # (GitHub, Azure).
 _COMMAND = re.compile(r"(^\s*):(?=:)|()#(?=#\w*\[)")
 _COLOR = re.compile("\x1b\\[[0-9;]*m")
@@ -32,7 +32,7 @@ NO_LINES = NoProgressLines()
 
 
 def format_path(path: Path) -> str:
-    """Return a path as text, relative to the current directory if it is below it."""
+    """Return a path as text. A path below the current directory becomes relative to it."""
     try:
         return path.relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -45,6 +45,6 @@ def escape_sequences(line: str) -> str:
 
 
 def escape_log(text: str) -> str:
-    """Escape every line of a log, and remove ONNX Runtime's colors. Tabs and line ends stay."""
+    """Escape every line of a log, and remove ONNX Runtime's colors. Tabs and line endings are kept."""
     lines = (_COLOR.sub("", line).split("\t") for line in text.split("\n"))
     return "\n".join("\t".join(map(escape_sequences, parts)) for parts in lines)

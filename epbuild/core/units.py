@@ -1,4 +1,4 @@
-"""Amounts in text: `8 GB`, `30d`, `2 files`."""
+"""Parsing and formatting of amounts such as `8 GB`, `30d` and `2 files`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]+)")
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes of a number with a unit of SIZES. Raises ValueError, with a hint as its message."""
+    """Parse a size, a number with a unit in SIZES, into bytes. Raises ValueError, whose message is a hint."""
     return _amount(text, SIZES)
 
 
 def parse_seconds(text: str) -> int:
-    """Return the seconds of a number with a unit of TIMES. Raises ValueError, with a hint as its message."""
+    """Parse a duration, a number with a unit in TIMES, into seconds. Raises ValueError, whose message is a hint."""
     return _amount(text, TIMES)
 
 
@@ -24,7 +24,7 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_estimate(seconds: float) -> str:
-    """Format an estimated time in its largest units: `40 s`, `3 min`, `2 h 10 min`."""
+    """Format an estimated duration with its largest units: `40 s`, `3 min`, `2 h 10 min`."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)
@@ -38,6 +38,6 @@ def _amount(text: str, units: dict[str, int]) -> int:
     amount = _AMOUNT.fullmatch(text)
     if amount is None or amount[2] not in units:
         raise ValueError(f"Write a number and one of: {', '.join(units)}.")
-    from fractions import Fraction  # few command lines need it
+    from fractions import Fraction  # imported here because few commands need it
 
     return int(Fraction(amount[1]) * units[amount[2]])

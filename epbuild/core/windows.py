@@ -1,7 +1,7 @@
-"""Windows API calls beyond psutil: jobs, times of change, console colors.
+"""Windows API calls that psutil lacks: jobs, change times, console colors.
 
-Each call follows Microsoft's documentation, and none was run on Windows: docs/getting-started/installation.md explains the
-consequences. A failed call is never an error: epbuild continues without its effect.
+All calls follow Microsoft's documentation, but none was tested on Windows. docs/getting-started/installation.md explains the
+consequences. A failed call is not an error: epbuild continues without its effect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ctypes import c_int, c_size_t, c_uint32, c_uint64, c_void_p, c_wchar_p
 from typing import Any
 
 NEW_PROCESS_GROUP = 0x200
-"""Creation flag of processes that do not receive Ctrl-C."""
+"""Creation flag for processes that do not receive Ctrl-C."""
 _SUSPENDED = 0x4
 
 _KILL_ON_JOB_CLOSE = 0x2000
@@ -52,7 +52,7 @@ class _JobLimits(ctypes.Structure):
 
 
 class _FileTimes(ctypes.Structure):
-    """FILE_BASIC_INFO; times in units of 100 ns since 1601."""
+    """FILE_BASIC_INFO. Times are in units of 100 ns since 1601."""
 
     _fields_ = (("created", c_uint64), ("accessed", c_uint64), ("written", c_uint64), ("changed", c_uint64), ("flags", c_uint32))
 
@@ -68,12 +68,12 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "SetInformationJobObject": (c_int, (c_void_p, c_int, c_void_p, c_uint32)),
     "TerminateJobObject": (c_int, (c_void_p, c_uint32)),
 }
-"""Functions of kernel32: result and argument types."""
+"""Result type and argument types of kernel32 functions."""
 
 
 @functools.cache
 def load_kernel32() -> Any:
-    """Return the library with the declared functions."""
+    """Return kernel32 with the types of its functions declared."""
     library = ctypes.CDLL("kernel32")
     for name, (result, arguments) in CALLS.items():
         function = getattr(library, name)
@@ -82,14 +82,14 @@ def load_kernel32() -> Any:
 
 
 class Job:
-    """Job object. Its processes and their children end together, at the latest with this process."""
+    """Job object of Windows. Its processes and their children end together, and no later than this process."""
 
     def __init__(self, handle: int) -> None:
         self._handle: int | None = handle
 
     @classmethod
     def new(cls) -> Job | None:
-        """Create a job without processes. Return None if the system refuses."""
+        """Create a job without processes. Return None if the system cannot create it."""
         kernel = load_kernel32()
         handle = kernel.CreateJobObjectW(None, None)
         if not handle:
@@ -101,7 +101,7 @@ class Job:
         return None
 
     def add(self, process: subprocess.Popen[bytes]) -> bool:
-        """Add a process, and all that it starts from now on. Return whether that worked."""
+        """Add a process, and all processes that it starts from now on. Return whether this succeeded."""
         return bool(load_kernel32().AssignProcessToJobObject(self._handle, int(process._handle)))  # type: ignore[attr-defined]
 
     def end(self) -> None:
@@ -113,10 +113,10 @@ class Job:
 
 
 def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subprocess.Popen[bytes], Job | None]:
-    """Start a process with `start`, which gets the creation flags, and return it with its job, or None if it has none.
+    """Start a process in a new job. Return the process, and its job or None if it has no job.
 
-    The process runs only once it is in the job, since the `python.exe` of a virtual environment starts another process at once. Raises what
-    `start` raises.
+    `start` gets the creation flags. The process is suspended until it is in the job, because the `python.exe` of a virtual
+    environment starts another process immediately. Raises the errors of `start`.
     """
     job = Job.new()
     if job is None:
@@ -135,7 +135,10 @@ def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subpr
 
 
 def get_change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
-    """Return when a file, or without `follow` a link, was last changed: in nanoseconds since the epoch, 0 if unknown."""
+    """Return the change time of a file in nanoseconds since the epoch, or 0 if it is unknown.
+
+    Without `follow`, return the change time of a link instead of its target's.
+    """
     kernel = load_kernel32()
     flags = _DIRECTORIES_TOO if follow else _DIRECTORIES_TOO | _LINK_ITSELF
     handle = kernel.CreateFileW(os.fspath(path), _READ_ATTRIBUTES, _SHARE_ALL, None, _OPEN_EXISTING, flags, None)
@@ -162,7 +165,7 @@ def are_long_paths_allowed() -> bool:
 
 
 def enable_sequences(descriptor: int) -> bool:
-    """Enable escape sequences on the console of a file descriptor. Return False if it supports none, as before Windows 10."""
+    """Enable escape sequences on a console. Return False if it does not support them, as before Windows 10."""
     import msvcrt
 
     mode = c_uint32()
@@ -176,7 +179,7 @@ def enable_sequences(descriptor: int) -> bool:
 
 
 def _resume(pid: int) -> bool:
-    """Resume a suspended process. Return whether that worked."""
+    """Resume a suspended process. Return whether this succeeded."""
     import psutil
 
     try:
