@@ -1,1 +1,1 @@
-"""Session groups and preparations, compiled in a fresh process each."""
+"""Compilation of session groups and runs of preparations, in separate processes."""

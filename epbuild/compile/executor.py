@@ -1,6 +1,7 @@
-"""Compile of one session group: stage, compile in a new process, verify, store.
+"""Compilation of a session group: stage, compile in a new process, verify, store.
 
-Nothing of a group that fails is kept. `execute` needs nothing besides the action, and returns digests: another machine can do the same.
+If a group fails, none of its files are kept. `execute` depends only on its arguments and returns digests, so that another machine
+could run it.
 """
 
 from __future__ import annotations
@@ -51,24 +52,25 @@ from epbuild.worker.scripts import COMPILE
 _INPUT = "in"
 _OUTPUT = "out"
 
-# Compilers of EPs allocate and free hundreds of megabytes at a time, and half of a compile's time was the kernel clearing their pages.
-# Keeping freed memory saves a quarter of that; large pages cost more than they save (docs/internals/performance.md). Only glibc reads
-# these: https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html. Processes that only load models run
-# without them, as applications do.
+# EP compilers allocate and free hundreds of megabytes at a time. The kernel spent half of a compile's time clearing these pages.
+# Keeping freed memory saves a quarter of that. Large pages cost more than they save (docs/internals/performance.md).
+# Only glibc reads these tunables:
+# https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html
+# Processes that only load models run without the tunables, like applications.
 ALLOCATION = {
     "GLIBC_TUNABLES": ":".join(
         f"glibc.malloc.{name}={value}"
         for name, value in {"mmap_threshold": 1 << 30, "trim_threshold": 2 << 30, "top_pad": 64 << 20}.items()
     )
 }
-"""Environment variables for the speed of a compile. Those of a target take precedence."""
+"""Environment variables that speed up a compile. A target's own variables take precedence."""
 
 
 def execute(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> CompileResult:
-    """Compile, verify and store a session group. Return its result, which names every artifact by digest.
+    """Compile, verify and store a session group. Return its result, which identifies each artifact by digest.
 
-    Raises BuildError or EnvironmentFailure if the worker fails, VerifyError if its output is not as requested, StoreError if storing
-    fails, and Cancelled.
+    Raises BuildError or EnvironmentFailure if the worker fails, VerifyError if its output is not as requested, StoreError if the
+    artifacts cannot be stored, and Cancelled.
     """
     begin = time.monotonic()
     models, shared, ending, node_log = _compile(group, document, execution)
@@ -84,7 +86,7 @@ def execute(group: SessionGroup, document: Mapping[str, Any], execution: Executi
     results = tuple(
         ModelResult(
             member=model.member,
-            # Inputs and outputs of the source: users who have only the artifacts can compare them.
+            # Inputs and outputs of the source model, so that users who have only the artifacts can compare them.
             source=get_source_signature(sources[model.member], model.header.outputs, weights_file),
             file=model.file,
             binaries=model.binaries,
@@ -111,7 +113,7 @@ def rebuild(group: SessionGroup, document: Mapping[str, Any], execution: Executi
 
 
 def build_key_document(group: SessionGroup, execution: Execution) -> dict[str, Any]:
-    """Return the key document of a group outside the plan: a probe, or one member of a sharing group."""
+    """Return the key document of a group that is not in a plan: a probe, or a single member of a sharing group."""
     try:
         digests = execution.digests(group.files)
     except OSError as error:
@@ -120,9 +122,9 @@ def build_key_document(group: SessionGroup, execution: Execution) -> dict[str, A
 
 
 def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> int:
-    """Compile a member of a sharing group alone and unshared, and return the bytes of its context binaries and data.
+    """Compile a member of a sharing group alone. Return the total size in bytes of its context binaries and data.
 
-    The result shows what sharing saves. Progress and problems are reported for the share step. Raises what `execute` raises.
+    The size shows how much sharing saves. Progress and problems are reported for the share step. Raises the errors of `execute`.
     """
     share, name = group.steps[-1], member.name
     compile_step = group.steps[group.members.index(member)]
@@ -148,7 +150,7 @@ def _artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:
 
 
 class _Compiled(NamedTuple):
-    """Verified models, size of the sources' shared initializers, end of the worker, and reasons in its log."""
+    """Verified models of a group, size of the sources' shared initializers, and the worker's ending and log."""
 
     models: tuple[CompiledModel, ...]
     shared: WeightBytes | None
@@ -197,7 +199,7 @@ def _staged_files(group: SessionGroup) -> Iterator[_StagedFile]:
         if not member.inputs:
             yield _StagedFile(member.graph, member.source)
         folder = member.source.rpartition("/")[0]
-        # Two locations can be spellings of one file: if one needs a copy, both do.
+        # Two locations can be different spellings of the same file. If one location needs a copy, the other needs it too.
         copied = {posixpath.normpath(location).casefold() for location in member.compiled_files.subgraph_data}
         for location, path in member.external.items():
             yield _StagedFile(path, f"{folder}/{location}", posixpath.normpath(location).casefold() in copied)
@@ -206,10 +208,10 @@ def _staged_files(group: SessionGroup) -> Iterator[_StagedFile]:
 
 
 def _stage(group: SessionGroup, document: Mapping[str, Any], execution: Execution) -> WeightBytes | None:
-    """Link the inputs into the staging directory under stable names. Return the sizes of initializers written to one weights file.
+    """Link the inputs into the staging directory under stable names. Return the sizes of initializers in the shared weights file.
 
-    ONNX Runtime refuses symbolic links, so the files are hard links where the file system allows it. The data of subgraphs are copies, as
-    it refuses hard links there.
+    ONNX Runtime rejects symbolic links, so the files are hard links if the file system supports them. External data of subgraphs
+    is copied, because ONNX Runtime rejects hard links there.
     """
     (execution.staging / _OUTPUT).mkdir()
     try:
@@ -217,7 +219,7 @@ def _stage(group: SessionGroup, document: Mapping[str, Any], execution: Executio
             _stage_file(file, execution)
         _fix_input_sizes(group, execution.staging)
         shared = _share_initializers(group, execution.staging)
-        # At this level, the log has the reasons for fallback nodes, and the start of each model.
+        # At this level, the log contains the reasons for fallback nodes and the start of each model.
         node_log = {"severity": VERBOSE, "mark": MARK} if make_node_log(group).is_wanted else None
         request = json.dumps(build_worker_document(group, document, node_log), indent=1, sort_keys=True)
         (execution.staging / REQUEST).write_text(request, encoding="utf-8")
@@ -247,12 +249,18 @@ def _fix_input_sizes(group: SessionGroup, staging: Path) -> None:
 
 
 def _sized_path(group: SessionGroup, member: Member) -> str:
-    """Return the path of a member's graph with fixed sizes: its source path, unless sharing initializers rewrites the graph again."""
+    """Return the path of a member's graph with fixed sizes.
+
+    It is the source path, unless the graph is rewritten again to share initializers.
+    """
     return member.source if group.weights_file is None else f"{_INPUT}/{member.name}.sized.onnx"
 
 
 def _share_initializers(group: SessionGroup, staging: Path) -> WeightBytes | None:
-    """Write the sources with one weights file beside each of them, if the group requests it."""
+    """Write the sources and their shared weights file, if the group shares initializers. Return the sizes of the initializers.
+
+    The weights file is written beside each source.
+    """
     if group.weights_file is None or group.initializer_threshold is None:
         return None
     try:
@@ -279,8 +287,8 @@ def _stage_file(file: _StagedFile, execution: Execution) -> None:
     staged.parent.mkdir(parents=True, exist_ok=True)
     real = resolve_links(file.path)
     if staged.exists() and staged.samefile(real):
-        return  # one file under two spellings of its name
-    staged.unlink(missing_ok=True)  # another spelling of the name; never overwritten in place, as it may be a link
+        return  # the same file under two spellings of its name
+    staged.unlink(missing_ok=True)  # another file; it is not overwritten in place, because it may be a link to a user's file
     if file.is_copy:
         copy_file(real, staged)
         return
@@ -294,7 +302,7 @@ def _stage_file(file: _StagedFile, execution: Execution) -> None:
 
 
 class _GroupLog(StepLog):
-    """Log of a group that assigns each line to the step of the member that is being compiled."""
+    """Log of a group's worker. It assigns each line to the step of the member that is being compiled."""
 
     def __init__(self, group: SessionGroup, execution: Execution, node_log: NodeLog) -> None:
         super().__init__(group.steps[0], execution.progress)
@@ -316,10 +324,10 @@ class _GroupLog(StepLog):
 
 
 def _copy_source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:
-    """Copy the source's external data beside a compiled model that still uses it. Return the locations that all EPs share.
+    """Copy the source's external data beside a compiled model that still uses the data, because ONNX Runtime does not.
 
-    A model uses the data if its initializers stay in the source, or if its EP shares weights through the source's data. ONNX Runtime does
-    not copy it.
+    A model uses the data if its initializers stay in the source, or if its EP shares weights through the source's data. Return
+    the locations of the data in the second case.
     """
     shared = group.share and any(ep.entry.sharing.weights == "source" for ep in group.target.eps)
     if not shared and member.compile.initializers != "source":
@@ -365,17 +373,20 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
 
 
 def make_node_log(group: SessionGroup) -> NodeLog:
-    """Return the reader for the log of a group's worker."""
+    """Return a reader for the log of a group's worker."""
     return NodeLog(ep.entry.node_log for ep in group.target.eps if ep.entry.node_log is not None)
 
 
 def _count_source_weights(group: SessionGroup, execution: Execution) -> WeightBytes | None:
-    """Return the sizes of the sources' weights, counted by content, of a sharing group. None if they cannot be read."""
+    """Return the sizes of the weights in a sharing group's sources, with and without duplicates.
+
+    Return None if the group does not share or if the weights cannot be read.
+    """
     if not group.share or len(group.members) < 2:
         return None
     try:
         weights = count_weights([read_weights(member.graph, member.external) for member in group.members])
     except (OSError, MalformedModel):
-        return None  # no compiled file depends on it
+        return None  # no compiled file depends on these sizes
     execution.recheck()
     return weights

@@ -1,4 +1,4 @@
-"""Errors of a session group, by the diagnosis of its worker."""
+"""Errors of a session group, based on the diagnosis of its worker."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _BY_SOMEBODY = f"If that was not deliberate, the cause was probably a lack of me
 
 
 def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequence[LeftNode] = ()) -> EpbuildError | None:
-    """Return the error for the `ending` of a session group's worker, or None if it succeeded. The error names the file `log`.
+    """Return the error for the `ending` of a session group's worker, or None if the worker succeeded.
 
-    `refused` are the nodes of the model at fault that an EP reported as unsupported.
+    The error names the file `log`. `refused` lists nodes that an EP reported as unsupported in the model that failed.
     """
     found = diagnose(ending, [ep.entry for ep in group.target.eps])
     if found is None:
@@ -53,7 +53,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
     hint = "".join(f"{text} " for text in dict.fromkeys(known.hint for _, known in known_limits if known.hint)) + hint
     limitation = next((found for found in known_limits if found[1].limit_of != "model"), None)
     if limitation is not None and limitation[1].limit_of == "target" and (raised or not found.from_outside):
-        # Checked before faults of this machine, such as a lack of memory.
+        # Limitations of the target are checked before faults of this machine, such as a lack of memory.
         ep, known = limitation
         why = f"{f': {raised}' if raised else ''}. {ep} cannot {known.what}: {known.why}.{quote}"
         return BuildError(Problem("EPB401", f"{subject} failed{why}", step, hint, f"it failed{why}"))
@@ -85,7 +85,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
 
 
 def _about_custom_ops(raised: str) -> str:
-    """Return a hint about custom operators, with a trailing space. Empty if they are not the cause."""
+    """Return a hint about custom operators with a trailing space, or an empty string if they are not the cause."""
     unknown = _NO_OPERATOR.search(raised)
     if unknown is not None:
         return f"If {unknown[1]} is a custom operator, name its library or package in 'custom_ops'. "
@@ -97,9 +97,9 @@ def _about_custom_ops(raised: str) -> str:
 def _limitations(
     group: SessionGroup, member: Member, ending: Ending, refused: Sequence[LeftNode]
 ) -> list[tuple[str, Limitation]]:
-    """Return the catalog's limitations that match the log and the reports, each with its EP.
+    """Return the catalog's limitations that match the log and the reports, with the name of each one's EP.
 
-    If the EP took no node at all, the reasons logged for single nodes count, and replace the limitations of the model.
+    If the EP took no nodes, limitations that match the reasons logged for single nodes replace the limitations of the model.
     """
     reported = "\n".join((*ending.tail, *(str(report.get("message", "")) for report in ending.reports)))
     found = [(whose, with_hint(limitation, member)) for whose, limitation in group.target.limitations(reported, "compile")]
@@ -110,13 +110,13 @@ def _limitations(
 
 
 def _why_nothing(refused: Sequence[LeftNode]) -> str:
-    """Return why an EP took no node at all, with a leading space. Empty if it logged no reason."""
+    """Return why an EP took no nodes, with a leading space, or an empty string if the EP logged no reason."""
     outside = Outside("", len(refused), tuple(refused))
     return f" It compiled none of {format_count(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""
 
 
 def _member_at_fault(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of the member that was being worked on, or of the first one."""
+    """Return the index of the member whose compilation started last, or 0 if none started."""
     started = [report["member"] for report in reports if report.get("event") == "member_started"]
     return [member.name for member in group.members].index(started[-1]) if started else 0
 

@@ -1,7 +1,7 @@
-"""Reasons for nodes outside the EPs, from the log of a compile.
+"""Reader of a compile's log that collects the reasons for fallback nodes.
 
-Some EPs log why they do not take a node only at the most verbose level, among thousands of lines about every tensor. The catalog has
-regular expressions for these reasons. None of those lines is shown, and the log file keeps only the refusals.
+Some EPs log why they refuse a node only at the most verbose level, among thousands of lines about tensors. The catalog has
+regular expressions for the reasons. Lines of this level are not shown, and the log file keeps only the refusals.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from epbuild.plan.result import LeftNode
 from epbuild.toolchain.process import LineHandling
 
 VERBOSE = 0
-"""Severity of a session's log that includes everything."""
+"""Log severity of a session that logs everything."""
 MARK = "epbuild: compiling "
-"""Begin of the line that the worker writes into the log before each model, followed by the model's name."""
+"""Start of the line that the worker writes to the log before it compiles a model. The model's name follows."""
 _MAX_REASONS = 50_000
 _MAX_LENGTH = 400
 _DETAIL = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \[([VIWEF]):[^\]]*\]\s*")
@@ -35,11 +35,11 @@ class NodeLog:
 
     @property
     def is_wanted(self) -> bool:
-        """True if an EP has rules for log lines. The session must then log everything."""
+        """True if the catalog has rules for an EP's log. The session must then log everything."""
         return bool(self._rules)
 
     def read(self, line: str) -> LineHandling:
-        """Read a line without colors and surrounding space. Return how to handle it."""
+        """Read a line of the log, and return how to handle it. The line has no colors and no surrounding space."""
         if not self._rules:
             return "shown"
         if line.startswith(MARK):
@@ -53,12 +53,12 @@ class NodeLog:
         return self._entry
 
     def left(self, member: str, nodes: Sequence[NamedNode]) -> tuple[LeftNode, ...]:
-        """Return the nodes of a compiled model outside its EPs, with the logged reasons."""
+        """Return the fallback nodes of a compiled model with their logged reasons."""
         keys = ((member, node.name, node.operator.rpartition("::")[2]) for node in nodes)  # logs omit the domain
         return tuple(LeftNode(*node, self._reasons.get(key)) for node, key in zip(nodes, keys, strict=True))
 
     def refused(self) -> tuple[LeftNode, ...]:
-        """Return the nodes of the current model that an EP logged as not taken."""
+        """Return the nodes of the current model that an EP refused, with the logged reasons."""
         found = ((key, reason) for key, reason in self._reasons.items() if key[0] == self._member and reason is not None)
         return tuple(LeftNode(node, operator, reason) for (_, node, operator), reason in found)
 
@@ -70,12 +70,12 @@ class NodeLog:
         self._entry = "kept" if any(re.search(rules.refused, text) for rules in self._rules) else "detail"
 
     def _goes_on(self, line: str) -> bool:
-        """Return whether a line continues the entry before it. Record the nodes and reasons in it."""
+        """Return whether a line continues the current log entry. Record the nodes and reasons in the line."""
         for rules in self._rules:
             if node := re.search(rules.node, line):
                 self._nodes.append((self._member, node["node"], node["operator"]))
                 if node["node"]:
-                    self._reasons.pop(self._nodes[-1], None)  # the last entry counts
+                    self._reasons.pop(self._nodes[-1], None)  # a later entry about a node replaces an earlier one
                 return True
             if reason := re.search(rules.reason, line):
                 self._note(reason["reason"].strip().rstrip(".")[:_MAX_LENGTH])
@@ -86,7 +86,7 @@ class NodeLog:
 
     def _note(self, reason: str) -> None:
         for key in self._nodes:
-            # Nodes without a name share a key: a reason is known only if it is the same for all of them.
+            # Nodes without a name share a key. Their reason is known only if all of them have the same reason.
             same = self._reasons.get(key, reason) == reason
             if key in self._reasons or len(self._reasons) < _MAX_REASONS:
                 self._reasons[key] = reason if same else None

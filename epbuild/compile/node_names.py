@@ -1,6 +1,6 @@
-"""Prefix of the names of EPContext nodes, `compile.node_name_prefix`.
+"""Name prefix of EPContext nodes (`compile.node_name_prefix`).
 
-Some EPs ignore the setting, so the nodes are renamed after the compile.
+Some EPs ignore this setting, so epbuild renames their nodes after the compile.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from epbuild.plan.target import PlannedEp
 
 
 def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
-    """Rename the EPContext nodes of a compiled model that lack the prefix of the member's settings.
+    """Rename the EPContext nodes of a compiled model that lack the prefix in the member's settings.
 
-    Other defects are left to the verifier. Raises BuildError (EPB440) if the EP does not find its contexts under other names, VerifyError
-    (EPB441) if anything but names would change, and OSError.
+    The verifier reports other defects. Raises BuildError (EPB440) if the EP would not find its contexts under new names,
+    VerifyError (EPB441) if anything but names would change, and OSError.
     """
     prefix = member.compile.node_name_prefix
     if not prefix:
@@ -54,7 +54,7 @@ def _prefixed_names(group: SessionGroup, member: Member, header: ModelHeader, pr
         if rule is None:
             reason = f"{ep.entry.ep} ignores it, and the catalog has no rule for renaming its nodes"
             raise _renaming_error(group, member, reason)
-        # An EP that finds a context by its node's name accepts another name only if there is one node.
+        # An EP that identifies a context by the name of its node accepts a new name only if the context has one node.
         if rule.found_by != "partition_name" and (counts[ep.entry.ep] > 1 or len(group.members) > 1):
             count = (
                 f"the model was compiled to {counts[ep.entry.ep]} nodes"
@@ -86,7 +86,7 @@ def _check_renamed(group: SessionGroup, member: Member, before: ModelHeader, aft
 
 
 def _without_names(header: ModelHeader) -> ModelHeader:
-    # The offset of an embedded context in the file changes with the names; its size does not.
+    # New names change the offset of an embedded context in the file, but not its size.
     nodes = tuple(
         replace(node, name="", payload=(0, node.payload[1]) if node.payload else None) for node in header.ep_context_nodes
     )

@@ -1,4 +1,4 @@
-"""Preparations: programs that turn one model into another."""
+"""Runs of preparations: programs that convert a model into another model."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from epbuild.worker.scripts import RUN_COMMAND
 REQUEST_FORMAT = 1
 _MAX_QUOTES = 2
 _MAX_QUOTE = 400
-_SHELL_SIGNALS = range(128 + 1, 128 + 65)  # a shell's status: 128 and the signal that ended its last command
+_SHELL_SIGNALS = range(128 + 1, 128 + 65)  # a shell's exit status: 128 plus the signal that ended its last command
 _MIN_WINDOWS_ERROR = 0xC0000000
 _TRACEBACK = "Traceback (most recent call last)"
 _DATA = "Save the model with its weights, in the same file or in a file beside it."
 
-# For equal results in each run: otherwise hashes are salted, and Python's sets are ordered by hashes.
+# These make runs reproducible. By default, Python salts hashes, and the order of its sets depends on hashes.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def prepare(preparation: Preparation, execution: Execution) -> PreparationResult:
-    """Prepare a model, check and store it, and return the result. Raises EpbuildError and Cancelled."""
+    """Prepare a model, check and store the prepared model, and return the result. Raises EpbuildError and Cancelled."""
     begin = time.monotonic()
     header, ending = _prepare(preparation, execution)
     measured = Measurements(round(time.monotonic() - begin, 3), {}, ending.reports[-1].get("peak_memory"))
@@ -49,7 +49,7 @@ def prepare(preparation: Preparation, execution: Execution) -> PreparationResult
 
 
 def rebuild(preparation: Preparation, execution: Execution) -> Mapping[str, Path]:
-    """Prepare and check a model, store nothing, and return its files by name. Raises what `prepare` raises."""
+    """Prepare and check a model without storing it. Return its files by name. Raises the errors of `prepare`."""
     header, _ = _prepare(preparation, execution)
     return {name: execution.staging / "out" / name for name in (_name(preparation), *header.external_locations)}
 
@@ -59,7 +59,7 @@ def _name(preparation: Preparation) -> str:
 
 
 def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeader, Ending]:
-    """Prepare and check the model in the staging directory. Return its header and the end of the worker."""
+    """Prepare and check the model in the staging directory. Return its header and the worker's ending."""
     _check_packages(preparation, execution)
     _stage(preparation, execution)
     step = StepId(preparation.id)
@@ -78,7 +78,7 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
 
 
 def _check_packages(preparation: Preparation, execution: Execution) -> None:
-    """Raise EnvironmentFailure if the toolchain lacks a package that a built-in kind needs."""
+    """Raise EnvironmentFailure if the toolchain lacks a package that the built-in preparation needs."""
     there = execution.environment.fingerprint.distributions
     lacking = [name for name, providers in preparation.packages.items() if providers.isdisjoint(there)]
     if lacking:
@@ -106,7 +106,7 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
         for name, path in files.items():
             staged = staging / name
             if staged.exists():
-                continue  # one file under two spellings of its name
+                continue  # the same file under two spellings of its name
             if name == preparation.input and preparation.inputs:
                 fix_sizes(path, staged, preparation.inputs)
             else:
@@ -193,12 +193,15 @@ def _program_error(preparation: Preparation, ending: Ending, log: str) -> Epbuil
 
 
 def _is_crash(status: int) -> bool:
-    """Return whether a program did not end by itself: by a signal, by one that a shell reports, or by an error of Windows."""
+    """Return whether an exit status means a crash: a signal, a signal that a shell reports, or a Windows error."""
     return status < 0 or status in _SHELL_SIGNALS or status >= _MIN_WINDOWS_ERROR
 
 
 def _last_output(lines: Sequence[str]) -> str:
-    """Return the last lines that a program printed, as an addition to a message; of a Python traceback, its last line."""
+    """Return a sentence with the last lines that a program printed, or an empty string.
+
+    Of a traceback, quote only the last line.
+    """
     printed = [line for line in lines if line.strip()]
     if not printed:
         return ""
@@ -208,7 +211,7 @@ def _last_output(lines: Sequence[str]) -> str:
 
 
 def _check_prepared(preparation: Preparation, execution: Execution, ending: Ending) -> ModelHeader:
-    """Return the header of the prepared model. Raises BuildError unless the model and all its data are complete."""
+    """Return the header of the prepared model. Raises BuildError if the model or its external data is incomplete."""
     folder, path = execution.staging / "out", execution.staging / preparation.output
     printed, log = _last_output(ending.tail), f"The whole log: {execution.shown_log}."
 

@@ -1,7 +1,8 @@
-"""Probes: compiles of a tiny model that show whether an EP works on this machine.
+"""Probes, which compile a tiny model to test whether an EP works on this machine.
 
-The model is compiled like any other: by a recipe, in a process of the toolchain, and verified. A probe can show that the EP works, or that
-it finds no device or driver here. Any other failure may be that of the toolchain, and shows nothing about the machine.
+The model is compiled from a recipe in a process of the toolchain, and verified, like any other model. A probe can show that the
+EP works, or that it finds no device or driver. The toolchain may be the cause of any other failure, which says nothing about the
+machine.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _FORMAT = 1
 _SECONDS = 120.0
 _WIDTH = 64
 NAME = "probe"
-"""Name of the model, its group, its target and its toolchain."""
+"""Name of a probe's model, group, target and toolchain."""
 _MACHINE_CODES = frozenset({"EPB416"})
-"""Codes of failures that the catalog attributes to a machine."""
+"""Codes of failures that the catalog attributes to the machine."""
 _NO_DEVICE = "NoDevice"
-"""Type in the worker's report if an EP has no suitable device."""
+"""Error type in the worker's report if an EP has no suitable device."""
 _QUOTE = " The EP logged: "
 
 Outcome = Literal["does", "cannot", "unclear"]
@@ -59,13 +60,13 @@ class ProbeResult(Struct, frozen=True):
 
     outcome: Outcome
     why: str
-    """Success or obstacle, as a clause."""
+    """What succeeded, or the obstacle, as a clause."""
     device: str = ""
-    """Type of the device that the EP chose; empty if it chooses none."""
+    """Type of the device that the EP selected. Empty if it does not select a device."""
 
 
 def probe_ability(ability: Ability, environment: Environment, folder: Path, cancelled: threading.Event) -> ProbeResult:
-    """Probe an ability in an environment that has the EP, with files in an empty folder. Raises Cancelled and OSError."""
+    """Probe an ability in an environment that contains the EP. `folder` must be empty. Raises Cancelled and OSError."""
     runner = _RecordingRunner(environment.run_worker)
     execution = _new_execution(replace(environment, run_worker=runner), folder, cancelled)
     try:
@@ -84,7 +85,10 @@ def probe_ability(ability: Ability, environment: Environment, folder: Path, canc
 def compile_probe(
     group: SessionGroup, environment: Environment, folder: Path, cancelled: threading.Event
 ) -> tuple[ProbeResult, Path | None]:
-    """Compile the group of a probe in an empty folder. Return the result and the compiled model. Raises Cancelled and OSError."""
+    """Compile a probe's group in an empty folder. Return the result, and the compiled model or None.
+
+    Raises Cancelled and OSError.
+    """
     runner = _RecordingRunner(environment.run_worker)
     try:
         execution = _new_execution(replace(environment, run_worker=runner), folder, cancelled)
@@ -101,9 +105,11 @@ def _result_of_error(error: EpbuildError, runner: _RecordingRunner) -> ProbeResu
 
 
 def _probe_run(ability: Ability, group: SessionGroup, execution: Execution, runner: _RecordingRunner) -> ProbeResult:
-    """Probe whether the EP runs on a real device. A built-in EP chooses no device, so it has to open a compiled model.
+    """Probe whether the EP runs on a real device.
 
-    A plugin EP compiles nothing here, as it does not report the name of this machine's device in the target's options.
+    A built-in EP does not select a device, so the probe compiles a model and opens it. A plugin EP selects a device, which is
+    sufficient. The probe compiles nothing for a plugin EP, because the EP does not report its device by the name that the
+    target's options need.
     """
     scratch = execution.staging.with_name("run")
     scratch.mkdir()
@@ -124,12 +130,12 @@ def _probe_run(ability: Ability, group: SessionGroup, execution: Execution, runn
 
 
 def _is_machine_fault(failure: LoadFailure, runner: _RecordingRunner) -> bool:
-    """Return whether a failure is due to a missing device or driver, and not to the toolchain."""
+    """Return whether a missing device or driver caused a failure, and not the toolchain."""
     return failure.cannot_load and (runner.has_no_device or not runner.is_unfit)
 
 
 def _clause(message: str) -> str:
-    """Return a message without its quotation of a log."""
+    """Return a message without its quotation of the EP's log."""
     return message.partition(_QUOTE)[0].rstrip(".")
 
 
@@ -141,7 +147,7 @@ def _new_execution(environment: Environment, folder: Path, cancelled: threading.
 
 
 def plan_probe(ability: Ability, environment: Environment, folder: Path) -> SessionGroup:
-    """Return the group of a probe, planned from a recipe that is written to a folder. Raises EpbuildError and OSError."""
+    """Write a probe's recipe to a folder and return its planned group. Raises EpbuildError and OSError."""
     write_probe_model(folder / f"{NAME}.onnx")
     place = folder / "epbuild.yaml"
     place.write_text(json.dumps(_recipe(ability, environment)), encoding="utf-8")
@@ -167,7 +173,7 @@ def _recipe(ability: Ability, environment: Environment) -> Mapping[str, Any]:
 
 
 def _settings(ability: Ability) -> Mapping[str, Any]:
-    """Return the options and the device of a target: those of the EP's sample recipe, and the requested device."""
+    """Return the target's options and device, from the EP's sample recipe and the requested device."""
     start, option = ability.entry.start, ability.entry.device_option
     options = dict(start.options) if start is not None else {}
     if start is not None and start.option is not None:
@@ -183,7 +189,7 @@ def _settings(ability: Ability) -> Mapping[str, Any]:
 
 
 def write_probe_model(path: Path) -> None:
-    """Write a model that every EP takes completely: two matrix multiplications with an activation between them."""
+    """Write a model of which every EP takes all nodes: two matrix multiplications with an activation between them."""
     import numpy as np
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -209,7 +215,7 @@ def _list_releases(ability: Ability, environment: Environment) -> str:
 
 @dataclass
 class _RecordingRunner:
-    """Runner of workers that records the reports of the last one."""
+    """Runner of workers that records the reports of the last worker."""
 
     run_worker: RunWorker
     reports: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
@@ -234,7 +240,7 @@ class _RecordingRunner:
 
 @dataclass(frozen=True)
 class Probes:
-    """Probes with results in a cache. Any number of threads may use one."""
+    """Prober with a cache of results. It is thread-safe."""
 
     root: Path
 
@@ -247,7 +253,7 @@ class Probes:
             return None
 
     def probe(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> ProbeResult:
-        """Probe an ability, unless the cache has its result. Raises StoreError, OSError and Cancelled."""
+        """Return the cached result of a probe, or probe the ability. Raises StoreError, OSError and Cancelled."""
         result = self.find(ability, environment)
         if result is not None:
             return result
@@ -264,7 +270,7 @@ class Probes:
 
 
 def _probe_document(ability: Ability, environment: Environment) -> dict[str, Any]:
-    """Return everything that the result of a probe depends on."""
+    """Return the key document of a probe: everything that its result depends on."""
     entry = ability.entry
     return {
         "format": _FORMAT,
