@@ -1,1 +1,1 @@
-"""Knowledge about EPs, session keys and preparations, as data."""
+"""Data about EPs, session keys and built-in preparations."""

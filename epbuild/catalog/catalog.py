@@ -1,4 +1,4 @@
-"""Catalog of EPs, from epbuild's data and users' files."""
+"""Catalog of EPs, loaded from epbuild's data files and users' files."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from epbuild.catalog.userfile import BadCatalog, load_catalog
 from epbuild.core.errors import suggest_nearest
 
 CPU_EP = "CPUExecutionProvider"
-"""EP in every ONNX Runtime. It runs the nodes that no other EP takes, and compiles nothing."""
+"""EP that every ONNX Runtime contains. It runs the nodes that no other EP takes, and compiles nothing."""
 SUFFIX = "ExecutionProvider"
-"""End of ONNX Runtime's names of EPs."""
+"""Suffix of EP names in ONNX Runtime."""
 
 _DATA = Path(__file__).parent / "data"
 _SESSION = "session"
 
 
 class Catalog(Struct, frozen=True):
-    """Entries of epbuild, and `added` ones, which take precedence."""
+    """Catalog of EPs. Entries in `added` take precedence over epbuild's own entries."""
 
     added: tuple[EpEntry, ...] = ()
 
     @classmethod
     def with_files(cls, paths: Iterable[Path]) -> Catalog:
-        """Return the catalog with users' files. Raises BadCatalog."""
+        """Return the catalog with the entries of users' files added. Raises BadCatalog for an invalid file."""
         added: list[EpEntry] = []
         for path in paths:
             new = load_catalog(path)
@@ -50,7 +50,7 @@ class Catalog(Struct, frozen=True):
         return tuple(sorted({*_stems(), *(entry.ep for entry in self.added)}))
 
     def entries_for(self, ep: str) -> tuple[EpEntry, ...]:
-        """Return the packagings of an EP, the default one first. Raises KeyError."""
+        """Return the entries of an EP's packagings. The default packaging is first. Raises KeyError for an unknown EP."""
         added = tuple(entry for entry in self.added if entry.ep == ep)
         own = _own_entries(ep) if ep in _stems() else ()
         if not added and not own:
@@ -58,22 +58,28 @@ class Catalog(Struct, frozen=True):
         return (*added, *own)
 
     def entry(self, ep: str, distributions: Iterable[str] = ()) -> EpEntry:
-        """Return the entry of an EP, in the packaging that one of `distributions` carries, else the default one. Raises KeyError."""
+        """Return the entry of the EP's packaging that one of `distributions` contains, or else its default packaging.
+
+        Raises KeyError for an unknown EP.
+        """
         entries, named = self.entries_for(ep), set(distributions)
         return next((entry for entry in entries if not named.isdisjoint(entry.distributions)), entries[0])
 
     def context_changes(self) -> dict[str, ContextChanges]:
-        """Return the permitted changes around EPContext nodes, by the `source` of the nodes."""
+        """Return the permitted changes to EPContext nodes, by the nodes' `source`."""
         entries = (entry for ep in self.known_eps() for entry in reversed(self.entries_for(ep)))
         return {source: entry.context_changes for entry in entries for source in entry.sources}
 
     def genai_provider(self, ep: str) -> str:
-        """Return onnxruntime-genai's name of an EP: empty if genai does not know the EP, and `ep` if the catalog does not."""
+        """Return the EP's name in onnxruntime-genai.
+
+        Return an empty string if genai does not know the EP, and `ep` if the catalog has no other name.
+        """
         named = self.entries_for(ep)[0].genai_provider if ep in self.known_eps() else list_session_keys().genai_providers.get(ep)
         return ep if named is None else named
 
     def quantized_io_options(self) -> dict[str, str]:
-        """Return the option by which an EP compiles QuantizeLinear and DequantizeLinear at the edges of a model, by EP."""
+        """Return each EP's option to compile QuantizeLinear and DequantizeLinear at a model's inputs and outputs, by EP."""
         entries = (entry for ep in self.known_eps() for entry in self.entries_for(ep))
         return {entry.ep: entry.quantized_io_option for entry in entries if entry.quantized_io_option is not None}
 
@@ -86,12 +92,18 @@ known_eps, entries_for, entry = BUILT_IN.known_eps, BUILT_IN.entries_for, BUILT_
 
 
 def get_full_name(short: str) -> str | None:
-    """Return ONNX Runtime's name of an EP by the short name of its data files, such as `qnn`. None if no EP has that name."""
+    """Return ONNX Runtime's name of an EP, given its short name such as `qnn`. Return None if no EP has that short name.
+
+    An EP's short names are the stems of its data files.
+    """
     return next((ep for ep, stems in _stems().items() if short in stems), None)
 
 
 def get_short_name(ep: str) -> str:
-    """Return the short name of an EP of epbuild's own catalog, for any of its packagings. Raises KeyError."""
+    """Return the short name of an EP in epbuild's own catalog. It stands for all packagings.
+
+    Raises KeyError for an unknown EP.
+    """
     return min(_stems()[ep], key=len)
 
 
@@ -101,7 +113,7 @@ def list_session_keys() -> SessionKeys:
 
 
 def find_session_key(name: str) -> Option:
-    """Return the session key of that name. Raises UnknownName if it is unknown, or if a recipe may not set it."""
+    """Return the session key `name`. Raises UnknownName if the key is unknown, or if a recipe may not set it."""
     keys = list_session_keys()
     if name in keys.options:
         return keys.options[name]
@@ -116,7 +128,7 @@ def find_session_key(name: str) -> Option:
 
 @cache
 def _stems() -> dict[str, tuple[str, ...]]:
-    """Return the data files of each EP. Only their first lines are read, which name the EP."""
+    """Return the stems of the data files, by EP. Only the first line of each file is read. It names the EP."""
     found: dict[str, list[str]] = {}
     for path in sorted(_DATA.glob("*.toml")):
         if path.stem == _SESSION:

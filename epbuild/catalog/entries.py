@@ -1,6 +1,6 @@
-"""Catalog entries of EPs and ONNX Runtime's session keys.
+"""Catalog entries of EPs, and session keys of ONNX Runtime.
 
-The fields mirror the TOML files.
+The fields of the classes mirror the keys of the TOML files.
 """
 
 from __future__ import annotations
@@ -29,51 +29,54 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     origin: str
     revision: int = 1
     default: bool = True
-    """True if this packaging is the default of an EP that has several."""
+    """True if this is the default packaging of an EP that has several packagings."""
     short: str
     kind: Literal["plugin", "provider"]
     module: str
     distributions: tuple[str, ...] = ()
-    """Distributions that carry this packaging."""
+    """Python distributions that contain this packaging."""
     sources: tuple[str, ...]
-    """Values of `source` in its EPContext nodes. The first is the one that it writes."""
+    """Values of `source` that the EP accepts in EPContext nodes. The EP writes the first value."""
     devices: tuple[str, ...] = ()
     virtual_devices: tuple[str, ...] = ()
     """Types of the virtual devices that the EP offers."""
     emulator_devices: tuple[str, ...] = ()
-    """Types of devices that stand for another device and run an emulator."""
+    """Types of devices that emulate another device."""
     device_option: str | None = None
-    """Option that names the device of a built-in EP. None if there is one kind of device, or an OrtEpDevice is chosen."""
+    """Option that selects the device of a built-in EP.
+
+    None if the EP has only one kind of device, or if the device is selected as an OrtEpDevice.
+    """
     output_depends_on_host: bool = True
     takes_every_node: bool = False
-    """True if the EP takes every node, so that EPs listed after it get none."""
+    """True if the EP takes every node, so that later EPs in the list get no nodes."""
     genai_provider: str | None = None
-    """Name in onnxruntime-genai. Empty if genai does not know the EP; None if the name is ONNX Runtime's."""
+    """Name of the EP in onnxruntime-genai. Empty if genai does not know the EP; None if the name equals ONNX Runtime's."""
     quantized_io_option: str | None = None
-    """Option that makes it compile QuantizeLinear and DequantizeLinear at the edges of a model."""
+    """Option that makes the EP compile QuantizeLinear and DequantizeLinear nodes at a model's inputs and outputs."""
     out_of_memory: str | None = None
-    """Regular expression for its report of a lack of memory. It may refuse a graph with the same report."""
+    """Regular expression for the EP's out-of-memory report. The EP may reject a graph with the same report."""
     graph_optimization_level: Literal["disable_all", "basic", "extended", "layout", "all"] = "disable_all"
-    """Level of ONNX Runtime's graph optimization before this EP, if the recipe does not set it."""
+    """Level of ONNX Runtime's graph optimization before the EP, unless the recipe sets another level."""
     booleans: tuple[str, str] = ("0", "1")
-    """Words of the EP for false and true."""
+    """Strings that the EP uses for false and true."""
 
     host: facts.HostDependence = field(default_factory=facts.HostDependence)
     sharing: facts.Sharing = _UNKNOWN_SHARING
     binary: facts.Binary = field(default_factory=facts.Binary)
     compatibility: facts.Compatibility = field(default_factory=facts.Compatibility)
     start: facts.Start | None = None
-    """Content of a first recipe. None if users have to write it by hand."""
+    """Values for a new recipe. None if users have to write the recipe by hand."""
     static_shapes: facts.StaticShapes | None = None
-    """Requirement of static shapes. None if the EP takes open dimensions, or if this was never tried."""
+    """Requirement of static shapes. None if the EP supports symbolic dimensions, or if support was never tested."""
     context_changes: facts.ContextChanges = field(default_factory=facts.ContextChanges)
     node_names: facts.NodeNames | None = None
     """Facts about renaming EPContext nodes. None if nothing is known."""
     numbers: facts.Numbers = field(default_factory=facts.Numbers)
     node_log: facts.NodeLogRules | None = None
-    """Format of log entries about single nodes. None if there are no such entries, or if their format is unknown."""
+    """Format of log entries about single nodes. None if the EP writes no such entries, or if their format is unknown."""
     reproducible: facts.Reproducibility | None = None
-    """Facts about compiling the same inputs again. None if this was never tried."""
+    """Facts about compiling the same inputs twice. None if this was never tested."""
 
     metadata: Mapping[str, tuple[facts.Metadata, ...]] = field(default_factory=dict)
     """Known values of the device metadata keys that distinguish the EP's devices."""
@@ -90,10 +93,10 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """Digest of all facts that a result depends on and that are not elsewhere in an action key.
+        """Digest of all facts that affect a result and are not elsewhere in an action key.
 
-        Options, names and values are not part of it: they are in the key as canonical strings, so a new row or a better description
-        invalidates nothing. `revision` is part of it: raising it recompiles everything.
+        Options, names and values are excluded, because the key contains them as canonical strings. A new row or a better
+        description thus invalidates nothing. `revision` is included, so a higher revision recompiles everything.
         """
         document = {
             "format": _DIGEST_FORMAT,
@@ -116,16 +119,16 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def distribution(self) -> str:
-        """First of `distributions`, or an empty text."""
+        """First of `distributions`, or an empty string."""
         return self.distributions[0] if self.distributions else ""
 
     def canonical_names(self, option: str) -> Mapping[str, str]:
-        """Return the canonical value of every known spelling of an option's value. Only options of type name have any."""
+        """Return the canonical values of an option by spelling. The mapping is empty unless the option is of type name."""
         return self.names[option].canonical if option in self.names else {}
 
     @cached_property
     def refusals(self) -> tuple[facts.Refusal, ...]:
-        """Rows of `refuse`, and one for each known name and each option that must agree with it."""
+        """Rows of `refuse`, and a refusal for each rule of a known name that another option must agree with."""
         return (*self.refuse, *self._disagreements())
 
     def _disagreements(self) -> Iterator[facts.Refusal]:
@@ -143,7 +146,10 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
         return {}
 
     def refusals_for(self, names: frozenset[str]) -> tuple[facts.Refusal, ...]:
-        """Return the refusals that concern options of these names. The result is kept for all targets that set the same options."""
+        """Return the refusals that concern options with these names.
+
+        The result is cached for all targets with the same options.
+        """
         if names not in self._refusals_by_names:
             self._refusals_by_names[names] = tuple(row for row in self.refusals if row.concerns(names))
         return self._refusals_by_names[names]
@@ -161,12 +167,12 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
         option = self.binary.target_option or ""
         rows = self.names[option].rows if option in self.names else ()
         known = {row.canonical: row.facts.get("binary", row.name) for row in rows}
-        # The EP writes a name that the catalog does not know as it was given.
+        # The EP writes a name that the catalog does not know exactly as it was passed.
         names = [known.get(one, None if one.isdigit() else one) for one in options.get(option, "").split(",") if one]
         return ",".join(name for name in names if name) if names and all(names) else None
 
     def read_compatibility(self, text: str) -> Mapping[str, str] | None:
-        """Return the fields of an `ep_compatibility_info`, with canonical option values. None if the text has the wrong format."""
+        """Return the fields of an `ep_compatibility_info`, with canonical option values. Return None if the format is wrong."""
         match = re.search(self.compatibility.pattern, text) if self.compatibility.pattern else None
         if match is None:
             return None
@@ -186,7 +192,7 @@ class KeyLimits(Struct, frozen=True):
 
 
 class SessionKeys(Struct, frozen=True, dict=True):
-    """Session keys of ONNX Runtime that a recipe may set, those that epbuild sets, and limitations of ONNX Runtime itself."""
+    """Session keys and limitations of ONNX Runtime. `options` are for recipes. `reserved` keys are set by epbuild."""
 
     revision: int
     limits: KeyLimits
@@ -194,11 +200,11 @@ class SessionKeys(Struct, frozen=True, dict=True):
     reserved: Mapping[str, str]
     cannot: tuple[facts.Limitation, ...] = ()
     genai_providers: Mapping[str, str] = field(default_factory=dict)
-    """Names in onnxruntime-genai of EPs without an entry."""
+    """Names in onnxruntime-genai, by EP, for EPs without a catalog entry."""
 
     @cached_property
     def known(self) -> tuple[str, ...]:
-        """Every known key, including the reserved ones, sorted."""
+        """Names of all known keys, including reserved keys, sorted."""
         return tuple(sorted({*self.options, *self.reserved}))
 
 
@@ -231,7 +237,7 @@ def read_session_keys(document: Mapping[str, Any]) -> SessionKeys:
 
 
 def _with_origin(rows: Any, origin: str) -> list[dict[str, Any]]:
-    """Return the rows, with `origin` in those that have none."""
+    """Return the rows. Rows without an origin get `origin`."""
     return [{"origin": origin, **row} for row in rows]
 
 

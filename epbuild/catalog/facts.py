@@ -1,4 +1,4 @@
-"""Sections and rows of a catalog file, a class for each."""
+"""Classes for the sections and rows of a catalog file."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from msgspec.structs import replace
 
 
 def do_options_match(patterns: Mapping[str, str], options: Mapping[str, str]) -> bool:
-    """Return whether canonical `options` have all names of `patterns`, with values that match these regular expressions."""
+    """Return whether canonical `options` match `patterns`.
+
+    Each pattern is a regular expression for the value of an option. An option that is missing does not match.
+    """
     return all(name in options and re.search(pattern, options[name]) for name, pattern in patterns.items())
 
 
 class StaticShapes(Struct, frozen=True):
-    """Requirement of an EP that only takes nodes whose sizes are all known at compile time."""
+    """Requirement of an EP that all sizes of a node are known at compile time."""
 
     why: str
-    """Consequence of an open dimension, as a clause."""
+    """Consequence of a symbolic dimension, as a clause."""
     origin: str
 
 
@@ -45,7 +48,7 @@ class Driver(Struct, frozen=True):
 
 
 class HostDependence(Struct, frozen=True):
-    """Properties of the compiling machine that may change an EP's output. The defaults hold for an EP that was never examined."""
+    """Properties of the compiling machine that may change an EP's output. The defaults apply to an EP that was never examined."""
 
     cpu: Literal["model", "instructions", "none"] = "model"
     """Relevant property of the CPU."""
@@ -54,14 +57,14 @@ class HostDependence(Struct, frozen=True):
 
 
 class SharingRefusal(Struct, frozen=True):
-    """Option value, as a regular expression, that rules out weight sharing, and the reason."""
+    """Option values that exclude weight sharing, as a regular expression, and the reason."""
 
     option: str
     pattern: str
     reason: str
 
     def matches(self, value: str) -> bool:
-        """Return whether a canonical value is refused."""
+        """Return whether weights cannot be shared with a canonical value of the option."""
         return re.search(self.pattern, value) is not None
 
 
@@ -70,7 +73,7 @@ class Sharing(Struct, frozen=True):
 
     possible: bool = False
     binaries: Literal["one", "each"] = "each"
-    """One context binary for a sharing group, or one for each member."""
+    """`one` if a sharing group has one context binary, `each` if every member has its own."""
     reason: str = ""
     """Reason why sharing is impossible."""
     refused_values: tuple[SharingRefusal, ...] = ()
@@ -81,14 +84,14 @@ class Sharing(Struct, frozen=True):
 
 
 class Binary(Struct, frozen=True):
-    """Context binaries of an EP."""
+    """Facts about the context binaries of an EP."""
 
     name: str | None = None
     """File name. `{stem}` is the output model's name without its last extension."""
     target_pattern: str | None = None
-    """Regular expression whose first group is the target's name inside a context binary."""
+    """Regular expression for a context binary. Its first group is the name of the target."""
     target_option: str | None = None
-    """Option that names the requested target."""
+    """Option that selects the target to compile for."""
 
 
 class Compatibility(Struct, frozen=True):
@@ -97,14 +100,14 @@ class Compatibility(Struct, frozen=True):
     pattern: str | None = None
     """Regular expression with a named group for each field."""
     versions: tuple[str, ...] = ()
-    """Fields that describe the toolchain and not the target."""
+    """Names of the fields that describe the toolchain instead of the target."""
 
 
 class Refusal(Struct, frozen=True):
-    """Combination of options that an EP rejects, or accepts and misreads, and the reason."""
+    """Combination of options that an EP rejects or misinterprets, and the reason."""
 
     when: Mapping[str, str]
-    """Options, each with a regular expression for its canonical value."""
+    """Regular expressions for canonical values, by option."""
     reason: str
     origin: str
     absent: tuple[str, ...] = ()
@@ -113,7 +116,7 @@ class Refusal(Struct, frozen=True):
     """Options of which at least one must be missing."""
 
     def concerns(self, names: frozenset[str]) -> bool:
-        """Return whether options of these names can be this combination, for some values."""
+        """Return whether options with these names could form this combination, depending on their values."""
         is_incomplete = not self.needs or not names.issuperset(self.needs)
         return names.issuperset(self.when) and names.isdisjoint(self.absent) and is_incomplete
 
@@ -124,32 +127,38 @@ class KnownDifference(Struct, frozen=True):
     why: str
     origin: str
     when: Mapping[str, str] = field(default_factory=dict)
-    """Options, each with a regular expression for its canonical value. Empty means every target."""
+    """Regular expressions for canonical values, by option. Empty means every target."""
     by: Literal["timestamp"] | None = None
     """The only part that differs. None means that any part may differ."""
 
 
 class Reproducibility(Struct, frozen=True):
-    """Known facts about compiling the same inputs again."""
+    """Known facts about whether compiling the same inputs twice produces the same bytes."""
 
     what: str
-    """Conditions for equal bytes, as a sentence."""
+    """Conditions under which the bytes are equal, as a sentence."""
     origin: str
     exceptions: tuple[KnownDifference, ...] = field(default=(), name="except")
 
 
 class NodeNames(Struct, frozen=True):
-    """Lookup of contexts by an EP that ignores `ep.context_node_name_prefix`. It decides which nodes can be renamed."""
+    """Facts about how an EP that ignores `ep.context_node_name_prefix` finds its contexts.
+
+    They determine which nodes can be renamed.
+    """
 
     found_by: Literal["name", "partition_name"]
-    """With `partition_name`, any node can be renamed. With `name`, only a node that is alone in its context."""
+    """Attribute that identifies a context. With `partition_name`, all nodes can be renamed.
+
+    With `name`, a node can be renamed only if its context contains no other node.
+    """
     why: str
-    """Consequence for other nodes, as a clause."""
+    """Reason why the other nodes cannot be renamed, as a clause."""
     origin: str
 
 
 class Start(Struct, frozen=True, kw_only=True):
-    """Content of a first recipe: an environment that is known to work, and the value that distinguishes targets."""
+    """Values for a new recipe: an environment that is known to work, and the setting that distinguishes targets."""
 
     name: str
     """Name of the EP for `epbuild init`, and of the default toolchain."""
@@ -159,18 +168,18 @@ class Start(Struct, frozen=True, kw_only=True):
     option: str | None = None
     """Option whose value distinguishes targets."""
     metadata: str | None = None
-    """Device metadata key whose value distinguishes targets. Without it and `option`, there is one target."""
+    """Device metadata key whose value distinguishes targets. Without this key and `option`, there is only one target."""
     key: str | None = None
-    """Key of a target in a recipe that is short for `device` and `options` with this value of `option`, such as `soc`."""
+    """Short key of a target in a recipe, such as `soc`. It stands for `device`, `options` and a value of `option`."""
     words: str = ""
-    """Description of that value."""
+    """Description of the value that distinguishes targets."""
     example: str
     options: Mapping[str, str] = field(default_factory=dict)
     device: Mapping[str, str | bool] = field(default_factory=dict)
 
     @property
     def environment(self) -> str:
-        """Key and value of a toolchain in YAML."""
+        """The toolchain's `packages` or `interpreter` as YAML."""
         return f"packages: [{', '.join(self.packages)}]" if self.packages else f"interpreter: {self.interpreter}"
 
 
@@ -179,18 +188,18 @@ class KnownName(Struct, frozen=True):
 
     name: str
     canonical: str
-    """Value for the EP: the name, or a number if the EP does not know the name."""
+    """Value to pass to the EP: the name, or a number if the EP does not know the name."""
     spellings: tuple[str, ...]
     """Other accepted spellings."""
     products: tuple[str, ...]
-    """Product names, which short forms of a recipe accept."""
+    """Product names that a recipe's short forms accept."""
     facts: Mapping[str, str]
-    """All other columns of the row."""
+    """Other columns of the row, by name."""
     origin: str
 
 
 class ImpliedValue(Struct, frozen=True):
-    """Rule that another option must agree with a fact of a name."""
+    """Rule that the value of another option must equal a fact about the name."""
 
     fact: str
     reason: str
@@ -203,7 +212,7 @@ class NameTable(Struct, frozen=True, dict=True):
 
     rows: tuple[KnownName, ...]
     implies: Mapping[str, ImpliedValue] = field(default_factory=dict)
-    """Rules by the option that must agree."""
+    """Rules, by the other option whose value must agree."""
 
     @cached_property
     def canonical(self) -> Mapping[str, str]:
@@ -212,7 +221,7 @@ class NameTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """Name by spelling and by product, in lower case."""
+        """Names by spelling and by product name, both in lower case."""
         spelled = [(spelling, row.name) for row in self.rows for spelling in (row.name, *row.spellings, *row.products)]
         return {spelling.casefold(): name for spelling, name in reversed(spelled)}
 
@@ -225,7 +234,7 @@ class Metadata(Struct, frozen=True):
 
 
 class Limitation(Struct, frozen=True):
-    """Thing that an EP cannot do, and the conditions and the reason."""
+    """Something that an EP cannot do, with its conditions and its reason."""
 
     what: str
     why: str
@@ -233,33 +242,39 @@ class Limitation(Struct, frozen=True):
     platforms: tuple[str, ...] = ()
     """Values of `sys.platform`. Empty means everywhere."""
     device: str | None = None
-    """Type of device. None means any."""
+    """Type of device that has the limitation. None means any type."""
     symptom: str | None = None
-    """Regular expression that finds this limitation in the EP's log."""
+    """Regular expression that matches the EP's log if the limitation applies."""
     when: Mapping[str, str] = field(default_factory=dict)
-    """Options, each with a regular expression for its canonical value. Empty means any options."""
+    """Regular expressions for canonical values, by option. Empty means any options."""
     during: Literal["compile", "load"] | None = None
-    """Act that fails because of it. None means both acts."""
+    """Operation that fails because of the limitation. None means both operations."""
     limit_of: Literal["machine", "target", "model"] = "machine"
-    """Scope of the limitation: another machine, target or model may not have it."""
+    """Scope of the limitation: a different machine, target or model may work."""
     hint: str | None = None
     """Advice, as sentences."""
     sized_hint: str | None = None
-    """Advice if all input sizes of the model are known. None means `hint`."""
+    """Advice for a model whose input sizes are all known. None means that `hint` applies."""
     source_has: Literal["overridable initializers"] | None = None
-    """Property of source models that are refused before they are compiled."""
+    """Property of source models. Models that have it are rejected before they are compiled."""
     driver: str | None = None
-    """Name of a driver in `host`. The limitation holds on machines without it."""
+    """Name of a driver in `host`. The limitation applies to machines without this driver."""
     stops: bool = False
-    """True if nothing can be compiled where the limitation holds."""
+    """True if nothing can be compiled where the limitation applies."""
 
     def holds(self, platform: str, device: str | None, options: Mapping[str, str]) -> bool:
-        """Return whether the limitation holds on a `sys.platform`, for a type of device (None: any) and canonical options."""
+        """Return whether the limitation applies to a `sys.platform`, a type of device and canonical options.
+
+        The type None is not a wildcard: it matches only a limitation of all types.
+        """
         is_here = not self.platforms or platform in self.platforms
         return is_here and self.device in (None, device) and do_options_match(self.when, options)
 
     def shows(self, reported: str, act: Literal["compile", "load"], device: str | None, options: Mapping[str, str]) -> bool:
-        """Return whether the limitation explains the failure of an act on this machine, given the text that the EP reported."""
+        """Return whether the limitation explains the failure of a compile or a load on this machine.
+
+        `reported` is the text that the EP reported.
+        """
         return (
             self.symptom is not None
             and self.during in (None, act)
@@ -269,7 +284,7 @@ class Limitation(Struct, frozen=True):
 
 
 class PatternNode(Struct, frozen=True):
-    """Node of a pattern. Equal texts are equal values; a text that begins with `$` is a constant."""
+    """Node of a pattern. `inputs` and `output` name values. A name that begins with `$` is a constant."""
 
     op: str
     inputs: tuple[str, ...]
@@ -277,7 +292,7 @@ class PatternNode(Struct, frozen=True):
 
 
 class Rewrite(Struct, frozen=True):
-    """Pattern of nodes that an EP fails on, with a replacement of its last node that computes the same."""
+    """Pattern of nodes on which an EP fails, and an equivalent replacement for the last node."""
 
     name: str
     summary: str
@@ -288,21 +303,27 @@ class Rewrite(Struct, frozen=True):
 
 
 class ContextChanges(Struct, frozen=True):
-    """Changes around EPContext nodes that an EP tolerates. The defaults apply if this was never measured."""
+    """Changes to EPContext nodes that an EP tolerates. The defaults apply if tolerance was never measured."""
 
     contexts: int | None = None
     """Maximum number of compiled contexts in one model. None means any number."""
     value_names: str | None = None
-    """Attribute with the names of the context's own inputs and outputs, each as `value=name;`. Without it, values keep their names."""
+    """Attribute that maps values to the context's own input and output names, as `value=name;`.
+
+    None means that values cannot be renamed.
+    """
     lone_node_name: bool = False
-    """True if a context's EPContext node may be renamed when it is the only one. With several, the EP finds each by its name."""
+    """True if an EPContext node may be renamed when its context has no other node.
+
+    If a context has several nodes, the EP identifies them by name.
+    """
 
 
 class NodeLogRules(Struct, frozen=True):
-    """Regular expressions for the most verbose log of an EP, in which it reports whether it takes each node."""
+    """Regular expressions for an EP's most verbose log, which reports the nodes that the EP refuses."""
 
     refused: str
-    """First line of an entry about refused nodes, which may have several lines."""
+    """First line of an entry about refused nodes. An entry may have several lines."""
     node: str
     """Node in an entry, with groups `operator` and `node`."""
     reason: str
@@ -313,26 +334,26 @@ class NodeLogRules(Struct, frozen=True):
 
 
 class Thresholds(Struct, frozen=True):
-    """Threshold of each metric. None means that the metric is only measured."""
+    """Thresholds of metrics. None means that the metric is measured but not checked."""
 
     cosine: float | None = None
-    """Minimum cosine between an output and its expected value."""
+    """Minimum cosine similarity between an output and its expected value."""
     snr_db: float | None = None
     """Minimum signal-to-noise ratio in dB."""
     top1: float | None = None
-    """Minimum share, from 0 to 1, of rows whose largest number is at the expected index."""
+    """Minimum fraction, from 0 to 1, of rows whose largest number is at the expected index."""
     max_abs: float | None = None
-    """Maximum difference of one number."""
+    """Maximum absolute difference of a number from its expected value."""
     max_rel: float | None = None
-    """Maximum difference of one number, relative to the output's largest expected magnitude."""
+    """Maximum difference of a number from its expected value, relative to the output's largest expected magnitude."""
 
     def over(self, other: Thresholds) -> Thresholds:
-        """Return these thresholds, with each None replaced by the threshold of `other`."""
+        """Return these thresholds, with thresholds of `other` in place of None."""
         return replace(other, **{name: value for name in METRICS if (value := getattr(self, name)) is not None})
 
 
 METRICS = Thresholds.__struct_fields__
-"""Names of all metrics, in the order of tables."""
+"""Names of all metrics, in the order in which tables list them."""
 
 
 class Numbers(Struct, frozen=True):
@@ -343,7 +364,7 @@ class Numbers(Struct, frozen=True):
     quantised: Thresholds = Thresholds(cosine=0.99, snr_db=15)
     """Thresholds of models that compute with quantized values."""
     smallest: float = 0.0
-    """Magnitude below which numbers lose precision. Differences of outputs are ignored if all their values are smaller."""
+    """Magnitude below which numbers lose precision. Differences in an output are ignored if all of its values are smaller."""
     largest: float | None = None
     """Largest number that the EP's compute precision can represent. None means that the EP computes in the model's precision."""
     overflow: str = ""

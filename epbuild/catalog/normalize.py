@@ -1,7 +1,7 @@
-"""Canonical strings of option values.
+"""Conversion of option values to canonical strings.
 
-ONNX Runtime accepts any string, and EPs silently use their default for a string that they do not understand. So invalid values are refused
-here.
+ONNX Runtime accepts any string, and EPs silently replace an invalid string with their default. This module therefore rejects
+invalid values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_INTEGER_LENGTH = 20
 _MAX_QUOTE_LENGTH = 60
 _MAX_LISTED_VALUES = 24
 _CLOSEST_VALUES = 12
-"""Number of values in a message if there are too many to list."""
+"""Number of closest values in a message if there are too many values to list."""
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "b": 1}
 _SIZE = re.compile(r"([0-9]{1,20}) ?([A-Za-z]{0,3})")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -45,8 +45,9 @@ class UnknownName(BadText):
 def normalize(option: Option, value: object, *, booleans: tuple[str, str], names: Mapping[str, str], strict: bool = True) -> str:
     """Return the canonical string of `value`.
 
-    `booleans` are the EP's words for false and true, and `names` the canonical value of each spelling. Without `strict`, unknown names
-    and choices are valid: the EP may be newer than the catalog. Raises BadValue, whose text completes the sentence "option X: ...".
+    `booleans` are the EP's strings for false and true. `names` maps spellings to canonical values. Without `strict`, unknown
+    names and choices are valid, because the EP may be newer than the catalog. Raises BadValue. Its text completes the sentence
+    "option X: ...".
     """
     text = _scalar_text(value)
     if option.type == "boolean":
@@ -59,20 +60,23 @@ def normalize(option: Option, value: object, *, booleans: tuple[str, str], names
 
 
 def find_option(entry: EpEntry, name: str) -> Option:
-    """Return the option of that name. Raises UnknownName with the closest name."""
+    """Return the EP's option `name`. Raises UnknownName, which suggests the closest name."""
     if name not in entry.options:
         raise UnknownName(f"{entry.ep} has no option '{name}'", suggest_nearest(name, entry.options))
     return entry.options[name]
 
 
 def find_refusals(entry: EpEntry, options: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
-    """Return the option names and the reason of each combination of canonical `options` that the EP rejects or misreads."""
+    """Return the combinations of canonical `options` that the EP rejects or misinterprets.
+
+    Each combination is returned as the names of its options and the reason.
+    """
     rows = entry.refusals_for(frozenset(options))
     return [((*row.when, *row.needs), row.reason) for row in rows if do_options_match(row.when, options)]
 
 
 def check_metadata(entry: EpEntry, key: str, value: str) -> None:
-    """Raise BadValue if the EP's devices do not have a metadata key or value."""
+    """Raise BadValue if no device of the EP has this metadata key and value."""
     if not entry.metadata:
         return
     if key not in entry.metadata:
@@ -84,7 +88,7 @@ def check_metadata(entry: EpEntry, key: str, value: str) -> None:
 
 
 def format_plain(value: object) -> str:
-    """Return a YAML scalar as an option string, for options without a catalog row: booleans are `1` and `0`."""
+    """Return the string of a YAML scalar for an option without a catalog row. Booleans become `1` and `0`."""
     if isinstance(value, bool):
         return "1" if value else "0"
     return _scalar_text(value)
@@ -114,7 +118,7 @@ def _not_one_of_error(text: str, known: Iterable[str], aliases: Mapping[str, str
 
 
 def _suggest(text: str, values: Iterable[str]) -> str | None:
-    """Return a hint for a wrong value, ignoring case. Long texts get none."""
+    """Return a hint with the closest value, ignoring case. Return None for a long text."""
     if len(text) > _MAX_QUOTE_LENGTH:
         return None
     spellings = _by_lower_case(values)
@@ -159,7 +163,7 @@ def _normalize_integer(option: Option, text: str) -> str:
 
 
 def _expand_exponent(text: str) -> str:
-    """Return a whole number such as 1e9 in digits, and other numbers unchanged."""
+    """Return a whole number such as 1e9 without an exponent. Return other numbers unchanged."""
     from decimal import Decimal
 
     number = Decimal(text)
@@ -208,7 +212,7 @@ def _format_bound(number: float) -> str:
 
 
 def _normalize_names(option: Option, text: str, names: Mapping[str, str], *, strict: bool) -> str:
-    """Return the canonical names of a list of names."""
+    """Return a comma-separated list of names with canonical names."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[A-Za-z0-9_]+", part) for part in parts):
         raise BadValue(f"{_quote(text)} is neither a name nor a number")

@@ -1,4 +1,4 @@
-"""Options of EPs, and session keys."""
+"""Data model of EP options and session keys."""
 
 from __future__ import annotations
 
@@ -11,39 +11,45 @@ from msgspec import Struct, field
 
 OptionType = Literal["text", "choice", "boolean", "integer", "number", "size", "name", "list", "pattern", "file", "folder"]
 Effect = Literal["measured", "documented", "unknown", "none"]
-"""Effect of an option on compiled files, or the source of that knowledge. `none` alone means no effect."""
+"""Effect of an option on compiled files. `none` means no effect.
+
+All other values mean that the option has or may have an effect. They state how that is known.
+"""
 
 
 class Option(Struct, frozen=True):
-    """Option of an EP, or session key: its values, and whether they change compiled files."""
+    """Option of an EP, or session key, with its valid values and their effect on compiled files."""
 
     name: str
     type: OptionType
     output: Effect
     meaning: str
     origin: str
-    """Source of the row: `measured`, `doc <where>`, or `string in <library> <version>`."""
+    """Source of the information: `measured`, `doc <where>`, or `string in <library> <version>`."""
     values: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Wrong words of users, in lower case, and the value that a message suggests for each."""
+    """Values to suggest in messages, by the invalid value that a user might write, in lower case."""
     minimum: int | float | None = None
     maximum: int | float | None = None
     pattern: str | None = None
     example: str | None = None
     default: str | None = None
     since: str | None = None
-    """First release with the option, of the EP's distributions or, for a session key, of ONNX Runtime. None means all, or unknown."""
+    """First release with the option. None means that all releases have it, or that this is unknown.
+
+    Releases are those of the EP's distributions, or of ONNX Runtime for a session key.
+    """
     until: str | None = None
-    """Last release with the option, including its patch releases: `1.22` includes 1.22.1. None means the latest."""
+    """Last release with the option. `1.22` includes patch releases such as 1.22.1. None means that the latest release has it."""
     runtime: bool = False
-    """True if only a session that runs the model reads the option. Compiles may not set it."""
+    """True if only a session that runs the model reads the option. Recipes may not set it for compiles."""
     inline: str | None = None
-    """Regular expression, for a `file`, of values that are the content itself or a name that the EP looks up."""
+    """Regular expression for values of type `file` that are not paths: the content itself, or a name that the EP looks up."""
     files_pattern: str | None = None
-    """Regular expression whose first group is a path, for values with paths inside."""
+    """Regular expression for values that contain paths. Its first group is a path."""
     case: Literal["upper", "lower"] | None = None
     compile_only: str | None = None
-    """Regular expression of canonical values that a session which runs compiled models must not get."""
+    """Regular expression for canonical values that must not be passed to a session that runs compiled models."""
 
     @property
     def changes_output(self) -> bool:
@@ -51,7 +57,10 @@ class Option(Struct, frozen=True):
         return self.output != "none"
 
     def only_compiling(self, value: str) -> bool:
-        """Return whether a canonical value is for compiles alone: a dump or its path, or a value that running sessions refuse."""
+        """Return whether a canonical value is only for compiles.
+
+        That is a dump, the path of a dump, or a value that a session refuses when it runs a model.
+        """
         if self.compile_only is not None and re.search(self.compile_only, value):
             return True
         return not self.changes_output and not self.runtime
@@ -65,7 +74,7 @@ class Option(Struct, frozen=True):
         return (value,)
 
     def with_files(self, value: str, names: Sequence[str]) -> str:
-        """Return `value` with other names for its files, in the order of `files`."""
+        """Return `value` with its files replaced with `names`, in the order of `files`."""
         if not names:
             return value
         if self.files_pattern is None:
@@ -79,7 +88,7 @@ class Option(Struct, frozen=True):
         return re.sub(self.files_pattern, renamed, value)
 
     def known_in(self, version: str) -> bool:
-        """Return whether a release has this option, according to the catalog. True for a version that cannot be parsed."""
+        """Return whether a release has this option according to the catalog, or True if the version cannot be parsed."""
         asked, first, last = release_numbers(version), release_numbers(self.since or ""), release_numbers(self.until or "")
         if not asked:
             return True
@@ -88,13 +97,16 @@ class Option(Struct, frozen=True):
 
     @property
     def releases(self) -> str:
-        """Releases with this option, for a sentence: `since 1.21`, or `since 1.21 and until 1.30`. Empty for all."""
+        """Releases with this option, as part of a sentence: `since 1.21`, or `since 1.21 and until 1.30`. Empty means all."""
         bounds = {"since": self.since, "until": self.until}
         return " and ".join(f"{word} {version}" for word, version in bounds.items() if version is not None)
 
 
 @cache
 def release_numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers that a version begins with, or none if it cannot be parsed. `packaging` would slow down every plan."""
+    """Return the leading numbers of a version, or an empty tuple if it cannot be parsed.
+
+    The package `packaging` is not used, because it would slow down every plan.
+    """
     match = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -1,4 +1,4 @@
-"""Distributions that provide EPs, and those that exclude each other."""
+"""Distributions that provide EPs, and conflicts between them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.preparations import find_dependents
 
 RUNTIME = "onnxruntime"
-"""Python package of ONNX Runtime, and the distribution that provides it without an accelerator."""
+"""Name of ONNX Runtime's Python package, and of its distribution without accelerators."""
 
 
 def find_runtimes(distributions: Iterable[str]) -> dict[str, str]:
-    """Return the builds of ONNX Runtime that `distributions` install, and for each the distribution that installs it."""
+    """Return the builds of ONNX Runtime that `distributions` install. Values are the distributions that install each build."""
     builds, with_runtime = entry(CPU_EP).distributions, find_dependents(RUNTIME)
     named = dict.fromkeys(distributions)
     found = {name: name for name in named if name in builds}
@@ -25,7 +25,10 @@ def find_runtimes(distributions: Iterable[str]) -> dict[str, str]:
 
 
 def find_exclusion(distributions: Iterable[str]) -> str | None:
-    """Return a clause on two builds of ONNX Runtime among `distributions`, which exclude each other. None if there is at most one."""
+    """Return a clause about two builds of ONNX Runtime in `distributions`, which conflict.
+
+    Return None if there is no conflict.
+    """
     found = find_runtimes(distributions)
     if len(found) < 2:
         return None
@@ -36,7 +39,8 @@ def find_exclusion(distributions: Iterable[str]) -> str | None:
 def find_additions(eps: Sequence[Sequence[EpEntry]], present: Collection[str]) -> tuple[str, ...] | None:
     """Return the requirements that add EPs to the distributions `present`.
 
-    `eps` has the packagings of each EP, of which any is enough. None if packages would exclude each other, or if no package is released.
+    `eps` lists the alternative packagings of each EP. Return None if all combinations conflict or if an EP has no released
+    package.
     """
     released = ([packaging for packaging in packagings if _requirements(packaging)] for packagings in eps)
     for packagings in itertools.product(*released):
@@ -50,7 +54,7 @@ def find_additions(eps: Sequence[Sequence[EpEntry]], present: Collection[str]) -
 
 
 def _wanted(packagings: Sequence[EpEntry], present: Collection[str]) -> Iterator[str]:
-    """Yield the requirements of packagings. A plugin takes any build of ONNX Runtime."""
+    """Yield the requirements of packagings. A plugin works with any build of ONNX Runtime, so a second build is not required."""
     built_in = [requirement for one in packagings if one.kind == "provider" for requirement in _requirements(one)]
     yield from built_in
     has_runtime = bool(find_runtimes((*present, *map(_distribution, built_in))))
@@ -60,7 +64,7 @@ def _wanted(packagings: Sequence[EpEntry], present: Collection[str]) -> Iterator
 
 
 def format_environments(packagings: Iterable[EpEntry]) -> str:
-    """Return the toolchains that are known to have an EP in one of these packagings, in YAML."""
+    """Return toolchains that are known to provide an EP in one of these packagings, as YAML."""
     return " or ".join(f"`{text}`" for packaging in packagings for text in _environment(packaging))
 
 
@@ -72,7 +76,7 @@ def _environment(packaging: EpEntry) -> Iterator[str]:
 
 
 def _requirements(packaging: EpEntry) -> tuple[str, ...]:
-    """Return the requirements of a toolchain with this packaging. Empty if no package index has it."""
+    """Return the requirements of a toolchain with this packaging. Return an empty tuple if no package index offers it."""
     if packaging.start is not None:
         return packaging.start.packages
     needs_runtime = packaging.kind == "plugin" and packaging.distribution not in find_dependents(RUNTIME)

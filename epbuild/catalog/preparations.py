@@ -1,4 +1,4 @@
-"""Built-in preparations: their kinds, and validation of their options.
+"""Kinds of built-in preparations, and validation of their options.
 
 check_options(preparation("opset"), 21)                          {"target_version": 21}
 check_options(preparation("opset"), {"target_version": "new"})   fault at ("target_version",)
@@ -21,7 +21,7 @@ PreparationOptionType = Literal[
     "boolean", "integer", "number", "choice", "names", "flag-or-names", "files", "ranges", "sizes", "table"
 ]
 OptionPath = tuple[str | int, ...]
-"""Path to a value in a preparation's options: keys, and indices of lists."""
+"""Path to a value in a preparation's options, made of mapping keys and list indices."""
 
 _DATA = Path(__file__).with_name("preparations.toml")
 
@@ -36,16 +36,16 @@ class PreparationOption(Struct, frozen=True):
     minimum: int | float | None = None
     maximum: int | float | None = None
     default: str | int | float | bool | None = None
-    """Value if the recipe sets none. None means the library's default."""
+    """Value if the recipe does not set the option. None means the library's default."""
     required: bool = False
     requires: str | None = None
-    """Option that must be true for this one to have an effect."""
+    """Another option, which must be true for this option to have an effect."""
     packages: tuple[str, ...] = ()
-    """Distributions that the toolchain needs unless the value is false."""
+    """Distributions that the toolchain needs if the option is set and not false."""
     suffix: str | None = None
-    """Required end of the name of each file."""
+    """Required suffix of file names."""
     options: Mapping[str, PreparationOption] = field(default_factory=dict)
-    """Options in a `table`."""
+    """Nested options, if the type is `table`."""
 
 
 class PreparationEntry(Struct, frozen=True):
@@ -54,20 +54,20 @@ class PreparationEntry(Struct, frozen=True):
     kind: str
     summary: str
     packages: tuple[str, ...]
-    """Distributions that the toolchain of its step needs."""
+    """Distributions that the step's toolchain needs."""
     options: Mapping[str, PreparationOption]
     origin: str
     short: str | None = None
-    """Option that gets a value given in place of a mapping."""
+    """Option that gets the value if a recipe writes a value in place of a mapping of options."""
     one_of: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of its script beside the options."""
+    """Settings that the preparation's script gets in addition to the options."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Options that name files. The script gets them separately."""
+        """Options whose values are files. The script gets the files separately."""
         return tuple(option.name for option in self.options.values() if option.type == "files")
 
     def packages_for(self, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class PreparationEntry(Struct, frozen=True):
 
 
 class OptionFault(Struct, frozen=True):
-    """Fault in a preparation's options. `of_name` means that the name at `path` is wrong, and not its value."""
+    """Fault in a preparation's options. `of_name` means that the option's name is wrong, and not its value."""
 
     path: OptionPath
     message: str
@@ -90,14 +90,14 @@ def list_preparation_kinds() -> tuple[str, ...]:
 
 
 def get_preparation(kind: str) -> PreparationEntry:
-    """Return the entry of a kind. Raises KeyError."""
+    """Return the entry of a kind. Raises KeyError for an unknown kind."""
     return _entries()[kind]
 
 
 def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any], list[OptionFault]]:
     """Return the valid options of a preparation, with defaults added, and the faults of the invalid options.
 
-    `given` is the recipe's value for the kind: a mapping, a value for the option that `short` names, or None.
+    `given` is the recipe's value for the kind: a mapping of options, a value for the option `short`, or None.
     """
     if kind.short is not None and not isinstance(given, Mapping | list) and given is not None:
         faults = list(_faults(kind.options[kind.short], given, ()))
@@ -113,7 +113,10 @@ def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any]
 
 
 def _complete(option: PreparationOption, value: Any) -> Any:
-    """Add the defaults to a table, and make whole numbers integers. The key gets the defaults, so that no release changes a result."""
+    """Return an option's value with the defaults of a table added, and with whole numbers as integers.
+
+    The action key contains the defaults, so that a release with other defaults cannot silently change a result.
+    """
     if option.type == "table":
         defaults = {name: inner.default for name, inner in option.options.items() if inner.default is not None}
         return {**defaults, **value}
@@ -254,5 +257,5 @@ def _entries() -> dict[str, PreparationEntry]:
 
 
 def _add_names(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Add its name to each row of options, including rows in tables."""
+    """Return the rows of options with their names added, including rows of nested tables."""
     return {name: {**row, "name": name, "options": _add_names(row.get("options", {}))} for name, row in table.items()}

@@ -1,4 +1,4 @@
-"""Catalog files of users, and their validation."""
+"""Loader and validator of users' catalog files."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def load_catalog(path: Path) -> EpEntry:
 
 
 def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the key path and the message of each problem of a catalog document.
+    """Yield the key path and the message of each problem in a catalog document.
 
-    If the document conforms to the schema, its values are checked for contradictions.
+    Contradictions between values are reported only if the document conforms to the schema.
     """
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
@@ -57,10 +57,10 @@ def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     from epbuild.core.schemas import read_schema
 
     for key, value in _integers(document):
-        if not -(2**63) <= value < 2**63:  # TOML's range, which Python's reader does not check
+        if not -(2**63) <= value < 2**63:  # TOML's range, which Python's TOML parser does not check
             yield key, "the integer needs more than 64 bits"
             return
-    # JSON Schema accepts 1.0 as an integer, and TOML tells them apart. TOML also has NaN, and no value is below a NaN threshold.
+    # JSON Schema accepts 1.0 as an integer, but TOML distinguishes them. TOML also has NaN, which would disable a threshold.
     types = Draft202012Validator.TYPE_CHECKER.redefine_many(
         {
             "integer": lambda _, value: type(value) is int,
@@ -182,7 +182,7 @@ _KEY_TYPES = {
     "inline": {"file"},
     "case": {"pattern"},
 }
-"""Keys of an option, and the types of option that have each."""
+"""Types of options that allow each key."""
 
 
 def _check_defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -204,9 +204,9 @@ def _check_defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 _NODE_LOG = {"refused": (), "node": ("operator", "node"), "reason": ("reason",), "more": ()}
-"""Expressions of `node_log`, and the groups that each needs."""
+"""Named groups that each regular expression of `node_log` must have."""
 _OPTION_KEYS = ("names", "names.*.implies", "refuse.*.when", "reproducible.except.*.when")
-"""Tables whose keys are options."""
+"""Paths of tables whose keys are names of options."""
 _OPTION_NAMES = (
     "refuse.*.absent",
     "refuse.*.needs",
