@@ -1,7 +1,7 @@
-"""Tree of a recipe of several files: `extends` and `include`.
+"""Composition of a recipe from several files with `extends` and `include`.
 
-A file is merged with its base (`extends`, one recipe) and with fragments (`include`, any parts of a recipe, in order). Mappings merge
-key by key: later files override earlier ones, and the file itself overrides all of them. Lists and scalars are replaced.
+A file is merged with one base recipe (`extends`) and with fragments of recipes (`include`), in order. Mappings merge key by key:
+later files override earlier files, and the file itself overrides all others. Lists and scalars are replaced.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _MAX_RECIPES_TO_NAME = 3
 
 
 class Composition(Struct, frozen=True):
-    """Merged tree, its files with the recipe first, and their problems other than syntax errors."""
+    """Merged tree of a recipe. The first of `files` is the recipe itself. `problems` contains no syntax errors."""
 
     root: MappingNode
     files: tuple[Path, ...]
     contents: tuple[bytes, ...]
     problems: tuple[Problem, ...]
     names: tuple[Path, ...]
-    """Paths by which the files were opened. Several may lead to the same file."""
+    """Paths by which the files were opened. Several paths may name the same file."""
 
 
 def compose(path: Path) -> Composition:
-    """Return the recipe in the file at `path` with everything that it extends and includes.
+    """Return the recipe at `path`, merged with all files that it extends and includes.
 
-    Raises RecipeError if one of its files cannot be read: all other problems would be noise.
+    Raises RecipeError if one of the files cannot be read, because all other problems would then be noise.
     """
     composer = _Composer()
     composer.names[path] = None
@@ -74,7 +74,10 @@ class _Composer:
         self._is_full = False
 
     def tree(self, path: Path, content: bytes, above: tuple[Path, ...]) -> MappingNode:
-        """Return the tree of a file, overlaid on those that it names. `above` are the files that lead to it."""
+        """Return the tree of a file, merged over the files that it extends and includes.
+
+        `above` is the chain of files from the recipe to this file.
+        """
         self.contents[path] = content
         source = read(content, str(path))
         self.problems += source.problems
@@ -93,7 +96,7 @@ class _Composer:
         return merge_nodes(root, own) if root else own
 
     def _named(self, path: Path, root: MappingNode) -> Iterator[tuple[str, Position]]:
-        """Yield the files that a file is based on, the lowest first."""
+        """Yield the files that a file extends or includes. Later files override earlier files."""
         violations = [
             found for key in (_EXTENDS, _INCLUDE) if key in root.entries for found in judge_key(key, root.entries[key].node)
         ]
@@ -114,7 +117,10 @@ class _Composer:
                 yield name, where
 
     def _part(self, path: Path, name: str, where: Position, above: tuple[Path, ...]) -> MappingNode:
-        """Return the tree of a file that the one at `path` names. Raises RecipeError if the file cannot be used."""
+        """Return the tree of the file `name`, which the file at `path` extends or includes.
+
+        Raises RecipeError if it is not usable.
+        """
         part = _beside(path, name)
         self.names[part] = None
         place = resolve_links(part)
@@ -142,9 +148,9 @@ class _Composer:
 
 
 def _check_ours(content: bytes, name: str, where: Position) -> None:
-    """Refuse a file outside the recipe's folder that is not a part of a recipe.
+    """Reject a file outside the recipe's folder unless it is part of a recipe.
 
-    The message quotes nothing from the file, as it may contain secrets of a user.
+    The message quotes nothing from the file, because it may contain a user's secrets.
     """
     hint = "A file that a recipe extends or includes must contain only sections of a recipe."
     try:
@@ -164,14 +170,14 @@ def _refused(code: str, message: str, where: Position, hint: str | None = None) 
 
 
 def _beside(file: Path, name: str) -> Path:
-    """Return the path of `name` relative to `file`, without `..` if that is the same file."""
+    """Return the path of `name`, which is relative to `file`. Remove `..` if the result is still the same file."""
     joined = file.parent / name
     short = Path(os.path.normpath(joined))
     return short if is_same(short, joined) else joined
 
 
 def _hint_for_missing_recipe(path: Path) -> str:
-    """Return the hint for a missing recipe: use another recipe in the same folder, or write a first recipe."""
+    """Return the hint for a missing recipe: the recipes in its folder, or else `epbuild init`."""
     recipes = _recipes_in(path.parent)
     if recipes:
         return f"Name one of the recipes in this folder: {', '.join(recipes)}."
@@ -179,7 +185,7 @@ def _hint_for_missing_recipe(path: Path) -> str:
 
 
 def _recipes_in(folder: Path) -> list[str]:
-    """Return the names of the first few recipes in a folder. An unreadable folder has none."""
+    """Return the names of the first few recipes in a folder, or an empty list if the folder is unreadable."""
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix in {".yaml", ".yml"})
     except OSError:
@@ -196,7 +202,7 @@ def _is_recipe(path: Path) -> bool:
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a file, cut to the maximum size of a recipe."""
+    """Return the content of a file, truncated to one byte more than the maximum size of a recipe."""
     try:
         with open_regular(path) as file:
             return file.read(MAX_BYTES + 1)
@@ -228,7 +234,7 @@ _READ = re.compile(rb"\$\{env\.([^\s=${}:<>]+)")
 
 
 def hash_texts(contents: Sequence[bytes], environment: Mapping[str, str], settings: Sequence[str]) -> str:
-    """Return the SHA-256 in hex of everything that a recipe depends on: the schema, its texts, and the values of their templates."""
+    """Return the SHA-256, in hex, of a recipe's inputs: the schema, the texts of its files, and the values that templates use."""
     read = sorted({name.decode(errors="replace") for content in contents for name in _READ.findall(content)})
     values = [*(f"{name}={environment.get(name)!a}" for name in read), *settings]
     parts = [read_schema_text("recipe").encode(), *contents, *(text.encode(errors="surrogateescape") for text in values)]

@@ -1,11 +1,11 @@
-"""Defaults and short forms of a recipe, written out.
+"""Expansion of a recipe's defaults and short forms.
 
     models: [models/det.onnx]
     targets: {phone: {ep: qnn, soc: SM8750}}
 
-has the same plan as a recipe that names each model and the toolchain, has the EP and its options as ONNX Runtime knows them, and has
-groups and outputs. The rest of epbuild sees that longer recipe. A value that the recipe does not write has the position of the value
-that implies it.
+is short for a recipe that names every model, the toolchain, the groups and the outputs. The long form spells the EP and its
+options as ONNX Runtime does. The rest of epbuild sees only the long form. Each added value has the position of the value that
+implies it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from epbuild.recipe.requirement import read_requirement
 from epbuild.recipe.template import TemplateNames
 
 DEVICE_KEYS = ("soc", "device")
-"""Keys of a target for the value that distinguishes the targets of an EP. The catalog says which key is whose."""
+"""Short keys that select a target's hardware. The catalog defines the key of each EP."""
 DEFAULT_GROUPS = "default"
-"""Key of `groups` that says with `none` that a model without a group is not built."""
+"""Key of `groups`. Its value `none` excludes models that are in no group from the build."""
 
 _DEFAULT_OUTPUT = "dist/${recipe.name}/${group}/${target}"
 _Entries = dict[str, KeyedNode]
@@ -46,7 +46,7 @@ class WrittenRecipe(Struct, frozen=True):
     folders: tuple[Path, ...]
     """Folders in which a new file may match a pattern of `models`."""
     has_all_models: bool
-    """False if some entry of a list of models cannot be used."""
+    """False if an entry in the list of models is invalid."""
 
 
 def write_out(
@@ -54,7 +54,8 @@ def write_out(
 ) -> WrittenRecipe:
     """Return the recipe in `file` with its defaults written out. Problems of short forms are added to `problems`.
 
-    `variables` are the values of `vars` by their names in templates. Values of the wrong type stay as they are. The schema refuses them.
+    `variables` maps the template names of `vars` to their values. Values of the wrong type are kept, because the schema reports
+    them.
     """
     entries: _Entries = dict(root.entries)
     absent = {"name", "groups", "outputs"} - entries.keys() - root.gaps
@@ -109,13 +110,13 @@ class _Targets:
     def __init__(self, toolchains: _Entries, problems: list[Problem], *, has_catalogs: bool) -> None:
         self._has_catalogs = has_catalogs
         self.toolchains = toolchains
-        """Toolchains of the recipe, and those of the catalog that its targets need."""
+        """Toolchains of the recipe, and catalog toolchains that its targets need."""
         self._written = tuple(toolchains)
         self._problems = problems
 
     @property
     def of_catalog(self) -> dict[str, tuple[str, ...]]:
-        """Toolchains of the catalog, each with its packages, or with its interpreter."""
+        """Packages of each toolchain that was added from the catalog, or its interpreter."""
         added = [(name, entry.node) for name, entry in self.toolchains.items() if name not in self._written]
         return {name: tuple(_texts(node)) for name, node in added}
 
@@ -136,7 +137,7 @@ class _Targets:
         eps = [_full_name(choice.entries) for choice in ([target.node] if "ep" in entries else choices)]
         first = next((ep for ep in eps if _start(ep) is not None), eps[0] if eps else "")
         if first and "${" not in first and first not in known_eps() and not self._has_catalogs:
-            # The planner reports the unknown EP. Without its short keys, these are not reported as unknown too.
+            # The planner reports the unknown EP. Its short keys are removed so that they are not reported as well.
             short = {key for key in DEVICE_KEYS if key in entries and not isinstance(entries[key].node, MappingNode)}
             return _with_entries(target.node, {key: entry for key, entry in entries.items() if key not in short})
         if "toolchain" not in entries and "toolchain" not in target.node.gaps:
@@ -152,7 +153,7 @@ class _Targets:
         return _with_entries(target.node, entries)
 
     def _choice(self, choice: Node, packages: Set[str]) -> Node:
-        """Return an item of `eps`."""
+        """Return an item of `eps` with its short forms written out."""
         if not isinstance(choice, MappingNode):
             return choice
         entries: _Entries = dict(choice.entries)
@@ -174,10 +175,14 @@ class _Targets:
                 self._write_out_device(key, ep, _packaging(ep, packages), entries)
 
     def _toolchain_for(self, ep: str, name: str, target: KeyedNode) -> str | None:
-        """Return the toolchain of a target that names none, and add that of the catalog to the recipe's if it is needed.
+        """Return the toolchain of a target without `toolchain`, or None if no toolchain is certain.
 
-        It is the one with the name that the catalog has for it, the only one that may hold the EP, that of the catalog, or the only
-        toolchain of the recipe, in this order.
+        The first of these that exists is returned:
+
+        1. the recipe's toolchain with the name of the catalog's toolchain for the EP
+        2. the only toolchain of the recipe that may contain the EP
+        3. the catalog's toolchain for the EP, which is then added to `toolchains`
+        4. the only toolchain of the recipe
         """
         start = _start(ep)
         if start is not None and start.name in self.toolchains:
@@ -196,7 +201,7 @@ class _Targets:
         return None
 
     def _may_hold(self, ep: str, toolchain: str) -> bool:
-        """Return whether a toolchain installs an EP, or is an existing environment, which may hold any EP."""
+        """Return whether a toolchain may contain an EP. An existing environment may contain any EP."""
         node = self.toolchains[toolchain].node
         is_foreign = isinstance(node, MappingNode) and "interpreter" in node.entries
         distributions = {name for entry in entries_for(ep) for name in entry.distributions} if ep in known_eps() else set()
@@ -210,7 +215,7 @@ class _Targets:
         return {read_requirement(_string(item)).distribution for item in items}
 
     def _write_out_device(self, key: str, ep: str, packaging: EpEntry | None, entries: _Entries) -> None:
-        """Replace a short key such as `soc` by the options or the device that it is short for. A list becomes a matrix."""
+        """Replace a short key such as `soc` with its options or its device. A list becomes a matrix."""
         given = entries.pop(key)
         start = packaging.start if packaging is not None else None
         option = start.option if start is not None and start.key == key else None
@@ -240,7 +245,10 @@ class _Targets:
         entries["provider_options"] = KeyedNode(where, _mapping(where, options))
 
     def _matrix(self, key: str, given: KeyedNode, packaging: EpEntry, option: str | None, entries: _Entries) -> Node | None:
-        """Return the value of a short key. A list becomes a matrix, and its value is that of a row. None after a problem."""
+        """Return the value of a short key, or None after a problem.
+
+        A list is added to `entries` as a matrix. The value is then a template for the value in each row.
+        """
         if not isinstance(given.node, SequenceNode):
             value = _known_value(given.node, packaging, option)
             if (problem := _unknown_product(key, value, packaging, option)) is None:
@@ -265,7 +273,7 @@ class _Targets:
 
 
 def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None) -> Problem | None:
-    """Return the problem of a value in a list, which the matrix would report for the whole list."""
+    """Return the problem of one value in a list, or None. The matrix would report it for the whole list."""
     text = render(item.value) if isinstance(item, ScalarNode) and item.value is not None else ""
     if not text or "${" in text:
         return None
@@ -285,7 +293,10 @@ def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None)
 
 
 def _known_value(node: Node, packaging: EpEntry, option: str | None) -> Node:
-    """Return the value of a short key by the catalog's name: `SM8750` for `Snapdragon 8 Elite` or `69`, `npu` for the type `NPU`."""
+    """Replace the value of a short key with the catalog's name for it.
+
+    For example, `Snapdragon 8 Elite` and `69` become `SM8750`, and the device type `NPU` becomes `npu`. Unknown values are kept.
+    """
     if not isinstance(node, ScalarNode) or node.value is None:
         return node
     text = render(node.value)
@@ -297,7 +308,7 @@ def _known_value(node: Node, packaging: EpEntry, option: str | None) -> Node:
 
 
 def _unknown_product(key: str, node: Node, packaging: EpEntry, option: str | None) -> Problem | None:
-    """Return the problem of a value with spaces that is not a product in the catalog."""
+    """Return a problem if a value with spaces is not a product in the catalog."""
     text = _string(node).strip()
     if " " not in text or "," in text or "${" in text:
         return None
@@ -310,7 +321,7 @@ def _unknown_product(key: str, node: Node, packaging: EpEntry, option: str | Non
 
 
 def _device_hint(packaging: EpEntry | None) -> str:
-    """Return what to write in place of a key that an EP does not have."""
+    """Return the hint for a short key that the EP does not support."""
     start = packaging.start if packaging is not None else None
     if start is not None and start.key is not None:
         return f"Write {quote_text(start.key)}, such as `{start.key}: {start.example}`."
@@ -322,7 +333,7 @@ def _device_hint(packaging: EpEntry | None) -> str:
 
 
 def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Problem]) -> Node:
-    """Return the groups with their models and targets, and a group for each model that is in none."""
+    """Return the groups with their models and targets, plus one group for each ungrouped model."""
     if not isinstance(groups, MappingNode):
         return groups
     found: _Entries = dict(groups.entries)
@@ -366,7 +377,7 @@ def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Proble
 
 
 def _group(name: str, where: Position, node: MappingNode, models: Collection[str]) -> MappingNode:
-    """Return a group with its models, by default that of its name, and its targets, by default all."""
+    """Return a group with its default members: the model with the group's name, and all targets."""
     if "models" in node.entries and "targets" in node.entries:
         return node
     entries: _Entries = dict(node.entries)
@@ -393,19 +404,19 @@ def _environment(start: Start, where: Position) -> MappingNode:
 
 
 def _full_name(entries: Mapping[str, KeyedNode]) -> str:
-    """Return the EP of a target by ONNX Runtime's name. A name that is unknown, or has a template, stays as it is."""
+    """Return ONNX Runtime's name of a target's EP. Unknown names and templates are returned unchanged."""
     name = _string(_node(entries, "ep"))
     return get_full_name(name) or name
 
 
 def _start(ep: str) -> Start | None:
-    """Return the catalog's first recipe of an EP, in its default packaging."""
+    """Return the catalog's starting values for a recipe with an EP, from the EP's default packaging."""
     packaging = _packaging(ep)
     return packaging.start if packaging is not None else None
 
 
 def _packaging(ep: str, packages: Set[str] = frozenset()) -> EpEntry | None:
-    """Return the packaging of an EP that one of the `packages` carries, else the default one."""
+    """Return the packaging of an EP that one of the `packages` contains, or else its default packaging."""
     return find_packaging(ep, packages) if ep in known_eps() else None
 
 
@@ -423,7 +434,7 @@ def _node(entries: Mapping[str, KeyedNode], key: str) -> Node | None:
 
 
 def _string(node: Node | None) -> str:
-    """Return the text of a scalar, or an empty one."""
+    """Return the text of a scalar, or an empty string for any other node."""
     return node.value if isinstance(node, ScalarNode) and isinstance(node.value, str) else ""
 
 
@@ -449,7 +460,7 @@ def _implied(node: Node) -> KeyedNode:
 
 
 def _add(entries: _Entries, key: str, node: Node | None) -> None:
-    """Set a key, if there is a value. A key that was written keeps its position."""
+    """Set a key unless `node` is None. A key that is already present keeps its position."""
     if node is not None:
         entries[key] = KeyedNode(entries[key].name_where if key in entries else node.where, node)
 
@@ -459,7 +470,10 @@ def _text(where: Position, value: Scalar) -> ScalarNode:
 
 
 def _with_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
-    """Return a mapping with other entries, or itself if they are equal: what aliases share is judged once."""
+    """Return a mapping with new entries, or `node` itself if they are equal.
+
+    Identity matters, because a node that YAML aliases share is validated only once.
+    """
     return node if entries == node.entries else _mapping(node.where, entries, node.gaps)
 
 

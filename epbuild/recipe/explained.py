@@ -1,7 +1,8 @@
 """Text of a recipe with its defaults written out.
 
-The text is a recipe with the same plan and action keys, for the same folder. Files that the recipe extends or includes are merged into it.
-Templates stay, and files that a pattern of `models` matches are named. A comment gives the origin of each added value.
+The text is a recipe for the same folder, with the same plan and action keys. Files that the recipe extends or includes are merged
+into it. Templates are kept, and a pattern of `models` is replaced with the files that it matches. A comment gives the origin of
+each added value.
 """
 
 from __future__ import annotations
@@ -39,14 +40,16 @@ from epbuild.recipe.yaml_text import write_yaml
 
 _DEFAULT = "default"
 _SECTIONS = ("models", "targets", "groups", "outputs")
-"""Sections whose definitions get the defaults of the schema."""
+"""Sections in whose definitions the schema's defaults are written out."""
 _EXPECT, _FALLBACK = "expect", "fallback_nodes"
 
 _Entries = dict[str, KeyedNode]
 
 
 def explain(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> str:
-    """Return the text of the recipe in the file at `path` with its defaults. Values of `settings` replace those of its variables.
+    """Return the text of the recipe at `path` with its defaults written out.
+
+    Values in `settings` replace the values of variables.
 
     Raises RecipeError.
     """
@@ -60,7 +63,7 @@ class _Explanation:
     loaded: LoadedRecipe
     overrides: Mapping[str, Override]
     comments: dict[KeyPath, str] = field(default_factory=dict)
-    """Origin of each value that the recipe does not write, by the value's path."""
+    """Origin of each added value, by the value's path."""
 
     def text(self) -> str:
         raw, root = self.loaded.raw, self.loaded.written
@@ -81,7 +84,7 @@ class _Explanation:
         paths = _Paths(self.loaded)
         whole = {key: entries[key]._replace(node=paths.rebased(entries[key].node)) for key in order}
         known = self.comments
-        # One comment is enough for a value and everything in it.
+        # The comment on a value also covers all values inside it.
         outer = {path: text for path, text in known.items() if not any(path[:end] in known for end in range(1, len(path)))}
         return write_yaml(_mapping(root, whole), outer)
 
@@ -111,7 +114,7 @@ class _Explanation:
         return _mapping(section, entries)
 
     def _definitions(self, name: str, section: Node) -> Node:
-        """Return a section whose definitions have the defaults of the schema."""
+        """Return a section with the schema's defaults written out in its definitions."""
         part = read_schema("recipe")["properties"][name]
         if isinstance(section, SequenceNode):
             items = [self._definition(item, part["items"], (name, index)) for index, item in enumerate(section.items)]
@@ -127,13 +130,13 @@ class _Explanation:
         return _mapping(section, entries)
 
     def _definition(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
-        """Return a definition with the defaults of the schema that have a meaning in it."""
+        """Return a definition with the schema's defaults written out. Defaults that would make it invalid are skipped."""
         filled = self._filled(node, part, path)
         wrong = [found.path for found in judge(path, filled) if self.comments.get(found.path) == _DEFAULT]
         return prune_paths(filled, [place[len(path) :] for place in wrong])
 
     def _filled(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
-        """Return a mapping with the defaults of the schema, also in the mappings in it. Keys are in the order of the schema."""
+        """Return a mapping with the schema's defaults written out, including nested mappings. Keys have the schema's order."""
         while "$ref" in part:
             part = read_schema("recipe")["$defs"][part["$ref"].removeprefix("#/$defs/")]
         if not isinstance(node, MappingNode):
@@ -148,7 +151,7 @@ class _Explanation:
         return _mapping(node, {**entries, **{key: entry for key, entry in node.entries.items() if key not in entries}})
 
     def _with_expectation(self, group: MappingNode, where: Position, path: KeyPath) -> MappingNode:
-        """Return a group with the number of fallback nodes that it may have, if that is 0 for all of its targets."""
+        """Return a group with `expect: {fallback_nodes: 0}` if that is the default for all of its targets."""
         entry = group.entries.get(_EXPECT)
         expect = entry.node if entry is not None else MappingNode(group.where, {}, 1, 0)
         groups = [known for known in self.loaded.recipe.groups.values() if known.where == where]
@@ -161,19 +164,19 @@ class _Explanation:
 
 
 def _leave_none(groups: Sequence[GroupSpec], recipe: Recipe) -> bool:
-    """Return whether no target of some groups ends with an EP that takes what others leave."""
+    """Return whether no target of the groups has a last EP that takes every node, such as the CPU EP."""
     names = {reference.name for group in groups for reference in group.targets}
     last = [recipe.targets[name].eps[-1].ep.name for name in names]
     return bool(last) and all(ep in known_eps() and not entries_for(ep)[0].takes_every_node for ep in last)
 
 
 class _Paths:
-    """Paths of a recipe's files, relative to the folder of the recipe itself."""
+    """Converter of paths in a recipe's files to paths relative to the recipe's folder."""
 
     def __init__(self, loaded: LoadedRecipe) -> None:
         self._recipe = loaded.recipe.file
         self._known: dict[Position, dict[str, str]] = {}
-        """Rebased paths by the position and the text that each was read from."""
+        """Converted paths, by the position and the text of each path as written."""
         for (where, text), path in loaded.paths.items():
             self._known.setdefault(where, {})[text] = path
         for model in loaded.recipe.models.values():
@@ -184,7 +187,7 @@ class _Paths:
                     )
 
     def rebased(self, node: Node) -> Node:
-        """Return a node whose paths are relative to the folder of the recipe."""
+        """Return a copy of a node with its paths relative to the recipe's folder."""
         if isinstance(node, MappingNode):
             return _mapping(node, {key: entry._replace(node=self.rebased(entry.node)) for key, entry in node.entries.items()})
         if isinstance(node, SequenceNode):

@@ -1,4 +1,4 @@
-"""Loading of a recipe from its files."""
+"""Loader of recipes."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ _MAX_SUGGESTIONS = 50
 
 
 class BrokenRecipe(RecipeError):
-    """Error of a recipe that is partly invalid. `rest` is the valid part, in which more problems can be found."""
+    """Error of a partly invalid recipe. Later checks can find more problems in `rest`, its valid part."""
 
     rest: Recipe
 
 
 def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> Recipe:
-    """Load the recipe in the file at `path`, with the files that it extends and includes. Positions name the file as `path` does.
+    """Load the recipe at `path`, with the files that it extends and includes. Positions spell the file as `path` does.
 
-    Paths in the result are relative to the folder of `path`. A path in another file is relative to that file, and is rewritten with forward
-    slashes. Paths of outputs are always relative to the folder of `path`.
+    Paths in the result are relative to the folder of `path`. Paths in another file are relative to that file, and are rewritten
+    with forward slashes. Output paths are the exception: they are always relative to the folder of `path`.
 
-    `${env.NAME}` reads `environment`, by default this process's. `settings` are the texts of `--set`: `vars.<name>=<YAML scalar>`, of which
-    the last wins.
+    `${env.NAME}` reads `environment`, by default the environment of this process. `settings` are the values of `--set`, in the
+    form `vars.<name>=<YAML scalar>`. The last value for a variable wins.
 
-    Raises RecipeError with every problem, a BrokenRecipe if a part of the recipe is valid.
+    Raises RecipeError with every problem. The error is a BrokenRecipe if a part of the recipe is valid.
     """
     return load_with_nodes(path, environment=environment, settings=settings).recipe
 
@@ -78,11 +78,11 @@ class LoadedRecipe(Struct, frozen=True):
     written: MappingNode
     """Content of all files of the recipe, with defaults added."""
     paths: Mapping[tuple[Position, str], str]
-    """Paths relative to the recipe, by the position and the text that each was read from."""
+    """Paths relative to the recipe. The keys are the position and the text of each path as written."""
 
 
 def load_with_nodes(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> LoadedRecipe:
-    """Load a recipe as `load` does. Return its nodes too."""
+    """Load a recipe like `load`, and return it with its nodes."""
     environment = os.environ if environment is None else environment
     composition = compose(path)
     digest = hash_texts(composition.contents, environment, settings)
@@ -99,16 +99,16 @@ def load_with_nodes(path: Path, *, environment: Mapping[str, str] | None = None,
 
 
 class _Assembler:
-    """Conversion of a recipe's nodes into a `Recipe`, with all problems.
+    """Converter of a recipe's nodes into a `Recipe`. It collects all problems.
 
-    Violations of the schema are removed, and not reported again. The rest of a definition is read.
+    Values that violate the schema are reported and removed. The rest of a definition is still read.
     """
 
     def __init__(self, file: Path, root: MappingNode, environment: Mapping[str, str], overrides: Mapping[str, Override]) -> None:
         violations = judge_sections(root)
         self.problems = [violation.problem for violation in violations]
         self._file = file
-        # Sections and definitions that are left out as a whole.
+        # Paths of the sections and definitions that are skipped entirely.
         self._broken = {violation.path[:2] for violation in violations}
         self._root = MappingReader(root, self.problems, file)
         self._environment = environment
@@ -156,11 +156,11 @@ class _Assembler:
         return {} if (section,) in self._broken else self._root.mapping(section).entries
 
     def _is_whole(self, section: str) -> bool:
-        """Return whether a section is complete."""
+        """Return whether a section and its definitions are valid."""
         return not any(path[:1] == (section,) for path in self._broken)
 
     def _has_all(self, section: str) -> bool:
-        """Return whether the names in a section are all that were written."""
+        """Return whether all names of a section are known. Only then is an unknown name an error."""
         return (section,) not in self._broken and (section != "models" or self._written.has_all_models)
 
     def _entries(self, section: str) -> Iterator[tuple[str, KeyedNode]]:
@@ -177,9 +177,10 @@ class _Assembler:
     def _definition(
         self, path: KeyPath, node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
     ) -> tuple[Node | None, bool]:
-        """Substitute the templates of the definition at `path`, and remove violations of the schema.
+        """Substitute the templates of the definition at `path`, and remove values that violate the schema.
 
-        Return the definition and whether it had no violation. The definition is None if templates are invalid or nothing is left.
+        Return the definition, and True if it had no violation. The definition is None if its templates are invalid or nothing
+        valid remains.
         """
         result, problems = resolve_templates(node, names, later)
         if result is not node or id(node) not in self._judged:
@@ -191,7 +192,7 @@ class _Assembler:
                 self._broken.add(path[:2])
             if result is not node:
                 return left, not wrong
-            # Without a template, the result is the same for all names. The node is kept, so that no other node gets its id.
+            # A definition without templates has one result for all names. The node is kept so that no other node gets its id.
             self._judged[id(node)] = node, left, not wrong
         return self._judged[id(node)][1:]
 
@@ -257,7 +258,10 @@ class _Assembler:
         return found
 
     def _rows(self, base: str, entry: KeyedNode, names: TemplateNames) -> Iterator[tuple[MatrixRow, MappingReader, bool]]:
-        """Yield the rows of a target's definition, or the definition itself without a matrix, each with whether it is complete."""
+        """Yield each row of a target's matrix with its fields, and True if no invalid part was removed.
+
+        A definition without a matrix has one row.
+        """
         pattern, rows = entry.node, [MatrixRow("", {})]
         if isinstance(pattern, MappingNode) and "matrix" in pattern.entries:
             matrix = pattern.entries["matrix"].node
@@ -272,7 +276,7 @@ class _Assembler:
                 self._all_targets_known = False
 
     def _matrix_rows(self, path: KeyPath, node: Node, size: int, names: TemplateNames) -> list[MatrixRow]:
-        """Return the rows of a matrix; empty if it is invalid. Each row becomes a target of `size` values."""
+        """Return the rows of a matrix, or no rows if it is invalid. Each row becomes a target with `size` values."""
         axes, is_whole = self._definition(path, node, names)
         rows: list[MatrixRow] = []
         if axes is not None and is_whole:
@@ -288,7 +292,7 @@ class _Assembler:
         return rows
 
     def _affords(self, values: int) -> bool:
-        """Count expanded values, and return whether they are within the maximum."""
+        """Add `values` to the count of expanded values. Return False, without adding, if that exceeds the maximum."""
         if self._written_out + values > MAX_EXPANDED:
             return False
         self._written_out += values
@@ -313,7 +317,7 @@ class _Assembler:
     def _each_group(
         self, base: str, entry: KeyedNode, names: TemplateNames
     ) -> Iterator[tuple[str, MappingReader, tuple[GroupMember, ...]]]:
-        """Yield the groups of a definition with their members: itself, or one for each of its models."""
+        """Yield the groups of a definition with their members. A `separate` definition is one group for each of its models."""
         fields = self._group_fields(base, base, entry.node, names)
         if fields is None:
             self._all_groups_known = False
@@ -331,7 +335,7 @@ class _Assembler:
         }
         for member in members:
             name = f"{base}-{member.name}"
-            # With its own model alone: reading a list of all models for each model would be slow.
+            # The definition is cut to one model, because reading all models again for each model would be slow.
             alone = _of_one(entry.node, items[member.model.where], member.model)
             own = self._group_fields(base, name, alone, names)
             if own is None:
@@ -344,7 +348,10 @@ class _Assembler:
         return None if found is None else self._root.of(found)
 
     def _members(self, group: MappingReader) -> tuple[GroupMember, ...]:
-        """Return a group's members in order. A glob matches the models that no other entry names, each at its first matching glob."""
+        """Return a group's members in order.
+
+        A glob skips models that another entry names explicitly. A model that matches several globs belongs to the first.
+        """
         known = self._section("models")
         entries = [group.expand_shorthand(item, "model") for item in group.items("models")]
         named = [entry.text("model") or "" for entry in entries]
@@ -382,7 +389,7 @@ class _Assembler:
     def _allowed_failures(
         self, fields: MappingReader, own: Collection[Reference], targets: Mapping[str, Target]
     ) -> frozenset[str]:
-        """Return the targets among a group's `own` for which it may fail."""
+        """Return the names of the targets in `own` for which the group may fail."""
         names = frozenset(reference.name for reference in own)
         if fields.flag("allow_failure"):
             return names
@@ -394,7 +401,10 @@ class _Assembler:
         return names.intersection(reference.name for reference in matched)
 
     def _matched(self, fields: MappingReader, key: str, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
-        """Return the targets of a list of a group, each once, at its first matching pattern."""
+        """Return the targets that the patterns under `key` match, without duplicates.
+
+        The first matching pattern gives the position.
+        """
         found: dict[str, Reference] = {}
         for pattern, where in fields.texts(key):
             names = self._targets_matching(pattern, targets)
@@ -407,11 +417,14 @@ class _Assembler:
         return tuple(found.values())
 
     def _targets_matching(self, pattern: str, targets: Collection[str]) -> list[str]:
-        """Return the targets that a name or glob matches. The name of a target with a matrix matches all of its rows."""
+        """Return the names of the targets that a name or glob matches. The name of a matrix target matches all of its rows."""
         return match_names(pattern, targets) or sorted(self._rows_of.get(pattern, ()))
 
     def _can_hold(self, names: Collection[str], where: Position) -> bool:
-        """Return whether the matches of a glob fit. Otherwise a recipe of many globs over many targets would be unbounded."""
+        """Count the matches of a glob. Report a problem and return False if they exceed the maximum.
+
+        Without this limit, many globs over many targets could use unbounded memory.
+        """
         if self._affords(len(names)):
             return True
         message = f"with this pattern, the recipe exceeds {MAX_EXPANDED:,} values"
@@ -440,7 +453,7 @@ class _Assembler:
 
 
 def _of_one(group: MappingNode, item: Node, model: Reference) -> MappingNode:
-    """Return the definition of a group with only one of its models. `item` is the model's entry, which may be a glob or have settings."""
+    """Return the definition of a group with only one of its models. The settings in `item`, the model's entry, are kept."""
     alone: Node = ScalarNode(model.where, model.name, model.name)
     if isinstance(item, MappingNode):
         alone = _with(item, "model", alone)
@@ -449,5 +462,5 @@ def _of_one(group: MappingNode, item: Node, model: Reference) -> MappingNode:
 
 
 def _with(node: MappingNode, key: str, value: Node) -> MappingNode:
-    """Return the mapping with another value for an existing key."""
+    """Return a copy of the mapping with a new value for an existing key."""
     return merge_nodes(node, msgspec.structs.replace(node, entries={key: node.entries[key]._replace(node=value)}))

@@ -1,6 +1,6 @@
-"""Recipe as values. No function here reads a file.
+"""Data model of a recipe. No function in this module reads a file.
 
-Every value that a message may refer to has `where`, its position in the text.
+Values that messages refer to have a `where`: their position in the recipe's text.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ CompressionMethod = Literal["zstd", "deflate"]
 """Compression of an output's files."""
 
 GenaiRole = Literal["embeddings", "prefill", "decode", "lm_head", "both"]
-"""Role of a model in onnxruntime-genai's pipeline. `both` runs on the prompt and on each new token."""
+"""Role of a model in onnxruntime-genai's pipeline. A model with the role `both` runs on the prompt and on each new token."""
 
 GraphOptimization = Literal["disable_all", "basic", "extended", "layout", "all"]
 
 
 NONE: Final[Mapping[Any, Any]] = {}
-"""Default of mappings. It must not be changed."""
+"""Empty mapping, the default of optional mappings. It must not be modified."""
 
 
 class Setting(NamedTuple):
-    """Option value with its position and that of its name."""
+    """Value of an option, with the positions of the value and of the option's name."""
 
     value: Scalar
     where: Position
@@ -56,7 +56,7 @@ class Reference(NamedTuple):
 
 
 class InputShape(NamedTuple):
-    """Sizes of an input, one for each dimension, with the positions of the list, of each size and of the name."""
+    """Sizes of an input's dimensions, with the positions of the list, of each size and of the input's name."""
 
     sizes: tuple[int, ...]
     where: Position
@@ -65,9 +65,10 @@ class InputShape(NamedTuple):
 
 
 class ToolchainSpec(Struct, frozen=True, dict=True):
-    """Python environment: one to create from `packages` (pip requirements) for a `python`, or the one of an existing `interpreter`.
+    """Python environment of a target.
 
-    The environment of an `interpreter` must contain `packages`, which are plain requirements.
+    Without an `interpreter`, epbuild creates it for the version `python` from `packages`, which are pip requirements. With an
+    `interpreter`, the environment exists already and must contain `packages`, which are then plain requirements.
     """
 
     name: str
@@ -76,9 +77,12 @@ class ToolchainSpec(Struct, frozen=True, dict=True):
     packages: tuple[str, ...] = ()
     interpreter: str | None = None
     platforms: tuple[str, ...] = ()
-    """Platforms to lock the packages for. Empty means the platform that runs `epbuild lock`, and those in the lock."""
+    """Platforms to lock the packages for.
+
+    Empty means the platform that runs `epbuild lock` and all platforms in the lock file.
+    """
     custom_ops: tuple[Reference, ...] = ()
-    """Shared libraries of custom operators, as paths relative to the recipe, and Python packages with one."""
+    """Custom operators: shared libraries, as paths relative to the recipe, or Python packages that contain one."""
 
     @cached_property
     def requirements(self) -> tuple[Requirement, ...]:
@@ -86,18 +90,18 @@ class ToolchainSpec(Struct, frozen=True, dict=True):
 
 
 class MadeInputs(Struct, frozen=True):
-    """Generated inputs for checks of numbers: the seed, the number of sets, and ranges for single inputs."""
+    """Settings for generated inputs of numerical checks: seed, number of input sets, and value ranges."""
 
     seed: int = 0
     samples: int = 1
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Minimum and maximum, inclusive, by input."""
+    """Inclusive minimum and maximum for inputs, by name."""
     places: Mapping[str, Position] = field(default_factory=dict)
     """Position of each range."""
 
 
 class VerifyChoice(Struct, frozen=True):
-    """Settings for checking the numbers of compiled models. None means that the recipe sets it elsewhere, or nowhere."""
+    """Settings of the numerical check of compiled models. None means that this part of the recipe does not set the value."""
 
     where: Position
     wanted: bool = True
@@ -107,15 +111,15 @@ class VerifyChoice(Struct, frozen=True):
     metrics: Mapping[str, float] | None = None
     """Thresholds of metrics, by name."""
     reference: Literal["source", "prepared"] | None = None
-    """Model to compare with: the source as in the recipe, or as prepared."""
+    """Model to compare with: the source model, or the model after its preparations."""
     unjudged: Literal["fail", "emit"] | None = None
-    """Outcome for a model whose numbers cannot be judged."""
+    """Outcome for a model if its numbers cannot be checked."""
     device: Literal["real"] | None = None
-    """Required device: a real one, no emulator."""
+    """`real` requires a real device and excludes emulators."""
 
 
 class PrepareStep(NamedTuple):
-    """Entry of a model's `prepare`: a user's program (`run`) or a built-in preparation, and its toolchain."""
+    """Entry of a model's `prepare`: a user's program (`run`) or a built-in preparation, with its toolchain."""
 
     kind: str
     where: Position
@@ -125,7 +129,7 @@ class PrepareStep(NamedTuple):
     options: Node | None = None
     """Value under the kind of a built-in preparation. The catalog defines its options."""
     files: tuple[Reference, ...] = ()
-    """Globs of other files that it reads, relative to the recipe."""
+    """Globs of other files that the step reads, relative to the recipe."""
     environment: Mapping[str, Setting] = NONE
     timeout: float | None = None
     """Maximum seconds, or None."""
@@ -144,19 +148,19 @@ class ModelSpec(Struct, frozen=True):
     data_sha256: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each external data file of a remote model, by its location in the graph."""
     input_shapes: Mapping[str, InputShape] = field(default_factory=dict)
-    """Sizes of inputs by name, for every use of the model."""
+    """Shapes of inputs by name. They apply to every group that has the model."""
     dimensions: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of open dimensions by name, or by denotation such as DATA_BATCH."""
+    """Sizes of symbolic dimensions by name, or by denotation such as DATA_BATCH."""
     dimension_places: Mapping[str, Position] = field(default_factory=dict)
     """Position of each key of `dimensions`."""
     load_from: Literal["file", "memory"] = "file"
-    """Place from which ONNX Runtime loads the graph: its file, or bytes in memory with the folder of the external data."""
+    """Source from which ONNX Runtime loads the graph: its file, or its bytes in memory and the folder of the external data."""
     external_data: Reference | None = None
     """Folder of external data, relative to the recipe. None means the folder of the graph."""
     verify: VerifyChoice | None = None
-    """Check of numbers wherever the model is compiled. Groups may override it."""
+    """Numerical check for all groups that have the model. Groups may override it."""
     prepare: tuple[PrepareStep, ...] = ()
-    """Preparations before the compile, in order."""
+    """Preparations to run before the model is compiled, in order."""
 
     @property
     def is_remote(self) -> bool:
@@ -165,12 +169,12 @@ class ModelSpec(Struct, frozen=True):
 
     @property
     def package_file(self) -> tuple[str, str] | None:
-        """Installed Python package and the file in it, or None for another path."""
+        """Python package and the file in it, or None if `path` is not `package:<package>/<file>`."""
         return find_package_file(self.path)
 
 
 class DeviceChoice(NamedTuple):
-    """OrtEpDevice of a target. None everywhere means the one that the EP's catalog entry prefers."""
+    """OrtEpDevice of a target. If nothing is set, the EP's catalog entry selects the device."""
 
     type: Literal["cpu", "gpu", "npu"] | None = None
     vendor: str | None = None
@@ -188,7 +192,7 @@ class EpChoice(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Target with its EPs in order of preference. A matrix has been expanded into one target for each row."""
+    """Target with its EPs in order of preference. Each row of a matrix is a separate target."""
 
     name: str
     where: Position
@@ -200,21 +204,22 @@ class Target(NamedTuple):
     allow_unknown_options: bool = False
     allow_unknown_session_keys: bool = False
     allow_nondeterminism: bool = False
-    """True if the recipe accepts that compiling again changes bytes."""
+    """True if the recipe accepts that a second compile may produce different bytes."""
     whole: bool = True
-    """False if an invalid part was removed. Missing parts are then no problems."""
+    """False if an invalid part was removed. Missing parts are then not reported."""
 
 
 class CompileSettings(Struct, frozen=True):
-    """Form of a compiled EPContext model.
+    """Settings for the form of a compiled EPContext model.
 
-    `initializers` is the place of initializers of nodes outside the EP: in the model; in `external_file`, a template with `${model}`, from
-    `external_threshold` bytes on; or as in the source.
+    `initializers` selects where to store the initializers of nodes outside the EP: `inline` in the model, `external` in
+    `external_file`, or `source` as in the source model. `external_file` is a template with `${model}`. It gets initializers of at
+    least `external_threshold` bytes.
     """
 
     embed: bool = False
     graph_optimization_level: GraphOptimization | None = None
-    """None means the level in the catalog entry of the target's EP. It is never None in a plan."""
+    """None means the level in the catalog entry of the target's EP. In a plan, the level is always set."""
     initializers: Literal["inline", "external", "source"] = "inline"
     external_file: str | None = None
     external_threshold: int = 1024
@@ -225,52 +230,64 @@ class CompileSettings(Struct, frozen=True):
 
 
 class Expectation(Struct, frozen=True):
-    """Expected properties of a compiled member. All members of a sharing group have equal expectations for the group as a whole."""
+    """Expected properties of a compiled member.
+
+    In a sharing group, all members have equal expectations, which apply to the group.
+    """
 
     ep_context_nodes: int | None = None
     fallback_nodes: int | Literal["any"] | None = None
-    """Maximum number of nodes outside the EP. None means that only a target that ends with the CPU EP may leave nodes to it."""
+    """Maximum number of fallback nodes.
+
+    None means any number for a target whose last EP is the CPU EP, and 0 for other targets.
+    """
     min_shared_ratio: float | None = None
-    """Minimum share of the bytes of separately compiled members that sharing must save."""
+    """Minimum fraction of bytes that sharing must save, compared with members that are compiled separately."""
     where: Position | None = None
 
 
 class InitializerSharing(Struct, frozen=True):
-    """One weights file for the members of a sharing group, with all initializers of at least `threshold` bytes."""
+    """Settings of the weights file that the members of a sharing group share.
+
+    The file contains all initializers of at least `threshold` bytes.
+    """
 
     where: Position
     threshold: int = 1024
 
 
 class GroupMember(NamedTuple):
-    """Model in a group, with its `name` there. Its own settings override the group's."""
+    """Model in a group. `name` is its name in the group. Its own settings override the group's."""
 
     name: str
     model: Reference
     compile: CompileSettings
     expect: Expectation
     input_shapes: Mapping[str, InputShape] = NONE
-    """Sizes of inputs in this group, in addition to those of the model."""
+    """Shapes of inputs in this group, in addition to the model's own `input_shapes`."""
     verify: VerifyChoice | None = None
 
 
 class Merge(NamedTuple):
-    """Merge of a group's compiled models. Its references to members are texts that the planner resolves."""
+    """Merge of a group's compiled models into one. The planner resolves the names of members."""
 
     name: str
     where: Position
     connect: tuple[tuple[Reference, Reference], ...] | None = None
-    """Outputs and the inputs that they feed, each as `model.value`. None connects outputs to inputs of the same name in later models."""
+    """Pairs of an output and the input that it feeds, as `model.value`.
+
+    None connects outputs to equally named inputs of later models.
+    """
     prefixes: Mapping[str, Setting] = NONE
     """Prefix of the names in a model, by member."""
 
 
 class GenaiChoice(NamedTuple):
-    """Pipeline of onnxruntime-genai. `config` has all of its configuration except the pipeline."""
+    """Settings of an onnxruntime-genai pipeline."""
 
     where: Position
     config: Reference
-    """JSON file, relative to the recipe."""
+    """Path, relative to the recipe, of a JSON file with the whole configuration except the pipeline."""
     roles: Mapping[GenaiRole, Reference]
     """Models of the group by role."""
     files: tuple[Reference, ...] = ()
@@ -286,28 +303,28 @@ class GroupSpec(NamedTuple):
     targets: tuple[Reference, ...]
     share_weights: bool
     share_initializers: InitializerSharing | None = None
-    """Only for a group that shares weights. None means that each source keeps its initializers."""
+    """Set only for a group that shares weights. None means that each source keeps its initializers."""
     timeout: float | None = None
-    """Maximum seconds of one session group, or None."""
+    """Maximum seconds for one session group, or None for no limit."""
     memory: int | None = None
     """Expected memory of one session group in bytes. None means an estimate."""
     merge: Merge | None = None
     genai: GenaiChoice | None = None
     allow_nondeterminism: bool = False
-    """True if the recipe accepts that compiling again changes bytes, as for a target."""
+    """True if the recipe accepts that a second compile may produce different bytes, as for a target."""
     allow_failure: frozenset[str] = frozenset()
     """Targets for which a failure of this group does not fail the build."""
 
 
 class Archive(NamedTuple):
-    """Archive or image of an output's files, and its compression level. None means that the files are stored as they are."""
+    """Archive or image of an output's files. The compression level None means no compression."""
 
     format: ArchiveFormat
     level: int | None = None
 
 
 class OutputSpec(Struct, frozen=True, dict=True):
-    """Layout to emit. Names of groups and targets in its templates are not yet substituted: see `recipe.template`."""
+    """Output to emit. Names of groups and targets in its templates are not yet substituted: see `recipe.template`."""
 
     where: Position
     layout: Layout
@@ -315,9 +332,12 @@ class OutputSpec(Struct, frozen=True, dict=True):
     model: Setting
     context_binary: Setting
     include_source: Setting | None = None
-    """Name of each source model, to ship these as well."""
+    """Template for the names of source models. If it is set, the output also contains the source models."""
     component_name: Setting | None = None
-    """Name of each model in a model package. None means the group's name if it has one model, else the model's."""
+    """Template for the names of components in a model package.
+
+    None means the group's name if it has one model, else the model's name.
+    """
     groups: tuple[Reference, ...] | None = None
     """Groups of the output, in the recipe's order. None means all."""
     targets: tuple[Reference, ...] | None = None
@@ -342,16 +362,16 @@ class OutputSpec(Struct, frozen=True, dict=True):
 
 
 class Defaults(Struct, frozen=True):
-    """Defaults that a recipe takes where it says nothing."""
+    """Defaults that apply because the recipe does not set a value."""
 
     name: str | None = None
     """Name of the recipe, from its folder."""
     toolchains: Mapping[str, tuple[str, ...]] = NONE
-    """Toolchains of the catalog, each with its packages, or with its interpreter."""
+    """Packages of each toolchain that was added from the catalog, or its interpreter."""
     groups: tuple[str, ...] = ()
-    """Groups of one model, for all targets."""
+    """Names of the added groups. Each has one model and all targets."""
     output: str | None = None
-    """Path of the only output, a template of group and target."""
+    """Path of the only output, as a template with `${group}` and `${target}`."""
 
 
 NO_DEFAULTS: Final = Defaults()
@@ -376,13 +396,13 @@ class Recipe:
     folders: tuple[Path, ...] = ()
     """Folders in which a new file may match a pattern of `models`."""
     files: tuple[Path, ...] = ()
-    """Files of the recipe: its own first, then those that it extends and includes."""
+    """Files of the recipe: the main file first, then the files that it extends and includes."""
     names: tuple[Path, ...] = ()
-    """Paths by which the files were opened. With links, several may lead to the same file."""
+    """Paths by which the files were opened. Because of links, several paths may name the same file."""
     digests: Mapping[Path, str] = dataclasses.field(default_factory=dict, compare=False)
-    """SHA-256 of each of `files` when it was read."""
+    """SHA-256 of the content of each file in `files`, as read."""
     digest: str = ""
-    """Digest of the recipe schema, of all files, and of the values of their templates."""
+    """Digest of the recipe schema, of all files, and of the values that their templates use."""
 
     @property
     def directory(self) -> Path:

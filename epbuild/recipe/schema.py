@@ -1,11 +1,11 @@
-"""Validation of a recipe by its JSON Schema.
+"""Validation of a recipe against its JSON Schema.
 
-`jsonschema_rs` decides whether a part of a recipe conforms: 10,000 targets take 30 ms. `jsonschema` finds the violations. Its import
-takes longer than reading a small recipe.
+`jsonschema_rs` is fast (30 ms for 10,000 targets) and decides whether a part of a recipe is valid. `jsonschema` finds the
+violations in an invalid part. It is imported only then, because its import takes longer than reading a small recipe.
 
-A subschema may have its own message, in keywords that editors know too: `errorMessage` for the whole subschema, `patternErrorMessage`
-for its pattern. A `not` that requires keys refuses the last of them. `synonyms` has other names for the values of an enumeration, or
-for the keys of a mapping: those of other tools, or of earlier drafts of the language.
+A subschema may define its own message with keywords that editors also support: `errorMessage` for the whole subschema, and
+`patternErrorMessage` for its pattern. A `not` with `required` keys rejects the last of these keys. `synonyms` lists alternative
+names for enumeration values or for mapping keys. They come from other tools or from earlier drafts of the recipe language.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from jsonschema_rs import Draft202012Validator as Validator
 
 SchemaError = Any
-"""A ValidationError of jsonschema, which takes too long to import."""
+"""A ValidationError of `jsonschema`, which is not imported here because its import is slow."""
 
 
 class Violation(Struct, frozen=True):
-    """Problem, and the path of the unusable value, or of the missing or unknown key."""
+    """Problem with the path of the invalid value, or of the missing or unknown key."""
 
     path: KeyPath
     problem: Problem
 
 
 _SECTIONS = ("toolchains", "models", "targets", "groups", "outputs")
-"""Sections of definitions."""
+"""Sections that contain definitions."""
 
 
 def judge_sections(root: MappingNode) -> list[Violation]:
-    """Return the violations of a recipe, except those in the definitions of its sections."""
+    """Return the violations outside the definitions in a recipe's sections."""
     document = to_plain(root)
     if _conforms(document, ()):
         return []
@@ -59,10 +59,10 @@ def judge_sections(root: MappingNode) -> list[Violation]:
 
 
 def judge(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violation]:
-    """Return the violations of the definition at `path`, or of its matrix, whose templates have been substituted.
+    """Return the violations of the definition at `path`, or of its matrix, after templates have been substituted.
 
-    A text that still holds a template is left to the planner. In an `unresolved` definition such a text is a problem of its own. If it
-    violates the schema there, no other violation is returned, since one value may decide what the others have to be.
+    Text that still contains a template is left to the planner. `unresolved` means that some templates could not be substituted.
+    If such a text violates the schema, no violations are returned, because its value may determine which other values are valid.
     """
     part = (path[0], *path[2:])
     document = to_plain(node)
@@ -76,7 +76,7 @@ def judge(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violat
 
 
 def judge_key(key: str, node: Node) -> list[Violation]:
-    """Return the violations of a key of a recipe that is read before any template is substituted."""
+    """Return the violations in the value of a top-level key that is read before templates are substituted."""
     document = to_plain(node)
     if _conforms(document, (key,)):
         return []
@@ -85,24 +85,24 @@ def judge_key(key: str, node: Node) -> list[Violation]:
 
 @cache
 def _validator(part: KeyPath) -> Any:
-    """Return the validator that finds every error in a part of a recipe."""
+    """Return the slow validator, which finds every error in a part of a recipe."""
     document, found = _schema_of(part)
-    from jsonschema import Draft202012Validator  # it only explains mistakes, and takes long to import
+    from jsonschema import Draft202012Validator  # imported here because it is slow and needed only for invalid recipes
 
     return Draft202012Validator({**_written_out(found, document["$defs"]), "$defs": document["$defs"]})
 
 
 def _conforms(document: object, part: KeyPath) -> bool:
-    """Return whether a part of a recipe certainly conforms to the schema. False may also mean that this is unknown."""
+    """Return True if a part of a recipe conforms to the schema. False may also mean that the check was not possible."""
     try:
         return _fast_validator(part).is_valid(document)
-    except UnicodeEncodeError:  # a surrogate, which a variable of the environment may hold
+    except UnicodeEncodeError:  # a surrogate, which an environment variable may contain
         return False
 
 
 @cache
 def _fast_validator(part: KeyPath) -> Validator:
-    """Return the validator that decides whether a part of a recipe conforms."""
+    """Return the fast validator, which only decides whether a part of a recipe is valid."""
     import jsonschema_rs
 
     document, found = _schema_of(part)
@@ -110,7 +110,7 @@ def _fast_validator(part: KeyPath) -> Validator:
 
 
 def _schema_of(part: KeyPath) -> tuple[Any, Any]:
-    """Return the schema's document, and its part for a recipe without its definitions, for one definition, or for a key."""
+    """Return the whole schema and the subschema of a part. The empty part is the recipe without its definitions."""
     document = _recipe_schema()
     found: Any = document
     if not part:
@@ -130,7 +130,7 @@ def _schema_of(part: KeyPath) -> tuple[Any, Any]:
 
 
 def _definitions(section: Mapping[str, Any]) -> str:
-    """Return the keyword that has the schema of a section's definitions."""
+    """Return the schema keyword that contains the subschema of a section's definitions."""
     return "items" if section["type"] == "array" else "additionalProperties"
 
 
@@ -140,7 +140,10 @@ def _recipe_schema() -> dict[str, Any]:
 
 
 def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
-    """Return the schema with its references replaced by definitions, as following a reference is slow. No definition is recursive."""
+    """Return the schema with references replaced by their definitions, because following references is slow.
+
+    This requires that no definition is recursive.
+    """
     if isinstance(part, list):
         return [_written_out(item, definitions) for item in part]
     if not isinstance(part, dict):
@@ -151,17 +154,20 @@ def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
 
 
 def _has_template(error: SchemaError) -> bool:
-    """Return whether an error is about a value that holds a template. Keys hold none."""
+    """Return whether an error concerns a value with a template. Keys cannot contain templates."""
     return isinstance(error.instance, str) and "${" in error.instance and "propertyNames" not in error.absolute_schema_path
 
 
 def _is_left_to_planner(error: SchemaError) -> bool:
-    """Return whether an error is about a text whose template the planner substitutes. It must be a text, and no word of an enum."""
+    """Return whether an error concerns a template that the planner substitutes later.
+
+    Errors of types and enumerations are reported now. Only other texts may contain the planner's templates.
+    """
     return _has_template(error) and error.validator not in ("type", "enum")
 
 
 def _is_left_to_readers(error: SchemaError, root: Node) -> bool:
-    """Return whether a text violates a pattern for texts with templates, and is the value of a template. Its reader reports the problem."""
+    """Return whether a substituted template violates a pattern for texts with templates. The reader of the value reports it."""
     if error.validator != "pattern" or "\\$\\{" not in str(error.validator_value):
         return False
     node = locate(root, tuple(error.absolute_path))
@@ -169,11 +175,11 @@ def _is_left_to_readers(error: SchemaError, root: Node) -> bool:
 
 
 def _translated(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Violation]:
-    """Yield the violations of an error in `root`. `above` is the path of `root` in the recipe."""
+    """Yield the violations that an error stands for. `above` is the path of `root` in the recipe."""
     node = locate(root, tuple(error.absolute_path))
     path: KeyPath = (*above, *error.absolute_path)
     if isinstance(error.instance, str) and isinstance(node, MappingNode):
-        # Only `propertyNames` has a key as the instance, and the path of its mapping.
+        # Only errors of `propertyNames` have a key as their instance. Their path is the path of the mapping.
         name_where = node.entries[error.instance].name_where
         message = error.schema.get("patternErrorMessage") or error.message
         yield Violation((*path, error.instance), Problem(BAD_NAME, message, name_where))
@@ -186,7 +192,7 @@ def _translated(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Viol
                 yield Violation((*path, key), Problem(MISSING_KEY, message, node.where))
     elif error.validator == "not" and "required" in error.validator_value:
         excluded = error.validator_value["required"][-1]
-        if isinstance(node, MappingNode):  # another value is of the wrong type, which is an error of its own
+        if isinstance(node, MappingNode):  # any other node has the wrong type, which is a separate error
             yield Violation((*path, excluded), _wrong(error, node.entries[excluded].node, path))
     else:
         yield Violation(path, _wrong(error, node, path))
@@ -211,7 +217,7 @@ def _dotted(path: KeyPath) -> str:
 
 
 def _wrong(error: SchemaError, node: Node, path: KeyPath) -> Problem:
-    """Return the problem of a value of the wrong type, or with a value that is not allowed."""
+    """Return the problem of an invalid value or a value of the wrong type."""
     limit = error.validator_value
     if message := error.schema.get("errorMessage"):
         return Problem(WRONG_VALUE, message, node.where)
