@@ -1,4 +1,4 @@
-"""Properties of this machine that results may depend on, and change times of files."""
+"""Properties of this machine that affect results, and change times of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of paths: portable names, references within a folder, links, regular files."""
+"""Checks of paths: portable names, references, links, regular files."""
 
 from __future__ import annotations
 
