@@ -39,7 +39,7 @@ def main(command: list[str]) -> int:
     environment = {**os.environ, "VIRTUAL_ENV": str(ENVIRONMENT), "PATH": f"{PROGRAMS}{os.pathsep}{os.environ.get('PATH', '')}"}
     if os.name == "nt":
         return subprocess.run(arguments, env=environment, check=False).returncode
-    # In place of this process, so that signals reach the command itself.
+    # Replace this process, so that signals reach the command itself.
     return os.execve(arguments[0], arguments, environment)  # noqa: S606
 
 

@@ -15,7 +15,7 @@ from peers import Peers
 from rounds import Contender
 from workshop import Said, Workshop
 
-# What every step runs, once, so that the tool has seen it done: nothing, since the files are there already.
+# Command of every step. It does nothing, because the files exist already, but the tool records that it ran.
 _NOTHING = "cmd /c exit 0" if os.name == "nt" else "true"
 
 
@@ -52,7 +52,7 @@ def _ninja(folder: Path, steps: Sequence[FileStep]) -> None:
 
 
 def _make(folder: Path, steps: Sequence[FileStep]) -> None:
-    # Without its built-in rules, which cost it thirty times as much.
+    # Disable the built-in rules, which make it thirty times as slow.
     lines = ["MAKEFLAGS += -rR", ".SUFFIXES:", ".PHONY: all", f"all: {' '.join(path for step in steps for path in step.outputs)}"]
     lines += [f"{' '.join(step.outputs)}: {' '.join(step.inputs)}\n\t@{_NOTHING}" for step in steps]
     _write(folder / "Makefile", lines)
@@ -81,13 +81,13 @@ def _scons(folder: Path, steps: Sequence[FileStep]) -> None:
         "env.Decider('content-timestamp')",
         "with open('steps.json', encoding='utf-8') as file:",
         "    for name, inputs, outputs in json.load(file):",
-        "        env.Precious(env.Command(outputs, inputs, nothing))",  # else it removes them first
+        "        env.Precious(env.Command(outputs, inputs, nothing))",  # otherwise it removes them first
     ])  # fmt: skip
 
 
 def _dvc(folder: Path, steps: Sequence[FileStep]) -> None:
-    # DVC rewrites its whole lock after each step, so that building these would take it many minutes: the lock is written here, and DVC's
-    # own word that nothing has changed shows that it is right. Outputs that it does not cache cost it the least.
+    # DVC rewrites its whole lock after each step, so building these steps would take many minutes. The lock is written here
+    # instead. DVC's report that nothing has changed shows that the lock is right. Outputs without DVC's cache are the cheapest.
     (folder / ".dvc").mkdir()
     (folder / ".dvc/config").write_text("[core]\n    no_scm = true\n", encoding="utf-8")
     stages = {

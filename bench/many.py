@@ -81,7 +81,7 @@ class Many:
             raise Unable(f"the plan has {len(self.steps)} steps and {len(files)} files, not {count} and {self.files}")
         self.put_in_order()
         time.sleep(SETTLED_SECONDS)
-        # What was only touched is read again, and then remembered; after that there is nothing left to do.
+        # Touched files are read again and then remembered. After that, nothing is left to do.
         workshop.seconds(workshop.epbuild("run", self.recipe))
         workshop.seconds(workshop.epbuild("run", self.recipe, "--check"))
 

@@ -50,7 +50,7 @@ class Project:
         )
         self.recipe.write_text(text, encoding="utf-8")
         first, *others = self.models.values()
-        # In a process of its own, so that this one stays small: some systems count a parent's memory as its child's.
+        # Use a separate process to keep this one small: some systems count a parent's memory as its child's.
         workshop.seconds([sys.executable, SCRIPTS / "make_model.py", first, str(side), str(layers)])
         for path in others:
             shutil.copyfile(first, path)

@@ -20,7 +20,7 @@ def interleave(contenders: Sequence[Contender], rounds: int, unit: Unit = "s") -
     """Return `rounds` samples of each contender, in their order. A first round only warms caches."""
     samples: dict[str, list[float]] = {contender.what: [] for contender in contenders}
     for number in range(rounds + 1):
-        # Whoever goes first may pay for, or gain from, what the others left behind: every round another one does.
+        # The first contender may pay for, or gain from, the state that the others left. Each round starts with another one.
         first = number % len(contenders)
         for contender in (*contenders[first:], *contenders[:first]):
             value = contender.sample()

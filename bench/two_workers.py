@@ -52,7 +52,7 @@ class ShortActions:
         self.key = SigningKey.generate()
         self._workshop = workshop
         self._processes: list[subprocess.Popen[bytes]] = []
-        # Nothing but the stand-in is installed, and nothing comes from an index.
+        # Install only the stand-in, without a package index.
         wheels, kept = make_wheels(workshop.folder / "wheels"), workshop.folder / "uv"
         self.variables = {"UV_FIND_LINKS": str(wheels), "UV_OFFLINE": "1", "UV_CACHE_DIR": str(kept)}
         self.folder.mkdir()

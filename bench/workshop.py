@@ -87,14 +87,14 @@ class Workshop:
     def _clock(self) -> float:
         if not self.processor_time:
             return time.perf_counter()
-        from resource import RUSAGE_CHILDREN, getrusage  # which Windows does not have
+        from resource import RUSAGE_CHILDREN, getrusage  # missing on Windows
 
         used = getrusage(RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which epbuild finds the workshop's store."""
-        # As users run it: with the bytecode that Python keeps, even where a developer's settings forbid that.
+        # As users run it: with cached bytecode, even if a developer's settings disable that.
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         own = {
             "EPBUILD_CACHE_DIR": self.cache,

@@ -82,7 +82,7 @@ def test_from_another_thread_it_does_the_same_and_leaves_the_process_alone(works
         def report(self, event: Event, /) -> None:
             folders.add(os.getcwd())  # noqa: PTH109
 
-    for _ in range(2):  # the second has a snapshot to look at
+    for _ in range(2):  # the second one reads a snapshot
         thread = threading.Thread(target=lambda: done.append(api.run(workshop.request, Folders())))
         thread.start()
         thread.join()

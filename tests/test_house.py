@@ -64,9 +64,9 @@ def test_a_module_says_what_it_is_in_one_line() -> None:
 
 PATCHED = {
     "support/fake_builds.py": 1,  # `list_toolchains`: the command line makes its own request
-    "survey/test_status.py": 1,  # `__version__`: of a release to come
-    "toolchain/test_process.py": 1,  # `_GRACE_SECONDS`: five seconds, each time that this is run
-    "output/test_every_field.py": 1,  # `registry`: the address of a registry is part of what is compared
+    "survey/test_status.py": 1,  # `__version__`: that of a future release
+    "toolchain/test_process.py": 1,  # `_GRACE_SECONDS`: five seconds in each run
+    "output/test_every_field.py": 1,  # `registry`: the comparison includes the address of a registry
 }
 """Number of patches of epbuild's names by file. This list may only get shorter: fakes are passed in."""
 

@@ -82,7 +82,7 @@ def test_decode_continues_prefill_through_the_cache_as_if_read_at_once() -> None
 
     whole, whole_cache = run(prefill, tokens, positions, empty)
 
-    # The last token is not known yet: decode must overwrite what the padding left in its cache slot.
+    # The last token is not known yet: decode must overwrite the padding's data in its cache slot.
     padded = tokens.copy()
     padded[0, -1] = (tokens[0, -1] + 1) % 256
     _, cache = run(prefill, padded, positions, empty)

@@ -181,7 +181,7 @@ def test_a_reader_finds_and_copies_on_a_wide_screen_and_on_a_phone(address: str)
         assert page.evaluate("navigator.clipboard.readText()").strip() == "epbuild init models --ep qnn --soc SM8750"
         found = page.locator("a.md-search-result__link")
         page.locator("input.md-search__input").click()
-        page.keyboard.type("padding never set", delay=50)  # as people type: each key asks the index, once it is there
+        page.keyboard.type("padding never set", delay=50)  # as users type: each key queries the index once it is loaded
         page.wait_for_function(
             "document.querySelector('.md-search-result__meta').textContent.includes('matching')", timeout=120_000
         )

@@ -26,7 +26,7 @@ def test_a_workflow_runs_what_is_there(workflow: Path) -> None:
         program, *arguments = shlex.split(command)
         if program == "python":
             assert arguments[0] == "bootstrap.py" or arguments[:2] in (["-m", "pip"], ["-m", "pytest"])
-        elif program != "gh":  # what the forge's machines have
+        elif program != "gh":  # installed on GitHub's machines
             assert (ROOT / program).is_file()
 
 

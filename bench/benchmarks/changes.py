@@ -69,7 +69,7 @@ class _Edits:
             return bool(built)
 
         taken = self.workshop.seconds(self.workshop.epbuild("run", "--json", self.many.recipe), said=note)
-        # The processor time of the compiles is not known.
+        # The processor time of compiles is unknown.
         return taken if self.workshop.processor_time else taken - sum(built)
 
     def touched(self) -> float:
@@ -87,7 +87,7 @@ class _Edits:
 
     def fresh(self) -> float:
         """Time the build of a checkout of the same files in another folder, with the same store."""
-        # A new one each time: ext4 looks long for new inodes where many were freed in the last minute.
+        # Use a new folder each time: ext4 searches long for new inodes if many were freed in the last minute.
         self.checkouts += 1
         place = self.workshop.folder / f"fresh-{self.checkouts}"
         place.mkdir()
@@ -111,7 +111,7 @@ def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:
         "run --json": partial(edits.run, "run", "--json"),
         "run --check --json": partial(edits.run, "run", "--check", "--json"),
     }
-    # With ten times as many steps, what is measured takes ten times as long: fewer samples do, as each varies less.
+    # Ten times as many steps take ten times as long. Fewer samples suffice, because each varies less.
     rounds = min(rounds, _ROUNDS.get(steps, rounds))
     own = interleave([*(Contender(what, sample) for what, sample in samples.items())], rounds)
     if steps <= _AT:

@@ -19,7 +19,7 @@ PARALLEL_FACTOR = 0.65
 _GROUPS = 4
 _PARALLEL_MB = 256
 _LAYER_MB = 16
-_NUMBER = {"SM8750": "69"}  # what QNN calls the SoC
+_NUMBER = {"SM8750": "69"}  # QNN's number of the SoC
 _SAME = "Both wrote the same bytes."
 
 
@@ -51,14 +51,14 @@ def _compare(workshop: Workshop, rounds: int, *, layers: int, models: int, jobs:
 
     def with_epbuild() -> float:
         project.reset()
-        time.sleep(SETTLED_SECONDS)  # the last build linked the models to where it compiled them
+        time.sleep(SETTLED_SECONDS)  # the last build linked the models into its staging directory
         return workshop.seconds(workshop.epbuild("run", project.recipe, "-j", str(jobs)))
 
     def by_hand() -> float:
         shutil.rmtree(bare, ignore_errors=True)
         seconds = 0.0
         for name, model in project.models.items():
-            # The source has the name that epbuild gives it, since QNN hashes that into its output: so both must write the same bytes.
+            # Use epbuild's name of the source. QNN hashes the name into its output, and both outputs must have equal bytes.
             source, output = Path(f"in/{name}/{name}.onnx"), Path(f"out/{name}_ctx.onnx")
             for path in (source, output):
                 (bare / path).parent.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,7 @@ def measure_directory(workshop: Workshop, rounds: int) -> Result:
 def measure_archive(workshop: Workshop, rounds: int) -> Result:
     tar, zstd = _program(workshop, "tar"), _program(workshop, "zstd")
     bench = _Bench(workshop)
-    # As `tar --zstd` does it; newer ones of zstd would take several threads for it.
+    # As `tar --zstd` does. Newer versions of zstd would use several threads.
     packing: list[str | Path] = [tar, "--use-compress-program", f"{zstd} -q -{_LEVEL} -T1", "-cf", bench.archive, *bench.blobs]
     own, other = interleave(
         [
@@ -95,7 +95,7 @@ class _Bench:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir()
             if hasattr(os, "sync"):
-                os.sync()  # what the last one wrote is not this one's to wait for
+                os.sync()  # do not wait for the previous sample's writes
             if from_disk:
                 forget(self.blobs)
             return self._workshop.seconds(command)
@@ -104,7 +104,7 @@ class _Bench:
 
     def memory(self, form: str, rounds: int) -> list[Series]:
         """Measure the peak memory of an emission, in the same places."""
-        if sys.platform == "win32":  # which has no getrusage
+        if sys.platform == "win32":  # Windows has no getrusage
             return []
         answer = self._workshop.folder / "peak"
         emit = self.timed(self.emission(form, str(answer)))

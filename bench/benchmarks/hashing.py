@@ -59,7 +59,7 @@ def _with_dvc(workshop: Workshop, program: str, folder: Path, files: Sequence[Pa
 
     def sample() -> float:
         for path in files:
-            os.utime(path)  # else it remembers
+            os.utime(path)  # otherwise epbuild remembers the digests
         return workshop.seconds([program, "add", "--no-commit", *files], folder)
 
     return sample

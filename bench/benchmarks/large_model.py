@@ -14,7 +14,7 @@ from workshop import SCRIPTS, Workshop
 
 FACTOR = 1.2
 LIMIT_MB = 300.0
-_LAYERS = 114  # of 16 MiB: 1.91 GB; at 2 GiB protobuf ends
+_LAYERS = 114  # of 16 MiB each: 1.91 GB; protobuf's limit is 2 GiB
 
 
 def measure(workshop: Workshop, rounds: int) -> Result:
@@ -29,7 +29,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
         rounds,
     )
     memory = []
-    if sys.platform != "win32":  # which has no getrusage
+    if sys.platform != "win32":  # Windows has no getrusage
         memory = interleave([Contender("epbuild plan, peak memory", _peak(workshop, project))], rounds, "MB")
     return Result(
         f"How long does it take to plan with a model of {model.stat().st_size / 1e9:.1f} GB in a single file, never seen before?",

@@ -106,7 +106,7 @@ def _of_project(workshop: Workshop, count: int, interpreter: Path) -> list[Measu
         Measured("explain '*'", ("explain", "epbuild.yaml", "*"), folder),
         Measured("log", ("log",), folder),
         Measured("coverage", ("coverage",), folder),
-        Measured("verify", ("verify", "dist"), folder, codes=(0, 1)),  # a stand-in's contexts name no target
+        Measured("verify", ("verify", "dist"), folder, codes=(0, 1)),  # contexts of the stand-in name no target
         Measured("inspect", ("inspect", "dist"), folder),
         Measured("diff", ("diff", "dist", "dist"), folder),
         Measured("init", _init(folder, first), folder, before=partial(first.unlink, missing_ok=True)),

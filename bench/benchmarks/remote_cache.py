@@ -121,7 +121,7 @@ def _served(nginx: str, root: Path) -> Iterator[int]:
         f"server {{ listen 127.0.0.1:{port}; root {root}; }} }}\n",
         encoding="utf-8",
     )
-    root.parent.chmod(0o755)  # nginx, where root starts it, reads as another user
+    root.parent.chmod(0o755)  # nginx reads as another user if root starts it
     with _process([nginx, "-c", str(own / "nginx.conf"), "-e", str(own / "errors.log")], port):
         yield port
 

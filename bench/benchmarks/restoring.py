@@ -42,7 +42,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             if hasattr(os, "sync"):
-                os.sync()  # what the last one wrote is not this one's to wait for
+                os.sync()  # do not wait for the previous sample's writes
             if from_disk:
                 forget(blobs)
             return workshop.seconds(command)

@@ -28,4 +28,4 @@ def main(source: str, output: str, soc: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    os._exit(0)  # as epbuild's worker leaves
+    os._exit(0)  # exit as epbuild's worker does

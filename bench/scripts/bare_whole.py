@@ -28,7 +28,7 @@ def fix_sizes(source: str, inputs: dict[str, list[int]], fixed: str) -> None:
     model = onnx.load(source)
     for value in model.graph.input:
         for dimension in value.type.tensor_type.shape.dim:
-            if dimension.dim_param == "?":  # Paddle's word for an unknown size, which onnxruntime takes for one symbol
+            if dimension.dim_param == "?":  # Paddle's name for an unknown size, which onnxruntime treats as one symbol
                 dimension.Clear()
     for name, sizes in inputs.items():
         make_input_shape_fixed(model.graph, name, sizes)
@@ -76,4 +76,4 @@ if __name__ == "__main__":
     except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
         answer = {"error": str(error)}
     print("\n" + json.dumps(answer), flush=True)
-    os._exit(0)  # as epbuild's worker leaves: some EPs end badly
+    os._exit(0)  # exit as epbuild's worker does: some EPs crash at exit

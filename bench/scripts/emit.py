@@ -36,7 +36,7 @@ if __name__ == "__main__":
     if peak_file == "-":
         main(Path(store), form, Path(place), digests)
     else:
-        from peak_memory import peak  # brings the commands along
+        from peak_memory import peak  # imports the commands
 
         main(Path(store), form, Path(place), digests)
         Path(peak_file).write_text(str(peak()), encoding="utf-8")

@@ -22,12 +22,12 @@ def write(path: Path, side: int, layers: int) -> None:
     model = ModelProto(ir_version=8, opset_import=[helper.make_opsetid("", 17)])
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [SEQUENCE, side]) for name in ("x0", f"x{layers}")]
     frame = GraphProto(name="bench", input=ends[:1], output=ends[1:])
-    # Raw generator words: numpy promises that they never change, which it does not promise of its distributions.
+    # Raw generator words: numpy guarantees that they never change, but not its distributions.
     words = np.random.PCG64(0)
     with path.open("wb") as file:
         file.write(model.SerializeToString())
         file.write(_varint(_MODEL_GRAPH << 3 | _LENGTH_DELIMITED) + _varint(frame.ByteSize() + sum(empty)))
-        # The fields of a message may stand in any order, and messages put end to end are one message.
+        # Fields of a message may have any order, and concatenated messages are one message.
         file.write(frame.SerializeToString())
         for layer in range(layers):
             values = (words.random_raw(side * side) >> np.uint64(40)).astype(np.float32) / np.float32(2**23) - np.float32(1)

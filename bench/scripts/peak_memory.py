@@ -14,7 +14,7 @@ def peak() -> int:
     if sys.platform != "linux":
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
-    # Linux's getrusage begins with what the process had that started this one; this number begins with this program.
+    # Linux's getrusage starts with the value of the parent process. This number starts with this program.
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 

@@ -51,7 +51,7 @@ class ModelCompiler:
         if not shared:
             _sharing.clear()
         _sharing[path.stem] = hashlib.sha256(self._source.read_bytes()).digest()
-        # As QNN has it: the first member names the binary, and the last one writes it.
+        # As in QNN, the first member names the binary, and the last one writes it.
         binary = f"{next(iter(_sharing)).removesuffix('_ctx')}_qnn.bin"
         path.write_bytes(_model(self._source.stem, binary))
         if not shared or self._entries.get("ep.stop_share_ep_contexts") == "1":

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 OPSET = 17
 IR_VERSION = 8
 
-# A llama-shaped decoder, small, yet with weights that outweigh what an NPU compiler adds per graph: if they did not,
-# a shared context binary would not show what sharing saves.
+# A llama-shaped decoder. It is small, but its weights outweigh the data that an NPU compiler adds per graph. Otherwise
+# a shared context binary would not show the savings.
 LAYERS = 2
 HIDDEN = 96
 HEADS = 4
@@ -42,8 +42,8 @@ WEIGHT_ALIGNMENT = 64  # bytes; a reader may map a tensor in place
 
 CALIBRATION_SAMPLES = 3
 CALIBRATION_TOKENS = 16  # the open graph takes any number
-CALIBRATION_SLOTS = 24  # more than tokens: what is kept of a cache has a range as well
-CACHED_VALUES = 2.5  # the standard deviation of what fills the caches of samples: it spans what keys and values come to
+CALIBRATION_SLOTS = 24  # more than tokens, because the kept part of a cache has a range as well
+CACHED_VALUES = 2.5  # standard deviation of the caches in samples: it covers the range of keys and values
 
 CLASSES = 10
 
@@ -196,7 +196,7 @@ class Decoder(GraphBuilder):
     """
 
     _ids = TensorProto.INT32
-    # Within the range of half precision, which is what NPUs compute in.
+    # Within the range of float16, in which NPUs compute.
     _hidden_score = -1e4
 
     def __init__(self, name: str, sequence: Size, weights: WeightsFile, cache: Size = CONTEXT) -> None:
@@ -222,7 +222,7 @@ class Decoder(GraphBuilder):
                 self.output(f"present_{kind}_{layer}", TensorProto.FLOAT, self._cache_shape)
 
     def _constants(self) -> None:
-        # None of these depends on the sequence length: prefill and decode hold the same ones.
+        # None of these depends on the sequence length: prefill and decode have the same ones.
         cosine, sine = rotary_tables()
         self.constant("cosine_table", cosine)
         self.constant("sine_table", sine)
@@ -250,7 +250,7 @@ class Decoder(GraphBuilder):
         row = self.node("Unsqueeze", [self._written_slots(positions), "axes_1_2"], "positions_row")
         visible = self.node("LessOrEqual", ["slots", column], "visible")
         self.node("Where", [visible, "zero", "hidden_score"], "causal_bias")
-        # A product with a 0/1 matrix writes the cache: exact in any precision, and only the plainest operators.
+        # A product with a 0/1 matrix writes the cache. It is exact in any precision, and uses only the simplest operators.
         written = self.node("Cast", [self.node("Equal", ["slots_column", row], "is_written")], "written", to=TensorProto.FLOAT)
         touched = self.node("ReduceMax", [written], "touched", axes=[3], keepdims=1)
         self.node("Sub", ["one", touched], "kept")
@@ -260,8 +260,8 @@ class Decoder(GraphBuilder):
         return positions
 
     def _norm(self, value: str, weight: str) -> str:
-        # One operator, not its parts: QNN 2.7.0 leaves memory that it never set in the padding of a constant that multiplies
-        # a single row, so a gain of its own would make the decode graph's binary differ from run to run.
+        # Use one operator, not its parts. QNN 2.7.0 leaves uninitialized memory in the padding of a constant that multiplies
+        # a single row. With a gain of its own, the decode graph's binary would differ from run to run.
         return self.node("LayerNormalization", [value, weight], f"{weight}_out", axis=-1, epsilon=1e-5)
 
     def _heads(self, value: str, weight: str) -> str:
@@ -319,7 +319,7 @@ class OpenDecoder(Decoder):
     """Decoder as exporters write it: one graph for any number of tokens and cache slots, taken from the input sizes."""
 
     _ids = TensorProto.INT64
-    # Far below every score that counts, and near enough that quantized scores keep their steps.
+    # Far below every score that counts, and close enough to keep the steps of quantized scores.
     _hidden_score = -100.0
 
     def __init__(self, name: str, weights: WeightsFile) -> None:
@@ -338,8 +338,8 @@ class OpenDecoder(Decoder):
         self.node("Unsqueeze", [numbers, "axes_0_1_3"], "slots_column")
 
     def _written_slots(self, positions: str) -> str:
-        # A runtime that fills a prompt up puts tokens of position 0 before it. They are no text, so they write no slot: the text is what
-        # counts up to the position of the last token.
+        # A runtime pads a prompt with tokens of position 0 before it. They are no text, so they write no slot: the text consists of
+        # the tokens that count up to the position of the last token.
         for name, value in (("sequence_axis", 1), ("one_token", 1), ("no_slot", -1)):
             self.constant(name, np.array(value, dtype="<i8"))
         sizes = self.node("Shape", [positions], "position_sizes")

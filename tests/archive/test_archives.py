@@ -153,7 +153,7 @@ def test_the_bytes_are_those_that_every_other_machine_gets() -> None:
     assert (
         hashlib.sha256(archived("zip", FILES)).hexdigest() == "a06eb02c80afa316ffa0e106f236ddce45323411eef8035ca134d299225d1c7c"
     )
-    # What zstd makes of it depends on zstd.
+    # The compressed bytes depend on the version of zstd.
     assert (
         hashlib.sha256(untarred(archived("tar.zst", FILES))).hexdigest()
         == "1ca5e3a5705dc9747b0ae6f392ccadf9d31a3e9d8849c3453eee477e58b4ac77"
@@ -291,7 +291,7 @@ def test_a_zip_archive_of_more_than_four_gibibytes_is_whole(form: Form, tmp_path
         assert [archive.read(name) == bytes(sizes[name]) for name in "bc"] == [True, True]
         if size == 1 << 32:
             assert archive.testzip() is None
-    # unzip 6.00 takes a member of just 4 GiB - 1 for one whose size is elsewhere.
+    # unzip 6.00 expects the size of a member of exactly 4 GiB - 1 in the extra field.
     if shutil.which("unzip") and size != (1 << 32) - 1:
         run("unzip", "-tqq", "large.zip", "b", "c", folder=tmp_path)
 

@@ -35,8 +35,8 @@ FILES: Mapping[str, tuple[Role, bytes]] = {
 }
 ANNOTATIONS = {"org.opencontainers.image.title": "tiny-llm", "dev.epbuild.recipe": "tiny-llm"}
 
-# From the OCI image specification 1.1: "Artifact Descriptors", "Image Manifest" and "Image Index". What it leaves open is closed here to
-# what an image of files has, so that nothing else slips in.
+# From the OCI image specification 1.1: "Artifact Descriptors", "Image Manifest" and "Image Index". Open parts are restricted here to
+# the contents of an image of files, so that nothing else passes.
 _TYPE = {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}$"}
 _ANNOTATIONS = {"type": "object", "additionalProperties": {"type": "string"}}
 _DESCRIPTOR = {
@@ -109,7 +109,7 @@ def pulled(folder: Path) -> dict[str, bytes]:
     jsonschema.Draft202012Validator(_MANIFEST).validate(manifest)
     assert named["mediaType"] == manifest["mediaType"]
     assert named["artifactType"] == manifest["artifactType"]
-    # "Guidance for an Empty Descriptor": an image that is no container has this configuration, to the byte.
+    # "Guidance for an Empty Descriptor": an image that is no container has exactly these bytes as its configuration.
     assert manifest["config"]["mediaType"] == "application/vnd.oci.empty.v1+json"
     assert blob(folder, manifest["config"]) == base64.b64decode("e30=")
     return {layer["annotations"]["org.opencontainers.image.title"]: blob(folder, layer) for layer in manifest["layers"]}

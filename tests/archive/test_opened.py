@@ -178,7 +178,7 @@ def test_a_flipped_byte_in_what_zstd_compressed_is_noticed_or_changes_nothing(tm
     for place in range(4, len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
         try:
-            # Of some bits there is another spelling: a larger window, another place with the same zeros. The checksum decides.
+            # Some bits have another valid spelling: a larger window, or another place with the same zeros. The checksum decides.
             assert held(path) == files
         except UnsoundArchive:
             noticed += 1
@@ -198,7 +198,7 @@ def test_a_flipped_byte_in_a_zip_archive_is_noticed_or_changes_nothing_that_coun
         except UnsoundArchive:
             noticed += 1
         else:
-            # A member that is gone is told by the manifest. No byte is another one.
+            # The manifest reveals a missing member. No byte differs.
             assert found.items() <= files.items(), place
     assert noticed > 200
 
@@ -249,7 +249,7 @@ def test_zeros_are_unpacked_if_a_manifest_lists_them_and_a_bomb_otherwise(form: 
     little = UnlistedMembers(MIB, 0)
     files = {"zeros": bytes(2 * MIB)}
     assert held(made(form, with_manifest(files), tmp_path), little)["zeros"] == files["zeros"]
-    # What is put into a folder before it is packed keeps its manifest there.
+    # An output that was packed inside another folder keeps its manifest there.
     below = {f"top/{name}": data for name, data in with_manifest(files).items()}
     assert held(made("zip", below, tmp_path), little)["top/zeros"] == files["zeros"]
     with pytest.raises(UnsoundArchive, match=r"'zeros' would have 2,097,152 bytes.*EPB631"):
@@ -281,7 +281,7 @@ def test_whoever_waits_for_longer_than_a_second_is_told_how_far_it_is(tmp_path: 
         pass
     assert said == []
     ticks = iter(range(1000))
-    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))  # a second for each piece
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))  # one second for each piece
     with open_artifact(path, said):
         pass
     assert said == [f"unpacking {path.as_posix()}: {size}" for size in ("262.1 kB", "2.9 MB")]

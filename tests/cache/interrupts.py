@@ -14,7 +14,7 @@ def interrupted(work: Callable[[], object]) -> Iterator[int]:
 
     Yields the number of each line at which it interrupted the call.
     """
-    work()  # imports, for one, come once
+    work()  # for example, imports happen once
     line = 0
     while _is_interrupted(work, line):
         yield line
@@ -46,7 +46,7 @@ def _is_interrupted(work: Callable[[], object], line: int) -> bool:
     try:
         work()
     except (KeyboardInterrupt, OSError) as error:
-        # The standard library closes some files twice where it is interrupted.
+        # The standard library closes some files twice after an interrupt.
         if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
             return True
         raise

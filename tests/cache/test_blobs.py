@@ -110,7 +110,7 @@ def test_a_file_that_is_taken_becomes_the_blob_without_a_copy(store: BlobStore, 
     data = os.urandom(size)
     path = tmp_path / "made.bin"
     path.write_bytes(data)
-    os.utime(path, (0, 0))  # an old file is a blob that was stored now, or `gc` would take it for one that nobody uses
+    os.utime(path, (0, 0))  # an old file becomes a new blob, or `gc` would treat it as unused
     inode = path.stat().st_ino
     blob = store.put(path, move=True)
     assert blob == of(data)
@@ -568,7 +568,7 @@ def test_a_source_that_is_missing_is_not_blamed_on_the_cache(
 def test_where_the_file_system_can_clone_the_clone_is_used_and_checked(
     store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = bytes(1 << 17)  # a smaller one is copied in less time than it is asked for
+    content = bytes(1 << 17)  # smaller files are copied without an attempt to clone
     cloned = content
 
     def clone(destination: int, request: int, source: int) -> int:

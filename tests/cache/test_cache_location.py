@@ -67,7 +67,7 @@ def test_a_relative_xdg_directory_is_ignored_so_that_the_store_does_not_move(hom
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as where nothing has a home for this user
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as if this user had no home directory
     with pytest.raises(StoreError, match="EPBUILD_CACHE_DIR"):
         find_cache_directory()
 
@@ -76,7 +76,7 @@ def test_backup_programs_can_tell_a_store_for_a_cache(home: Path) -> None:
     root = home / "cache" / "epbuild"
     tag_cache(root)
     tag = root / "CACHEDIR.TAG"
-    # What https://bford.info/cachedir/ asks for: the file begins with these 43 bytes.
+    # Required by https://bford.info/cachedir/: the file begins with these 43 bytes.
     assert tag.read_bytes()[:43] == b"Signature: 8a477f597d28d172789f06886806bc55"
     assert [path.name for path in root.iterdir()] == ["CACHEDIR.TAG"]
     before = tag.stat()

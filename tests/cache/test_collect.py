@@ -238,7 +238,7 @@ def test_a_place_without_a_store_is_an_empty_store(tmp_path: Path) -> None:
 def test_builds_beside_it_lose_nothing_that_they_have_just_found_or_stored(
     store: AgedStore,
 ) -> None:
-    window = 1.5  # instead of an hour: what builders rely on for longer is not promised
+    window = 1.5  # instead of an hour: longer use is not guaranteed to builders
     store.records = ActionRecords(store.root, fresh=window / 10)
     over = threading.Event()
     lost: list[str] = []

@@ -443,7 +443,7 @@ def test_who_may_only_read_a_workspace_knows_what_a_build_there_has_just_learned
     (read_only_workspace / "state.sqlite").chmod(0o644)
     with Workspace.open(read_only_workspace) as building:
         building.record_fact("name", "news")
-        if os.geteuid() != 0:  # who owns the files has to be kept from writing them
+        if os.geteuid() != 0:  # the owner of the files must lose write access
             for path in (*read_only_workspace.iterdir(), read_only_workspace):
                 path.chmod(path.stat().st_mode & 0o555)
         another_user()

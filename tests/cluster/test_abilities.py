@@ -74,7 +74,7 @@ def test_what_a_machine_cannot_do_is_known_before_the_next_action_and_probed_onc
     found, heard = judged(probes, group, environment)
     assert found.why_not(group) == "no device"
     assert heard[f"ep:{QNN}"] == "cannot"
-    # A plugin EP that offers nothing offers none of its types.
+    # A plugin EP without devices offers none of its types.
     assert heard[f"ep:{QNN}@npu"] == "cannot"
     found.judge(group, environment, threading.Event())
     assert probes.made == ["qnn"]

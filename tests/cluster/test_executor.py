@@ -97,7 +97,7 @@ def asking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Asking]:
         offer = Offer("here", list_own_labels(list_possible_abilities()), 1, 0)
         executor = LocalExecutor(Machine(tmp_path / "cache", list_toolchains(), remote, "here"), offer, cancelled)
     project = write_project(Project(tmp_path / "project", tmp_path / "own"))
-    # Every test and every executor asks for something that nobody has asked for yet.
+    # Each test and each executor requests something new.
     project.edit("vars: {quality: 1}", "vars: {quality: 1}\n# " + request.node.name)
     _, plan = read_plan(Request(project.recipe))
     group = plan.session_groups["compile:left/npu/left"]

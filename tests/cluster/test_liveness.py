@@ -32,7 +32,7 @@ def test_a_machine_is_frozen_once_its_heartbeat_stays_the_same(clock: Clock) -> 
     assert beats.find_stale({"a": 1.0, "b": 9.0}) == []
     clock.now += 1
     assert beats.find_stale({"a": 1.0, "b": 9.0}) == ["a"]
-    # It is given up again only after the same time.
+    # The same time passes before it is given up again.
     assert beats.find_stale({"a": 1.0, "b": 9.0}) == []
 
 
@@ -60,7 +60,7 @@ def test_what_nobody_offers_is_over_after_a_minute_without_anybody(clock: Clock)
     assert not unserved.has_expired(wanted, [offer("a", "x")])
     clock.now += OFFER_SECONDS
     assert unserved.has_expired(wanted, [offer("a", "x")])
-    # What needs the same waits no second time.
+    # A second action with the same needs does not wait.
     assert unserved.has_expired(Placement(frozenset({"x", "y"})), [])
 
 

@@ -58,7 +58,7 @@ def test_a_build_can_be_stopped_while_it_is_sought(cluster: Cluster) -> None:
     try:
         cluster.stop_scheduler()
         wait_until(lambda: executor._client.status == "connecting", what="it is sought")
-        stopping = threading.Timer(4, cancelled.set)  # once the cluster was looked at in vain
+        stopping = threading.Timer(4, cancelled.set)  # after one failed check of the cluster
         stopping.start()
         with pytest.raises(Cancelled):
             ask(executor, "while")

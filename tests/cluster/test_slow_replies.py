@@ -58,7 +58,7 @@ def ask(executor: DaskExecutor) -> MachineReply:
 def test_a_reply_that_takes_its_time_is_waited_for(address: str) -> None:
     executor = DaskExecutor(ClusterAddress(address), threading.Event())
     try:
-        assert ask(executor).outcome == "refused"  # by a worker that has no key to sign with
+        assert ask(executor).outcome == "refused"  # by a worker without a signing key
     finally:
         executor.close()
 

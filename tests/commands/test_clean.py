@@ -176,7 +176,7 @@ def test_a_build_that_lays_an_output_out_is_waited_for(built: Workshop) -> None:
 
     thread = threading.Thread(target=take_back)
     names = [path.stem for path in (built.folder / ".epbuild" / "leases").iterdir()]
-    [name] = [name for name in names if "decoder" in name and name.startswith("output.")]  # as the build has called it
+    [name] = [name for name in names if "decoder" in name and name.startswith("output.")]  # as the build named it
     with lease(built.folder / ".epbuild", name):
         thread.start()
         started.wait(5)

@@ -193,9 +193,7 @@ def test_real_configurations_of_olive(folder: Path, name: str) -> None:
     [target] = load(done.path).targets.values()
     ep = target.eps[0]
     for option, value in compiler.get("provider_options", {}).items():
-        names = entry(ep.ep.name).canonical_names(
-            option
-        )  # the recipe has the name of a SoC that the configuration has the number of
+        names = entry(ep.ep.name).canonical_names(option)  # the recipe has the SoC's name, and the configuration its number
         written = str(ep.provider_options[option].value)
         assert names.get(written, written) == names.get(value, value)
     groups = recipe["groups"]["main"]

@@ -104,14 +104,14 @@ _watchers: list[Disk] = []
 
 def _before(event: str, arguments: tuple[Any, ...]) -> None:
     if event in CHANGES and _watchers:
-        disk = _watchers.pop()  # what it does itself is not watched
+        disk = _watchers.pop()  # its own changes are not watched
         try:
             disk.take_pictures()
         finally:
             _watchers.append(disk)
 
 
-sys.addaudithook(_before)  # for good: such hooks cannot be removed
+sys.addaudithook(_before)  # permanent: such hooks cannot be removed
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Map
             written = known(digests, before)
             with prepare(path, written, EMIT) as draft, workplace(draft) as work:
                 artifacts = []
-                for number, (name, data) in enumerate(wanted.items()):  # every other one as if it had been made from models
+                for number, (name, data) in enumerate(wanted.items()):  # every second one as if it came from models
                     artifact = Artifact.generated(name, "asset", data)
                     if number % 2:
                         write_new(work / name, data)

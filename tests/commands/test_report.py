@@ -80,12 +80,12 @@ def test_a_build_is_known_to_a_report_that_is_made_later(workshop: Workshop) -> 
     for step in found.steps:
         assert step.state == "current"
         assert step.outcome == ("emitted" if step.kind == "emit" else "built")
-        if step.id == COMPILES[1]:  # the worker here does not report that it begins with another model
+        if step.id == COMPILES[1]:  # this worker does not report the start of the second model
             continue
         assert step.started is not None
         assert step.ended is not None
         assert 0 <= step.started <= step.ended <= found.build.seconds
-        assert step.worker in (0, 1)  # one at a time, and one that stores what it made
+        assert step.worker in (0, 1)  # one at a time, and one that stores its results
     share = steps(found)[SHARE]
     first = steps(found)[COMPILES[0]]
     assert first.started == share.started

@@ -98,7 +98,7 @@ def test_what_is_touched_or_undone_costs_nothing(workshop: Workshop) -> None:
         os.utime(model, ns=(seen.st_atime_ns, seen.st_mtime_ns))
 
     _, kept, _ = watched(workshop, lambda: model.write_bytes(source_model(7.0)), undo, nothing, lambda: os.utime(model), nothing)
-    assert [built for _, built in ends(kept)] in ([6], [6, 0])  # without a snapshot, a build finds that out
+    assert [built for _, built in ends(kept)] in ([6], [6, 0])  # without a snapshot, only a build can tell
 
 
 def test_no_build_begins_while_a_file_grows(workshop: Workshop) -> None:
@@ -180,14 +180,14 @@ def test_a_model_that_a_pattern_matches_is_waited_for_and_noticed(
         models.mkdir(exist_ok=True)
         (models / name).write_bytes(source_model(7.0 + len(name)))
 
-    # A folder that appears, a file in it, and another one that goes again; after each, it settles.
+    # A new folder, a file in it, and a file that disappears again. After each, the watch waits until it settles.
     does = (lambda: write("a.onnx"), lambda: write("bcd.onnx"), (models / "bcd.onnx").unlink)
     _, kept, notes = watched(workshop, *(step for change in does for step in (nothing, change, nothing)), nothing, emits=emits)
     assert ends(kept)[:2] == [(0, 1 + emits)] * 2
     assert ends(kept)[2:] in (
         [(0, int(emits))],
         [(0, int(emits)), (0, 0)],
-    )  # without a snapshot, a build finds out that it is over
+    )  # without a snapshot, only a build can tell that it is over
     assert "no file matches 'models/*.onnx'" in capsys.readouterr().err
     assert len(notes) == len(ends(kept)) + 1
 

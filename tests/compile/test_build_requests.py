@@ -94,7 +94,7 @@ def test_a_file_that_an_option_names_is_staged_for_the_ep_under_its_given_name(w
     with_two_eps.build()
     named = heard.requests["classifier"]["eps"][0]["options"]["backend_path"]
     assert heard.files["classifier"][named] == b"libQnnHtp.so"
-    # What an EP writes of its options must be the same on every machine.
+    # The options that an EP writes into its output must be the same on every machine.
     assert str(with_two_eps.folder) not in named
 
 

@@ -377,7 +377,7 @@ def test_what_went_wrong_is_told_and_nothing_is_compiled(workshop: Preparer, lef
     workshop.leave = leave_a_model
     workshop.prepared.clear()
     assert run(replace(workshop.request, selection=("emit:classifier/*",), retry=True), NoProgress()) == 0
-    assert (workshop.prepared, workshop.compiled) == (["fold.py"], ["classifier"])  # nothing of the failure was kept
+    assert (workshop.prepared, workshop.compiled) == (["fold.py"], ["classifier"])  # the failure stored nothing
 
 
 OWN_FAILURES = [ends(FAILED, tail=TRACEBACK), leave_nothing]

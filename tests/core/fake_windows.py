@@ -75,7 +75,7 @@ class FakeKernel:
         return self.handle(job)
 
     def _SetInformationJobObject(self, handle: int, kind: int, limits: Any, size: int) -> int:  # noqa: N802
-        assert (kind, size) == (9, 144)  # on a machine of 64 bits
+        assert (kind, size) == (9, 144)  # on a 64-bit machine
         self.open[handle].kills = limits._obj.flags == 0x2000
         return 1
 

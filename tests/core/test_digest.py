@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 
-# A second thread takes over in the middle of a large file, and buffers end elsewhere than files do.
+# A second thread takes over in the middle of a large file, and ends of buffers differ from ends of files.
 around_a_buffer = pytest.mark.parametrize("beyond", [-1, 0, 1, MIB - 1, 3 * MIB, 4 * MIB + 17])
 
 

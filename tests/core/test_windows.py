@@ -97,7 +97,7 @@ def test_a_process_runs_only_once_it_is_in_the_job_that_ends_it(kernel: FakeKern
 def test_a_job_ends_its_processes_also_when_epbuild_was_killed(kernel: FakeKernel) -> None:
     windows.start_in_job(Starter(kernel))
     assert not kernel.ended
-    for handle in list(kernel.open):  # what Windows does for a process that has ended
+    for handle in list(kernel.open):  # as Windows does for a process that has ended
         kernel.CloseHandle(handle)
     assert kernel.ended == {PROCESS + 1}
 
@@ -279,7 +279,7 @@ def test_a_file_system_that_tells_no_time_of_change_has_none(kernel: FakeKernel,
     kernel.refuses = {call}
     assert get_change_time_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
     kernel.refuses = set()
-    kernel.changed.clear()  # as FAT tells it
+    kernel.changed.clear()  # as FAT reports it
     assert get_change_time_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
     assert get_change_time_ns(tmp_path / "gone", (tmp_path / "x").stat()) == 0
     assert kernel.open == {}
@@ -305,7 +305,7 @@ def test_a_file_that_is_written_anew_with_its_old_size_and_times_is_read_again(k
         assert workspace.files.get(str(file)) is not None
         file.write_bytes(b"two")
         os.utime(file, ns=(old, old))
-        assert Digests(workspace.files).of(file) == before  # nothing but the time of change says so
+        assert Digests(workspace.files).of(file) == before  # only the time of change shows it
         kernel.changed[file] += 1
         assert Digests(workspace.files).of(file) != before
 
@@ -342,7 +342,7 @@ def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
     take_snapshot(recipe, [recipe, model], began)
     model.write_bytes(b"two")
     os.utime(model, ns=(old, old))
-    assert answered()  # nothing but the time of change says so
+    assert answered()  # only the time of change shows it
     kernel.changed[model] += 1
     assert not answered()
     kernel.changed[model] = EPOCH_TICKS + began[0] // 100  # too fresh to be trusted

@@ -81,7 +81,7 @@ def test_the_first_differing_byte_and_their_number_match_a_loop(old: bytes, new:
         return
     assert told is not None
     assert (told.old_size, told.new_size, told.offset, told.count) == (len(old), len(new), places[0], len(places))
-    if len(old) == len(new):  # then every one of them is told to be something
+    if len(old) == len(new):  # then each of them is reported with a meaning
         assert sum(item.count for item in told.found) == len(places)
         assert min(item.offset for item in told.found) == places[0]
 
@@ -134,7 +134,7 @@ def test_a_few_slots_here_and_there_add_up_to_padding(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        # Two bytes may lie anywhere.
+        # Two bytes may occur anywhere.
         (tile(1, 0), tile(0, 2)),
         # Numbers of 32 bits whose last digits differ.
         (
@@ -143,7 +143,7 @@ def test_a_few_slots_here_and_there_add_up_to_padding(folder: Path) -> None:
         ),
         # Used slots differ too.
         (tile(1, 2, 3, 4, 5), b"\x01" + tile(6, 7, 8, 9, 10)[1:]),
-        # Nothing says that what is before is in use.
+        # Nothing shows that the preceding slot is in use.
         (bytes(128), bytes((0, 0, 7, 7)) * 32),
     ],
     ids=["two bytes", "32-bit numbers", "used slots", "no used slots"],
@@ -163,7 +163,7 @@ def test_bytes_of_an_archive_are_told_by_their_member(folder: Path) -> None:
         "",
         "member dlc.metadata",
         "member htp.cache.sm8750.0",
-    }  # checksums are in none
+    }  # no part contains the checksums
 
 
 def test_a_member_that_is_named_after_its_content_is_still_compared_with_its_like(folder: Path) -> None:

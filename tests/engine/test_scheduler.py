@@ -104,7 +104,7 @@ def test_as_many_actions_as_asked_for_run_at_once_and_never_more(jobs: int) -> N
 
     def perform(action: str) -> None:
         running.append(action)
-        together.wait(PATIENCE)  # breaks, and so fails the action, when fewer than `jobs` run at once
+        together.wait(PATIENCE)  # breaks, and fails the action, if fewer than `jobs` run at once
         seen.append(len(running))
         together.wait(PATIENCE)
         running.remove(action)
@@ -429,7 +429,7 @@ def test_a_place_that_an_action_gives_up_is_taken_at_once() -> None:
 
     def perform(action: str) -> None:
         if action == "waits":
-            time.sleep(0.1)  # until the loop has found no place and waits for one
+            time.sleep(0.1)  # until the loop finds no slot and waits for one
             idle.add(action)
             assert done.wait(PATIENCE)
             idle.discard(action)
@@ -438,7 +438,7 @@ def test_a_place_that_an_action_gives_up_is_taken_at_once() -> None:
 
     run = Run({"waits": (), "goes on": ()}, cost={"waits": 1.0}, jobs=1).drive(
         perform, idle, poll_seconds=10 * PATIENCE
-    )  # nobody looks by chance
+    )  # no other check happens by chance
     assert set(run.scheduler.states.values()) == {State.DONE}
 
 

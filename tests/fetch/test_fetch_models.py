@@ -92,7 +92,7 @@ def test_external_data_lies_beside_its_graph_where_onnx_finds_it(server: FileSer
     assert set(model.digests.values()) == {pin, sha256(WEIGHTS)}
     assert read_header(model.graph).external_locations == ("w.bin", "data/w2.bin")
     onnx.load(str(model.graph), load_external_data=True)
-    # The second file has the content of the first: it need not be fetched.
+    # The second file has the content of the first and need not be fetched.
     assert [address for address, done, total in arrivals if done == total] == [text, text.replace("m.onnx", "w.bin")]
 
 

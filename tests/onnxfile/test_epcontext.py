@@ -172,6 +172,6 @@ def test_a_link_is_followed_if_it_stays_in_the_folder_and_only_then(tmp_path: Pa
         assert not isinstance(refused.value, MissingReference)
     with pytest.raises(MissingReference):
         locate(folder, "loop")
-    # A folder that is reached through a link is a folder like any other.
+    # A folder behind a link is a folder like any other.
     (tmp_path / "latest").symlink_to("dist")
     assert locate(tmp_path / "latest", "inside").is_file()

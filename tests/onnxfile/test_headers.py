@@ -136,7 +136,7 @@ def test_no_external_file_is_missed_wherever_its_tensor_is() -> None:
     )
     function = helper.make_function("custom", "F", [], ["c"], [constant("function")], [helper.make_opsetid("", 21)])
     proto.functions.append(function)
-    # The order is that of the file, where ONNX puts a node's attributes, and a graph's nodes, before the initializers.
+    # The order is that of the file. ONNX puts a node's attributes and a graph's nodes before the initializers.
     read = header(proto)
     assert set(read.external_locations) == {
         "constant",

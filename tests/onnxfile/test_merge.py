@@ -51,7 +51,7 @@ def test_an_output_feeds_the_input_of_its_name_and_the_rest_stays(tmp_path: Path
     assert made.connections == (Connection(0, "y", 1, "y"),)
     assert signature(made) == (["x"], ["z"])
     assert wiring(made) == [(["x"], ["y"]), (["y"], ["z"])]
-    # ONNX Runtime cannot infer the type of what an EPContext node gives.
+    # ONNX Runtime cannot infer the output type of an EPContext node.
     assert [item.name for item in graph_of(made).value_info] == ["y"]
     assert {name: content for name, content in files(tmp_path / "out").items() if name != "m.onnx"} == {
         "a_qnn.bin": b"context of a",
@@ -120,7 +120,7 @@ def test_the_nearest_model_before_feeds_an_input(tmp_path: Path) -> None:
 
 
 def test_a_connection_takes_the_one_name_that_nothing_speaks_against(tmp_path: Path) -> None:
-    # By the output's name, the second model would have two values of one name.
+    # With the output's name, the second model would have two values of one name.
     (tmp_path / "s.bin").write_bytes(b"s")
     node = context(["a", "b"], ["z"], embed_mode=0, ep_cache_context="s.bin")
     second = write(tmp_path / "s.onnx", [node], [value("a"), value("b")], [value("z")])
@@ -139,14 +139,14 @@ def test_an_input_of_one_name_in_several_models_is_one_input_unless_prefixed(tmp
 
 
 def test_qnn_is_told_which_of_its_values_each_renamed_value_is(tmp_path: Path) -> None:
-    # Without it, QNN binds renamed inputs by their position, and says itself that it may bind them wrong.
+    # Without it, QNN binds renamed inputs by position, and warns that the binding may be wrong.
     made = merged(tmp_path, *chain(tmp_path), prefixes=["a_", "b_"])
     told = [attribute(node, "io_name_overrides") for node in graph_of(made).node]
     assert told == ["a_x=x;a_y=y;", "a_y=y;b_z=z;"]
 
 
 def test_what_qnn_was_told_at_compile_time_is_kept_true(tmp_path: Path) -> None:
-    # A quantized model's context has other names than the values around it; without this, the EP aborts the process.
+    # The context of a quantized model uses other names than the values around it. Without this, the EP aborts the process.
     (tmp_path / "q.bin").write_bytes(b"context")
     node = context(["x_q"], ["y_q"], embed_mode=0, ep_cache_context="q.bin", io_name_overrides="x_q=x;y_q=y;")
     quantize = helper.make_node("QuantizeLinear", ["x", "s"], ["x_q"], name="q")
@@ -478,7 +478,7 @@ def test_what_cannot_be_one_model_is_refused_in_one_sentence_and_nothing_is_writ
 
 def test_a_result_over_two_gigabytes_is_refused(tmp_path: Path) -> None:
     model = compiled(tmp_path / "a.onnx", "x", "y", binary="a.bin")
-    with model.open("ab") as file:  # a field that nobody knows, of zeros that are nowhere
+    with model.open("ab") as file:  # an unknown field, whose zeros are a hole in the file
         file.write(encode_varint(1000 << 3 | 2) + encode_varint(2**30))
         file.truncate(file.tell() + 2**30)
     with pytest.raises(ChangeRefused, match="over 2 GiB"):

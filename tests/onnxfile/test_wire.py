@@ -43,7 +43,7 @@ def test_a_damaged_file_is_told_with_what_is_wrong_and_at_which_byte(data: bytes
     wire = reader(data)
     with pytest.raises(MalformedModel, match=message):
         list(wire.fields(0, len(data)))
-    # A field that is skipped is checked like one that is wanted.
+    # A skipped field is checked like a requested one.
     with pytest.raises(MalformedModel, match=message):
         list(wire.fields(0, len(data), frozenset()))
 

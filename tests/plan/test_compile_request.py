@@ -16,7 +16,7 @@ from tests.support.plan_recipes import RECIPE, TOOLCHAIN, edited, plan_of, write
 
 Keys = tuple[str | int, ...]
 MISSING = object()
-FULL = edited(  # with an option and a session key that change nothing of what is compiled
+FULL = edited(  # with an option and a session key that do not affect the compile
     RECIPE,
     ("classifier: models/classifier.onnx", "classifier: {path: models/classifier.onnx, load_from: memory}"),
     (

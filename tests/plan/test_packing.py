@@ -56,7 +56,7 @@ def test_jobs_are_as_even_as_longest_first_makes_them(actions: dict[str, Work], 
     if not jobs:
         return
     loads = [sum(bundle.cost for bundle in job) for job in jobs]
-    longest = found[0].cost  # Graham's bound: the job that ends last had the least to do when it got what it ends with
+    longest = found[0].cost  # Graham's bound: the job that ends last had the least work when it got its last step
     assert max(loads) <= (sum(loads) - longest) / most + longest + 1e-6
 
 
@@ -87,7 +87,7 @@ def test_what_shares_a_result_stays_together_and_is_named_by_what_needs_it(chang
     [together, alone] = pack(make_bundles(actions, dict.fromkeys(actions, 1.0)), 5)
     assert set(select_ids(actions, together)) == {"x", "y"}
     assert select_ids(actions, alone) == ("z",)
-    del actions["prepare"]  # it is in the cache: then nothing ties them
+    del actions["prepare"]  # it is in the cache, so nothing ties them together
     assert len(pack(make_bundles(actions, dict.fromkeys(actions, 1.0)), 5)) == 3
 
 

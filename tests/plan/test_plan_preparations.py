@@ -72,8 +72,8 @@ def test_a_toolchain_is_told_what_to_add() -> None:
     [
         ("onnxruntime==1.31.1", "onnx", "sympy>=1.13"),
         ("ONNXRuntime-GPU", "onnx[reference]", "sympy"),
-        ("onnxruntime-openvino", "onnxslim"),  # which brings onnx and sympy
-        ("./wheels/all_of_it.whl",),  # whatever that installs
+        ("onnxruntime-openvino", "onnxslim"),  # which depends on onnx and sympy
+        ("./wheels/all_of_it.whl",),  # its dependencies are unknown
     ],
 )
 def test_a_toolchain_that_may_hold_what_is_needed_is_taken(packages: tuple[str, ...]) -> None:

@@ -107,9 +107,9 @@ def test_overridable_weights_are_refused_if_the_ep_cannot_open_the_result(worksh
     save_with_initialised_input(workshop / "models" / "decode.onnx", 8)
     words = "'decode' has initializers that are also inputs ('w' and 1 more)"
     check(workshop, edited(RECIPE, ("decode: models/decode.onnx", f"decode: {MARK}models/decode.onnx")), ("EPB259", words))
-    save_with_initialised_input(workshop / "models" / "decode.onnx", 3)  # which had no other way to have weights
+    save_with_initialised_input(workshop / "models" / "decode.onnx", 3)  # it had no other way to store weights
     plan_of(workshop, RECIPE)
-    save_with_initialised_input(workshop / "models" / "classifier.onnx", 8)  # for an EP of which nobody knows that
+    save_with_initialised_input(workshop / "models" / "classifier.onnx", 8)  # for an EP without a known limitation of that kind
     plan_of(workshop, RECIPE)
 
 

@@ -237,7 +237,7 @@ class TestWhereSecretsGo:
         elsewhere = start(Registry)
         elsewhere.blobs, elsewhere.manifests = registry.blobs, registry.manifests
         registry.allowed, registry.challenge = {signed_in}, 'Basic realm="tests"'
-        last = digest(b"{}")  # when it is asked for, the registry has had the user and the password
+        last = digest(b"{}")  # the registry has the user and the password before the request for this blob
         registry.troubles = [
             Trouble("HEAD", last, (307, {"Location": f"{elsewhere.root}/v2/team/models/blobs/{last}"}, b"")),
             Trouble("POST", "/uploads/", (308, {"Location": f"{elsewhere.root}/v2/team/models/blobs/uploads/"}, b"")),

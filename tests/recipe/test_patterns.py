@@ -90,7 +90,7 @@ def test_repeated_stars_mean_what_two_mean_and_take_no_longer(tmp_path: Path) ->
     deep = tmp_path.joinpath(*["a"] * depth)
     deep.mkdir(parents=True)
     (deep / "x").write_bytes(b"")
-    # Each name is examined once for each pattern, in however many ways it can match.
+    # Each name is examined once per pattern, whatever the number of ways to match.
     often = "/".join(["**/a"] * 20)
     name = (deep / "x").relative_to(tmp_path).as_posix()
     limits = PatternLimits(entries=3 * (depth + 1))

@@ -233,7 +233,7 @@ def test_ten_thousand_targets_are_a_recipe_and_take_seconds_at_most(tmp_path: Pa
     began = time.process_time()
     recipe = load_text(tmp_path, text)
     assert len(recipe.targets) == len(recipe.groups["decoder"].targets) == 10_000
-    assert time.process_time() - began < 20  # measured: 0.6; this only has to catch a square
+    assert time.process_time() - began < 20  # measured: 0.6; this only has to catch quadratic time
 
 
 @pytest.mark.gate
@@ -251,4 +251,4 @@ def test_thousands_of_wrong_references_are_all_told_in_seconds_at_most(tmp_path:
     text = MINIMAL.replace("targets:\n", "targets:\n" + targets, 1).replace("[npu]", f"[{wrong}]")
     began = time.process_time()
     assert len(problems_of(tmp_path, text)) == 6000
-    assert time.process_time() - began < 60  # measured: 1; with a suggestion for each it is minutes
+    assert time.process_time() - began < 60  # measured: 1; with a suggestion for each, it takes minutes

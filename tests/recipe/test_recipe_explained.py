@@ -60,7 +60,7 @@ def _plain(value: Any) -> Any:
         case Position():
             return None
         case Expectation():
-            # No number means 0, unless a target ends with an EP that takes what others leave.
+            # No number means 0, unless a target ends with an EP that accepts all fallback nodes.
             number = value.fallback_nodes or 0
             return value.ep_context_nodes, number, value.min_shared_ratio
         case msgspec.Struct():
@@ -162,7 +162,7 @@ def test_what_nobody_wrote_has_a_comment(folder: Path) -> None:
         "      - ep: CPUExecutionProvider",
     ):
         assert line in text.splitlines()
-    # The CPU EP takes what others leave: only a group without it has a limit.
+    # The CPU EP accepts all fallback nodes: only a group without it has a limit.
     assert text.count("fallback_nodes: 0") == 1
 
 

@@ -51,7 +51,7 @@ def models(folder: Path, text: str, **more: Any) -> dict[str, str]:
         ("./models/d*.onnx", {"det": "models/det.onnx"}),
         ("models/**/*.onnx", {"cls": "models/cls.onnx", "det": "models/det.onnx", "seg-v2": "models/more/seg v2.onnx"}),
         ("[models/*/*.onnx, big.onnx]", {"seg-v2": "models/more/seg v2.onnx", "big": "big.onnx"}),
-        # A pattern leaves out files that another entry names.
+        # A pattern skips files that another entry names.
         ("[./models/det.onnx, models/*.onnx, 'models/[cd]*.onnx']", {"det": "./models/det.onnx", "cls": "models/cls.onnx"}),
         ("['package:zoo==1.0/a[1].onnx', big.onnx]", {"a-1": "package:zoo==1.0/a[1].onnx", "big": "big.onnx"}),
     ],

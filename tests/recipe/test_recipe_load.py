@@ -454,7 +454,7 @@ def test_a_variable_stands_for_a_value_of_any_type(
     text = MINIMAL.replace("quality: 3", f"quality: 3\n  store: external\n  it: {value}").replace(old, new, 1)
     recipe = load_text(tmp_path, text)
     assert found(recipe) == expected
-    # What the schema thinks of it depends on the variables.
+    # The schema's verdict depends on the variables.
     assert recipe.digest != load_text(tmp_path, MINIMAL).digest
 
 

@@ -20,7 +20,7 @@ MANY_ROWS = (
     f"    matrix: ‸{{a: {DIGITS}, b: {DIGITS}, c: {DIGITS}, d: {DIGITS}, e: {DIGITS}, f: {DIGITS}, g: {DIGITS}}}\n    ep: Q"
 )
 
-# Each row: what is replaced in the minimal recipe, by what (the mark stands before the place that must be told), the code, and a
+# Each row: a text of the minimal recipe, its replacement (the mark stands before the expected position), the code, and a
 # part of the message or hint.
 MISTAKES = [
     ("tab indentation", "  npu:\n", "‸\tnpu:\n", "EPB101", "tab"),
@@ -319,7 +319,7 @@ MISTAKES = [
     ("group in a model's path", "prefill.onnx", "‸'${model}.onnx'", "EPB109", "Allowed here"),
     ("variable of an unset environment variable", "quality: 3", "quality: ‸${env.EPBUILD_TEST_UNSET}", "EPB109", "is not set"),
 ]  # fmt: skip
-# What else is replaced, where the mistake and the place it is told at, or what keeps it the only mistake, are far apart.
+# Further replacements, for mistakes far from their reported position, or that need a change elsewhere to be the only one.
 ELSEWHERE = {
     "file name that a variable empties": ("    path: dist", "    model: ‸${vars.quality}\n    path: dist"),
     "missing colon after a section": ("    toolchain:", "    toolchain‸:"),

@@ -32,7 +32,7 @@ def test_an_editor_can_show_a_default_or_an_example_for_every_value() -> None:
 
 def test_an_example_that_an_editor_offers_is_one_that_it_accepts() -> None:
     for name, subschema in _properties(SCHEMA):
-        # The definition behind a reference is in the subschema already; the reference alone is what a validator follows.
+        # The subschema already contains the definition behind a reference. A validator follows the reference alone.
         own = {key: value for key, value in subschema.items() if "$ref" not in subschema or "roperties" not in key}
         validator = jsonschema.Draft202012Validator({**own, "$defs": SCHEMA["$defs"]})
         for example in [*subschema.get("examples", []), *([subschema["default"]] if "default" in subschema else [])]:

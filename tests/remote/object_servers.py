@@ -21,9 +21,7 @@ import uv
 from filelock import FileLock
 
 BUCKET = "builds"
-_KEY = (
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # azurite's, which everybody knows
-)
+_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # azurite's well-known key
 _AZURITE = "azurite@3.37.0"
 _START_SECONDS = 180.0
 _S3 = {
@@ -125,7 +123,7 @@ def _running(command: Sequence[str], folder: Path, prefix: str = "") -> Iterator
         if os.name == "nt":
             process.terminate()
         else:
-            os.killpg(process.pid, signal.SIGKILL)  # with what uv started; azurite waits for its clients
+            os.killpg(process.pid, signal.SIGKILL)  # also the children of uv; azurite waits for its clients
         process.wait(20)
 
 

@@ -40,7 +40,7 @@ from tests.support.remote_caches import COMPILE, DirectoryPlace, Maker, ObjectPl
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 TRUST = {OURS.public}
-MODEL, WEIGHTS = b"a model", b"weights " * 400_000  # one of less than a piece, one of several
+MODEL, WEIGHTS = b"a model", b"weights " * 400_000  # one of less than a piece, and one of several
 FILES = {"model.onnx": MODEL, "sub/weights.bin": WEIGHTS}
 
 
@@ -282,7 +282,7 @@ def test_a_blob_that_is_lost_after_the_look_up_is_never_used_and_its_maker_mends
         remote.fetch(blob, user.store)
     assert user.store.find(blob.digest) is None
     assert list((user.store.root / "cas" / "tmp").glob("*")) == []
-    # It is made again here, and published: a server may still answer that it has it.
+    # It is rebuilt here and published: a server may still answer that it has it.
     assert user.record("one", FILES) == (key, record)
     assert remote.publish(COMPILE, key, record, user.store)
     assert place.read("cas", blob.digest) == which
@@ -524,7 +524,7 @@ def test_a_directory_that_cannot_be_written_is_still_read(tmp_path: Path, maker:
     key, record = maker.record("one", FILES)
     maker.remote(place, trust=None, signer=OURS).publish(COMPILE, key, record, maker.store)
     (place.root / "tmp").rmdir()
-    (place.root / "tmp").write_bytes(b"")  # which stops root as well
+    (place.root / "tmp").write_bytes(b"")  # stops even root
     remote = maker.remote(place, trust=None, signer=OURS)
     other, record = maker.record("two", {"a": b"new"})
     assert not remote.publish(COMPILE, other, record, maker.store)

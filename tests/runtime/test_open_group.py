@@ -190,7 +190,7 @@ def test_the_variant_that_onnxruntime_finds_best_is_opened(snapdragon: Machine, 
         (tmp_path / name / "manifest.json").unlink()
     text = refused(tmp_path, code="EPB634")
     assert "was compiled for other devices, as QNNExecutionProvider reports for: NPU from Qualcomm (other)" in text
-    assert {kind for kind, _ in snapdragon.asked} == {"NPU"}  # QNN crashes when it is asked of anything else
+    assert {kind for kind, _ in snapdragon.asked} == {"NPU"}  # QNN crashes on any other question
 
 
 def test_a_model_that_fits_worse_counts_for_its_whole_group(snapdragon: Machine, tmp_path: Path) -> None:

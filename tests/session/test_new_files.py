@@ -21,7 +21,7 @@ models: models/*.onnx
 targets: {npu: {ep: qnn}}
 groups: {all: {models: ["*"], expect: {fallback_nodes: any}}}
 """
-SETTLED_SECONDS = 0.15  # a snapshot trusts no stat of a folder that is younger
+SETTLED_SECONDS = 0.15  # a snapshot trusts no stat of a younger folder
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def test_outputs_stay_as_they_are_while_results_are_made(workshop: Workshop) -> 
     assert results_of(workshop).exit_code == 0
     assert (workshop.compiled, outputs(workshop)) == (["prefill+decode"], made)
     workshop.build()
-    assert (workshop.compiled, workshop.output().exists()) == ([], False)  # now they are no longer asked for
+    assert (workshop.compiled, workshop.output().exists()) == ([], False)  # now the recipe no longer asks for them
 
 
 def test_lost_results_of_a_current_recipe_are_compiled_again(workshop: Workshop) -> None:
@@ -120,7 +120,7 @@ def test_what_may_not_be_made_is_named_and_nothing_is_published(workshop: Worksh
     assert problem.hint == f"Build it: epbuild run --no-emit --remote-cache write {SHARE}"
     assert origins(workshop)[EMIT_CLASSIFIER] == ("skipped", None)
     assert not (workshop.folder / "dist").exists()
-    assert workshop.states()[SHARE] == "new"  # which is no failure of the step
+    assert workshop.states()[SHARE] == "new"  # this is no failure of the step
     workshop.build()
     assert workshop.compiled == ["prefill+decode"]
 
@@ -129,9 +129,7 @@ def test_all_that_may_not_be_made_is_named(workshop: Workshop) -> None:
     assert outputs_of(workshop).exit_code == 1
     failed = [event.step for event in workshop.events if isinstance(event, StepFailed)]
     assert sorted(failed) == sorted([SHARE, CLASSIFIER])
-    assert not [
-        event for event in workshop.events if isinstance(event, ModelCovered)
-    ]  # it is not known how far they can be compiled
+    assert not [event for event in workshop.events if isinstance(event, ModelCovered)]  # their coverage is unknown
 
 
 def test_what_is_there_is_published_all_the_same_if_asked_to_go_on(workshop: Workshop) -> None:

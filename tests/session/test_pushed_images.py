@@ -77,14 +77,14 @@ def test_an_image_goes_from_the_remote_cache_to_the_registry(place: Place, machi
     assert push(reader).exit_code == 0
     assert images(registry) == made != set()
     assert (reader.compiled, warnings(reader)) == ([], [])
-    # Models are read here, to have their references rewritten; context binaries pass through.
+    # Models are read here to rewrite their references. Context binaries pass through.
     assert not [blob for blob in reader.blobs() if blob.read_bytes().startswith(b"by ")]
     assert not (reader.folder / "images").exists()
     assert not (reader.folder / "dist").exists()
     assert set(origins(reader)) >= {*IMAGES, SHARE, CLASSIFIER}
     assert {origins(reader)[step] for step in IMAGES} == {("emitted", None)}
     assert origins(reader)[SHARE] == ("restored", "remote")
-    assert reader.states()[IMAGES[0]] == "new"  # nothing of it is here
+    assert reader.states()[IMAGES[0]] == "new"  # no part of it is here
 
 
 def test_what_the_registry_has_is_not_read(
@@ -157,5 +157,5 @@ def test_outputs_that_lie_here_stay_as_they_are(place: Place, machines: Machines
     before = first.contents()
     registry.requests.clear()
     assert push(first).exit_code == 0
-    assert (registry.requests, first.contents()) == ([], before)  # what is up to date here was pushed
+    assert (registry.requests, first.contents()) == ([], before)  # outputs that are current here were pushed
     assert {outcome for outcome, _ in origins(first).values()} == {"current"}

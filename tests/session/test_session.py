@@ -18,7 +18,7 @@ from epbuild.session.session import open_session
 from epbuild.session.snapshot import ActionEnd, collect_ends, find_last_outputs, read_last, read_survey
 from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
 
-SETTLED_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
+SETTLED_SECONDS = 0.12  # a little more than file systems with fine timestamps require
 
 
 @pytest.fixture

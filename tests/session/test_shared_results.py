@@ -89,7 +89,7 @@ def test_the_log_of_anothers_compile_is_fetched_when_it_is_asked_for(place: Plac
             return "".join(read_log(plan, CLASSIFIER, workspace, reader.request.recipe, resolve_remote(reader.request, recipe)))
 
     count = len(reader.blobs())
-    assert check_cache(reader.cache, NoBar()).damaged == []  # though no log is here
+    assert check_cache(reader.cache, NoBar()).damaged == []  # although no log is here
     assert log() == "compiled classifier\n"
     assert len(reader.blobs()) == count + 1
     reader.lose_blobs()
@@ -164,7 +164,7 @@ def test_what_cannot_be_used_is_compiled_and_put_right_by_the_next_who_writes(
     assert outputs(reader) == made
     lost = 1 if harm is poisoned else 2
     assert len(reader.compiled) == lost
-    gone = harm is evicted and isinstance(place, ServerPlace)  # such a server gives no record whose files it has not
+    gone = harm is evicted and isinstance(place, ServerPlace)  # such a server returns no record with missing files
     assert [code for code in warnings(reader) if code != "EPB523"] == ["EPB522"] * (0 if gone or _strict(harm, place) else lost)
     mender = machines("mender")
     mender.remote = RemoteChoice("write")
@@ -191,7 +191,7 @@ def test_a_result_whose_file_goes_between_plan_and_use_is_compiled(
     assert (reader.compiled, outputs(reader), warnings(reader)) == (ALL_COMPILES, made, ["EPB522"] * 2)
 
 
-@pytest.mark.slow  # they wait before they ask again
+@pytest.mark.slow  # they wait before the next request
 @pytest.mark.parametrize("kind", ["hang", "reset", "nonsense", "status"])
 def test_a_server_that_does_not_work_costs_one_warning(
     kind: str, server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch
@@ -201,7 +201,7 @@ def test_a_server_that_does_not_work_costs_one_warning(
     reader = machines("reader")
     begin = time.monotonic()
     assert reader.build().exit_code == 0
-    assert time.monotonic() - begin < 60  # of which the remote cache takes no 10: what is measured is in bench/
+    assert time.monotonic() - begin < 60  # the remote cache takes less than 10 of them; bench/ measures that
     assert (reader.compiled, warnings(reader)) == (ALL_COMPILES, ["EPB521"])
 
 
@@ -267,7 +267,7 @@ def test_what_an_earlier_build_made_without_a_key_is_published_by_a_later_one(pl
     first = machines("first")
     assert first.build().exit_code == 0
     assert place.names("ac") == []
-    first.build()  # which leaves a snapshot of what is up to date
+    first.build()  # it leaves a snapshot of the current steps
     first.remote = RemoteChoice("write")
     assert first.build().exit_code == 0
     assert (first.compiled, used(first).published, len(place.names("ac"))) == ([], 2, 2)

@@ -35,7 +35,7 @@ from tests.support.remote_caches import DirectoryPlace
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 HERE = "linux-x86_64"
-SETTLED_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
+SETTLED_SECONDS = 0.15  # a little more than file systems with fine timestamps require
 COMPILED = ["prefill+decode", "classifier"]
 LIBRARY = {"onnxruntime_qnn/libQnnHtp.so": "ab" * 32}
 OTHER_LIBRARY = {"onnxruntime_qnn/libQnnHtp.so": "cd" * 32}
@@ -266,7 +266,7 @@ def test_a_wrong_record_leads_to_a_key_without_result_and_compiles_nothing_under
     assert outputs(reader) == outputs(writer)
     assert wrong not in {reader.record(step).action_key for step in (SHARE, CLASSIFIER)}
     assert set(reader.states().values()) == {"current"}
-    # What is here is recorded, and what was wrong is gone from the store.
+    # The local toolchain is recorded, and the wrong record is gone from the store.
     reader.toolchain_is_there = False
     assert set(reader.states().values()) == {"current"}
 
@@ -332,7 +332,7 @@ def test_several_toolchains_are_made_at_once(machine: Callable[[str], Machine]) 
 
     class Meeting(Machine):
         def prepare(self, toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Environment:
-            both.wait()  # raises unless the other one is made meanwhile
+            both.wait()  # raises unless the other one is provisioned meanwhile
             return Workshop.prepare(self, toolchain, locked)
 
     workshop = machine("meeting")

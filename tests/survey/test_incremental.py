@@ -19,7 +19,7 @@ from epbuild.survey.snapshot import list_snapshots, place_of, read_unchanged
 from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
 from tests.support.moments import at_each_call
 
-SETTLED_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
+SETTLED_SECONDS = 0.12  # a little more than file systems with fine timestamps require
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_build_does_what_one_does_that_looks_at_everything_and_leaves_the_same
 ) -> None:
     found = []
     for name, looks in (("one", True), ("two", False)):
-        # Two builds from one state; a copy is another workspace, which no snapshot is of.
+        # Two builds start from one state. A copy is another workspace, and has no snapshot.
         kept = tmp_path / "kept"
         if looks:
             shutil.copytree(built.folder, kept, copy_function=shutil.copy2)

@@ -34,7 +34,7 @@ from tests.support.fake_cpu import on_cpu
 from tests.support.moments import at_each_call
 from tests.support.snapshots import take_snapshot
 
-MARGIN_SECONDS = 0.12  # a little more than file systems with fine timestamps ask for
+MARGIN_SECONDS = 0.12  # a little more than file systems with fine timestamps require
 needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
 UP_TO_DATE = "Nothing to do: 3 steps are up to date"
 
@@ -241,7 +241,7 @@ def test_what_was_warned_of_is_given_again_by_a_run_and_not_by_a_check(folder: F
     assert [msgspec.convert(record, ProblemRecord).problem for record in given] == [WARNING]
     assert answer(["run", "--check"], lambda: 0.25, given.extend) == f"{UP_TO_DATE}."
     assert [msgspec.convert(record, ProblemRecord).problem for record in given] == [WARNING]
-    # It would name the file otherwise.
+    # Otherwise it would name the file.
     assert answer(["run", str(folder.recipe)], lambda: 0.25, given.extend) is None
     assert answer(["run", "./epbuild.yaml"], lambda: 0.25, given.extend) is None
 
@@ -333,7 +333,7 @@ def test_a_file_from_the_future_is_not_trusted(folder: Folder) -> None:
 def test_a_file_system_with_coarse_times_gets_the_two_seconds_that_it_needs(folder: Folder) -> None:
     began = read_clock(str(folder.recipe))
     assert began is not None
-    folder.take(began=(began[0], began[1] + 1))  # as if the files were on another file system, of which nothing is known
+    folder.take(began=(began[0], began[1] + 1))  # as if the files were on another, unknown file system
     assert folder.answer() is None
 
 

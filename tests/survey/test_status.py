@@ -104,7 +104,7 @@ def test_a_rebuild_that_makes_the_same_bytes_leaves_the_files_that_are_there(bui
     assert built.build().built
     after = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in built.output().iterdir()}
     changed = {path.name for path in after if before[path] != after[path]}
-    assert changed == {MANIFEST}  # it says what the files were made from, and that is another toolchain now
+    assert changed == {MANIFEST}  # it names the toolchain of the files, which has changed
     assert {name for name, content in built.contents().items() if content != bytes_before[name]} == {MANIFEST}
     assert not built.build().built
 

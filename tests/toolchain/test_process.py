@@ -285,7 +285,7 @@ def test_a_timeout_ends_the_worker_and_what_it_started(
     begun = threading.Event()
 
     def monotonic() -> float:
-        # The worker may report before anybody has looked at the clock.
+        # The worker may report before the test reads the clock.
         now = 1000.0 if late.is_set() and begun.is_set() else 0.0
         begun.set()
         return now

@@ -120,7 +120,7 @@ class FakeUv:
         self.wanted = Path(arguments[-1]).read_text(encoding="utf-8")
         output = Path(arguments[list(arguments).index("--output-file") + 1])
         self.preferences = output.read_text(encoding="utf-8") if output.exists() else None
-        # TOML takes the values of JSON, with '=' for ':' in tables.
+        # TOML accepts the values of JSON, with '=' for ':' in tables.
         lines = [
             f"[[packages]]\n{''.join(f'{key} = {_toml(value)}' + chr(10) for key, value in item.items())}"
             for item in self.packages

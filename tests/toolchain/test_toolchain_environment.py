@@ -83,7 +83,7 @@ def test_an_interpreter_that_nobody_may_look_at_is_told_at_its_toolchain(tmp_pat
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(os, "stat", refuse)  # as for a folder of another user, which root may always look into
+    monkeypatch.setattr(os, "stat", refuse)  # as in a folder of another user, which root can always read
     assert not Toolchains(tmp_path / "home").ready(existing("their/python"), tmp_path)
     monkeypatch.setattr(Path, "stat", refuse)
     (problem,) = refusals(existing("their/python"), tmp_path)

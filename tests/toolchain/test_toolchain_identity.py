@@ -107,7 +107,7 @@ def test_the_key_has_what_the_installer_chooses_by_if_the_lock_leaves_a_choice(m
     monkeypatch.setattr(os, "confstr", lambda name: "glibc 2.17", raising=False)
     assert documents(two)["onnxruntime"]["chosen_by"] == "glibc 2.17"
     assert documents(LOCKED, HERE, "any_package")["any_package"]["chosen_by"] == "glibc 2.17"
-    # What another machine would choose is known where there is nothing to choose by.
+    # Another machine's choice is known if there is nothing to choose by.
     assert documents(two, "windows-arm64")["onnxruntime"]["platform"] == "win-arm64"
     assert documents(two, "linux-arm64") == {}
     assert documents(LOCKED, "linux-arm64")["onnxruntime"]["platform"] == "linux-aarch64"

@@ -295,7 +295,7 @@ def test_the_same_fault_is_found_in_a_model_that_somebody_else_made(folder: Path
     spoil, expected, _ = EDITS[name]
     (folder / "manifest.json").unlink()
     spoil(folder)
-    # Without a manifest nothing says what was asked for, nor which models share weights.
+    # Without a manifest, the requested settings and the sharers of weights are unknown.
     beyond = {"another EP's source", "an unknown source"}
     left = set() if name in beyond else {row for row in expected if row[0] not in {"sharing", "model"}}
     if name == "a compatibility string for another target":
@@ -405,7 +405,7 @@ def test_models_that_share_weights_through_the_sources_data_need_that_data(tmp_p
     assert failures(tmp_path) == set()
     list_files(tmp_path, eps=eps, source=data, leave_out=["w.data"])
     assert failures(tmp_path) == {("sharing", "w.data", "EPB616")}
-    # They were compiled with another file in place of the source's own.
+    # They were compiled with another file in place of the source's external data.
     (tmp_path / "group.weights.bin").write_bytes(b"weights")
     replaced = {**data, "weights_file": "group.weights.bin"}
     list_files(tmp_path, eps=eps, source=replaced, leave_out=["w.data"])

@@ -59,7 +59,7 @@ def test_no_bytes_in_a_files_place_make_a_look_at_it_crash(content: bytes, name:
         folder = emitted(Path(temporary) / "dist")
         (folder / name).write_bytes(content)
         [artifact] = find_artifacts(folder)
-        # JSON of another program's is no manifest, and nothing else is wrong then.
+        # JSON of another program is no manifest, and then nothing else is wrong.
         assert any(finding.outcome == "failed" for finding in check_artifact(artifact)) or not artifact.has_manifest
         if name != "decode_ctx.onnx":
             json.dumps(inspect_model(folder / "decode_ctx.onnx"))
@@ -86,5 +86,5 @@ def test_thousands_of_spoilt_artifacts_do_no_harm(tmp_path: Path, exhaustive: bo
     assert found["outside"] == {}
     assert (found["inputs"], found["crashes"]) == (inputs, 0)
     assert found["peak"] < 500_000_000
-    # It is no test if nothing was spoilt, or if nothing could be looked at.
+    # The test proves nothing if no file was damaged, or if no file was readable.
     assert min(found["outcomes"][outcome] for outcome in ("inspected", "passed", "failed")) > inputs / 50

@@ -121,7 +121,7 @@ def test_fallback_nodes_have_the_reasons_of_the_manifest(tmp_path: Path) -> None
     list_files(tmp_path, models=["prefill"], left=[LEFT])
     assert inspect_model(path)["left"] == [LEFT]
     with path.open("ab") as file:
-        file.write(b"\x1a\x01x")  # another producer's name: no longer the file that the manifest speaks of
+        file.write(b"\x1a\x01x")  # another producer's name: no longer the file in the manifest
     assert inspect_model(path)["left"] == [{**LEFT, "reason": None}]
 
 

@@ -173,7 +173,7 @@ def test_every_session_is_given_the_custom_operators_of_libraries_and_of_package
 
 
 def test_a_package_whose_library_is_elsewhere_is_refused(operators: Path) -> None:
-    elsewhere = operators.with_name("acme_ops_elsewhere.so")  # whose path begins as that of the package does
+    elsewhere = operators.with_name("acme_ops_elsewhere.so")  # its path begins with the path of the package
     elsewhere.touch()
     (operators / "__init__.py").write_text(f"def get_library_path():\n    return {str(elsewhere)!r}\n", encoding="utf-8")
     with pytest.raises(
@@ -376,7 +376,7 @@ def test_a_graph_given_as_bytes_finds_its_data_in_its_staging_folder(group: Grou
     prefill = group.compiled("prefill")
     assert prefill["source"] == {"bytes": "the graph"}
     folder = prefill["entries"]["session.model_external_initializers_file_folder_path"]
-    # Relative: the text is hashed into the output, and the staging directory is never the same twice.
+    # Relative, because the text is hashed into the output and each staging directory is different.
     assert folder == "in/prefill"
     assert (group.folder / folder / "prefill.onnx").is_file()
     assert group.compiled("decode")["source"] == "in/decode/decode.onnx"
@@ -500,9 +500,9 @@ def test_without_a_model_compiler_a_session_writes_what_its_eps_compiled(old: Gr
         "ep.context_model_external_initializers_file_name": "w.bin",
     }
     assert (first["source"], second["source"]) == ({"bytes": "model"}, "in/decode/decode.onnx")
-    assert (first["level"], second["level"]) == (0, 1)  # as with ModelCompiler, and not as sessions have it
+    assert (first["level"], second["level"]) == (0, 1)  # as with ModelCompiler, unlike sessions
     assert first["dimensions"] == {"batch": 1, "DATA_BATCH": 2}
-    assert second["alive"] == ["prefill_ctx"]  # what is shared is held by sessions
+    assert second["alive"] == ["prefill_ctx"]  # sessions hold the shared data
 
 
 def test_without_a_model_compiler_an_eps_failure_is_told_and_not_that_of_the_cpu_ep(old: Group) -> None:

@@ -126,7 +126,7 @@ def test_sessions_open_first_to_last_and_close_last_to_first_with_requested_opti
     ]
     providers, entries = json.loads(loader.told("open decode")[0].partition("decode ")[2])
     assert providers == [[["CPU"], {"backend_type": "htp"}]]
-    assert entries == {"ep.share_ep_contexts": "1"}  # and none that stops the sharing: that is of a compile
+    assert entries == {"ep.share_ep_contexts": "1"}  # without the key that stops sharing, which belongs to compiles
 
 
 def test_a_session_without_an_ep_is_one_on_the_cpu_ep(loader: Loader) -> None:

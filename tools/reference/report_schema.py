@@ -68,7 +68,7 @@ def _value(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, Struct):
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__.removeprefix("Reported")).lower()
         if name not in definitions:
-            definitions[name] = None  # a type may hold itself
+            definitions[name] = None  # a type may contain itself
             definitions[name] = _object(kind, definitions)
         return {"$ref": f"#/$defs/{name}"}
     return {"type": _PLAIN[kind]}

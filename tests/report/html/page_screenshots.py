@@ -52,7 +52,7 @@ def _pictures(shown: Page, folder: Path, name: str) -> None:
     shown.screenshot(path=folder / f"{name}-top.png")
     shown.evaluate(
         "document.querySelector('#bar').style.position = 'static'"
-    )  # which would lie over what is longer than a screen
+    )  # it would cover contents that are longer than a screen
     for section in shown.query_selector_all("main > section"):
         section.screenshot(path=folder / f"{name}-{section.get_attribute('id')}.png")
     for kind, place in (("cell", "#coverage button.cell.partial"), ("step", "#timeline tbody th button")):

@@ -54,7 +54,7 @@ def test_the_offending_line_is_shown_and_the_word_underlined(monkeypatch: pytest
     ]
 
 
-# ‸ stands before the place of the problem; what must be underlined follows the line.
+# ‸ marks the position of the problem. The expected underlined text follows the line.
 @pytest.mark.parametrize(
     ("line", "underlined"),
     [
@@ -131,7 +131,7 @@ def test_any_line_fits_80_columns_with_its_place_in_sight(line: str, column: int
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
-@example(61, 0)  # the word just fits, and what follows does not
+@example(61, 0)  # the word just fits, and the rest does not
 def test_the_word_in_a_long_line_is_shown_with_what_is_around_it(left: int, right: int) -> None:
     line = f"{'a' * left} WRONG {'b' * right}"
     _, shown, carets = format_excerpt(f"k: [{line}]".replace(" WRONG ", ", WRONG, "), Position("x", 1, len("k: [") + left + 3))

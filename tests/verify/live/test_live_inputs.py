@@ -68,7 +68,7 @@ def test_test_sets_are_read_in_the_order_of_their_numbers_by_name_or_by_place(tm
     for number in (0, 2, 10):
         folder = tmp_path / f"test_data_set_{number}"
         ids = np.array([number, 0], np.int64)
-        if number == 2:  # the names decide where they are the model's
+        if number == 2:  # the names decide if they are the model's
             write_tensor(folder / "input_0.pb", ids, "ids")
             write_tensor(folder / "input_1.pb", PIXELS, "image")
         else:

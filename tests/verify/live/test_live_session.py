@@ -168,7 +168,7 @@ def test_an_interpreter_decides_which_packaging_of_an_ep_is_meant(home: Home) ->
     interpreter.write_text(json.dumps({"onnxruntime": "1"}), encoding="utf-8")
     with pytest.raises(ToolchainError, match="no package") as raised:
         inspect_interpreter(interpreter, [entries_for(OPENVINO)], [], home)
-    assert raised.value.problems[0].where == interpreter  # a place, and no line of a program
+    assert raised.value.problems[0].where == interpreter  # a position, and no line of a program
 
 
 def artifact(folder: Path, ep: str = QNN, *, device: Mapping[str, Any] | None = None, **options: str) -> ArtifactFolder:
