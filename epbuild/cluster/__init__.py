@@ -1,1 +1,1 @@
-"""Other machines: requests, what they offer, and Dask between them."""
+"""Execution on other machines: requests, offers, and Dask as the transport."""

@@ -1,7 +1,7 @@
-"""Abilities of this machine, as far as they were tried.
+"""Abilities of this machine, with the results of probes.
 
-Untried abilities are offered unless the catalog excludes them: a machine may provision a toolchain that it lacks, and its first action
-shows the result. Abilities that failed are withdrawn.
+Untried abilities are offered unless the catalog excludes them. A machine may provision a missing toolchain, and its first action then tests
+the ability. Abilities that failed are withdrawn.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Listener = Callable[[Sequence[str], ProbeResult], None]
 
 
 def list_possible_abilities(lacks: Callable[[EpEntry], bool] = is_driver_missing) -> Iterator[Ability]:
-    """Yield the abilities that the catalog does not exclude here, of EPs that do not lack their driver."""
+    """Yield the abilities that the catalog does not exclude on this machine. EPs whose driver is missing are skipped."""
     for ep in known_eps():
         for entry in entries_for(ep):
             if ep == CPU_EP or not entry.sources or lacks(entry):
@@ -53,14 +53,14 @@ def _is_possible(ability: Ability) -> bool:
 
 
 class Abilities:
-    """Tried abilities of this machine. Thread-safe; `listener` gets the labels with new results."""
+    """Tried abilities of this machine. `listener` receives the labels with new results. Thread-safe."""
 
     def __init__(self, probes: Probes, listener: Listener) -> None:
         self._probes = probes
         self._listener = listener
         self._found: dict[str, ProbeResult] = {}
         self._judged: set[tuple[str, Path]] = set()
-        """Abilities that failed actions were judged by, with the interpreter."""
+        """Label and interpreter of each ability that was probed after an action failed."""
         self._guard = threading.Lock()
 
     @property
@@ -70,15 +70,15 @@ class Abilities:
             return dict(self._found)
 
     def why_not(self, action: Action) -> str | None:
-        """Return why this machine cannot execute an action, as a clause; None if no probe excludes it."""
+        """Return why this machine cannot execute an action, as a clause. None if no probe shows that it cannot."""
         probes = (self._found.get(label_of_ability(ability)) for ability in list_abilities(action))
         return next((probe.why for probe in probes if probe is not None and probe.outcome == "cannot"), None)
 
     def judge(self, action: Action, environment: Environment, cancelled: threading.Event) -> None:
-        """Probe the abilities that a failed action needs. Raises Cancelled."""
+        """Probe the abilities that a failed action needs, unless they were probed before. Raises Cancelled."""
         for ability in list_abilities(action):
             judged = (label_of_ability(ability), environment.interpreter)
-            if judged not in self._judged:  # else each failing model would repeat the probe
+            if judged not in self._judged:  # otherwise, each failing model would repeat the probe
                 self._try(ability, environment, cancelled)
                 self._judged.add(judged)
 
@@ -97,14 +97,14 @@ class Abilities:
     def _try(self, ability: Ability, environment: Environment, cancelled: threading.Event) -> str:
         try:
             probe = self._probes.probe(ability, environment, cancelled)
-        except (StoreError, OSError) as error:  # such as a full disk: no fault of the EP
+        except (StoreError, OSError) as error:  # such as a full disk, which is not the EP's fault
             return str(error)
         for shown, result in _conclusions(ability, probe):
             self._note([label_of_ability(one) for one in shown], result)
         return probe.outcome
 
     def _note(self, labels: Sequence[str], probe: ProbeResult) -> None:
-        """Record the result of a probe, unless another toolchain gave a better one."""
+        """Record the result of a probe for `labels`, except where another toolchain gave a better one."""
         if probe.outcome == "unclear":
             return
         with self._guard:
@@ -117,7 +117,10 @@ class Abilities:
 
 
 def _conclusions(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Sequence[Ability], ProbeResult]]:
-    """Yield abilities with the result of a probe. Without a device, it covers those that a plugin EP prefers or cannot choose as well."""
+    """Yield abilities with the result that follows from a probe.
+
+    A probe of a plugin EP without a device also covers the devices that the EP would choose itself.
+    """
     entry: EpEntry = ability.entry
     chooses = not ability.device and entry.kind == "plugin"
     of_types = {kind: replace(ability, device=kind) for kind in entry.devices} if chooses else {}

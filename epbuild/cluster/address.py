@@ -1,4 +1,4 @@
-"""`ClusterAddress`: a scheduler, and the certificates for it."""
+"""`ClusterAddress`: the address of a scheduler, and the certificates for it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from epbuild.core.errors import Argument, PlanError, Problem
 from epbuild.recipe.remote_address import is_loopback
 
 CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
-"""Files of a folder with certificates."""
+"""Names of the files in a folder with certificates."""
 
 _LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?P<scheme>dask|tcp|tls)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})/?")
 
 
 class ClusterAddress(Struct, frozen=True):
-    """Address of a scheduler, in Dask's form, and the folder with this machine's certificates if there is one."""
+    """Address of a scheduler in Dask's form, and the folder with this machine's certificates, if any."""
 
     text: str
     certificates: Path | None = None
 
     @property
     def listening_host(self) -> str | None:
-        """Host that a worker listens on: loopback alone without certificates; None: every interface."""
+        """Host that a worker listens on: only loopback without certificates, every interface (None) with them."""
         return None if self.certificates is not None else _LOOPBACK
 
     def security(self) -> Any:
-        """Return Dask's settings for TLS with certificates on both sides; None without certificates."""
+        """Return Dask's settings for mutual TLS, or None without certificates."""
         if self.certificates is None:
             return None
         ca, certificate, key = (str(self.certificates / name) for name in (CA, CERTIFICATE, KEY))
@@ -48,9 +48,10 @@ class ClusterAddress(Struct, frozen=True):
 
 
 def parse_worker_address(text: str, certificates: str | None, *, where: str) -> ClusterAddress:
-    """Return the scheduler that a worker serves. Raises PlanError (EPB536) as `parse_cluster_address` does, and allows no exception.
+    """Return the address of the scheduler that a worker serves. Raises PlanError (EPB536) as `parse_cluster_address` does.
 
-    Users who reach a scheduler without certificates can have its workers execute anything.
+    There is no way to allow an insecure address: users who can reach a scheduler without certificates can make its workers execute any
+    code.
     """
     hint = (
         "Name the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS); "
@@ -60,9 +61,10 @@ def parse_worker_address(text: str, certificates: str | None, *, where: str) -> 
 
 
 def parse_cluster_address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
-    """Return the address that a user gave as `dask://HOST:PORT`, with the folder of certificates.
+    """Parse an address such as `dask://HOST:PORT`, and check the folder of certificates.
 
-    Raises PlanError (EPB536) for an invalid address, and off loopback without certificates unless that is allowed.
+    Raises PlanError (EPB536) for an invalid address. Unless `insecure` is set, also raises it without certificates for an address that is
+    not loopback.
     """
     hint = "Name the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
     return _address(text, certificates, insecure=insecure, where=where, hint=hint)

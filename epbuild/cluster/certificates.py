@@ -1,4 +1,4 @@
-"""Certificate authority for a cluster whose machines have no certificates."""
+"""Certificate authority for clusters whose machines have no certificates yet."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _INSTALL = "Install it with `pip install 'epbuild[dask]'`."
 
 
 def make_certificates(folder: Path, roles: Iterable[str] = ROLES) -> tuple[Path, ...]:
-    """Create an authority in a new folder, and in it a folder with a certificate for each role. Return these folders.
+    """Create a certificate authority in a new folder, and a subfolder with a certificate for each role. Return the subfolders.
 
-    Users with any of them can do everything that a client can. Only `ca-key.pem` can issue more. Raises PlanError if the folder is not
-    empty.
+    Users with any of the certificates can do everything that a client can. Only `ca-key.pem` can issue more certificates. Raises PlanError
+    if the folder is not empty, and ToolchainError if the package cryptography is missing.
     """
     try:
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -49,7 +49,7 @@ def make_certificates(folder: Path, roles: Iterable[str] = ROLES) -> tuple[Path,
 
 
 def _certificate(name: str, public_key: Any, signer: Any, *, is_authority: bool = False) -> Any:
-    """Return a certificate of a public key, signed by the authority's key. The authority's own is called `epbuild cluster`."""
+    """Return a certificate of a public key, signed by the key `signer` of the authority `epbuild cluster`."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import NameOID

@@ -1,7 +1,7 @@
-"""The package `import_distributed` of Dask, with pickles that are read as data.
+"""Import of Dask's package `distributed`, with guarded unpickling.
 
-Dask reads pickles that the scheduler, workers and other clients send, and a pickle can have its reader call any function that it
-names. So in epbuild's processes Dask reads them by `read`, which refuses every name that Dask's own messages to a process do not need.
+Dask reads pickles from the scheduler, workers and other clients. A pickle can make its reader call any function that the pickle names. So
+in epbuild's processes, Dask reads pickles with `read`, which refuses every name that Dask's own messages do not need.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any
 
 from epbuild.core.errors import Problem, ToolchainError
 
-_NOISY = ("distributed", "tornado", "asyncio")  # asyncio logs tasks of Dask that are never awaited
+_NOISY = ("distributed", "tornado", "asyncio")  # asyncio logs Dask's tasks that are never awaited
 _INSTALL = "Install it with `pip install 'epbuild[dask]'`."
 
 READERS = ("distributed.client", "distributed.protocol.pickle", "distributed.shuffle._core", "distributed.shuffle._pickle")
-"""Modules of Dask that call the standard library's `pickle` to load objects. Other modules load objects through them."""
+"""Dask's modules that load objects with the standard library's `pickle`. Other modules load objects through these."""
 
 _TRACEBACK = "tblib.pickling_support.unpickle_traceback"
 
-# Types of replies and requests, which Dask names in the headers of its messages.
+# Names that pickles may contain. Initially the types of replies and requests, which Dask names in message headers.
 _allowed = {"builtins.bytes", "builtins.str"}
 
 
 def import_distributed() -> Any:
-    """Return the package, with guarded unpickling and without logging: callers report errors.
+    """Return the package `distributed`, with guarded unpickling. Logging is silenced, since callers report errors.
 
-    Raises ToolchainError if it is not installed.
+    Raises ToolchainError if the package is not installed.
     """
     try:
         package = importlib.import_module("distributed")
@@ -39,26 +39,26 @@ def import_distributed() -> Any:
         message = "compiles on other machines need the package distributed, which is not installed"
         raise ToolchainError(Problem("EPB533", message, hint=_INSTALL)) from error
     guard()
-    for name in ("asyncio", "tornado", *logging.root.manager.loggerDict):  # Dask gives some of its loggers a level of their own
+    for name in ("asyncio", "tornado", *logging.root.manager.loggerDict):  # Dask sets the levels of some of its loggers
         if name.startswith(_NOISY):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     return package
 
 
 class RefusedPickle(Exception):
-    """Placeholder for the content of a pickle that was not read."""
+    """Placeholder for the content of a refused pickle."""
 
     def __init__(self, reason: str, data: bytes) -> None:
         super().__init__(reason)
         self._data = bytes(data)
 
     def mentions(self, name: str) -> bool:
-        """Return whether the pickle contains the name of a class. Untrusted: any sender can put it there."""
+        """Return whether the pickle contains the name of a class. The result is untrusted, as any sender can add a name."""
         return name.encode() in self._data
 
 
 class _RefusedName(Exception):
-    """A pickle names a function or a class that is not allowed."""
+    """Name of a function or class in a pickle that is not allowed."""
 
 
 class _Reader(pickle.Unpickler):
@@ -70,21 +70,22 @@ class _Reader(pickle.Unpickler):
 
 
 def read(data: bytes, /, *, buffers: Iterable[object] = ()) -> object:
-    """Return the content of a pickle, or a RefusedPickle if it names what is not allowed or is not a pickle.
+    """Return the content of a pickle, or a RefusedPickle if the pickle contains a forbidden name or is damaged.
 
-    It is returned, not raised: Dask closes a connection whose messages cannot be read, and one bad message must not end other requests.
+    The RefusedPickle is returned, not raised: Dask closes the connection if a message cannot be read, and one bad message must not end
+    other requests.
     """
     try:
         return _Reader(io.BytesIO(data), buffers=buffers).load()
     except _RefusedName as error:
-        # Dask takes nothing else than a traceback or None for a traceback.
+        # In place of a traceback, Dask accepts only None.
         return None if str(error) == _TRACEBACK else RefusedPickle(f"a pickle that names {error}", data)
     except Exception as error:  # noqa: BLE001 - a damaged pickle raises almost anything
         return RefusedPickle(f"a damaged pickle ({type(error).__name__})", data)
 
 
 def guard(*names: str) -> None:
-    """Make Dask in this process read pickles by `read`, and add functions and classes to those that pickles may name."""
+    """Make Dask in this process read pickles with `read`, and allow pickles to contain these names of functions and classes."""
     _allowed.update(names)
     for reader in READERS:
         module = importlib.import_module(reader)
@@ -93,7 +94,7 @@ def guard(*names: str) -> None:
 
 
 def _guarded_pickle() -> ModuleType:
-    """Return a copy of the standard library's module that reads pickles by `read`."""
+    """Return a copy of the standard library's `pickle` module that reads pickles with `read`."""
     module = ModuleType("pickle")
     vars(module).update(vars(pickle), loads=read, load=_refuse, Unpickler=_Reader)
     return module

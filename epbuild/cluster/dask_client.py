@@ -1,7 +1,7 @@
-"""`DaskExecutor`: requests on the workers of a Dask scheduler.
+"""`DaskExecutor`: executes requests on the workers of a Dask scheduler.
 
-Only strings and the names of two functions are pickled to be sent, and replies may name none. The key of a request is that of its task, so
-that a request of two clients is executed once. Labels are Dask's resources.
+Sent pickles contain only strings and the names of two functions. Pickles of replies may not name any function. The name of a Dask task
+contains the key of its request, so that a request of two clients is executed only once. Labels are represented as Dask resources.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _LOOK_SECONDS = 3.0
 _ANSWER_SECONDS = 10
 _RESTART_SECONDS = 5
 _KILLED = "KilledWorker"
-"""The exception that the scheduler sends for a task whose workers died."""
+"""Name of the exception that the scheduler sends for a task whose workers died."""
 _LOGS = "See the logs of the workers."
 _RUN_AGAIN = "Run the build again: finished results are in the remote cache."
 
 
 class DaskExecutor:
-    """Executor of requests on the workers of a scheduler. Any number of threads may use one. Raises SchedulerLostError."""
+    """Executor of requests on the workers of a scheduler. Thread-safe. Raises SchedulerLostError."""
 
     def __init__(self, address: ClusterAddress, cancelled: threading.Event) -> None:
         client = import_distributed().Client
@@ -63,7 +63,7 @@ class DaskExecutor:
         self._cancelled = cancelled
         self._closed = threading.Event()
         self._pending: dict[str, PendingRequest] = {}
-        """Pending requests, by the names of their tasks."""
+        """Pending requests, by the names of their Dask tasks."""
         self._attempts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
         self._heartbeats, self._unserved = Heartbeats(), OfferTimeout()
         try:
@@ -88,7 +88,7 @@ class DaskExecutor:
     def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
         while True:
             reply = self._reply(request, PendingRequest(request.step, placement, progress))
-            if reply.outcome != "cancelled":  # by another client, which waited for it too
+            if reply.outcome != "cancelled":  # cancelled by another client that also waited for it
                 return reply
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class DaskExecutor:
             self._client.close(timeout=_CLOSE_SECONDS)
 
     def _reply(self, request: ActionRequest, pending: PendingRequest) -> MachineReply:
-        # Numbered: the name of a task that another client cancelled is used until all clients release it.
+        # Tasks are numbered: after another client cancels a task, its name stays in use until all clients release the task.
         name, placement = f"epbuild-{request.key}-{next(self._attempts[request.key])}", pending.placement
         allowed = [offer.machine for offer in self.offers() if placement.allows(offer)] if placement.without else None
         self._pending[name] = pending
@@ -112,10 +112,10 @@ class DaskExecutor:
                 priority=round(request.seconds),
                 workers=allowed,
             )
-        except import_distributed().client.ClosedClientError as error:  # it stops reconnecting after a while
+        except import_distributed().client.ClosedClientError as error:  # Dask stops reconnecting after a while
             del self._pending[name]
             raise _gone() from error
-        # In a thread: a machine may send its reply slowly, or go away before, and then another one executes the task.
+        # The reply is fetched in a thread, as it may arrive slowly. If the machine disconnects before, another one executes the task.
         fetching = threading.Thread(target=pending.finish, args=(partial(self._reply_of, future, pending),), daemon=True)
         future.add_done_callback(lambda _: fetching.start())
         try:
@@ -132,10 +132,10 @@ class DaskExecutor:
             raise AssertionError("a request ends with a reply, or an error")
         finally:
             self._pending.pop(name, None)
-            future.release()  # else it is executed again if its machine dies
+            future.release()  # otherwise, the task is executed again if its machine dies
 
     def _stop(self, future: Any, pending: PendingRequest) -> None:
-        """Cancel a request on its machine, unless the scheduler is gone."""
+        """Cancel a request, also on the machine that executes it. Errors are ignored, as the scheduler may be gone."""
         addresses = [address for address in pending.machines if address in self._workers]
         with suppress(OSError, import_distributed().client.ClosedClientError):
             future.cancel()
@@ -160,7 +160,7 @@ class DaskExecutor:
         raise BuildError(Problem("EPB534", message, None, _LOGS)) from error
 
     def _hear(self, event: tuple[float, Any]) -> None:
-        """Forward an event to the thread that waits for its request. Called in one of Dask's threads."""
+        """Forward an event to the pending request that it belongs to. Called in one of Dask's threads."""
         try:
             name, plain = json.loads(event[1])
             pending = self._pending.get(name)
@@ -175,7 +175,7 @@ class DaskExecutor:
                 pending.report(found)
 
     def _watch(self) -> None:
-        """Poll the cluster, and fail requests that will get no reply."""
+        """Poll the cluster, and fail the requests that will get no reply."""
         looked = answered = time.monotonic()
         while not self._closed.wait(_POLL_SECONDS):
             waiting = list(self._pending.values())
@@ -201,14 +201,14 @@ class DaskExecutor:
                 threading.Thread(target=self._give_up, args=(stopped,), daemon=True).start()
 
     def _give_up(self, addresses: Sequence[str]) -> None:
-        """Restart stale workers. The scheduler forgets those on frozen machines, and sends their tasks to others."""
-        with suppress(OSError, RuntimeError, ValueError):  # workers that are gone, or do not come back
+        """Restart stale workers. The scheduler drops workers on frozen machines and sends their tasks to other workers."""
+        with suppress(OSError, RuntimeError, ValueError):  # the workers are gone, or do not restart
             self._client.restart_workers(list(addresses), timeout=_RESTART_SECONDS)
 
     def _look(self) -> Mapping[str, Any]:
-        """Return the epbuild workers of the scheduler, by address. Raises SchedulerLostError."""
+        """Return what the scheduler knows about each epbuild worker, by address. Raises SchedulerLostError."""
         scheduler = self._client.scheduler
-        if scheduler is None:  # while it reconnects
+        if scheduler is None:  # the client is reconnecting
             raise _gone()
         try:
             known = self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_SECONDS)

@@ -1,7 +1,8 @@
-"""Preload of a Dask worker: the pickles that it may read.
+"""Preload of a Dask worker that restricts the pickles it reads.
 
-Dask imports this module by its name before the worker listens, and calls `dask_setup` before the scheduler knows of it. Nothing else
-imports it: the scheduler imports the functions that it forwards, and must read the pickles of its clients.
+Dask imports this module by name before the worker listens, and calls `dask_setup` before the scheduler knows the worker. No other module
+may import this one. The scheduler imports the modules of the functions that it forwards, and must still be able to read its clients'
+pickles.
 """
 
 from __future__ import annotations
@@ -13,6 +14,6 @@ guard()
 
 
 def dask_setup(_: object) -> None:
-    """Allow what the scheduler sends to a worker: tasks, the functions that clients call, and its plugin."""
+    """Allow the names in pickles from the scheduler: tasks, the functions that clients call, and the scheduler's plugin."""
     own = (f"{function.__module__}.{function.__name__}" for function in (run_request, cancel_request))
     guard("dask._task_spec.Task", "distributed.shuffle._worker_plugin.ShuffleWorkerPlugin", *own)

@@ -1,6 +1,6 @@
-"""Probes in a Dask worker, which find out its abilities while it serves.
+"""Probes that determine a Dask worker's abilities while the worker serves.
 
-Dask loads this module by its name in the process of a worker, and calls `dask_setup` before the scheduler knows of it.
+Dask imports this module by name in a worker's process, and calls `dask_setup` before the scheduler knows the worker.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from epbuild.core.errors import Cancelled, EpbuildError
 from epbuild.toolchain.environment import list_toolchains
 
 METRIC = "epbuild"
-"""Metric in the heartbeats of a worker: the outcome and the reason of the probe of each label."""
+"""Name of the metric in a worker's heartbeats that has the outcome and the reason of each label's probe."""
 _ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _probes: list[WorkerProbe] = []
 
 
 class WorkerProbe:
-    """Probe of a worker's abilities, which reports them to the scheduler."""
+    """Prober of a worker's abilities that reports the results to the scheduler."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
@@ -37,15 +37,15 @@ class WorkerProbe:
         self._withdrawn: set[str] = set()
 
     def start(self) -> None:
-        """Probe the toolchains of this machine in a thread: heartbeats and requests go on."""
+        """Probe the toolchains of this machine in a thread, so that heartbeats and requests continue."""
         threading.Thread(target=self._survey, name="probes", daemon=True).start()
 
     def metric(self, worker: Any) -> dict[str, list[str]]:
-        """Return the results, for a heartbeat."""
+        """Return the results of all probes as a metric of a heartbeat."""
         return {label: [probe.outcome, probe.why] for label, probe in self.abilities.found.items()}
 
     def _survey(self) -> None:
-        while self._worker.status.name != "running":  # before that, the scheduler knows of no worker
+        while self._worker.status.name != "running":  # before that, the scheduler does not know the worker
             time.sleep(_POLL_SECONDS)
         with suppress(Cancelled, EpbuildError):
             self.abilities.survey(list_toolchains().home, self._cancelled)
@@ -66,8 +66,8 @@ class WorkerProbe:
             self._offer(restored, PLENTY)
 
     def _offer(self, labels: Iterable[str], amount: float) -> None:
-        """Report the amount of some labels to the scheduler. It sends no more actions that need a label of amount 0."""
-        # Not `worker.set_resources`: with it, tasks here that wait for a withdrawn label would wait forever. Now they are declined.
+        """Report the amount of some labels to the scheduler. It sends no actions that need a label with amount 0."""
+        # Not `worker.set_resources`: tasks of this worker that wait for a withdrawn label would wait forever. This way, they are declined.
         call = self._worker.scheduler.set_resources(resources=dict.fromkeys(labels, amount), worker=self._worker.contact_address)
         future = asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop)
         with suppress(OSError, TimeoutError, RuntimeError):  # the scheduler is gone; later tasks are declined
@@ -75,7 +75,7 @@ class WorkerProbe:
 
 
 def get_own_abilities() -> Abilities | None:
-    """Return the abilities of the worker in this process; None if it does not probe."""
+    """Return the abilities of the worker in this process, or None if it does not probe."""
     return _probes[0].abilities if _probes else None
 
 

@@ -26,20 +26,20 @@ from epbuild.remote.settings import REMOTE, SIGNING_KEY, RemoteSettings, read_si
 from epbuild.toolchain.environment import list_toolchains
 
 TOPIC = "epbuild"
-"""Topic of the events of all requests, each with the name of its task."""
+"""Dask topic for the events of all requests. Each event contains the name of its task."""
 
 INSECURE = "EPBUILD_INSECURE"
-"""Environment variable of a worker that may use its remote cache without TLS."""
+"""Environment variable that allows a worker to use its remote cache without TLS."""
 
 _MAX_LINE = 2000
 _running: dict[str, threading.Event] = {}
 _opening = threading.Lock()
 _machines: list[Machine] = []
-"""The machine of this process, after its first request; empty before."""
+"""The machine of this process, as a list. It is empty until the first request."""
 
 
 def run_request(text: str) -> str:
-    """Execute a request and return the reply, as JSON. Called in a thread of a Dask worker."""
+    """Execute a request and return the reply. Both are JSON text. Called in a thread of a Dask worker."""
     worker = import_distributed().get_worker()
     name, topic = str(worker.name), _Topic(worker, worker.get_current_task())
     topic.begin()
@@ -57,16 +57,16 @@ def run_request(text: str) -> str:
 
 
 def cancel_request(task: str) -> None:
-    """Cancel a task that runs here. Called by clients."""
+    """Cancel a task that runs in this process. Called by clients."""
     cancelled = _running.get(task)
     if cancelled is not None:
         cancelled.set()
 
 
 def describe_machine(name: str) -> Machine:
-    """Return the machine of this process, as environment variables configure it. Raises EpbuildError if it could not publish.
+    """Return the machine of this process, configured by environment variables. Raises EpbuildError if it cannot publish results.
 
-    If the remote cache failed earlier, it is opened again: a worker must outlive the circuit breakers of one build.
+    If the remote cache failed earlier, it is opened again, since a worker must outlive the open circuit breakers of one build.
     """
     with _opening:
         if not _machines or _machines[0].remote.is_given_up:
@@ -78,7 +78,10 @@ def describe_machine(name: str) -> Machine:
 
 
 def resolve_worker_settings(environment: Mapping[str, str]) -> RemoteSettings:
-    """Return the remote cache of a worker, which trusts its own results. Raises RecipeError if it could not publish there."""
+    """Return the settings of a worker's remote cache. The worker trusts only its own results.
+
+    Raises RecipeError if the worker could not publish results.
+    """
     signer = read_signing_key(environment)
     if signer is None:
         message = "a worker signs its results, but there is no signing key"
@@ -91,7 +94,7 @@ def resolve_worker_settings(environment: Mapping[str, str]) -> RemoteSettings:
 
 
 def _ignore(problem: Problem) -> None:
-    """Ignore a warning: each reply has the errors of the remote cache."""
+    """Ignore a warning, since replies already report errors of the remote cache."""
 
 
 def _refuse_request(name: str, why: str) -> str:
@@ -109,14 +112,14 @@ def _cancellable(task: str) -> Iterator[threading.Event]:
 
 
 class _Topic:
-    """Progress of one task, which clients subscribe to."""
+    """Progress of one task, published to the topic that clients subscribe to."""
 
     def __init__(self, worker: Any, task: str) -> None:
         self.task = task
         self._worker = worker
 
     def begin(self) -> None:
-        """Report the machine that executes the task."""
+        """Report which machine executes the task."""
         self._send(["begun", str(self._worker.name), self._worker.address])
 
     def report(self, event: Event, /) -> None:
@@ -129,7 +132,7 @@ class _Topic:
 
 
 def encode_event(event: Event) -> list[Any] | None:
-    """Return an event as JSON; None for one that is not sent."""
+    """Return an event as JSON values. None for an event that is not sent."""
     match event:
         case StepStarted(step, doing):
             return ["started", step, doing]
@@ -139,7 +142,7 @@ def encode_event(event: Event) -> list[Any] | None:
 
 
 def decode_event(plain: object) -> Event | None:
-    """Return an event that was sent; None for anything else."""
+    """Return the event in the result of `encode_event`. None for any other value."""
     match plain:
         case ["started", str(step), str(doing)]:
             return StepStarted(step, doing)

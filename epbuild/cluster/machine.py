@@ -1,7 +1,7 @@
-"""`Machine`: executes requests, with a store and the remote cache.
+"""`Machine`: executes the requests of clients, using a store and the remote cache.
 
-A request is executed like an action of a local build: the same makers, checks and records. Its inputs come from the remote cache, and its
-results go there.
+A request is executed like an action of a local build, with the same code, checks and records. The machine fetches its inputs from the
+remote cache and publishes its results there.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ _LOCK = "Lock the recipe with `epbuild lock`, so that every machine creates the 
 
 
 class Machine(Struct, frozen=True):
-    """Machine that executes requests. Any number of threads may use one."""
+    """Machine that executes requests. Thread-safe."""
 
     root: Path
-    """Root of its cache: blobs, records, and the folder that compiles work in."""
+    """Root of the machine's cache, with blobs, records, and the working folder of compiles."""
     toolchains: Toolchains
     remote: RemoteCache
     name: str = field(default_factory=platform.node)
     abilities: Abilities | None = None
-    """Results of its probes; None: it does not probe."""
+    """Results of the machine's probes, or None if it does not probe."""
 
     @property
     def store(self) -> BlobStore:
         return BlobStore(self.root)
 
     def execute(self, request: ActionRequest, progress: Progress, cancelled: threading.Event) -> MachineReply:
-        """Execute a request, unless its result is known, and publish the result. Errors are in the reply."""
+        """Execute a request unless its result is known, publish the result, and return the reply. Errors are part of the reply."""
         try:
             with translate_os_errors("write to its cache"):
                 return self._execute(request, progress, cancelled)
@@ -77,7 +77,7 @@ class Machine(Struct, frozen=True):
             problem = Problem("EPB530", f"it cannot be executed: {error}", None, _ELSEWHERE)
             return MachineReply.failure("refused", self.name, EnvironmentFailure(problem))
         except EpbuildError as error:
-            if cancelled.is_set():  # the installation was killed: no refusal, as other clients may wait for it
+            if cancelled.is_set():  # the installation was killed: this is not a refusal, as other clients may wait for it
                 return MachineReply("cancelled", self.name)
             return MachineReply.failure("refused", self.name, error)
 
@@ -115,22 +115,24 @@ class Machine(Struct, frozen=True):
                         return MachineReply.failure(outcome, self.name, error, log=log, is_unfit=is_unfit)
                 record = {"document": document, "result": msgspec.to_builtins(result)}
                 records.put(request.key, record)
-            # Within the lease, so that the next client finds it there.
+            # Published within the lease, so that the next client finds the result.
             if not self.remote.publish(COMPILE, request.key, record, store):
                 message = "its result could not be written to the remote cache"
                 unpublished = StoreError(Problem("EPB531", message, StepId(action.id), _KEPT))
-                return MachineReply.failure("failed", self.name, unpublished)  # other machines would build it in vain
+                return MachineReply.failure(
+                    "failed", self.name, unpublished
+                )  # "failed", as other machines would build it in vain
         return MachineReply("found" if is_known else "made", self.name, log=COMPILE.log(record))
 
     def _is_unfit(self, action: Action, environment: Environment, cancelled: threading.Event) -> bool:
-        """Return whether this machine lacks an ability that a failed action needs, independent of the model."""
+        """Return whether this machine lacks an ability that a failed action needs. The answer does not depend on the model."""
         if self.abilities is None:
             return False
         self.abilities.judge(action, environment, cancelled)
         return self.abilities.why_not(action) is not None
 
     def _identify(self, request: ActionRequest, cancelled: threading.Event) -> MachineReply:
-        """Provision a toolchain on this machine if it is missing, publish its records, and return the reply."""
+        """Provision the requested toolchain if it is missing, publish its records, and return the reply."""
         asked = parse_toolchain(request, self.store)
         environment = self.toolchains.prepare(
             asked.toolchain, self.root, asked.entries, request.environment, asked.packages, UvListener(cancelled)
@@ -145,7 +147,7 @@ class Machine(Struct, frozen=True):
         return MachineReply("made", self.name)
 
     def _complete_record(self, action: Action, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the record if the store has all of its artifacts."""
+        """Return the record if the store has all of its artifacts, or else None."""
         result = read_result(action, record["result"]) if record is not None else None
         is_complete = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return record if is_complete else None
@@ -169,7 +171,7 @@ class Machine(Struct, frozen=True):
             yield _MachineExecution(environment, staging, folder / _LOG, shown, self.store, progress, cancelled)
 
     def _published_log(self, execution: Execution) -> Blob | None:
-        """Publish and return the log of a failure; None if that fails."""
+        """Publish the log of a failed action and return its blob. None if it cannot be published."""
         with suppress(StoreError):  # the failure itself is more important
             if execution.log.exists():
                 log = execution.store.put(execution.log)
@@ -178,21 +180,21 @@ class Machine(Struct, frozen=True):
 
 
 class _MachineExecution(Execution):
-    """Execution whose inputs are blobs, which never change."""
+    """Execution whose input files are blobs, which never change."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
-        """Return the names of the blobs, which are their digests."""
+        """Return the names of the files, since blobs are named by their digests."""
         return {file: file.name for file in files}
 
 
 class _Folders(Struct, frozen=True):
-    """Factory of further executions, in folders beside the first."""
+    """Factory of additional executions, in folders beside the first one."""
 
     execution: Execution
 
     @contextmanager
     def open(self, name: str) -> Iterator[Execution]:
-        """Open an execution with a staging directory and a log of that name."""
+        """Open an execution whose staging directory and log are called `name`."""
         folder = self.execution.staging.with_name(name)
         folder.mkdir()
         yield _MachineExecution(
@@ -207,7 +209,7 @@ class _Folders(Struct, frozen=True):
 
 
 def _document_here(action: Action, environment: Environment, request: ActionRequest, store: BlobStore) -> Mapping[str, object]:
-    """Return the key document of an action on this machine. Raises EnvironmentFailure if its key differs from the requested one."""
+    """Return the key document of an action on this machine. Raises EnvironmentFailure if it leads to another key than requested."""
     kind = get_action_type(action)
     digests = {file: file.name for file in action.files}
     document = kind.key_document(action, KeyInputs(digests, kind.identity(action, environment)))
@@ -218,7 +220,7 @@ def _document_here(action: Action, environment: Environment, request: ActionRequ
 
 
 def _made_result(action: Action, document: Mapping[str, object], execution: Execution) -> ActionResult:
-    """Execute an action and finish it. Raises EpbuildError and Cancelled."""
+    """Execute and finish an action, and return its result. Raises EpbuildError and Cancelled."""
     kind = get_action_type(action)
     kind.check(action)
     result: ActionResult = kind.run(action, document, execution)
@@ -230,7 +232,7 @@ def _made_result(action: Action, document: Mapping[str, object], execution: Exec
 def _records_here(
     asked: AskedToolchain, locked: LockedEnvironment | None, environment: Environment
 ) -> dict[str, dict[str, object]]:
-    """Return the requested records of the environment on this machine, by key.
+    """Return the requested toolchain records, computed from the environment on this machine, by key.
 
     Raises EnvironmentFailure (EPB532) if the environment differs from the locked one.
     """

@@ -14,74 +14,74 @@ from epbuild.plan.steps import Action
 from epbuild.toolchain.platforms import get_own_platform
 
 MEMORY = "memory"
-"""The only label with an amount, in bytes. A machine has all other labels or lacks them."""
+"""Label for memory in bytes. It is the only label with an amount. Other labels are either offered or not."""
 RELEASE_LABEL = "epbuild:"
 RELEASE = f"{RELEASE_LABEL}{__version__}/{CONTRACT}"
-"""Machines with another release get no actions: their results may differ."""
+"""Label of epbuild's release. Machines with another release get no actions, as their results may differ."""
 PLATFORM_LABEL = "platform:"
 EP_LABEL = "ep:"
-"""Ability to compile with an EP, for one of its devices if one is named."""
+"""Prefix of labels for the ability to compile with an EP, for the named device if there is one."""
 REAL_LABEL = "real:"
-"""Ability to run what an EP compiled on a real device."""
+"""Prefix of labels for the ability to run compiled models of an EP on a real device."""
 PREPARES = "prepare"
-"""Ability to prepare models."""
+"""Label for the ability to prepare models."""
 _DEVICE = "@"
 PLENTY = 1e9
-"""Amount of each label that a machine offers."""
+"""Amount of each label that a machine offers: practically unlimited."""
 
 
 def list_needed_labels(action: Action, platform: str) -> frozenset[str]:
-    """Return what an action needs to be executed on a `platform`, as the lock names platforms."""
+    """Return the labels that a machine must offer to execute an action. `platform` is named as in the lock."""
     abilities = tuple(map(label_of_ability, list_abilities(action))) or (PREPARES,)
     return frozenset({RELEASE, f"{PLATFORM_LABEL}{platform}", *abilities})
 
 
 def label_of_ability(ability: Ability) -> str:
-    """Return the label of an ability. Each packaging of an EP has its own."""
+    """Return the label of an ability. Each packaging of an EP has a separate label."""
     packaging = "" if ability.entry.default else f"/{ability.entry.distribution}"
     device = f"{_DEVICE}{ability.device}" if ability.device else ""
     return f"{REAL_LABEL if ability.runs else EP_LABEL}{ability.entry.ep}{packaging}{device}"
 
 
 def list_own_labels(abilities: Iterable[Ability], only: Collection[str] = ()) -> frozenset[str]:
-    """Return the labels of this machine's `abilities`; if `only` names EPs or preparations, of these."""
+    """Return the labels of this machine's `abilities`, restricted to the EPs or preparations in `only` if it is not empty."""
     chosen = [ability for ability in abilities if not only or ability.entry.ep in only]
     more = (PREPARES,) if not only or PREPARES in only else ()
     return frozenset({RELEASE, f"{PLATFORM_LABEL}{get_own_platform()}", *more, *map(label_of_ability, chosen)})
 
 
 def parse_eps(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return the EPs of the labels, each with its device if it is named; sorted."""
+    """Return the sorted EPs that labels name, with their devices if the labels name them."""
     kinds = (EP_LABEL, REAL_LABEL)
     return tuple(sorted({label.partition(":")[2] for label in labels if label.startswith(kinds)}))
 
 
 def _resources(labels: Iterable[str], memory: float, amount: float) -> Mapping[str, float]:
-    """Return labels as Dask's resources, `amount` of each."""
+    """Return labels as Dask resources with `amount` of each, and `memory`."""
     return {**dict.fromkeys(labels, amount), MEMORY: memory}
 
 
 def build_offered_resources(labels: Iterable[str], memory: int) -> Mapping[str, float]:
-    """Return what a worker announces."""
+    """Return the Dask resources that a worker offers."""
     return _resources(labels, float(memory), PLENTY)
 
 
 def build_required_resources(labels: Iterable[str], memory: int) -> Mapping[str, float]:
-    """Return what a request needs."""
+    """Return the Dask resources that a request needs."""
     return _resources(labels, float(memory), 1.0)
 
 
 class Offer(Struct, frozen=True):
-    """Offer of one machine to execute actions."""
+    """Offer of a machine to execute actions."""
 
     machine: str
     labels: frozenset[str]
     slots: int
-    """Number of concurrent actions."""
+    """Maximum number of concurrent actions."""
     memory: int
-    """Bytes for all of them."""
+    """Memory for all concurrent actions, in bytes."""
     tried: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Results of probes by label: `does` or `cannot`, and why. Labels without an entry were not tried yet."""
+    """Result of the probe of each label: `does` or `cannot`, and the reason. Labels without an entry have not been tried yet."""
 
     def serves(self, labels: frozenset[str]) -> bool:
         """Return whether the machine offers all `labels`."""
@@ -92,9 +92,9 @@ class Placement(Struct, frozen=True):
     """Requirements for the machine that executes a request."""
 
     labels: frozenset[str]
-    """Labels that it must offer."""
+    """Labels that the machine must offer."""
     memory: int = 0
-    """Bytes that it must have free."""
+    """Memory that the machine must have free, in bytes."""
     without: frozenset[str] = frozenset()
     """Names of excluded machines."""
 
@@ -107,21 +107,24 @@ FROZEN_SECONDS = 30.0
 """Time without a heartbeat after which a machine counts as gone. Dask's schedulers wait five minutes by default."""
 
 OFFER_SECONDS = 60.0
-"""Time that a build waits for a machine that offers what it needs."""
+"""Time that a build waits for a machine that meets its needs."""
 
 Clock = Callable[[], float]
 
 
 class Heartbeats:
-    """Heartbeats of machines. Times of the scheduler are only compared with each other: its clock differs."""
+    """Heartbeats of machines. The scheduler's times are only compared with each other, as its clock may differ from this one."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[str, tuple[float, float]] = {}
-        """By address: the last heartbeat by the scheduler's clock, and when it was first seen by this clock."""
+        """By address: the time of the last heartbeat by the scheduler's clock, and the time when it was first seen by this clock."""
 
     def find_stale(self, last: Mapping[str, float]) -> list[str]:
-        """Return the addresses without a heartbeat for too long, each once in that time. `last` has the last heartbeats."""
+        """Return the addresses of machines whose last heartbeat is too old. `last` has the time of each machine's last heartbeat.
+
+        An address is returned at most once per FROZEN_SECONDS.
+        """
         now, before = self._clock(), self._seen
         self._seen = {
             address: before[address] if address in before and before[address][0] == beat else (beat, now)
@@ -133,14 +136,14 @@ class Heartbeats:
 
 
 class OfferTimeout:
-    """Timeout for machines that offer what requests need. Thread-safe."""
+    """Timeout for placements that no connected machine's offer fits. Thread-safe."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[Placement, float] = {}
 
     def has_expired(self, placement: Placement, offers: Iterable[Offer]) -> bool:
-        """Return whether no offer has fitted for a minute. Call it repeatedly."""
+        """Return whether no offer has fitted the placement for a minute. It must be called repeatedly."""
         if any(map(placement.allows, offers)):
             self._since.pop(placement, None)
             return False

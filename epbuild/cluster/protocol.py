@@ -1,4 +1,4 @@
-"""Protocol of clients and machines: replies, errors, and the executor."""
+"""Protocol between clients and machines: replies, errors, and the executor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from epbuild.core.units import format_count
 from epbuild.engine.events import Event, Progress, StepOutput
 
 MAX_LOSSES = 2
-"""Number of disconnected machines after which a request fails, as the request is the likely cause."""
+"""Number of machines that may disconnect before a request fails. After that many, the request is the likely cause."""
 _DENIED = "This build sends it no more actions of that toolchain."
 _LOGS = "See the logs of the workers, and the system logs for a lack of memory."
 
@@ -41,11 +41,11 @@ _ERRORS: Mapping[str, type[EpbuildError]] = {
 
 
 class SchedulerLostError(EnvironmentFailure):
-    """The scheduler is gone."""
+    """Lost connection to the scheduler."""
 
 
 class UnofferedError(EnvironmentFailure):
-    """No machine offers what an action needs. Other actions continue."""
+    """Action whose needs no machine meets. Other actions continue."""
 
     stops_others = False
 
@@ -53,23 +53,23 @@ class UnofferedError(EnvironmentFailure):
 Outcome = Literal["made", "found", "failed", "unable", "refused", "cancelled"]
 """Outcome of a request on a machine.
 
-`made`: built. `found`: the cache has the result. `failed`: it would fail on any machine. `unable`: this machine cannot build it. `refused`:
-this machine cannot provide the toolchain. `cancelled`: no client waits for it.
+`made`: the result was built. `found`: the cache already has the result. `failed`: the action would fail on any machine. `unable`: this
+machine cannot execute the action. `refused`: this machine cannot provide the toolchain. `cancelled`: no client waits for the result.
 """
 
 
 class MachineReply(Struct, frozen=True):
-    """Reply of a `machine` to a request. The result itself is in the remote cache."""
+    """Reply of a machine to a request. It does not contain the result, which is in the remote cache."""
 
     outcome: Outcome
     machine: str
     error: str | None = None
-    """Class of the error of a failure or a refusal."""
+    """Name of the error's class, for a failure or a refusal."""
     problems: tuple[ProblemRecord, ...] = ()
     log: Blob | None = None
-    """Log of the action, which the remote cache has."""
+    """Log of the action, as a blob in the remote cache."""
     is_unfit: bool = False
-    """Whether the machine cannot do what it offered, and withdrew the offer."""
+    """Whether the machine lacks an ability that it offered, and has withdrawn the offer."""
 
     @classmethod
     def failure(
@@ -80,7 +80,7 @@ class MachineReply(Struct, frozen=True):
         return cls(outcome, machine, kind, tuple(map(ProblemRecord.of, error.problems)), log, is_unfit)
 
     def to_error(self) -> EpbuildError:
-        """Return the error that was raised on the machine."""
+        """Return the error that was raised on the machine, as an exception."""
         kind = _ERRORS.get(self.error or "", BuildError)
         return kind(*(record.problem for record in self.problems))
 
@@ -92,7 +92,7 @@ class MachineReply(Struct, frozen=True):
 
 
 def read_reply(text: object) -> MachineReply:
-    """Return the reply that a machine sent. Raises ValidationError."""
+    """Parse the reply of a machine. Raises ValidationError."""
     if not isinstance(text, str):
         raise ValidationError(f"expected the text of a reply, got {type(text).__name__}")
     try:
@@ -102,13 +102,13 @@ def read_reply(text: object) -> MachineReply:
 
 
 class ToolchainDenyList:
-    """Machines that refused actions of a toolchain. This build sends them no more actions of that toolchain. Thread-safe."""
+    """Machines that refused a toolchain. This build sends them no more actions of that toolchain. Thread-safe."""
 
     def __init__(self) -> None:
         self._refusals: dict[str, dict[str, MachineReply]] = {}
 
     def add(self, toolchain: str, reply: MachineReply) -> Problem | None:
-        """Add the machine of a refusal. Return a warning if it is new."""
+        """Add the machine that sent a refusal. Return a warning if the machine is new."""
         refusals = self._refusals.setdefault(toolchain, {})
         if refusals.setdefault(reply.machine, reply) is not reply:
             return None
@@ -122,7 +122,7 @@ class ToolchainDenyList:
         return frozenset(self._refusals.get(toolchain, ()))
 
     def last(self, toolchain: str, step: str) -> MachineReply | None:
-        """Return the latest refusal of a toolchain, with `step` as its location."""
+        """Return the latest refusal of a toolchain, with `step` as the location of its problems."""
         refusal = next(reversed(self._refusals.get(toolchain, {}).values()), None)
         if refusal is None:
             return None
@@ -131,13 +131,13 @@ class ToolchainDenyList:
 
 
 def decode_error(reply: MachineReply) -> EpbuildError:
-    """Return the error of a reply, with the machine's name."""
+    """Return the error of a reply, with the machine's name in its messages."""
     error = reply.to_error()
     return type(error)(*(replace(problem, message=f"on {reply.machine}: {problem.message}") for problem in error.problems))
 
 
 def make_unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: int = 1) -> UnofferedError:
-    """Return the error for a number of `actions` that no machine can run. It names all machines, and what the best one lacks."""
+    """Return the error for `actions` (a number) that no machine can run. It lists all machines and what the best one lacks."""
     best = max(offers, key=lambda offer: len(labels & offer.labels), default=None)
     lacking = sorted(labels - best.labels) if best is not None else sorted(labels)
     machines = ", ".join(sorted(offer.machine for offer in offers)) or "no machine is connected"
@@ -147,26 +147,29 @@ def make_unoffered_error(labels: frozenset[str], offers: Sequence[Offer], action
 
 
 def make_lost_action_error(machines: Sequence[str]) -> BuildError:
-    """Return the error for an action whose machines disconnected. `machines` has the known names."""
+    """Return the error for an action whose machines disconnected. `machines` are their names, as far as known."""
     named = f": {', '.join(machines)}" if machines else ""
     message = f"lost: {MAX_LOSSES} machines disconnected while they executed it{named}"
     return BuildError(Problem("EPB534", message, None, _LOGS))
 
 
 class RequestExecutor(Protocol):
-    """Executor of requests on other machines. Any number of threads may use one."""
+    """Executor of requests on other machines. Thread-safe."""
 
     def offers(self) -> Sequence[Offer]:
-        """Return the offers of the connected machines, as of moments ago."""
+        """Return the offers of the connected machines. They may be a few seconds old."""
 
     def wait_for_offer(self, placement: Placement, actions: int) -> None:
-        """Wait for a machine that may execute some `actions`. Raises UnofferedError after a minute, and Cancelled."""
+        """Wait until `placement` allows a connected machine. Raises Cancelled.
+
+        Raises UnofferedError after a minute. `actions` is the number of waiting actions, for the message.
+        """
 
     def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
         """Execute a request on a machine that the placement allows, and return the reply.
 
-        Raises BuildError (EPB534) after MAX_LOSSES machines disconnected, SchedulerLostError, UnofferedError, and Cancelled if the build
-        is stopped. The machine then stops as well.
+        Raises BuildError (EPB534) after MAX_LOSSES machines have disconnected, SchedulerLostError, and UnofferedError. If the build is
+        stopped, the request is cancelled on the machine and Cancelled is raised.
         """
 
     def close(self) -> None:
@@ -174,22 +177,22 @@ class RequestExecutor(Protocol):
 
 
 class PendingRequest:
-    """Request that a thread waits for. Other threads report its end, and its progress as progress of `step`."""
+    """Request that a thread waits for. Other threads report its end, and its progress under `step`."""
 
     def __init__(self, step: str, placement: Placement, progress: Progress) -> None:
         self.placement = placement
         self.changed = threading.Event()
-        """Set once there is a reply or an error."""
+        """Event that is set once there is a reply or an error. It is also set if the build is cancelled."""
         self.reply: MachineReply | None = None
         self.error: Exception | None = None
         """Error that ended the request without a reply."""
         self.machines: dict[str, str] = {}
-        """Names of the machines that began to execute the request, by address, in order."""
+        """Names of the machines that began to execute the request, by address, in chronological order."""
         self._step = step
         self._progress = progress
 
     def begin(self, machine: str, address: str) -> None:
-        """Record that a machine began to execute the request. Any previous machine has disconnected."""
+        """Record that a machine began to execute the request. This implies that the previous machine has disconnected."""
         if address in self.machines:
             return
         previous = list(self.machines.values())
@@ -200,11 +203,11 @@ class PendingRequest:
             self.fail(make_lost_action_error(previous))
 
     def report(self, event: Event) -> None:
-        """Forward an event of the machine."""
+        """Forward an event from the machine to the progress."""
         self._progress.report(event)
 
     def finish(self, reply: Callable[[], MachineReply]) -> None:
-        """End the request with the reply that `reply` returns, or the error that `reply` raises."""
+        """Call `reply`, and end the request with the reply that it returns or the error that it raises."""
         try:
             self.reply = reply()
             self.changed.set()

@@ -1,8 +1,8 @@
 """`ActionRequest`: an action as JSON that another machine can execute.
 
-It names nothing of the sending machine: files are named by their digests, and are fetched from the remote cache; EPs by the digests of
-their catalog entries; positions in the recipe by the names of its files. The other machine must compute the same key: a mistake on the
-way ends in a refusal, never in a wrong result.
+A request contains no paths of the sending machine. Files are identified by their digests and fetched from the remote cache. EPs are
+identified by the digests of their catalog entries, and positions in the recipe by file name. The executing machine must compute the same
+key. So a mistake in encoding leads to a refusal, never to a wrong result.
 """
 
 from __future__ import annotations
@@ -38,42 +38,42 @@ T = TypeVar("T")
 
 FORMAT = 1
 TOOLCHAIN_KIND = "toolchain"
-"""Kind of a request for the records of a toolchain, which is no action."""
+"""Kind of a request for the records of a toolchain. Such a request is not an action."""
 
 _KINDS: Mapping[type, str] = {Preparation: "prepare", SessionGroup: "compile", Verification: "verify"}
 
 
 class LocalOnlyError(ValueError):
-    """Action that only this machine can execute; the text is the reason, as a clause."""
+    """Action that only this machine can execute. The text of the exception is the reason, as a clause."""
 
 
 class ActionRequest(Struct, frozen=True):
-    """Self-contained action: its files are blobs in the remote cache."""
+    """Request to execute an action. It is self-contained: the action's files are blobs in the remote cache."""
 
     key: str
     step: str
-    """Step that its progress is reported for."""
+    """Step for which progress is reported."""
     kind: str
     action: Mapping[str, Any]
     files: tuple[Blob, ...]
-    """All files that it reads."""
+    """All files that the action reads."""
     environment: LockedEnvironment | None = None
-    """Locked packages of its toolchain; None if the installer chooses the versions."""
+    """Locked packages of the toolchain, or None if the installer chooses the versions."""
     memory: int = 0
-    """Expected memory in bytes."""
+    """Expected memory use in bytes."""
     seconds: float = 0.0
-    """Expected time. The longest action starts first."""
+    """Expected duration. The longest action starts first."""
     format: int = FORMAT
 
     @property
     def text(self) -> str:
-        """The request as it is sent: JSON."""
-        # Not by msgspec: names of staged files need not be UTF-8.
+        """The request as JSON text, as it is sent."""
+        # Not encoded by msgspec, as names of staged files need not be UTF-8.
         return json.dumps(msgspec.to_builtins(self), separators=(",", ":"))
 
 
 def read_request(text: str) -> ActionRequest:
-    """Return the request in a text. Raises ValidationError."""
+    """Parse the JSON text of a request. Raises ValidationError."""
     try:
         request = convert(json.loads(text), ActionRequest)
     except (ValueError, RecursionError) as error:
@@ -98,9 +98,10 @@ def request_of(
     artifacts: Iterable[Blob] = (),
     environment: LockedEnvironment | None = None,
 ) -> ActionRequest:
-    """Return the request for an action: `digests` has the SHA-256 of its files, `artifacts` its inputs from other actions.
+    """Return the request for an action.
 
-    Raises LocalOnlyError, and OSError if a file cannot be read.
+    `digests` has the SHA-256 of the action's files, and `artifacts` are its inputs from other actions. Raises LocalOnlyError, and OSError
+    if a file cannot be read.
     """
     if (reason := find_local_reason(action)) is not None:
         raise LocalOnlyError(reason)
@@ -111,7 +112,7 @@ def request_of(
 
 
 class AskedToolchain(Struct, frozen=True):
-    """Locked toolchain, and the keys of its records."""
+    """Requested toolchain, with the keys of its records."""
 
     toolchain: ToolchainSpec
     entries: tuple[EpEntry, ...]
@@ -120,14 +121,14 @@ class AskedToolchain(Struct, frozen=True):
 
 
 def build_toolchain_request(needs: ToolchainNeeds, locked: LockedEnvironment, records: Iterable[str]) -> ActionRequest:
-    """Return the request for the records of a toolchain, whose keys its lock decides."""
+    """Return the request for the records of a locked toolchain. `records` are their keys."""
     asked = AskedToolchain(_sent_toolchain(needs.toolchain), needs.entries, tuple(sorted(records)), needs.packages)
     key = hash_document({"kind": TOOLCHAIN_KIND, "records": list(asked.records)})
     return ActionRequest(key, needs.toolchain.name, TOOLCHAIN_KIND, encode(asked, {}), (), locked)
 
 
 def parse_toolchain(request: ActionRequest, store: BlobStore) -> AskedToolchain:
-    """Return the requested toolchain. Raises ValidationError."""
+    """Parse the toolchain in a request. Raises ValidationError."""
     names = request.action.get("entries")
     if not isinstance(names, list):
         raise ValidationError("the toolchain has no list of EPs")
@@ -135,7 +136,7 @@ def parse_toolchain(request: ActionRequest, store: BlobStore) -> AskedToolchain:
 
 
 def parse_action(request: ActionRequest, store: BlobStore) -> Action:
-    """Return the requested action, with its files at their paths in the store. Raises ValidationError."""
+    """Parse the action in a request. Its files get their paths in the store. Raises ValidationError."""
     document = request.action
     match request.kind:
         case "prepare":
@@ -150,7 +151,7 @@ def parse_action(request: ActionRequest, store: BlobStore) -> Action:
 
 
 class _SentResult(Struct, frozen=True):
-    """Known result of a session group, as a verification needs it."""
+    """Result of a session group in the request of a verification."""
 
     group: SessionGroup
     key: str
@@ -167,7 +168,7 @@ class _SentResult(Struct, frozen=True):
 
 
 def encode(value: object, digests: Mapping[Path, str]) -> Any:
-    """Return a value as JSON without paths of this machine: files are named by their `digests`, EPs by those of their entries."""
+    """Return a value as JSON without paths of this machine. Files are named by their `digests`, EPs by the digests of their entries."""
     match value:
         case None | str() | int() | float():
             return value
@@ -195,7 +196,7 @@ def encode(value: object, digests: Mapping[Path, str]) -> Any:
 
 
 def _decode(kind: type[T], document: object, store: BlobStore) -> T:
-    """Return the value of such a document, with files at their paths in the store. Raises ValidationError."""
+    """Decode a document that `encode` returned. Files get their paths in the store. Raises ValidationError."""
 
     def read(kind: type, value: object) -> Path:
         if kind is not Path or not isinstance(value, str):
@@ -209,7 +210,7 @@ def _decode(kind: type[T], document: object, store: BlobStore) -> T:
 
 
 def _with_entries(document: Any) -> dict[str, Any]:
-    """Return the document of an action with the catalog entries of this machine. Raises ValidationError."""
+    """Return the document of an action, with EPs replaced by this machine's catalog entries. Raises ValidationError."""
     match document:
         case {"target": {"eps": list(eps)}} if all(isinstance(ep, dict) for ep in eps):
             found = [{**ep, "entry": _entry_of(ep.get("entry"))} for ep in eps]
@@ -235,7 +236,7 @@ def _entry_of(name: Any) -> EpEntry:
 
 
 def find_local_reason(action: Action) -> str | None:
-    """Return why only this machine can execute an action, as a clause: it depends on something that cannot be sent. Else None."""
+    """Return why only this machine can execute an action, as a clause. None if the action can be sent."""
     needs = action.runs_in
     if needs is not None and needs.toolchain.interpreter is not None:
         return "its toolchain is an environment on this machine"
@@ -252,7 +253,7 @@ def find_local_reason(action: Action) -> str | None:
 
 
 def _without_paths(action: Action) -> Action:
-    """Return an action without planning data and without the names of the user's folders."""
+    """Return an action without planning data and without paths of the user's folders."""
     match action:
         case Preparation():
             return replace(action, model=_sent_model(action.model), toolchain=_sent_toolchain(action.toolchain))
@@ -274,8 +275,8 @@ def _sent_target(target: PlannedTarget) -> PlannedTarget:
 
 
 def _sent_toolchain(toolchain: ToolchainSpec) -> ToolchainSpec:
-    """Return a toolchain without the names of the user's folders."""
-    return replace(toolchain, custom_ops=())  # each action has its own
+    """Return a toolchain without paths of the user's folders."""
+    return replace(toolchain, custom_ops=())  # each action has its own custom operators
 
 
 def _sent_member(member: Member) -> Member:
@@ -295,7 +296,7 @@ def _sent_model(model: ModelSpec) -> ModelSpec:
 
 
 def _sent_check(checked: CheckedMember) -> CheckedMember:
-    """Return the check with the member's reference model only."""
+    """Return the check with only the reference model of its member."""
     source = checked.source
     member = None if checked.member is None else replace(_sent_member(checked.member), compiled_from=None, original=source)
     return replace(checked, member=member)

@@ -1,4 +1,4 @@
-"""Dask worker that executes requests, and reconnects."""
+"""Dask worker process that executes requests and reconnects to its scheduler."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from epbuild.remote.opening import open_remote
 
 _RETRY_SECONDS = 3.0
 _CONNECT_SECONDS = "30s"
-"""Time for a worker's process to start, with all its imports, and to connect."""
+"""Timeout for a worker's process to start, import its modules, and connect."""
 _DASK_SETTINGS = {
-    "distributed.worker.daemon": False,  # its compilers are its children
-    "distributed.worker.memory.target": False,  # the memory is used by child processes
+    "distributed.worker.daemon": False,  # its compilers run as child processes
+    "distributed.worker.memory.target": False,  # child processes use the memory, not the worker itself
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
@@ -40,7 +40,7 @@ class ServingProgress(Protocol):
         """Report that the worker is connected."""
 
     def waiting(self, address: str, reason: str) -> None:
-        """Report that the scheduler cannot be reached, and that the worker retries."""
+        """Report that the scheduler cannot be reached and that the worker will retry."""
 
 
 class Serving(Struct, frozen=True):
@@ -52,9 +52,9 @@ class Serving(Struct, frozen=True):
 
 
 def serve(serving: Serving, progress: ServingProgress) -> None:
-    """Execute requests until the process is interrupted. Reconnect to a scheduler that goes away.
+    """Execute requests until the process is interrupted. After a lost connection, reconnect to the scheduler.
 
-    The environment names the remote cache. Raises EpbuildError at once if it cannot be used.
+    Environment variables name the remote cache. Raises EpbuildError at once if the remote cache cannot be used.
     """
     environment = {**os.environ, INSECURE: "1"} if serving.insecure else dict(os.environ)
     open_remote(resolve_worker_settings(environment), lambda problem: None).close()
@@ -80,7 +80,7 @@ async def _serve(
 
 
 def _new_nanny(package: Any, serving: Serving, environment: Mapping[str, str], scratch: Path) -> Any:
-    """Return Dask's nanny, which starts the worker's process and restarts it if it dies."""
+    """Return Dask's nanny, a supervisor that starts the worker's process and restarts it if it dies."""
     offer = serving.offer
     return package.Nanny(
         serving.address.text,
