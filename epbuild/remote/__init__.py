@@ -1,4 +1,4 @@
 """Remote cache: signed records and blobs on a server or in a directory.
 
-Only a `RecordKind` knows the meaning of a record.
+This package does not interpret records, except through a `RecordKind`.
 """

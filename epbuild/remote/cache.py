@@ -1,6 +1,7 @@
-"""`RemoteCache`: look up records, fetch blobs and publish results.
+"""`RemoteCache`: looks up records, fetches blobs, and publishes results.
 
-Failures are values or warnings: a build never fails because of its remote cache, and never uses what it cannot check.
+A build never fails because of its remote cache: failures are returned or reported as warnings. A build never uses data that it cannot
+verify.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from epbuild.transfer.objects import (
 from epbuild.transfer.retry import CircuitBreaker, CircuitOpenError, RetryPolicy
 
 Warn = Callable[[Problem], None]
-"""Reports a warning to the user."""
+"""Callback that reports a warning to the user."""
 
 THREADS = 64
 """Number of concurrent look-ups. It exceeds the number of CPUs, as look-ups mostly wait for the server."""
 
 RETRY = RetryPolicy(pauses=(0.2, 1.0), max_pause=2.0, retries_timeouts=False)
-"""Few retries: a build can do without its remote cache. A server that hangs would hang again."""
+"""Few retries, as a build can continue without its remote cache. Timeouts are not retried: a server that hangs would hang again."""
 
 BLOB_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=20.0, uploaded=9.0)
 RECORD_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=5.0, uploaded=5.0)
-"""Timeouts for records. Records are small, so a server that takes long to send one hangs."""
+"""Timeouts for records. Records are small, so a server that sends one slowly is assumed to hang."""
 
 _SIDES = {
     "read": "This build compiles everything that is not in the store.",
@@ -59,38 +60,38 @@ _DAMAGED = "one of its files is damaged in the remote cache"
 
 
 class Miss(Struct, frozen=True):
-    """No record; or, without an answer, an unknown one."""
+    """Missing record. Without an answer, it is unknown whether the record exists."""
 
     answered: bool = True
 
 
 Published = Literal["written", "there"]
-"""State of a published result: written now, or before."""
+"""Outcome of publishing a result: `written` now, or already `there`."""
 
 LookUp = RemoteRecord | Unusable | Miss
 
 
 class NotFetched(Exception):
-    """Blob of a record that cannot be fetched; the text is the reason, as a clause. The result has to be built."""
+    """Blob that cannot be fetched, so that the result must be built. The text of the exception is the reason, as a clause."""
 
 
 class LostBlob(NotFetched):
-    """The remote cache has no such blob, or other content in its place."""
+    """Blob that is missing from the remote cache, or damaged there."""
 
 
 class RemoteStores(NamedTuple):
-    """Stores with the objects `ac/KEY` and `cas/DIGEST`, for short requests and for blobs. They differ in their timeouts only."""
+    """Stores with the objects `ac/KEY` and `cas/DIGEST`: one for short requests, one for blobs. They differ only in their timeouts."""
 
     records: ObjectStore
     blobs: ObjectStore
 
 
 class RemoteCache:
-    """Remote cache of one build. Any number of threads may use it.
+    """Remote cache of one build. Thread-safe.
 
-    `trust` are the keys whose records are used (None: any); `signer` signs what is published (None: nothing is published). `warn` gets
-    one problem for reading and one for writing if the remote cache cannot be used, from any thread. `pause` waits that many seconds
-    before a retry; by default, until the build is cancelled at most.
+    `trust` are the public keys whose records are used (None: any key). `signer` signs published results (None: nothing is published). If
+    the remote cache cannot be used, `warn` is called at most once for reading and once for writing, from any thread. `pause` waits for a
+    number of seconds before a retry. By default, the wait ends early if the build is cancelled.
     """
 
     record_speed = Speed(8.0, 1e6)
@@ -118,22 +119,22 @@ class RemoteCache:
         self._reading.peer, self._writing.peer = self._writing, self._reading
         self._tally = RemoteTally()
         self._bad: set[str] = set()
-        """Digests of blobs that this build found damaged or missing there. They are written again, even if they seem to exist."""
+        """Digests of blobs that this build found damaged or missing. They are uploaded again, even if they seem to exist."""
         self._locks: dict[str, threading.Lock] = {}
 
     @property
     def statistics(self) -> RemoteStatistics:
-        """Requests and answers so far."""
+        """Statistics of the requests and answers so far."""
         return self._tally.read()
 
     @property
     def is_readable(self) -> bool:
-        """Whether records are still looked up: not after failures that a warning reported."""
+        """Whether records are still looked up. False after failures, which a warning has reported."""
         return not self._reading.is_open
 
     @property
     def is_given_up(self) -> bool:
-        """Whether reading or writing was given up after failures."""
+        """Whether reading or writing has been stopped after failures."""
         return self._reading.is_open or self._writing.is_open
 
     @property
@@ -147,14 +148,14 @@ class RemoteCache:
             store.close()
 
     def look_up(self, kind: RecordKind, key: str) -> LookUp:
-        """Return the record of a key, if there is one that may be used. Raises Cancelled."""
+        """Return the record of a key, or the reason why there is no usable record. Raises Cancelled."""
         found = self._found(kind, key)
         if kind.is_result and found != Miss(answered=False):
             self._tally.add(asked=1, found=int(isinstance(found, RemoteRecord)), unusable=int(isinstance(found, Unusable)))
         return found
 
     def look_again(self, kind: RecordKind, key: str) -> LookUp:
-        """Return the record of a key that was missing before, if it was published since. Raises Cancelled."""
+        """Look up a key again whose record was missing before. Raises Cancelled."""
         found = self._found(kind, key)
         if isinstance(found, RemoteRecord):
             self._tally.add(found=1)
@@ -169,10 +170,10 @@ class RemoteCache:
             return dict(zip(wanted, pool.map(lambda key: self.look_up(kind, key), wanted), strict=True))
 
     def fetch(self, blob: Blob, store: BlobStore) -> None:
-        """Fetch a blob into the store, which checks it. Raises NotFetched, StoreError and Cancelled."""
+        """Fetch a blob into the store, which verifies it. Raises NotFetched, StoreError and Cancelled."""
         if not _DIGEST.fullmatch(blob.digest):
             raise NotFetched("its name is not a digest")
-        with self._locks.setdefault(blob.digest, threading.Lock()):  # a blob of two results is fetched once
+        with self._locks.setdefault(blob.digest, threading.Lock()):  # a blob of two results is fetched only once
             if store.has(blob.digest, blob.size):
                 return
             try:
@@ -183,9 +184,9 @@ class RemoteCache:
                 raise NotFetched(error.reason) from error
 
     def copy(self, blob: Blob, write: Write) -> None:
-        """Pass a blob to `write` as it arrives, without keeping it. The last piece is passed after the digest was checked.
+        """Pass a blob to `write` as it arrives, without storing it. The last piece is passed only after the digest was verified.
 
-        So a receiver never has the whole of a wrong content. Raises NotFetched, Cancelled, and what `write` raises.
+        So the receiver never has a complete blob with wrong content. Raises NotFetched, Cancelled, and errors of `write`.
         """
         try:
             download = self._reading.call(lambda: self._open_blob(blob))
@@ -210,7 +211,7 @@ class RemoteCache:
         self._tally.add(blobs=1)
 
     def check(self, blob: Blob) -> None:
-        """Read and check a blob without keeping it. Raises NotFetched if it is missing or damaged, and Cancelled."""
+        """Read and verify a blob without storing it. Raises NotFetched if it is missing or damaged, and Cancelled."""
         try:
             found = self._reading.call(lambda: self._hash(blob))
         except (TransferError, CircuitOpenError) as error:
@@ -231,10 +232,11 @@ class RemoteCache:
     ) -> Published | None:
         """Publish a result whose blobs are in the store: missing blobs first, the record last.
 
-        A usable record is kept unless blobs of it are lost. With `more`, it is also replaced if the new record differs. With `replace`,
-        it is always replaced, and all blobs are uploaded again. A log that is missing from the store is left out. Returns whether the
-        result was written or already existed, or None if it was not published or this is unknown. Raises StoreError if the
-        store cannot be read, and Cancelled.
+        An existing usable record is kept unless some of its blobs are lost. With `more`, it is also replaced if the new record differs.
+        With `replace`, it is always replaced, and all blobs are uploaded again. A log that is missing from the store is left out.
+
+        Returns whether the result was written or already existed. Returns None if the result was not published, or if that is unknown.
+        Raises StoreError if the store cannot be read, and Cancelled.
         """
         if self._signer is None:
             return None
@@ -245,7 +247,7 @@ class RemoteCache:
         if isinstance(there, RemoteRecord) and not bad and not replace and (not more or _are_equal(there.record, record)):
             return "there"
         log = kind.log(record)
-        if log is not None and not store.has(log.digest, log.size):  # a result of another machine
+        if log is not None and not store.has(log.digest, log.size):  # the result was built on another machine
             kind = structs.replace(kind, log=lambda record: None)
         blobs = _blobs(kind, record)
         is_mended = isinstance(there, RemoteRecord) and bad <= {blob.digest for blob in blobs}
@@ -263,9 +265,9 @@ class RemoteCache:
         return "written"
 
     def provide(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]]) -> bool:
-        """Upload a blob that is not a result, for another machine to read. `pieces` yields its bytes from the start.
+        """Upload a blob that is not a result, for use by another machine. Return whether the remote cache now has the blob.
 
-        Returns whether the remote cache has it then. Raises what reading the pieces raises, and Cancelled.
+        `pieces` yields the blob's bytes from the start. Raises errors of `pieces`, and Cancelled.
         """
         try:
             self._writing.call(partial(self._put_pieces, blob, pieces))
@@ -299,7 +301,7 @@ class RemoteCache:
             self._stores.records.put(f"ac/{key}", Content.of(data))
 
     def _read_record(self, key: str) -> bytes | None:
-        """Return a record; of one that is too large, enough to show that. None if there is none."""
+        """Return the bytes of a record, or None if it is missing. A record that is too large is cut off just above the limit."""
         with self._tally.time_request():
             try:
                 download = self._stores.records.get(f"ac/{key}")
@@ -360,7 +362,7 @@ def _read(source: TimedDownload, buffer: memoryview) -> int:
 
 
 def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two records are equal as JSON. A new result has tuples where a record that was read has lists."""
+    """Return whether two records are equal as JSON. New results contain tuples where records that were read contain lists."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 

@@ -1,8 +1,8 @@
 """Signed envelope of a record, and all reasons why a record is not usable.
 
-An envelope is canonical JSON, `{format, kind, key, record, by, signature}`. The signature, by the key `by`, covers all other fields. The
-envelope is the standard output of an `ActionResult` of the Remote Execution API, which lists the files of the record: servers that know the
-API keep both together. No part of a record is used before its signature has been checked.
+An envelope is canonical JSON: `{format, kind, key, record, by, signature}`. The signature of the key `by` covers all other fields. The
+envelope is stored as the standard output of an `ActionResult` of the Remote Execution API, which also lists the files of the record. So
+servers that implement the API keep the record and its files together. No part of a record is used before its signature has been verified.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from epbuild.remote.reapi import MalformedMessage, ReapiFile, ReapiResult
 
 FORMAT = 1
 MAX_BYTES = 16 << 20
-"""Largest size of a record with its envelope."""
+"""Maximum size of a record with its envelope."""
 
 _WORKER = "epbuild"
 
@@ -43,22 +43,22 @@ class Reason(StrEnum):
 
 
 class RecordKind(Struct, frozen=True):
-    """Kind of records, with functions for the key, the shape and the blobs of a record."""
+    """Kind of records, with functions that return the key, the validity and the blobs of a record."""
 
     name: str
     key: Callable[[Mapping[str, Any]], str]
-    """Returns the key of a sound record, computed from its content."""
+    """Returns the key of a valid record, computed from its content."""
     is_sound: Callable[[Mapping[str, Any]], bool]
     """Returns whether a record has the shape that its readers rely on."""
     files: Callable[[Mapping[str, Any]], Mapping[str, Blob]]
-    """Returns the files of a sound record, by name."""
+    """Returns the files of a valid record, by name."""
     log: Callable[[Mapping[str, Any]], Blob | None] = lambda record: None
     is_result: bool = True
-    """Whether records are results of actions, which statistics count."""
+    """Whether records of this kind are results of actions. Only these count in the statistics."""
 
 
 class RemoteRecord(Struct, frozen=True):
-    """Usable record, which a trusted key signed for its key."""
+    """Usable record: a trusted key has signed it for the requested action key."""
 
     key: str
     record: Mapping[str, Any]
@@ -68,7 +68,7 @@ class RemoteRecord(Struct, frozen=True):
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
-        """Distinct blobs of its files."""
+        """Distinct blobs of the record's files."""
         return tuple(dict.fromkeys(self.files.values()))
 
 
@@ -77,26 +77,29 @@ class Unusable(Struct, frozen=True):
 
     reason: Reason
     by: str = ""
-    """Key of its signer, if it names one."""
+    """Public key of the signer, if the record names one."""
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.by}" if self.by else str(self.reason)
 
 
 def seal(kind: RecordKind, key: str, record: Mapping[str, Any], signer: SigningKey) -> bytes:
-    """Return the signed envelope of a record. Raises ValueError for a record that could not be read back."""
+    """Return the signed envelope of a record as bytes. Raises ValueError for a record that readers would reject."""
     content = {"format": FORMAT, "kind": kind.name, "key": key, "record": record, "by": signer.public}
     envelope = {**content, "signature": signer.sign(_signed_bytes(content))}
     files = tuple(ReapiFile(name, blob) for name, blob in sorted(kind.files(record).items()))
     data = ReapiResult(files, encode_canonical(envelope).encode(), kind.log(record), _WORKER).encode()
     found = unseal(data, kind, key, frozenset((signer.public,)))
     if isinstance(found, Unusable):
-        raise ValueError(str(found))  # noqa: TRY004 - it is the value that is wrong
+        raise ValueError(str(found))  # noqa: TRY004 - the value is wrong, not its type
     return data
 
 
 def unseal(data: bytes, kind: RecordKind, key: str, trust: Set[str] | None) -> RemoteRecord | Unusable | None:
-    """Return the record in bytes from a server; None for another format. `trust` None means any key."""
+    """Return the record in the bytes of an envelope, or why it is unusable. None for another format.
+
+    `trust` are the trusted public keys (None: any key).
+    """
     if len(data) > MAX_BYTES:
         return Unusable(Reason.TOO_LARGE)
     try:
@@ -124,7 +127,7 @@ def unseal(data: bytes, kind: RecordKind, key: str, trust: Set[str] | None) -> R
         return Unusable(Reason.UNTRUSTED, by if by.isascii() and by.isprintable() and len(by) < 100 else "")
     try:
         holds = is_signed(_signed_bytes({part: value for part, value in envelope.items() if part != "signature"}), signature, by)
-    except (ValueError, RecursionError):  # what Python reads and no canonical JSON can hold: NaN, lone surrogates
+    except (ValueError, RecursionError):  # Python's reader accepts NaN and lone surrogates, which canonical JSON cannot contain
         holds = False
     if not holds:
         return Unusable(Reason.BAD_SIGNATURE)
@@ -134,7 +137,7 @@ def unseal(data: bytes, kind: RecordKind, key: str, trust: Set[str] | None) -> R
 
 
 def _check(kind: RecordKind, key: str, written: str, found: RemoteRecord, result: ReapiResult) -> RemoteRecord | Unusable:
-    """Return a signed record, if it is the requested one and safe to use."""
+    """Check that a signed record is the requested one and safe to use, and return it with its files."""
     if not kind.is_sound(found.record):
         return Unusable(Reason.WRONG_SHAPE)
     if written != key or kind.key(found.record) != key:

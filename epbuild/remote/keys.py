@@ -1,4 +1,4 @@
-"""Key pairs that sign records: Ed25519, through pynacl (the extra `remote`)."""
+"""Ed25519 key pairs that sign records, using pynacl (the extra `remote`)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from epbuild.core.errors import Problem, StoreError
 from epbuild.recipe.remote_address import PUBLIC_KEY
 
 _PUBLIC = "ed25519:"
-_SECRET = "ed25519-secret:"  # noqa: S105 - what such a key begins with
+_SECRET = "ed25519-secret:"  # noqa: S105 - the prefix of a secret key
 _KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 
 
 class BadKey(ValueError):
-    """Invalid signing key, with the reason and a hint. Neither shows the text, which may be a secret."""
+    """Invalid signing key, with the reason and a hint. Neither contains the key's text, which may be a secret."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.message = message
@@ -27,20 +27,20 @@ class BadKey(ValueError):
 
 @dataclass(frozen=True)
 class SigningKey:
-    """Signing key, and the public key that other users trust."""
+    """Signing key with its public key, which other users trust."""
 
     text: str = field(repr=False)
-    """Secret, in the form of EPBUILD_SIGNING_KEY."""
+    """Secret key, in the form of EPBUILD_SIGNING_KEY."""
     public: str
 
     @classmethod
     def generate(cls) -> SigningKey:
-        """Return a new pair."""
+        """Return a new key pair."""
         return cls._of(bytes(_nacl().SigningKey.generate()))
 
     @classmethod
     def parse(cls, text: str) -> SigningKey:
-        """Return the pair of a secret key. Raises BadKey."""
+        """Return the key pair of a secret key. Raises BadKey."""
         form = "Create a pair with `epbuild cache key`, and set EPBUILD_SIGNING_KEY to the secret key."
         if text.startswith(_PUBLIC):
             raise BadKey(
@@ -62,7 +62,7 @@ class SigningKey:
 
 
 def is_signed(data: bytes, signature: str, public: str) -> bool:
-    """Return whether a public key verifies the signature of `data`."""
+    """Return whether `signature` is a valid signature of `data` by the key `public`."""
     nacl = _nacl()
     from nacl.exceptions import CryptoError
 
@@ -77,7 +77,7 @@ def is_signed(data: bytes, signature: str, public: str) -> bool:
 
 
 def require_signing() -> None:
-    """Raise StoreError if pynacl, which signs and verifies, is not installed."""
+    """Raise StoreError if pynacl, which signing and verifying need, is not installed."""
     _nacl()
 
 

@@ -1,4 +1,4 @@
-"""Remote caches by the schemes of their addresses."""
+"""Opening of remote caches by the schemes of their addresses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WITHHELD = "EPBUILD_REMOTE_CACHE: credentials are used only for the bucket that
 
 
 def open_remote(settings: RemoteSettings, warn: Warn, cancelled: threading.Event | None = None) -> RemoteCache:
-    """Open a remote cache without sending a request. Raises StoreError if a package is missing, or a cloud's variables are wrong."""
+    """Open a remote cache without sending a request. Raises StoreError for a missing package, or for wrong variables of a cloud."""
     require_signing()
     address = settings.address
     if address.is_directory:
@@ -46,7 +46,7 @@ def open_web_stores(
     timeouts: tuple[Timeouts, Timeouts] = (RECORD_TIMEOUTS, BLOB_TIMEOUTS),
 ) -> RemoteStores:
     """Return the stores of a remote cache on a web server."""
-    from epbuild.transfer.http import HttpClient  # urllib3 is needed for a web server only
+    from epbuild.transfer.http import HttpClient  # imported here, as only web servers need urllib3
     from epbuild.transfer.web import WebStore
 
     clients = [HttpClient(local=_LOCAL, cancelled=cancelled, timeouts=limits) for limits in timeouts]
@@ -59,7 +59,7 @@ def open_bucket_stores(
     *,
     is_anonymous: bool = False,
 ) -> RemoteStores:
-    """Return the stores of a remote cache in a bucket. Raises StoreError without obstore, or if a variable is missing or wrong."""
+    """Return the stores of a remote cache in a bucket. Raises StoreError if obstore or a variable is missing, or a variable is wrong."""
     from epbuild.transfer.bucket import BucketStore
 
     hint = _WITHHELD if is_anonymous else None

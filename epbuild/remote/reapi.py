@@ -1,8 +1,8 @@
-"""`ReapiResult`: the Remote Execution API's `ActionResult` as bytes.
+"""`ReapiResult`: encodes and decodes the Remote Execution API's `ActionResult`.
 
-Records have this form in a remote cache, so that servers know their files: they refuse a record whose files are missing, and drop records
-with their files. Only the fields of records are read and written. Unknown fields are skipped, since servers add some. Malformed bytes are
-refused.
+Records are stored in this form in a remote cache, so that servers know which files belong to a record. Servers refuse a record whose files
+are missing, and delete records together with their files. Only the fields that records use are read and written. Unknown fields are
+skipped, since servers add some. Malformed bytes are rejected.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MAX_VARINT = 10  # bytes
 
 
 class MalformedMessage(ValueError):
-    """Malformed message."""
+    """Malformed message of the Remote Execution API."""
 
 
 class ReapiFile(Struct, frozen=True):
-    """Output file: its path, and its blob in the cache."""
+    """Output file in an `ActionResult`: its path, and its blob in the cache."""
 
     path: str
     blob: Blob
@@ -38,7 +38,7 @@ class ReapiFile(Struct, frozen=True):
 
 
 class ReapiResult(Struct, frozen=True):
-    """Fields of the message that records use: files, standard streams and worker."""
+    """Fields of an `ActionResult` that records use: files, standard streams and worker."""
 
     files: Sequence[ReapiFile]
     stdout: bytes
@@ -46,7 +46,7 @@ class ReapiResult(Struct, frozen=True):
     worker: str = ""
 
     def encode(self) -> bytes:
-        """Return the message, its fields in the order of their numbers."""
+        """Return the message as bytes, with fields in the order of their numbers."""
         files = b"".join(encode_bytes(_FILES, _file_message(file)) for file in self.files)
         stderr = b"" if self.stderr is None else encode_bytes(_STDERR_DIGEST, _digest_message(self.stderr))
         metadata = encode_bytes(_METADATA, _text(_WORKER, self.worker)) if self.worker else b""
@@ -55,7 +55,7 @@ class ReapiResult(Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> ReapiResult:
-        """Return the message in bytes. Raises MalformedMessage."""
+        """Parse the bytes of a message. Raises MalformedMessage."""
         files: list[ReapiFile] = []
         stdout, worker, stderr = b"", "", None
         for number, value in _fields(data):
@@ -88,7 +88,7 @@ def _text(number: int, text: str) -> bytes:
 
 
 def _read_file(data: bytes) -> ReapiFile:
-    fields = dict(_fields(data))  # the last of repeated fields counts
+    fields = dict(_fields(data))  # of repeated fields, the last one counts
     path, blob = fields.get(_PATH, b""), fields.get(_DIGEST)
     if not isinstance(path, bytes) or not isinstance(blob, bytes):
         raise MalformedMessage("an output file has no digest")
@@ -111,7 +111,7 @@ def _utf8(data: bytes) -> str:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield each field's number and value; fixed-size values as bytes. Raises MalformedMessage."""
+    """Yield the number and value of each field. Fixed-size values are bytes. Raises MalformedMessage."""
     try:
         for field in WireReader(io.BytesIO(data)).fields(0, len(data)):
             if field.end - field.tag_at > _MAX_VARINT and _is_too_large(data, field):
@@ -122,7 +122,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _is_too_large(data: bytes, field: Field) -> bool:
-    """Return whether a number of a field has more than 64 bits. `WireReader` drops the rest, but some servers refuse the message."""
+    """Return whether a number in a field has more than 64 bits. `WireReader` drops the excess bits; some servers refuse the message."""
     content = data[field.start : field.end] if field.value is not None else b""
     numbers = (data[field.tag_at : field.length_at], data[field.length_at : field.start], content)
     return any(len(number) == _MAX_VARINT and number[-1] > 1 for number in numbers)

@@ -17,7 +17,7 @@ SIGNING_KEY = "EPBUILD_SIGNING_KEY"
 AUTHORIZATION = "EPBUILD_REMOTE_AUTHORIZATION"
 
 Mode = Literal["off", "read", "write"]
-"""Use of a remote cache; `write` includes reading."""
+"""Use of a remote cache. `write` includes reading."""
 
 _OFF = "off"
 
@@ -27,12 +27,12 @@ class RemoteSettings:
     """Settings of a remote cache: its address, the trusted keys (None: any), and the signing key."""
 
     address: RemoteAddress
-    """A directory is absolute."""
+    """Address of the remote cache. A directory has an absolute path."""
     trust: frozenset[str] | None
     signer: SigningKey | None = None
     authorization: str | None = field(default=None, repr=False)
     anonymous: bool = False
-    """True if the credentials of this machine are withheld: only a recipe names the address, and it may be untrusted."""
+    """Whether this machine's credentials are withheld, because the address comes from a recipe, which may be untrusted."""
     provides: bool = False
     """Whether inputs are uploaded for other machines."""
 
@@ -40,11 +40,11 @@ class RemoteSettings:
 def resolve_remote_settings(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str], mode: Mode = "read", *, insecure: bool = False
 ) -> RemoteSettings | None:
-    """Return the settings of the remote cache of a recipe in `folder`; None if there is none, or it is off.
+    """Return the settings of the remote cache for a recipe in `folder`. None if there is no remote cache, or if it is off.
 
-    EPBUILD_REMOTE_CACHE overrides the recipe, and `off` disables its cache. Credentials are only used for the address in that variable,
-    never for one from a recipe. Raises RecipeError: EPB275 for an address that cannot be used, EPB276 if no key is trusted, EPB277 if
-    results cannot be signed.
+    EPBUILD_REMOTE_CACHE overrides the recipe's address, and its value `off` disables the remote cache. Credentials are used only for the
+    address in that variable, never for an address from a recipe. Raises RecipeError: EPB275 if the address cannot be used, EPB276 if no key
+    is trusted, and EPB277 if results cannot be signed.
     """
     if mode == "off":
         return None
@@ -73,7 +73,7 @@ def resolve_remote_settings(
 
 
 def read_signing_key(environment: Mapping[str, str]) -> SigningKey | None:
-    """Return the key that signs results; None if there is none. Raises RecipeError (EPB277) for an invalid key."""
+    """Return the key that signs results, or None if no key is set. Raises RecipeError (EPB277) for an invalid key."""
     text = environment.get(SIGNING_KEY, "").strip()
     try:
         return SigningKey.parse(text) if text else None
@@ -84,9 +84,10 @@ def read_signing_key(environment: Mapping[str, str]) -> SigningKey | None:
 def _find_address(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str]
 ) -> tuple[RemoteAddress, Location | None] | None:
-    """Return the address of the remote cache, and its location in the recipe, or None if EPBUILD_REMOTE_CACHE names it.
+    """Return the address of the remote cache and its location in the recipe. None if there is no remote cache.
 
-    A path in the variable is relative to the current directory, a path in the recipe to the recipe's folder.
+    The location is None if the address comes from EPBUILD_REMOTE_CACHE. A path in that variable is relative to the current directory. A
+    path in the recipe is relative to the recipe's folder.
     """
     text = environment.get(REMOTE, "")
     if text == _OFF:

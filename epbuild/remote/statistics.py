@@ -12,10 +12,10 @@ from msgspec import Struct
 
 
 class RemoteStatistics(Struct, frozen=True):
-    """Statistics of one build; `seconds` counts the time with at least one open request."""
+    """Statistics of one build. `seconds` is the time during which at least one request was open."""
 
     asked: int = 0
-    """Look-ups that were answered, by hits or misses."""
+    """Number of look-ups that were answered, with a hit or a miss."""
     found: int = 0
     unusable: int = 0
     blobs: int = 0
@@ -26,7 +26,7 @@ class RemoteStatistics(Struct, frozen=True):
 
 
 class RemoteTally:
-    """Thread-safe counters, named as the fields of RemoteStatistics."""
+    """Thread-safe counters with the names of the fields of RemoteStatistics."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +46,7 @@ class RemoteTally:
 
     @contextmanager
     def time_request(self) -> Iterator[None]:
-        """Count the time of the block. Concurrent requests count once."""
+        """Add the time of the block. The time of concurrent requests is counted only once."""
         with self._lock:
             if not self._open_requests:
                 self._busy_since = time.monotonic()
