@@ -1,1 +1,1 @@
-"""Archives and images, a module for each format, that writes it and reads it."""
+"""Archives and images. Each format has a module that writes and reads it."""

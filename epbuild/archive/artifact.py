@@ -23,14 +23,14 @@ Role = Literal[
     "provenance",
     "bom",
 ]
-"""Purpose of a file. `asset`: a file of the user's that is shipped unchanged, such as a tokenizer."""
+"""Purpose of a file. `asset`: a user's file that is shipped unchanged, such as a tokenizer."""
 
 
 class FileEntry(NamedTuple):
-    """File as documents list it: its POSIX path, its role, its size in bytes and a digest.
+    """Entry of a file in a document: its POSIX path, its role, its size in bytes and a digest.
 
-    In an emitted document, the digest is the SHA-256 of the file. In a key document it identifies the content, since most files are not
-    written yet, and an unknown size is 0.
+    In an emitted document, the digest is the SHA-256 of the file. In a key document, most files are not written yet. There, the digest
+    identifies the content in another way, and an unknown size is 0.
     """
 
     path: str
@@ -42,7 +42,7 @@ class FileEntry(NamedTuple):
 class Artifact(Struct, frozen=True):
     """File of an output: its POSIX path below the output's root, its size in bytes and its SHA-256.
 
-    The content is in `file` or in `data`; with neither, it is the blob of that digest in the store.
+    The content is in `file` or in `data`. Without either, it is the blob with the digest `sha256` in the store.
     """
 
     path: str
@@ -50,7 +50,7 @@ class Artifact(Struct, frozen=True):
     size: int
     sha256: str
     file: Path | None = None
-    """The finished file, made for this output or the user's own."""
+    """Path of the finished file: generated for this output, or the user's own file."""
     data: bytes | None = None
     """The bytes of a small generated file."""
 
@@ -66,23 +66,23 @@ class Artifact(Struct, frozen=True):
 
 
 Copy = Callable[[Artifact, Write], None]
-"""Function that writes the bytes of an artifact to a `Write`, in order and in pieces, and checks them on the way.
+"""Function that writes the bytes of an artifact to a `Write`, in order and in pieces, and verifies them.
 
-It raises MissingBlob or DamagedBlob if the store no longer has them, and StoreError if they cannot be read.
+It raises MissingBlob or DamagedBlob if the store has lost the content, and StoreError if the content cannot be read.
 """
 
 
 def make_changed_error(path: str, step: StepId | None, how: str = "") -> BuildError:
-    """Return the error of a file that has changed since it was listed."""
+    """Return the error for a file that has changed since it was listed. `how` is added to the message."""
     message = f"the file {path} changed while it was emitted{how}"
     return BuildError(Problem("EPB415", message, step, "Nothing was kept; run the build again."))
 
 
 def make_size_error(artifact: Artifact, step: StepId | None) -> BuildError:
-    """Return the error of a file whose size has changed since it was listed."""
+    """Return the error for a file whose size has changed since it was listed."""
     return make_changed_error(artifact.path, step, f": it no longer has {artifact.size} bytes")
 
 
 def extract_own_manifest(document: Any) -> Any:
-    """Return epbuild's part of a manifest. In a model package, that part is metadata in ONNX Runtime's format."""
+    """Return epbuild's part of a manifest. In a model package, the part is metadata in ONNX Runtime's manifest."""
     return document if "files" in document else document["additional_metadata"]["epbuild"]

@@ -1,8 +1,8 @@
-"""Archive formats by name, and archives written in constant memory.
+"""Archive formats by name, and a writer that uses constant memory.
 
-All users get the same bytes on all machines. A zip archive of stored members depends on its files alone. Compressed bytes depend on the
-version of libzstd or zlib too, which `compressor` names. That one version compresses alike on all processors is the aim of libzstd's
-authors, but no promise (their issue 4099).
+Archives are reproducible on all machines. The bytes of a zip archive of stored members depend only on its files. Compressed bytes also
+depend on the version of libzstd or zlib, which `find_compressor` returns. The authors of libzstd intend that one version produces the same
+bytes on all processors, but they do not guarantee it (their issue 4099).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _MAX_MANIFEST_BYTES = zipped.GATHERED_BYTES
 
 
 class ArchiveFormat(Protocol):
-    """Format of archives; each is a module of this package."""
+    """Format of archives. Each format is a module of this package."""
 
     MARKS: tuple[bytes, ...]
     """Magic numbers: the first four bytes of an archive."""
 
     def write(self, artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
-        """Write an archive of `artifacts`, in their order, to `put`.
+        """Write an archive of `artifacts`, in this order, to `put`.
 
-        Raises what `copy` and `put` raise, and EnvironmentFailure if the compression package is missing.
+        Raises errors of `copy` and `put`, and EnvironmentFailure if the compression package is missing.
         """
 
     def first_member(self, file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-        """Read the name and content of the first member; None if `write` does not write such a member, or if it has over `most` bytes.
+        """Read the name and content of the first member. None if it has more than `most` bytes, or if `write` did not write it.
 
-        Nothing after that member is read. Raises OSError, and EnvironmentFailure as `write` does.
+        Nothing after this member is used. Raises OSError, and EnvironmentFailure as `write` does.
         """
 
     def unpack(self, path: Path, members: Members) -> None:
@@ -57,7 +57,7 @@ class ArchiveFormat(Protocol):
 
 
 FORMATS: Mapping[ArchiveName, ArchiveFormat] = MappingProxyType({"zip": zipped, "tar.zst": tar})
-"""All formats; a new one is a new module."""
+"""All archive formats. To add a format, add a module."""
 
 
 class ByteSink(Protocol):
@@ -75,11 +75,11 @@ def write_archive(
     level: int | None = None,
     step: StepId | None = None,
 ) -> Blob:
-    """Write an archive of `artifacts`, given in any order, and return its digest and size.
+    """Write an archive of `artifacts`, which may be in any order, and return its digest and size.
 
-    `level` is that of zstd (None: its default), or of deflate in a zip archive (None: members are stored). The manifest comes first, so
-    that readers find it at the beginning. Raises EnvironmentFailure if the package for zstd is missing, BuildError if an artifact does
-    not have its size, and what `copy` and the destination's `write` raise. The bytes written until then are useless.
+    `level` is the level of zstd (None: the default), or of deflate in a zip archive (None: members are stored). The manifest is the first
+    member, so that readers find it at the beginning. Raises EnvironmentFailure if the zstd package is missing, BuildError if an artifact
+    does not have the declared size, and errors of `copy` and the destination's `write`. After an error, the written bytes are useless.
     """
     hasher = Hasher()
 
@@ -93,19 +93,22 @@ def write_archive(
 
 
 def find_compressor(method: CompressionMethod, step: StepId | None = None) -> str:
-    """Return the library of a method and its version, which its bytes depend on. Raises EnvironmentFailure if it is missing."""
+    """Return the library of a compression method and its version, which compressed bytes depend on.
+
+    Raises EnvironmentFailure if the library is missing.
+    """
     return f"zlib {zlib.ZLIB_RUNTIME_VERSION}" if method == "deflate" else zstd.get_version(step)
 
 
 def format_of(mark: bytes) -> ArchiveFormat | None:
-    """Return the format of a file by its first four bytes; None if it is not an archive."""
+    """Return the format of a file with these first four bytes, or None if it is not an archive."""
     return next((found for found in FORMATS.values() if mark in found.MARKS), None)
 
 
 def read_listed(path: Path) -> Mapping[str, Any] | None:
-    """Read the manifest at the beginning of an archive; None if epbuild did not write the archive.
+    """Read the manifest at the beginning of an archive. None if epbuild did not write the archive.
 
-    Raises EnvironmentFailure if the file is compressed by zstd and that package is missing.
+    Raises EnvironmentFailure if the file is compressed with zstd and the zstd package is missing.
     """
     try:
         with open_regular(path) as file:
@@ -126,7 +129,7 @@ def _order(artifact: Artifact) -> tuple[bool, bool, tuple[str, ...]]:
 
 
 def _check_size(copy: Copy, step: StepId | None) -> Copy:
-    """Return `copy` with a check: it fails unless it writes as many bytes as the archive's headers say."""
+    """Return a function like `copy` that raises BuildError unless exactly the declared number of bytes is written."""
 
     def measured(artifact: Artifact, write: Write) -> None:
         size = 0

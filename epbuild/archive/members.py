@@ -31,7 +31,7 @@ _NEXT_SECONDS = 10.0
 
 
 class UnsoundArchive(VerifyError):
-    """Damaged archive or image layout (EPB619), or one with a member that could do harm (EPB631)."""
+    """Archive or image layout that is damaged (EPB619) or has a harmful member (EPB631)."""
 
 
 class CannotUnpack(VerifyError):
@@ -41,36 +41,37 @@ class CannotUnpack(VerifyError):
 
 
 def make_corrupt_error(title: str, what: str) -> UnsoundArchive:
-    """Return the error of a damaged archive; `title` is the archive as the user named it, `what` the part and its damage."""
+    """Return the error for a damaged archive. `title` is the archive's path as given by the user; `what` describes the damage."""
     return UnsoundArchive(Problem("EPB619", what, Path(title), "Copy or download it again."))
 
 
 def make_unsafe_error(title: str, member: str, why: str) -> UnsoundArchive:
-    """Return the error of a member that could do harm; nothing of the archive is used."""
+    """Return the error for a member that could do harm. The archive is then not used at all."""
     return UnsoundArchive(Problem("EPB631", f"the member {quote_member(member)} {why}", Path(title), "The archive is not used."))
 
 
 def make_unpack_error(title: str, why: str) -> CannotUnpack:
-    """Return the error of an archive that this machine cannot hold."""
+    """Return the error for an archive that does not fit on this machine's disk."""
     hint = "It is unpacked in the folder for temporary files: set TMPDIR (on Windows: TEMP) to a folder with more space."
     return CannotUnpack(Problem("EPB638", f"it cannot be unpacked: {why}", Path(title), hint))
 
 
 def make_nothing_to_verify_error(title: str, why: str) -> NothingToVerify:
-    """Return the error of a path that is not an artifact: a mistake on the command line."""
+    """Return the error for a path on the command line that is not an artifact."""
     return NothingToVerify(Problem("EPB600", f"{title} {why}"))
 
 
 def quote_member(member: str) -> str:
-    """Return a member's name for a message: printable, and at most two lines long."""
+    """Return a member's name, quoted for a message. The result is printable and of limited length."""
     text = member if len(member) <= _MAX_NAME_LENGTH else f"{member[:_MAX_NAME_LENGTH]}…"
     return f"'{escape_controls(text)}'"
 
 
 class UnlistedMembers(Struct, frozen=True):
-    """Limit of the total size of members that no manifest lists: a number of bytes, and a multiple of the packed size.
+    """Limit on the total size of members that no manifest lists: a number of bytes plus a multiple of the packed size.
 
-    Contexts and weights hardly shrink. Text and zeros are small, or are listed.
+    A multiple suffices, since context binaries and weights hardly compress. Highly compressible content, such as text and zeros, is small
+    or listed.
     """
 
     size: int = 256 << 20
@@ -81,10 +82,11 @@ UNLISTED = UnlistedMembers()
 
 
 class Members:
-    """Writer of members below `folder`; `title` is the archive as the user named it, and `packed` its size in bytes.
+    """Writer of an archive's members below `folder`.
 
-    A member can have the size that a manifest before it lists. All other bytes count against `unlisted`, so that no small archive fills
-    a disk. No member is begun that is larger than the free space.
+    `title` is the archive's path as given by the user, and `packed` its size in bytes. A member may have the size that a preceding manifest
+    lists. All other bytes count against the limit `unlisted`, so that a small archive cannot fill the disk. A member that is larger than
+    the free space is not written at all.
     """
 
     def __init__(self, folder: Path, title: str, packed: int, lines: ProgressLines, unlisted: UnlistedMembers) -> None:
@@ -98,9 +100,9 @@ class Members:
         self._progress = _Progress(title, lines)
 
     def write(self, name: str, size: int, pieces: Iterable[bytes], original: Path | None = None) -> Path:
-        """Write a member of `size` bytes, and return its path; no piece is read if the member can be a hard link to `original`.
+        """Write a member of `size` bytes, and return its path. If possible, create a hard link to `original` instead of reading `pieces`.
 
-        Raises UnsoundArchive, CannotUnpack, and what `pieces` raises.
+        Raises UnsoundArchive, CannotUnpack, and errors of `pieces`.
         """
         path = self.names.file(name)
         place = self._folder / path
@@ -120,9 +122,9 @@ class Members:
         return place
 
     def copy_subgraph_data(self) -> None:
-        """Replace hard links to the external data of subgraphs with copies, since ONNX Runtime refuses data with several names.
+        """Replace hard links to external data of subgraphs with copies, since ONNX Runtime rejects data files with several names.
 
-        Call it after the last member. Raises CannotUnpack.
+        Must be called after the last member. Raises CannotUnpack.
         """
         for model in self._models if self._linked else ():
             try:
@@ -144,7 +146,7 @@ class Members:
             if written > size:
                 raise make_corrupt_error(self.title, f"the member {quote_member(name)} has more than its {size:,} bytes")
             rest = memoryview(piece)
-            while rest:  # an almost full disk writes a part only
+            while rest:  # on an almost full disk, only a part may be written
                 with self._on_disk(name):
                     rest = rest[write(rest) :]
             self._progress.add(len(piece))
@@ -165,7 +167,7 @@ class Members:
             raise make_unpack_error(self.title, f"the member {quote_member(name)} has {size:,} bytes, but only {free:,} are free")
 
     def _learn(self, path: str, place: Path, size: int) -> None:
-        """Note the sizes that a manifest lists. A manifest that is not valid is left for `verify` to judge."""
+        """If the member is a manifest, remember the sizes that it lists. An invalid manifest is ignored, as `verify` reports it later."""
         if PurePosixPath(path).name != MANIFEST or size > _MAX_MANIFEST_BYTES:
             return
         folder = path.removesuffix(MANIFEST)
@@ -183,7 +185,7 @@ class Members:
 
 
 class _Progress:
-    """Reporter of the unpacked bytes, for archives that take longer than a second."""
+    """Reporter of the unpacked bytes. It reports only if unpacking takes longer than a second."""
 
     def __init__(self, title: str, lines: ProgressLines) -> None:
         self._title = title
@@ -201,8 +203,8 @@ class _Progress:
 
 
 def _link(original: Path, place: Path) -> bool:
-    """Make `place` a hard link to `original`, and return whether that was possible."""
-    # On Windows, to remove a link to a read-only file means to change that file, and it is the user's.
+    """Create `place` as a hard link to `original`. Return False if that is impossible."""
+    # On Windows, removing a link to a read-only file requires changing the file, which belongs to the user.
     if not os.access(original, os.W_OK):
         return False
     try:
@@ -213,7 +215,7 @@ def _link(original: Path, place: Path) -> bool:
 
 
 class Names:
-    """Names of an archive's members so far: unique, and valid paths on every platform. `title` is the archive."""
+    """Registry of an archive's member names. It ensures that names are unique, and valid paths on every platform."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -227,7 +229,7 @@ class Names:
         raise make_unsafe_error(self._title, name, "occurs twice")
 
     def folder(self, name: str) -> None:
-        """Add a folder that is a member itself. Raises UnsoundArchive (EPB631) for an invalid name."""
+        """Add a folder that the archive contains as a member. Raises UnsoundArchive (EPB631) for an invalid name."""
         if (path := name.rstrip("/")) not in ("", ".", "./."):
             self._claim(self._path(path, name), name, folder=True)
 
@@ -245,7 +247,7 @@ class Names:
         return "/".join(parts)
 
     def _claim(self, path: str, name: str, *, folder: bool) -> bool:
-        """Claim a path and the folders above it, and return whether the path is new."""
+        """Register a path and its parent folders, and return whether the path is new. Raises UnsoundArchive for a collision."""
         above = [str(parent) for parent in PurePosixPath(path).parents][:-1]
         new = False
         for place, is_folder in (*((parent, True) for parent in reversed(above)), (path, folder)):
@@ -264,5 +266,5 @@ class Names:
 
 
 def _alike(path: str) -> str:
-    """Return a key that is equal for paths which some file system does not distinguish."""
+    """Return a key that is equal for paths that some file systems do not distinguish."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())

@@ -1,7 +1,7 @@
 """Writer and reader of OCI images with one layer for each file.
 
-Layers are named as by ORAS. An image records no time and no host, so equal files make equal images. Images of epbuild and of ORAS can be
-read; images of containers cannot.
+Layers are named as ORAS names them. An image records no time and no host, so equal files produce equal images. Images from epbuild and ORAS
+can be read, but container images cannot.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Document(Struct, frozen=True):
 
 
 class Image(Struct, frozen=True):
-    """Image layout as values. `blobs` has each distinct file once, under its path in the layout."""
+    """In-memory description of an image layout. `blobs` has each distinct file once, with its path in the layout."""
 
     blobs: tuple[Artifact, ...]
     config: Document
@@ -61,12 +61,12 @@ class Image(Struct, frozen=True):
 
     @property
     def documents(self) -> tuple[Document, ...]:
-        """Files of the layout that are not layers, sorted by path; their paths and those of `blobs` are distinct."""
+        """Files of the layout that are not layers, sorted by path. None of them has the path of a blob in `blobs`."""
         return tuple(sorted((self.config, self.manifest, self.index, self.layout), key=lambda document: document.path))
 
 
 class Layer(NamedTuple):
-    """Layer of an image: the entry of its blob, whose path is its title, and the decompressed content if the blob is compressed."""
+    """Layer of an image: the entry of its blob, and the decompressed content if the blob is compressed. The entry's path is the title."""
 
     entry: FileEntry
     content: Blob | None = None
@@ -79,9 +79,9 @@ def build_image(
     artifact_type: str = oci_layout.ARTIFACT_TYPE,
     tag: str = DEFAULT_TAG,
 ) -> Image:
-    """Return the image of an output's files, given in any order; `annotations` are the manifest's.
+    """Return the image of an output's files, which may be in any order. `annotations` are added to the manifest.
 
-    The title of a layer is the path of its file. Raises ValueError without a file: an image has at least one layer.
+    The title of a layer is the path of its file. Raises ValueError without files, as an image has at least one layer.
     """
     if not artifacts:
         raise ValueError("an image needs a file")
@@ -94,9 +94,11 @@ def build_image(
             packed.append(item)
             layers.append(Layer(item.entry))
     config, manifest, index, layout = describe_image(layers, annotations, artifact_type=artifact_type, tag=tag)
-    packed.sort(key=lambda artifact: artifact.path, reverse=True)  # of equal files, the first by path is kept
+    packed.sort(
+        key=lambda artifact: artifact.path, reverse=True
+    )  # of several files with equal content, the first by path is kept
     blobs = {artifact.sha256: replace(artifact, path=get_blob_path(artifact.sha256)) for artifact in packed}
-    blobs.pop(config.sha256, None)  # a user's file may hold the same bytes
+    blobs.pop(config.sha256, None)  # a user's file may have the same content as the configuration
     return Image(tuple(sorted(blobs.values(), key=lambda artifact: artifact.path)), config, manifest, index, layout)
 
 
@@ -109,7 +111,7 @@ def describe_image(
 ) -> tuple[Document, Document, Document, Document]:
     """Return the documents of an image: its configuration, its manifest, the index and the layout file.
 
-    `tag` names the image in its layout, for tools that require a name there.
+    `tag` names the image in its layout, since some tools require a name there.
     """
     config = Document(get_blob_path(hash_bytes(_EMPTY)), _EMPTY)
     manifest = _json_document(
@@ -138,7 +140,7 @@ def describe_image(
 
 
 class _ReadLayer(NamedTuple):
-    """Layer of a received image: its blob, the name of its file if it has one, and the decompressed file if the blob is compressed."""
+    """Layer of a received image: its blob, the file name if it has one, and the decompressed file if the blob is compressed."""
 
     blob: Blob
     name: str | None
@@ -146,10 +148,10 @@ class _ReadLayer(NamedTuple):
 
 
 def unpack(folder: Path, members: Members) -> None:
-    """Write every layer that has a title to `members`, and check every blob of the image.
+    """Write every layer with a title to `members`, and verify every blob of the image.
 
-    Raises UnsoundArchive if a blob is missing or has changed, NothingToVerify unless there is one image and it consists of files,
-    CannotUnpack, and OSError if something cannot be read.
+    Raises UnsoundArchive if a blob is missing or has changed, and NothingToVerify unless the layout has exactly one image that consists of
+    files. Also raises CannotUnpack, and OSError if a file cannot be read.
     """
     title = members.title
     manifest = _read_manifest(folder, title)
@@ -159,7 +161,7 @@ def unpack(folder: Path, members: Members) -> None:
     if not any(layer.name is not None for layer in layers):
         raise make_nothing_to_verify_error(title, "is an image without named files, such as a container image")
     checked: set[Blob] = set()
-    # The manifest first: it lists the sizes that the other members may have.
+    # The manifest comes first, as it lists the sizes that other members may have.
     layers.sort(key=lambda layer: layer.name is None or layer.name.rpartition("/")[2] != MANIFEST)
     for blob, name, artifact in layers:
         if name is None:
@@ -170,10 +172,10 @@ def unpack(folder: Path, members: Members) -> None:
             members.write(name, blob.size, pieces, original)
         else:
             members.write(name, artifact.size, _decompress(pieces, artifact, f"the layer {quote_member(name)}", title))
-    # Blobs without a name, and linked ones, have not been read yet.
+    # Unnamed blobs, and blobs that were hard-linked, have not been read yet.
     for blob in {config, *(layer.blob for layer in layers)} - checked:
         for _ in _read_blob(_find_file(folder, get_blob_path(blob.digest), title), blob, title, checked):
-            pass  # reading a blob checks it
+            pass  # reading a blob verifies it
     members.copy_subgraph_data()
 
 
@@ -200,7 +202,7 @@ def _read_manifest(folder: Path, title: str) -> Mapping[str, Any]:
 
 @contextmanager
 def _translate_parse_errors(title: str, what: str) -> Iterator[None]:
-    """Translate the errors of an invalid document into UnsoundArchive."""
+    """Translate errors from parsing an invalid document into UnsoundArchive."""
     try:
         yield
     except oci_layout.MALFORMED as error:
@@ -208,7 +210,7 @@ def _translate_parse_errors(title: str, what: str) -> Iterator[None]:
 
 
 def _read_layer(descriptor: Mapping[str, Any]) -> _ReadLayer:
-    """Read the descriptor of a layer. Raises one of MALFORMED for an invalid one."""
+    """Parse the descriptor of a layer. Raises one of MALFORMED if it is invalid."""
     annotations = descriptor.get("annotations") or {}
     name, blob = annotations.get(oci_layout.TITLE), parse_blob(descriptor)
     if not isinstance(name, str | None):
@@ -220,7 +222,7 @@ def _read_layer(descriptor: Mapping[str, Any]) -> _ReadLayer:
 
 
 def _decompress(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) -> Iterator[bytes]:
-    """Decompress a blob, and check its content. Raises UnsoundArchive, and EnvironmentFailure if the package for zstd is missing."""
+    """Decompress a blob and verify its content. Raises UnsoundArchive, and EnvironmentFailure if the zstd package is missing."""
     package = zstd.import_zstandard()
     hasher = Hasher()
     reader = package.ZstdDecompressor().stream_reader(_PieceReader(pieces), read_size=_PIECE_BYTES)
@@ -231,20 +233,20 @@ def _decompress(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) 
     except package.ZstdError as error:
         raise make_corrupt_error(title, f"{what} cannot be decompressed: {zstd.extract_reason(error)}") from error
     for _ in pieces:
-        pass  # read the bytes after the frame, too: a blob is checked at its end
+        pass  # read the bytes after the frame, too: a blob is verified once its end is reached
     if hasher.blob != artifact:
         raise make_corrupt_error(title, f"{what} does not decompress to what the image declares: its size or SHA-256 differs")
 
 
 class _PieceReader:
-    """Readable file whose content is an iterator of pieces."""
+    """File-like reader of an iterator of pieces."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._read_blob = pieces
         self._rest = b""
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most `size` bytes, and none at the end."""
+        """Return at most `size` bytes, or no bytes at the end."""
         self._rest = self._rest or next(self._read_blob, b"")
         cut = len(self._rest) if size < 0 else size
         piece, self._rest = self._rest[:cut], self._rest[cut:]
@@ -252,7 +254,7 @@ class _PieceReader:
 
 
 def _find_file(folder: Path, path: str, title: str) -> Path:
-    """Return the path of a file below the folder. Raises UnsoundArchive if it is missing, or a link."""
+    """Return the path of a file below the folder. Raises UnsoundArchive if the file is missing or a link."""
     reason = find_read_problem(folder, path)
     if reason is not None:
         raise make_corrupt_error(title, f"its {path} {reason}")
@@ -260,7 +262,7 @@ def _find_file(folder: Path, path: str, title: str) -> Path:
 
 
 def _read_json(folder: Path, path: str, title: str) -> Any:
-    """Read the JSON of one of the layout's two documents. Raises UnsoundArchive, and one of MALFORMED."""
+    """Read and parse `oci-layout` or `index.json`. Raises UnsoundArchive, and one of MALFORMED for invalid JSON."""
     try:
         data = read_document(folder, path)
     except ValueError as error:
@@ -269,7 +271,7 @@ def _read_json(folder: Path, path: str, title: str) -> Any:
 
 
 def _read_blob(file: Path, blob: Blob, title: str, checked: set[Blob]) -> Iterator[bytes]:
-    """Yield the bytes of a blob, and then add it to `checked`. Raises UnsoundArchive if its size or digest is wrong."""
+    """Yield the bytes of a blob, and add the verified blob to `checked`. Raises UnsoundArchive if its size or digest is wrong."""
     size = file.stat().st_size
     if size != blob.size:
         raise make_corrupt_error(title, f"the blob {blob.digest} has {size:,} bytes; the image declares {blob.size:,}")

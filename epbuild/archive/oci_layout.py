@@ -17,7 +17,7 @@ from epbuild.core.digest import Blob, hash_bytes
 from epbuild.core.safepath import open_regular, resolve_links
 
 LAYOUT, INDEX = "oci-layout", "index.json"
-"""Files that make a folder an image layout."""
+"""Names of the files that mark a folder as an image layout."""
 
 VERSION = "1.0.0"
 """Version of the image layout."""
@@ -41,7 +41,7 @@ MEDIA_TYPES: Mapping[Role, str] = MappingProxyType(
         "bom": "application/vnd.cyclonedx+json",
     }
 )
-"""Media types of files, by role. No type is registered for ONNX. The last two types are defined by in-toto and CycloneDX."""
+"""Media type of files, by role. There is no registered type for ONNX. in-toto and CycloneDX define the last two types."""
 
 TITLE = "org.opencontainers.image.title"
 REF_NAME = "org.opencontainers.image.ref.name"
@@ -52,15 +52,15 @@ CONTENT_DIGEST, CONTENT_SIZE = "dev.epbuild.content.digest", "dev.epbuild.conten
 """Annotations of a compressed layer: the digest and the size of the decompressed file."""
 
 FORMAT_ANNOTATION = "dev.epbuild.format"
-"""Annotation of the `index.json` of epbuild's image layouts; its value is FORMAT."""
+"""Annotation of `index.json` in epbuild's image layouts. Its value is FORMAT."""
 
 FORMAT = "1"
 
 MAX_BYTES = 16 << 20
-"""Size limit of an index or a manifest, so that none fills the memory. Registries accept at most 4 MiB."""
+"""Maximum size of an index or a manifest, to bound memory use. Registries accept at most 4 MiB."""
 
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""Errors that invalid documents cause while they are read."""
+"""Errors that parsing an invalid document may raise."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -70,7 +70,7 @@ def get_blob_path(sha256: str) -> str:
 
 
 def parse_blob(descriptor: Mapping[str, Any]) -> Blob:
-    """Return the blob that a descriptor names. Raises one of MALFORMED for a digest that could lead elsewhere."""
+    """Return the blob that a descriptor names. Raises one of MALFORMED for an invalid digest, which could form an unsafe path."""
     digest, size = descriptor["digest"], descriptor["size"]
     if not _DIGEST.fullmatch(digest) or not isinstance(size, int) or size < 0:
         raise ValueError(digest)
@@ -82,7 +82,7 @@ def build_descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
 
 
 def find_read_problem(folder: Path, path: str) -> str | None:
-    """Return why a file below an image layout is not read: it is a link or missing; None if it can be read."""
+    """Return why a file below an image layout cannot be read, as a clause: it is a link, or missing. None if it can be read."""
     place = folder / path
     if resolve_links(place) != resolve_links(folder) / path:
         return "is a link, which is not followed"
@@ -90,7 +90,7 @@ def find_read_problem(folder: Path, path: str) -> str | None:
 
 
 def read_document(folder: Path, path: str) -> bytes:
-    """Read a document below an image layout. Raises OSError, and ValueError with the reason if it must not be read."""
+    """Read a document below an image layout. Raises OSError, and ValueError (with the reason) if the document must not be read."""
     why = find_read_problem(folder, path)
     if why is not None:
         raise ValueError(why)
@@ -102,9 +102,10 @@ def read_document(folder: Path, path: str) -> bytes:
 
 
 def read_listed(folder: Path) -> Mapping[str, str]:
-    """Return the SHA-256 of each file of an image layout by its POSIX path; none unless epbuild wrote the layout.
+    """Return the SHA-256 of each file of an image layout, by POSIX path. The result is empty unless epbuild wrote the layout.
 
-    It did if the index has its annotation and names one manifest, which is there and unchanged. The other files are not read.
+    A layout counts as epbuild's if its index has the annotation and names a single manifest that exists and is unchanged. Other files are
+    not read.
     """
     try:
         index = read_document(folder, INDEX)

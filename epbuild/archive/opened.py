@@ -1,4 +1,4 @@
-"""Received artifacts as folders: archives and image layouts are unpacked."""
+"""Opening of received artifacts as folders. Archives and image layouts are unpacked."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ _Unpack = Callable[[Path, Members], None]
 
 
 class OpenedArtifact(Struct, frozen=True):
-    """Artifact at a path: `place` is that path, or the temporary folder into which it was unpacked."""
+    """Opened artifact. `place` is its path, or the temporary folder into which it was unpacked."""
 
     place: Path
     unpacked: bool = False
     shown: Callable[[str], str] = str
-    """Replaces the temporary folder in a text with the path that the user named."""
+    """Function that replaces the temporary folder in a text with the path that the user gave."""
 
     def skipped(self) -> tuple[Path, ...]:
-        """Return the archives and image layouts below the folder, which are not opened with it. Raises OSError.
+        """Return the archives and image layouts below the opened folder, which are not opened themselves. Raises OSError.
 
-        Hidden folders are skipped, and so are folders with a manifest, which lists all their files.
+        Hidden folders are not searched. Neither are folders with a manifest, as the manifest lists all files.
         """
         return () if self.unpacked else tuple(_find_packed(self.place))
 
 
 @contextmanager
 def open_artifact(path: Path, lines: ProgressLines = NO_LINES, unlisted: UnlistedMembers = UNLISTED) -> Iterator[OpenedArtifact]:
-    """Open the artifact at `path` for the block; errors in the block name `path` instead of the temporary folder.
+    """Open the artifact at `path` during the block. Errors in the block name `path` instead of the temporary folder.
 
-    `lines` get the progress of slow work. Raises NothingToVerify (EPB600) for an archive of another format, UnsoundArchive (EPB619,
-    EPB631) for one that is damaged or could do harm, CannotUnpack (EPB638), and EnvironmentFailure (EPB425) if the package for zstd is
-    missing.
+    `lines` receive the progress of slow work. Raises NothingToVerify (EPB600) for an archive in an unsupported format, and UnsoundArchive
+    (EPB619, EPB631) for an archive that is damaged or could do harm. Also raises CannotUnpack (EPB638), and EnvironmentFailure (EPB425) if
+    the zstd package is missing.
     """
     unpack = _find_unpacker(path)
     if unpack is None:
@@ -78,7 +78,7 @@ def open_artifact(path: Path, lines: ProgressLines = NO_LINES, unlisted: Unliste
 
 @contextmanager
 def _edit_errors(edit: Callable[[str], str]) -> Iterator[None]:
-    """Apply `edit` to the texts of errors in the block."""
+    """Apply `edit` to the texts of errors that the block raises."""
     try:
         yield
     except EpbuildError as error:
@@ -99,7 +99,7 @@ def _edit_errors(edit: Callable[[str], str]) -> Iterator[None]:
 
 
 def _find_unpacker(path: Path) -> _Unpack | None:
-    """Return the function that unpacks a path; None if it is not an archive. Raises NothingToVerify for a file that only looks like one."""
+    """Return the function that unpacks `path`, or None if it is no archive. Raises NothingToVerify if only its name is an archive's."""
     try:
         if path.is_dir():
             # A folder with only one of the two files is not an image layout.
@@ -109,7 +109,7 @@ def _find_unpacker(path: Path) -> _Unpack | None:
         with open_regular(path) as file:
             archive_format = format_of(file.read(_MARK_BYTES))
     except (OSError, ValueError):
-        return None  # the caller reads the file too, and reports the error
+        return None  # the caller also reads the file, and reports the error
     if archive_format is not None:
         return archive_format.unpack
     if path.suffix.lower() in _PACKED:
@@ -150,7 +150,7 @@ def _find_packed(folder: Path) -> Iterator[Path]:
 def _replace_folder(folder: Path, title: str) -> Callable[[str], str]:
     """Return a function that replaces `folder` with `title` in texts.
 
-    EPs may log the folder resolved, with other separators, or truncated within its last part.
+    EPs may log the folder with links resolved, with other separators, or truncated within its last part.
     """
     spellings = {str(folder), str(folder.resolve())}
     spellings |= {text.replace("\\", "/") for text in spellings} | {text.replace("\\", "\\\\") for text in spellings}

@@ -1,7 +1,7 @@
 """Reader and reproducible writer of tar archives compressed with zstd.
 
-The bytes depend only on the files. The format is USTAR, with a pax header only if a name or a size needs one. The writer follows
-POSIX.1-2017 (pax) instead of using the standard library, since the bytes of `tarfile` differ between versions of Python.
+The bytes of an archive depend only on its files. The format is USTAR, with a pax header only if a name or a size needs one. The writer
+implements POSIX.1-2017 (pax). It does not use `tarfile`, whose bytes differ between versions of Python.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from epbuild.core.ring import Ring
 from epbuild.core.safepath import open_regular
 
 MARKS: tuple[bytes, ...] = (zstd.MARK,)
-"""Magic numbers of such archives."""
+"""Magic numbers of compressed tar archives."""
 
 _HEAD_BYTES = 1 << 16  # compressed bytes that suffice for a manifest
 _BLOCK_BYTES = 512
 _RECORD_BYTES = 20 * _BLOCK_BYTES
 _HEADER = Struct("100s 8s 8s 8s 12s 12s 8s c 100s 8s 32s 32s 8s 8s 155s 12x")
 _NAME_BYTES, _PREFIX_BYTES = 100, 155
-_LARGE = 1 << 33  # in octal this has one digit more than there is room for
+_LARGE = 1 << 33  # the smallest size with too many octal digits for its field
 _NO_SUM = b" " * 8
 _USTAR = b"ustar\x0000"
 _FILE, _PAX = b"0", b"x"
 _PAX_NAME = b"././@PaxHeader"
 
 _PIECE_BYTES = 1 << 18
-# Limit for all headers of a member. `tarfile` itself would read headers of any size and number.
+# Limit on the total size of a member's headers. `tarfile` itself does not limit their size and number.
 _MAX_HEADER_BYTES = 1 << 20
 _END = b"the end of what was compressed"
 _WRONG = (tarfile.TarError, EOFError, ValueError, LookupError, OverflowError, RecursionError)
 
 
 def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
-    """Write a compressed tar archive of `artifacts`, in their order, to `put`, with a zstd `level` (None: the default).
+    """Write a compressed tar archive of `artifacts`, in this order, to `put`. `level` is the zstd level (None: the default).
 
-    Raises what `copy` and `put` raise, and EnvironmentFailure if the zstd package is missing.
+    Raises errors of `copy` and `put`, and EnvironmentFailure if the zstd package is missing.
     """
     compressor = zstd.make_compressor(level, step).compressobj()
     with Ring(lambda piece: put(compressor.compress(piece)), "zstd") as stage:
@@ -54,7 +54,7 @@ def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | No
 
 
 def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
-    """Write a tar archive of `artifacts`, in their order, to `put`. Raises what `copy` and `put` raise."""
+    """Write an uncompressed tar archive of `artifacts`, in this order, to `put`. Raises errors of `copy` and `put`."""
     written = 0
     for artifact in artifacts:
         head, padding = _head(artifact.path, artifact.size), bytes(-artifact.size % _BLOCK_BYTES)
@@ -67,9 +67,9 @@ def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
 
 
 def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-    """Read the name and content of the first member; None if `write` does not write such a member, or if it has over `most` bytes.
+    """Read the name and content of the first member. None if it has more than `most` bytes, or if `write` did not write it.
 
-    Nothing after that member is read. Raises OSError, and EnvironmentFailure if the zstd package is missing.
+    Nothing after this member is used. Raises OSError, and EnvironmentFailure if the zstd package is missing.
     """
     package = zstd.import_zstandard()
     stream = package.ZstdDecompressor().stream_reader(file, read_size=_HEAD_BYTES)
@@ -84,7 +84,7 @@ def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
 
 
 def _head(path: str, size: int) -> bytes:
-    """Return the headers of a member."""
+    """Return the headers of a member as bytes."""
     name, prefix = _split(path)
     fields = {
         **({"path": path} if name is None else {}),
@@ -119,7 +119,7 @@ def _header(name: bytes, prefix: bytes, size: int, kind: bytes) -> bytes:
 
 
 def _split(path: str) -> tuple[bytes | None, bytes]:
-    """Split a path at a slash into USTAR's name and prefix; the name is None if the path is too long or not ASCII."""
+    """Split a path at a slash into USTAR's name and prefix. The name is None if the path is too long or not ASCII."""
     if not path.isascii():
         return None, b""
     name = path.encode()
@@ -130,7 +130,7 @@ def _split(path: str) -> tuple[bytes | None, bytes]:
 
 
 def _record(key: str, value: str) -> bytes:
-    """Return a pax record. It begins with its own length, which includes the digits of that length."""
+    """Return a pax record. It begins with its total length, including the digits of the length."""
     rest = f" {key}={value}\n".encode()
     size = len(rest)
     while size != len(rest) + len(str(size)):
@@ -143,7 +143,7 @@ def _octal(number: int, room: int) -> bytes:
 
 
 def _sum(header: bytes) -> int:
-    """Return the checksum of a header, for which the checksum field counts as spaces."""
+    """Return the checksum of a header. The bytes of the checksum field count as spaces."""
     return sum(header[:148]) + sum(_NO_SUM) + sum(header[156:])
 
 
@@ -166,7 +166,8 @@ def unpack(path: Path, members: Members) -> None:
 
 def _unpack_stream(file: BinaryIO, members: Members) -> None:
     package = zstd.import_zstandard()
-    # A truncated stream looks like one that has ended. The frame that is added here can be decompressed only after a complete stream.
+    # The end of a truncated stream looks like a normal end. So a frame is appended here, which can be decompressed only after a complete
+    # stream.
     end = package.ZstdCompressor(write_checksum=True).compress(_END)
     reader = package.ZstdDecompressor().stream_reader(_Followed(file, end), read_size=_PIECE_BYTES, read_across_frames=True)
     stream = _Forward(reader)
@@ -174,7 +175,7 @@ def _unpack_stream(file: BinaryIO, members: Members) -> None:
     try:
         archive = tarfile.TarFile(fileobj=stream, mode="r", encoding="utf-8", errors="surrogateescape")  # type: ignore[arg-type]
         while (member := archive.next()) is not None:
-            # Otherwise it keeps every header that it has read.
+            # Otherwise, `tarfile` keeps every header that it has read.
             archive.members = []  # type: ignore[attr-defined]
             archive.pax_headers = {}
             stream.headers = 0
@@ -202,7 +203,7 @@ def _unpack(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None
 
 
 def _check_end(stream: _Forward, title: str) -> None:
-    """Check that the archive ends in zeros. `tarfile` accepts any block that is not a header as the end."""
+    """Check that the archive ends in zeros, since `tarfile` accepts any block that is not a header as the end."""
     ended = stream.last == bytes(_BLOCK_BYTES)
     rest = b""
     for piece in stream.pieces(sys.maxsize):
@@ -214,7 +215,7 @@ def _check_end(stream: _Forward, title: str) -> None:
 
 
 class _Followed:
-    """Concatenation of a file and some bytes."""
+    """Readable concatenation of a file and some bytes."""
 
     def __init__(self, file: BinaryIO, rest: bytes) -> None:
         self._file = file
@@ -228,15 +229,15 @@ class _Followed:
 
 
 class _Forward:
-    """Stream with the methods that `tarfile` needs: it seeks forward only, and limits the size of headers."""
+    """Stream with the methods that `tarfile` needs. It seeks only forward, and limits the size of headers."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._at = 0
         self.last = b""
-        """Last header."""
+        """Bytes that were read last as a header."""
         self.headers = 0
-        """Bytes of headers of the current member so far."""
+        """Number of header bytes read for the current member so far."""
 
     def tell(self) -> int:
         return self._at
@@ -249,7 +250,7 @@ class _Forward:
         return self._at
 
     def read(self, size: int) -> bytes:
-        """Read a header or a part of one: `size` bytes, or fewer at the end."""
+        """Read `size` bytes of a header, or fewer at the end."""
         self.headers += abs(size)
         if size < 0 or self.headers > _MAX_HEADER_BYTES:
             raise tarfile.ReadError("its headers are too large")
@@ -257,7 +258,7 @@ class _Forward:
         return self.last
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Read the next `size` bytes, or fewer at the end."""
+        """Yield the next `size` bytes in pieces, or fewer bytes at the end."""
         while size and (piece := self._stream.read(min(size, _PIECE_BYTES))):
             size -= len(piece)
             self._at += len(piece)

@@ -1,7 +1,7 @@
-"""Zip archives, written reproducibly, and read.
+"""Reader and reproducible writer of zip archives.
 
-The bytes depend only on the files. Members are stored, so that a reader can map them, or deflated. The writer follows PKWARE's APPNOTE
-6.3.10 instead of using the standard library, since the bytes of `zipfile` differ between systems and versions of Python.
+The bytes of an archive depend only on its files. Members are either stored, so that a reader can map them into memory, or deflated. The
+writer implements PKWARE's APPNOTE 6.3.10. It does not use `zipfile`, whose bytes differ between systems and versions of Python.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from epbuild.core.errors import StepId
 from epbuild.core.safepath import open_raw
 
 MARKS: tuple[bytes, ...] = (b"PK\x03\x04", b"PK\x05\x06")
-"""Magic numbers of zip archives; the second one marks an archive without members."""
+"""Magic numbers of zip archives. The second one is that of an archive without members."""
 
 _PIECE_BYTES = 1 << 18
-_MAX_DIRECTORY_BYTES = 16 << 20  # `zipfile` reads all of it, and needs ten times as much memory for it
-_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})  # the others can ask for gigabytes of memory
+_MAX_DIRECTORY_BYTES = 16 << 20  # `zipfile` reads the whole directory, and needs ten times its size in memory
+_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})  # other methods may need gigabytes of memory
 _ENCRYPTED = 1 << 0
 _UNIX = 3
 _WRONG = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, LookupError, OverflowError, NotImplementedError)
 
 GATHERED_BYTES = 8 << 20
-"""Members up to this size are held in memory, so that their CRC can precede them. The CRC of a larger one follows it."""
+"""Maximum size of a member that is buffered in memory, so that its CRC can precede its content. Larger members have it afterwards."""
 
 _LOCAL = Struct("<4s5H3I2H")
 _CENTRAL = Struct("<4s6H3I5H2I")
@@ -48,12 +48,12 @@ _CENTRAL_MARK, _DESCRIPTOR_MARK = b"PK\x01\x02", b"PK\x07\x08"
 _END64_MARK, _LOCATOR64_MARK = b"PK\x06\x06", b"PK\x06\x07"
 
 _MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
-"""Larger numbers are written in fields of zip64, and these values in their place."""
+"""Placeholders in the normal fields for numbers that are too large. Such numbers are written in zip64 fields."""
 
 _UTF8, _CRC_FOLLOWS = 1 << 11, 1 << 3
 _STORED, _DEFLATED = 0, 8
 _RAW_DEFLATE = -15  # the largest window, without zlib's own header
-_GROWTH = 1000  # bytes that do not shrink grow by less than one in this many
+_GROWTH = 1000  # incompressible content grows by less than one byte per this many bytes
 _VERSION, _VERSION64 = 20, 45
 _MADE_ON_UNIX = 3 << 8
 _FILE_0644 = 0o100644 << 16
@@ -61,9 +61,9 @@ _MIDNIGHT, _1980_01_01 = 0, 1 << 5 | 1
 
 
 def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
-    """Write a zip archive of `artifacts`, in their order, to `put`, with a deflate `level` (None: members are stored).
+    """Write a zip archive of `artifacts`, in this order, to `put`. `level` is the deflate level (None: members are stored).
 
-    Raises what `copy` and `put` raise.
+    Raises errors of `copy` and `put`.
     """
     members: list[_Member] = []
     offset = 0
@@ -76,9 +76,9 @@ def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | No
 
 
 def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-    """Read the name and content of the first member; None if `write` does not write such a member, or if it has over `most` bytes.
+    """Read the name and content of the first member. None if it has more than `most` bytes, or if `write` did not write it.
 
-    Nothing after that member is read. Raises OSError.
+    Nothing after this member is read. Raises OSError.
     """
     header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size:
@@ -114,13 +114,13 @@ class _Member:
 
     @property
     def large(self) -> bool:
-        """True if its sizes have eight bytes. This must be known before it is compressed."""
+        """Whether the size fields have eight bytes. This must be decided before compression."""
         return self.size + (0 if self.level is None else self.size // _GROWTH) >= _MAX32
 
     def local(self) -> bytes:
         absent = _MAX32 if self.large else 0
         crc, packed, size = (self.crc, self.packed_size, self.size) if self.gathered else (0, absent, absent)
-        extra = _extra64(0, 0) if self.large else b""  # says that the sizes after the content have eight bytes
+        extra = _extra64(0, 0) if self.large else b""  # declares that the sizes after the content have eight bytes
         head = _LOCAL.pack(_LOCAL_MARK, *self._common(), crc, packed, size, len(self.name), len(extra))
         return head + self.name + extra
 
@@ -129,7 +129,7 @@ class _Member:
         return shape.pack(_DESCRIPTOR_MARK, self.crc, self.packed_size, self.size)
 
     def packer(self) -> Callable[[bytes | bytearray | memoryview, bool], bytes | bytearray | memoryview]:
-        """Return a function that compresses a piece of the content, and is told which piece is the last."""
+        """Return a function that compresses a piece of the content. Its second argument tells whether the piece is the last one."""
         if self.level is None:
             return lambda piece, last: piece
         packer = zlib.compressobj(self.level, zlib.DEFLATED, _RAW_DEFLATE)
@@ -191,7 +191,7 @@ def _extra64(*numbers: int) -> bytes:
 
 
 def _end(count: int, size: int, offset: int) -> bytes:
-    """Return the end of an archive with a directory of `size` bytes for `count` members at `offset`."""
+    """Return the end records of an archive whose directory has `count` members and `size` bytes and begins at `offset`."""
     end = _END.pack(_END_MARK, 0, 0, *(min(count, _MAX16),) * 2, min(size, _MAX32), min(offset, _MAX32), 0)
     if count < _MAX16 and size < _MAX32 and offset < _MAX32:
         return end
@@ -200,7 +200,7 @@ def _end(count: int, size: int, offset: int) -> bytes:
 
 
 def unpack(path: Path, members: Members) -> None:
-    """Write every member of the archive to `members`. Raises UnsoundArchive, CannotUnpack, and OSError if it cannot be read."""
+    """Write every member of the archive to `members`. Raises UnsoundArchive, CannotUnpack, and OSError if reading fails."""
     with contextlib.ExitStack() as stack:
         with _reading(members.title, "its directory"):
             file = stack.enter_context(_File(open_raw(path)))
@@ -215,7 +215,7 @@ def unpack(path: Path, members: Members) -> None:
 
 
 class _File(io.BufferedReader):
-    """File that refuses to read a directory of any size at once."""
+    """File that refuses to read too many bytes at once. This limits the size of the zip directory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_DIRECTORY_BYTES:
@@ -224,8 +224,8 @@ class _File(io.BufferedReader):
 
 
 def _check(info: zipfile.ZipInfo, title: str) -> None:
-    """Raise UnsoundArchive for a member that is neither a plain file nor a folder, or that cannot be read here."""
-    # The mode shows a link or a device. Archives from systems without modes have none.
+    """Raise UnsoundArchive for a member that is neither a plain file nor a folder, or that cannot be decoded."""
+    # The mode tells whether a member is a link or a device. Archives from systems without modes have no mode.
     kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise make_unsafe_error(
@@ -261,7 +261,7 @@ def _reading(title: str, what: str) -> Iterator[None]:
     except _WRONG as error:
         raise make_corrupt_error(title, f"{what} is damaged: {_reason(error)}") from error
     except OSError as error:
-        if error.errno != errno.EINVAL:  # raised by a seek to a place before the beginning
+        if error.errno != errno.EINVAL:  # raised by a seek to a position before the beginning
             raise
         raise make_corrupt_error(title, f"{what} is damaged: it refers to positions outside the archive") from error
     except RuntimeError as error:
@@ -269,8 +269,8 @@ def _reading(title: str, what: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return Python's reason without the member's name, which the sentence already has."""
+    """Return Python's reason without the member's name, which the message already contains."""
     text = str(error).partition(" for file ")[0]
-    if text == "File is not a zip file":  # though it begins as one
+    if text == "File is not a zip file":  # although the file begins like a zip file
         return "it is missing at the end of the archive"
     return text[:1].lower() + text[1:] if text else type(error).__name__

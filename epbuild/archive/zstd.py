@@ -1,7 +1,7 @@
 """Compression with zstd: its optional package, and compressed files of an image.
 
-Compression uses one thread, so its bytes depend only on the content, the level and the version of libzstd. With three threads, the bytes
-differ between runs (measured with libzstd 1.5.7).
+Compression uses one thread, so the compressed bytes depend only on the content, the level and the version of libzstd. With three threads,
+they differ between runs (measured with libzstd 1.5.7).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from epbuild.core.digest import Hasher
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 
 MARK = b"\x28\xb5\x2f\xfd"
-"""Magic number of a frame."""
+"""Magic number of a zstd frame."""
 
 LEVEL = 3
-"""zstd's own default."""
+"""Default compression level, which is also zstd's default."""
 
 SUFFIX = ".zst"
-"""Suffix of a compressed file. It tells users who fetch the file with other tools that it is compressed."""
+"""Suffix of a compressed file. It shows users of other tools that the file is compressed."""
 
 _PLAIN: frozenset[Role] = frozenset({"manifest", "provenance", "bom"})
-"""Roles of small files that are never compressed, as tools read them without unpacking the rest."""
+"""Roles of small files that are never compressed, so that tools can read them directly."""
 
 
 def import_zstandard(step: StepId | None = None) -> Any:
@@ -37,23 +37,23 @@ def import_zstandard(step: StepId | None = None) -> Any:
 
 
 def make_compressor(level: int | None = None, step: StepId | None = None) -> Any:
-    """Return a compressor; `level` None is the default. Raises EnvironmentFailure (EPB425) if the package is missing."""
+    """Return a compressor. `level` None means the default. Raises EnvironmentFailure (EPB425) if the zstd package is missing."""
     return import_zstandard(step).ZstdCompressor(level=LEVEL if level is None else level, write_checksum=True)
 
 
 def get_version(step: StepId | None = None) -> str:
-    """Return the versions that compressed bytes depend on. Raises EnvironmentFailure (EPB425) if the package is missing."""
+    """Return the versions that compressed bytes depend on. Raises EnvironmentFailure (EPB425) if the zstd package is missing."""
     zstandard = import_zstandard(step)
     return f"zstandard {zstandard.__version__}, libzstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"
 
 
 def extract_reason(error: Exception) -> str:
-    """Return the reason in an error of libzstd, without the names of its functions."""
+    """Return the reason in an error of libzstd, without function names."""
     return str(error).rpartition(": ")[2]
 
 
 class Compressed(NamedTuple):
-    """File of an output, and the compressed file that replaces it in an image."""
+    """File of an output (`artifact`), and the compressed file that replaces it in an image (`packed`)."""
 
     artifact: Artifact
     packed: Artifact
@@ -65,9 +65,9 @@ def is_compressed(role: Role) -> bool:
 
 
 def compress(artifact: Artifact, copy: Copy, level: int, folder: Path, step: StepId | None = None) -> Compressed:
-    """Compress an artifact into a file below `folder`, named by its digest, so that equal artifacts share one file.
+    """Compress an artifact into a file below `folder`. The file is named by the artifact's digest, so equal artifacts share a file.
 
-    Raises what `copy` raises, OSError, BuildError if the artifact does not have its size, and EnvironmentFailure if the package for zstd
+    Raises OSError, errors of `copy`, BuildError if the artifact does not have the declared size, and EnvironmentFailure if the zstd package
     is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
