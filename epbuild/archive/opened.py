@@ -1,4 +1,4 @@
-"""Opening of received artifacts as folders. Archives and image layouts are unpacked."""
+"""Opening of received artifacts: archives and image layouts are unpacked."""
 
 from __future__ import annotations
 
