@@ -1,4 +1,4 @@
-"""Artifacts of an output: the files of its tree, with size and SHA-256."""
+"""Builder of an output's artifacts: its files, with sizes and digests."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from epbuild.output.tree import OutputTree
 class ArtifactBuilder:
     """Builder of the artifacts of one output.
 
-    Models that are relinked or merged are written below `folder`, at their paths below the output's root. The folder is created on demand.
-    Blobs stay in the store, user's files in their place, and generated files in memory.
+    Models that are relinked or merged are written below `folder`, at their paths relative to the output's root. The folder is created on
+    demand. Blobs are left in the store, users' files in their place, and generated files in memory.
     """
 
     def __init__(self, tree: OutputTree, folder: Path, store: BlobSource, progress: Progress) -> None:
@@ -29,10 +29,10 @@ class ArtifactBuilder:
         self._progress = progress
         self._merged: dict[str, MergedHeader] = {}
         self._staged: dict[str, Artifact] = {}
-        """Artifacts that are in the folder, by their paths there."""
+        """Artifacts that were written below the folder, by relative path."""
 
     def build(self) -> list[Artifact]:
-        """Build the artifacts, less the statement of provenance.
+        """Build and return the artifacts, except the provenance statement.
 
         Raises BuildError if models cannot be merged, and MissingBlob or DamagedBlob if the store has lost a result.
         """
@@ -61,7 +61,7 @@ class ArtifactBuilder:
         raise TypeError(content)
 
     def _relink(self, path: str, role: Role, content: RelinkedModel) -> Artifact:
-        original = self._folder.with_name("original")  # not named like the file, whose name may have the maximum length
+        original = self._folder.with_name("original")  # a fixed name, as a suffix could make the file's own name too long
         self._store.materialize(content.stored.digest, original)
         place = self._folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class ArtifactBuilder:
         return self._stage(path, role)
 
     def _merge(self, file: OutputFile, content: MergedModel) -> None:
-        """Write a merged model, and the files that it and its members refer to beside it."""
+        """Write a merged model, and beside it the files that it refers to."""
         prefix = f"{content.part.folder}/" if content.part.folder else ""
         for member in content.files:
             path = f"{prefix}{member.path}"
@@ -84,7 +84,7 @@ class ArtifactBuilder:
         self._merged[file.path] = read_merged(self._folder / self._stage(file.path, file.role).path)
 
     def _stage(self, path: str, role: Role) -> Artifact:
-        """Register a file that was written below the folder."""
+        """Register a file that was written below the folder, and return its artifact."""
         file = self._folder / path
         self._staged[path] = Artifact(path, role, file.stat().st_size, hash_file(file), file)
         return self._staged[path]

@@ -1,4 +1,4 @@
-"""Writer of outputs: folders that are swapped in, archives and images."""
+"""Writer of outputs: folders (swapped in atomically), archives and images."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from epbuild.archive.zstd import Compressed
 
 _LARGE_BYTES = 8 << 20
-"""From this size on, another thread saves more than it costs to copy a file."""
+"""Minimum size of files that are copied in parallel. For smaller files, a thread costs more than it saves."""
 _THREADS = min(4, os.cpu_count() or 1)
 
 Files = dict[str, dict[str, object]]
@@ -46,7 +46,7 @@ class Pusher(Protocol):
     """Client that pushes images to registries."""
 
     def push(self, image: Image, reference: ImageReference, copy: Copy) -> None:
-        """Push an image to a reference; `copy` reads its blobs."""
+        """Push an image to a reference. `copy` reads the image's blobs."""
 
 
 def emit_output(
@@ -60,11 +60,11 @@ def emit_output(
 ) -> Files:
     """Write an output to its place, and push it if the recipe names a registry. Return its files.
 
-    `written` knows what epbuild wrote there before, and records which of these files are kept. `hidden` is as `recover_swaps` has it. The
-    events are how models were merged, and what the output lacks.
+    `written` knows which files epbuild wrote there before, and records which of them are kept. `hidden` is passed to `recover_swaps`. The
+    reported events describe how models were merged, and what the output lacks.
 
-    Raises BuildError if a user's file is in the way, or the output is not possible, EnvironmentFailure if the place cannot be written,
-    MissingBlob or DamagedBlob if the store has lost a result, and what `pusher` raises.
+    Raises BuildError if a user's file is in the way or the output is impossible, and EnvironmentFailure if the place cannot be written.
+    Also raises MissingBlob or DamagedBlob if the store has lost a result, and errors of `pusher`.
     """
     with prepare(tree.emission.path, written, tree.emission.id, hidden) as draft:
         return materialize(tree, draft, store, written, digests, progress, pusher)
@@ -73,7 +73,7 @@ def emit_output(
 def materialize(
     tree: OutputTree, draft: Path, store: BlobSource, written: Written, digests: Digests, progress: Progress, pusher: Pusher
 ) -> Files:
-    """Write an output by way of `draft`: an empty folder beside its place, or a free name if the output is only pushed."""
+    """Write an output and return its files. `draft` is an empty folder beside its place, or an unused path if it is only pushed."""
     emission = tree.emission
     for sentence in tree.omissions:
         progress.report(StepOutput(emission.steps[0], sentence))
@@ -90,11 +90,11 @@ def materialize(
 
 
 class OutputWriter:
-    """Writer of artifacts to the place of an emission, by way of `draft`, an empty folder beside it.
+    """Writer of artifacts to the place of an emission. Files are first written to `draft`, an empty folder beside the place.
 
-    Artifacts below `work` are moved, all others are copied. `written` knows what epbuild wrote to the place before, and records which of
-    these files are kept. The methods return the files that they wrote. They raise BuildError if a user's file is in the way, and
-    MissingBlob or DamagedBlob if the store has lost a result.
+    Artifacts below `work` are moved, and all others are copied. `written` knows which files epbuild wrote to the place before, and records
+    which of them are kept. The `write_...` methods return the files that they wrote. They raise BuildError if a user's file is in the way,
+    and MissingBlob or DamagedBlob if the store has lost a result.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class OutputWriter:
         self._written = written
 
     def write_folder(self, artifacts: Sequence[Artifact]) -> Files:
-        """Write the artifacts to a new folder, and swap it in.
+        """Write the artifacts to a new folder, and swap the folder in.
 
-        A file that already has its content stays the same file: nothing is copied, and programs that watch it see no change.
+        An existing file that already has the right content is linked, not copied, so programs that watch the file see no change.
         """
         tree, place, files = self._draft, self._emission.path, _record(artifacts)
-        is_there = os.path.lexists(place)  # else there is nothing to keep
+        is_there = os.path.lexists(place)  # otherwise, there are no files to keep
 
         def copy(artifact: Artifact) -> None:
             if not (is_there and self._keep(artifact, tree / artifact.path, place / artifact.path)):
@@ -135,7 +135,7 @@ class OutputWriter:
         return files
 
     def write_archive(self, form: ArchiveName, artifacts: Sequence[Artifact], tree: OutputTree) -> Files:
-        """Pack the artifacts into a new archive, and rename it and its statement to their places."""
+        """Pack the artifacts into a new archive, and rename the archive and its provenance statement to their places."""
         from epbuild.archive.formats import write_archive
 
         emission, draft = self._emission, self._draft
@@ -153,7 +153,7 @@ class OutputWriter:
             files[beside.name] = {"digest": hash_bytes(data), "size": len(data)}
         self._written.announce(files)
         as_written = self._written.archive_as_written(path)
-        for name in reversed(files):  # the archive last: its statement is there before it is
+        for name in reversed(files):  # the archive comes last, so that its statement exists before it does
             target = path.with_name(name)
             if self._written.digest(target, name) != files[name]["digest"]:
                 if name in self._written.recorded and name not in as_written and os.path.lexists(target):
@@ -165,7 +165,7 @@ class OutputWriter:
         return files
 
     def write_image(self, artifacts: Sequence[Artifact]) -> Files:
-        """Write an OCI image of the artifacts, and push it if the emission names a registry. Raises what `push` raises."""
+        """Write an OCI image of the artifacts, and push it if the emission names a registry. Raises errors of `push`."""
         from epbuild.archive.oci import build_image
 
         emission = self._emission
@@ -173,7 +173,7 @@ class OutputWriter:
         generated = [Artifact.generated(document.path, "asset", document.data) for document in made.documents]
         files = [*made.blobs, *generated]
         if emission.push_only and emission.registry is not None:
-            self._pusher.push(made, emission.registry, self.copy)  # each blob from where it is
+            self._pusher.push(made, emission.registry, self.copy)  # reads each blob from its current location
             return _record(files)
         self.write_folder(files)
         if emission.registry is not None:
@@ -182,7 +182,7 @@ class OutputWriter:
         return _record(files)
 
     def copy(self, artifact: Artifact, write: Write) -> None:
-        """Write the bytes of an artifact to `write`, piece by piece, and verify their digest."""
+        """Pass the bytes of an artifact to `write`, piece by piece, and verify their digest."""
         if artifact.data is not None:
             write(memoryview(artifact.data))
             return
@@ -195,7 +195,7 @@ class OutputWriter:
         self._check(artifact, hasher.digest)
 
     def _compress_layers(self, artifacts: Sequence[Artifact]) -> list[Artifact | Compressed]:
-        """Return the layers of an image, compressed if the emission asks for it."""
+        """Return the layers of an image, compressed if the emission has a compression level."""
         level = self._emission.compression_level
         if level is None:
             return list(artifacts)
@@ -229,7 +229,7 @@ class OutputWriter:
             raise make_changed_error(artifact.path, StepId(self._emission.id))
 
     def _keep(self, artifact: Artifact, path: Path, existing: Path) -> bool:
-        """Make `path` a link to the file `existing`, if that has the content."""
+        """Create `path` as a link to the file `existing` if it has the artifact's content. Return whether the link was created."""
         if self._written.digest(existing, artifact.path) != artifact.sha256:
             return False
         try:
@@ -242,7 +242,7 @@ class OutputWriter:
         return True
 
     def _remove_sidecars(self, archive: Path, files: Files, as_written: Collection[str]) -> None:
-        """Remove files that an earlier build wrote beside the archive and this one does not, unless they were changed."""
+        """Remove unchanged files that an earlier build wrote beside the archive, if this build does not write them."""
         if archive.name not in self._written.recorded:
             return
         for name in self._written.recorded.keys() - files.keys():
@@ -253,14 +253,14 @@ class OutputWriter:
                 self._written.kept[name] = name
 
     def _refuse_foreign(self, path: Path, *, owned: bool) -> None:
-        """Raise BuildError if a file at `path` is not `owned`, or is a folder, a pipe, a socket or a device."""
+        """Raise BuildError if `path` is a file that is not `owned`, or a folder, a pipe, a socket or a device."""
         if path.is_dir() or (os.path.lexists(path) and (not owned or is_special(path))):
             message = f"the output {path.name} already exists and was not created by epbuild"
             raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))
 
 
 def copy_all(artifacts: Iterable[Artifact], copy: Callable[[Artifact], None]) -> None:
-    """Call `copy` for each artifact, in several threads for large ones: hashing them keeps a processor busy. Raises what `copy` raises."""
+    """Call `copy` for each artifact. Large ones are copied in several threads, as hashing is CPU-bound. Raises errors of `copy`."""
     large = []
     for artifact in artifacts:
         if artifact.size >= _LARGE_BYTES:
@@ -282,7 +282,7 @@ def copy_all(artifacts: Iterable[Artifact], copy: Callable[[Artifact], None]) ->
 
 
 def _add_statement(tree: OutputTree, artifacts: Sequence[Artifact]) -> list[Artifact]:
-    """Return the artifacts and the statement about them, if the output has one, in the order of their paths."""
+    """Return the artifacts sorted by path, with a provenance statement about them if the output has one."""
     if tree.emission.provenance:
         statement = _render_statement(tree, artifacts)
         artifacts = [*artifacts, Artifact.generated(PROVENANCE, "provenance", statement.data)]
@@ -294,7 +294,7 @@ def _render_statement(tree: OutputTree, artifacts: Iterable[Artifact]) -> JsonFi
 
 
 def _record(artifacts: Iterable[Artifact]) -> Files:
-    """Return the files as the workspace records them."""
+    """Return the artifacts' digests and sizes, as the workspace records them."""
     return {artifact.path: {"digest": artifact.sha256, "size": artifact.size} for artifact in artifacts}
 
 
@@ -303,11 +303,11 @@ def _is_same(there: Path, path: Path) -> bool:
 
 
 def _save(path: Path) -> Path:
-    """Give the file at `path` another name beside it, before a new file replaces it. Return that name."""
+    """Save the file at `path` under another name beside it, before a new file replaces it. Return the path of the saved file."""
     kept = choose_free_name(path, path)
     try:
         os.link(path, kept, follow_symlinks=False)
-    except FileExistsError:  # a file with the same content
+    except FileExistsError:  # the file there has the same content
         return kept
     except (OSError, NotImplementedError):
         rename(path, kept)

@@ -1,4 +1,4 @@
-"""Removal of an output: unchanged files are removed, changed files stay."""
+"""Removal of an output: unchanged files are removed, changed files are kept."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ Reason = Literal["not made by epbuild", "changed since", "of another recipe"]
 
 
 class Cleaned(Struct, frozen=True):
-    """Removed files of the output at `place`, and kept files with the reason. Paths are POSIX paths below `directory`."""
+    """Result of cleaning an output: removed files, and kept files with reasons. Paths are POSIX paths below `directory`."""
 
     step: str
     place: Path
-    """Folder or archive. The paths of an archive are below its folder."""
+    """Path of the output's folder or archive. For an archive, file paths are relative to its folder."""
     directory: Path
     removed: tuple[str, ...]
     size: int
     kept: Mapping[str, Reason]
     owner: str | None = None
-    """Another recipe that has the output too, so that all files stay."""
+    """Another recipe that also owns the output, so that all files are kept."""
 
     def kept_for(self, reason: Reason) -> tuple[Path, ...]:
-        """Return the files that stayed for a reason."""
+        """Return the files that were kept for a reason."""
         return tuple(self.directory / name for name, other in self.kept.items() if other == reason)
 
 
 class Emitted(Owned):
-    """Files in the `directory` of the emission `step`; `recorded` has the SHA-256 of the files that it wrote, by their paths in it.
+    """Emitted files in the `directory` of the step `step`. `recorded` has the SHA-256 of the files that the step wrote, by path.
 
-    For an archive, `directory` is the path of the archive itself. The names of the archive and its statement are recorded then.
+    For an archive, `directory` is the path of the archive itself, and `recorded` has the names of the archive and its statement.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Emitted(Owned):
         force: bool = False,
         claimed: Collection[Path] = (),
     ) -> None:
-        """With `force`, changed files are removed too. The absolute paths `claimed` belong to another output, and stay."""
+        """With `force`, changed files are also removed. The absolute paths in `claimed` belong to another output and are kept."""
         self._step = step
         self._directory = directory
         self._archive = not directory.is_dir() and (directory.name in recorded or bool(read_listed_files(directory)))
@@ -67,9 +67,10 @@ class Emitted(Owned):
         self._keys: dict[str, StatKey] = {}
 
     def remove(self, top: Path, hidden: HiddenFolders | None = None) -> Cleaned:
-        """Swap in a tree of the files that stay, so that no reader sees half of an output, and remove empty folders below `top`.
+        """Remove the output's files and then empty folders below `top`. Return which files were removed and kept.
 
-        `hidden`: see `recover_swaps`. Raises EnvironmentFailure if the directory cannot be written, StoreError if a file cannot be read.
+        A folder with only the kept files is swapped in, so that no reader sees a partially removed output. `hidden` is passed to
+        `recover_swaps`. Raises EnvironmentFailure if the directory cannot be written, and StoreError if a file cannot be read.
         """
         if not self._directory.parent.is_dir():
             return self.plan_removal()
@@ -98,7 +99,7 @@ class Emitted(Owned):
         return cleaned
 
     def plan_removal(self) -> Cleaned:
-        """Decide which files are removed, and which stay. Raises StoreError if a file cannot be read."""
+        """Return which files to remove and which to keep. Raises StoreError if a file cannot be read."""
         directory, removed, kept = self._root, list[str](), dict[str, Reason]()
         if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
             return Cleaned(self._step, self._directory, directory, (), 0, {"": "not made by epbuild"})
@@ -138,7 +139,7 @@ def _list_files(directory: Path) -> list[Path]:
 
 
 def _remove_empty(directory: Path, top: Path) -> None:
-    """Remove a directory if it is empty, and then each parent below `top` that has become empty."""
+    """Remove a directory if it is empty, and then each parent below `top` that becomes empty."""
     for folder in (directory, *directory.parents):
         if folder == top or not folder.is_relative_to(top):
             return

@@ -1,4 +1,4 @@
-"""Sizes of an output before and after it was emitted, and savings of sharing."""
+"""Sizes of an output before and after an emission, and savings of sharing."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.verify.expectations import measure_shared_bytes
 
 Files = Mapping[str, Mapping[str, Any]]
-"""The `digest` and the `size` in bytes of each file of an output, by its POSIX path in it."""
+"""The `digest` and the `size` in bytes of each file of an output, by POSIX path below the output."""
 
 
 class ChangedFile(Struct, frozen=True):
-    """Changed file of an output: its size before (None if it is new) and after (None if it is gone)."""
+    """Changed file of an output: its size before (None if it is new) and after (None if it was removed)."""
 
     path: str
     """Path below the output."""
     before: int | None
     """Bytes before; null if the file is new."""
     after: int | None
-    """Bytes after; null if the file is gone."""
+    """Bytes after; null if the file was removed."""
 
 
 class OutputCompared(Event, frozen=True):
-    """An output was emitted: its bytes before (None if there was none) and after, without the manifest, and its changed files."""
+    """Comparison of an emitted output with its previous state: changed files, and bytes (without the manifest) before and after."""
 
     step: str
     """Id of the emit step."""
@@ -49,8 +49,8 @@ class OutputCompared(Event, frozen=True):
 class SharingSaved(Event, frozen=True):
     """Size of a sharing group in bytes, with and without sharing.
 
-    If `measured`, these are the bytes of binaries and data, with each member compiled alone. Otherwise they are the bytes of the sources'
-    weights, where equal contents count once.
+    If `measured`, both sizes are bytes of binaries and data, and `unshared` was measured by compiling each member alone. Otherwise, both
+    are bytes of the sources' weights, and `shared` counts equal contents once.
     """
 
     step: str
@@ -64,9 +64,10 @@ class SharingSaved(Event, frozen=True):
 
 
 def read_last_files(output: Path, recorded: Files) -> Files:
-    """Return the files of the last emission: those that the manifest lists, else those `recorded` in the workspace.
+    """Return the files of the last emission: from the output's manifest, or else the files `recorded` in the workspace.
 
-    Call it before the new output is swapped in. The manifest has precedence, as another workspace may have emitted the output since.
+    Must be called before the new output is swapped in. The manifest has precedence, since another workspace may have emitted the output
+    later.
     """
     listed = read_listed_files(output).items()
     files = {path: {"digest": file.sha256, "size": file.size} for path, file in listed if file.size is not None}
@@ -74,7 +75,7 @@ def read_last_files(output: Path, recorded: Files) -> Files:
 
 
 def compare_outputs(step: str, directory: str, before: Files, after: Files) -> OutputCompared:
-    """Compare an output with its previous state, without the manifests and the statement, which no manifest can list."""
+    """Compare an output with its previous state. Manifests and statements are ignored, as a manifest cannot list them."""
     old, new = ({path: file for path, file in files.items() if not is_metadata(path)} for files in (before, after))
     changes = []
     for path in sorted({*old, *new}):
@@ -91,16 +92,16 @@ def compare_outputs(step: str, directory: str, before: Files, after: Files) -> O
 
 
 def is_metadata(path: str) -> bool:
-    """Return whether a file is a manifest or a statement."""
+    """Return whether a file is a manifest or a provenance statement."""
     return path.rpartition("/")[2] == MANIFEST or path.endswith(STATEMENT)
 
 
 def compute_savings(group: SessionGroup, result: CompileResult) -> SharingSaved | None:
-    """Return the savings of sharing in a session group; None if nothing is shared, or if they are unknown.
+    """Return the savings of sharing in a session group. None if nothing is shared, or if the savings are unknown.
 
-    They are measured if the recipe sets a minimum, as every member has been compiled alone then. Otherwise they are computed from the bytes
-    of the sources' weights: counted for each model, and counted once by content. The sizes of shared files do not tell, as a binary of
-    models without common weights is as large as the separate binaries together.
+    The savings are measured if the recipe sets a minimum, as every member has then been compiled alone. Otherwise, they are computed from
+    the bytes of the sources' weights: the sum over all models, compared with the sum over distinct contents. The sizes of shared files
+    would not show savings: a shared binary of models without common weights is as large as the separate binaries together.
     """
     if not group.share:
         return None

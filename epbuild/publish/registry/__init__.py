@@ -1,1 +1,1 @@
-"""Images pushed to registries by the OCI distribution specification."""
+"""Pushing images to registries (OCI distribution specification)."""

@@ -1,7 +1,7 @@
-"""Push of an image, by the OCI distribution specification 1.1.
+"""Client that pushes images (OCI distribution specification 1.1).
 
-Existing blobs are not sent again. Authentication follows Docker's token specification: Basic, or a token of the server that the registry
-names.
+Existing blobs are not uploaded again. Authentication follows Docker's token specification: either Basic, or a token from the server that
+the registry names.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PushProgress(Protocol):
     """Receiver of the progress of a push."""
 
     def sent(self, done: int, total: int) -> None:
-        """Report how many bytes of the image's blobs the registry has, of how many. Failed attempts are subtracted."""
+        """Report how many of the `total` bytes of the image's blobs the registry has. Failed attempts are subtracted."""
 
 
 class Pushed(Struct, frozen=True):
@@ -66,10 +66,10 @@ def push(
     cancelled: threading.Event | None = None,
     retry: RetryPolicy | None = None,
 ) -> Pushed:
-    """Push an image's blobs, then its manifest, and then its tag. The tag only moves once everything is there.
+    """Push an image's blobs, then its manifest, and then its tag. So the tag moves only after all other parts exist.
 
-    Raises EnvironmentFailure if the registry cannot be reached or refuses (EPB426), and if this user may not push (EPB427); Cancelled
-    when `cancelled` is set; and what `copy` raises.
+    Raises EnvironmentFailure if the registry cannot be reached or refuses the image (EPB426), or if this user may not push (EPB427). Raises
+    Cancelled when `cancelled` is set, and errors of `copy`.
     """
     local = _LOCAL if reference.is_local else ()
     client = HttpClient(local=local, upgrades=True, address_hint="Check the reference.", cancelled=cancelled)
@@ -106,7 +106,7 @@ class _Push:
         return Pushed(self.reference, self.image.digest, len(sent), size, len(blobs) - len(sent))
 
     def _push_blob(self, blob: Artifact | Document) -> bool:
-        """Push one blob. Return whether it had to be uploaded."""
+        """Upload a blob unless the registry has it. Return whether it was uploaded."""
         found = self._retry(lambda: self._request("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
         if found.status not in (200, 404):
             self._raise_refusal("answer whether it has a blob", found)
@@ -117,7 +117,7 @@ class _Push:
         return found.status == 404
 
     def _upload(self, blob: Artifact | Document, before: int) -> None:
-        """Upload a blob in one piece: POST opens an upload, PUT sends all of it ("Pushing a blob monolithically")."""
+        """Upload a blob in one piece: POST opens the upload, and PUT sends all bytes ("Pushing a blob monolithically")."""
         opened = self._request("POST", f"{self._root}/blobs/uploads/")
         location = opened.headers.get("Location")
         if opened.status != 202 or location is None:
@@ -144,7 +144,7 @@ class _Push:
         self.progress.sent(done, self._total)
 
     def _put_manifest(self, name: str) -> None:
-        """Put the manifest under its digest or a tag, unless it exists: some registries allow a tag only once."""
+        """Upload the manifest under a digest or a tag, unless it exists there. Some registries reject an existing tag."""
         url = f"{self._root}/manifests/{name}"
         manifest, digest = self.image.manifest, self.image.digest
         existing = self._retry(lambda: self._request("HEAD", url, accept=MANIFEST_TYPE))
@@ -164,7 +164,7 @@ class _Push:
             self._fail("EPB426", f"cannot be pushed to: {failure}", failure.hint)
 
     def _request(self, method: str, url: str, body: Body | None = None, *, accept: str = "*/*") -> Answer:
-        """Send a request, again with credentials if the registry asks for them. Raises TransferError and EnvironmentFailure."""
+        """Send a request. If the registry requires credentials, send it again with them. Raises TransferError and EnvironmentFailure."""
         answer = self._send_once(method, url, body, accept)
         if answer.status == 401:
             self._sign_in(answer)
@@ -174,13 +174,13 @@ class _Push:
         return answer
 
     def _send_once(self, method: str, url: str, body: Body | None, accept: str) -> Answer:
-        # An upload may go to another server, whose address then includes its authorization.
+        # An upload may go to another server. The authorization is then part of its address.
         authorization = self._authorization if get_origin(url) == get_origin(self._root) else None
         return _check_status(self.client.send(method, url, headers={"Accept": accept}, authorization=authorization, body=body))
 
     def _sign_in(self, answer: Answer) -> None:
         if get_origin(answer.url) != get_origin(self._root):
-            self._not_allowed(answer)  # another server gets no credentials
+            self._not_allowed(answer)  # credentials are never sent to another server
         offered = dict(_challenge(text) for text in reversed(answer.headers.getlist("WWW-Authenticate")))
         try:
             self._credentials = self._credentials or find_credentials(self.reference.host)
@@ -197,7 +197,7 @@ class _Push:
         if not challenge.get("realm"):
             self._not_allowed(answer)
         realm = self.client.resolve(answer.url, challenge["realm"])
-        # The challenge of a HEAD request only asks for the right to pull.
+        # The challenge of a HEAD request names only the scope `pull`.
         scope = f"repository:{self.reference.repository}:pull,push"
         wanted = {**({"service": challenge["service"]} if "service" in challenge else {}), "scope": scope}
         known, accept = self._credentials, {"Accept": "application/json"}
@@ -242,19 +242,19 @@ class _Push:
         self._fail("EPB426", f"refused to {what}: {_summary(answer)}", hint)
 
     def _fail(self, code: str, what: str, hint: str) -> NoReturn:
-        """Raise the error of a registry."""
+        """Raise EnvironmentFailure with a message about the registry."""
         raise EnvironmentFailure(Problem(code, f"the registry {self.reference.host} {what}", self.step, hint))
 
 
 def _check_status(answer: Answer) -> Answer:
-    """Return the answer. Raises TransferError for a status that may pass."""
+    """Return the answer unchanged. Raises TransferError if its status is transient."""
     if is_transient(answer.status):
         raise TransferError(f"it answered {_summary(answer)}", "Run again later.", pause=retry_after(answer.headers))
     return answer
 
 
 def _challenge(text: str) -> tuple[str, dict[str, str]]:
-    """Return scheme and parameters of the first challenge in a `WWW-Authenticate` header (RFC 9110)."""
+    """Return the scheme and the parameters of the first challenge in a `WWW-Authenticate` header (RFC 9110)."""
     scheme, _, rest = text.strip().partition(" ")
     return scheme.lower(), {name.lower(): value for name, value in reversed(_PARAMETER.findall(rest))}
 
@@ -267,7 +267,7 @@ def _json(answer: Answer) -> Any:
 
 
 def _summary(answer: Answer) -> str:
-    """Return the status and the reason of an answer. Registries have a form of their own for reasons."""
+    """Return the status and the reason of an answer. The reason is taken from the registry's JSON error if there is one."""
     document = _json(answer)
     errors: Collection[Any] = document.get("errors") or () if isinstance(document, dict) else ()
     first = next(iter(errors), None) if isinstance(errors, list) else None

@@ -1,6 +1,6 @@
 """Credentials for a registry, from the environment or from `docker login`.
 
-Neither user nor password is ever shown.
+Users and passwords never appear in messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IDENTITY = "<token>"  # user of an identity token, by the protocol of helpers
 
 
 class UnusableCredentials(Exception):
-    """Unusable credentials, with the reason and a hint. Neither holds a secret."""
+    """Unusable credentials, with the reason and a hint. Neither contains a secret."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.message = message
@@ -35,25 +35,26 @@ class UnusableCredentials(Exception):
 
 @dataclass(frozen=True)
 class Credentials:
-    """User and password or token, and their source."""
+    """User and password (or token) for a registry, and the source of both."""
 
     user: str = field(repr=False)
     password: str = field(repr=False)
     source: str
     is_identity: bool = False
-    """True if the password is an identity token, which only token servers accept."""
+    """Whether the password is an identity token, which only token servers accept."""
 
     @property
     def basic(self) -> str:
-        """Value of an `Authorization` header (RFC 7617)."""
+        """Value of an `Authorization` header for Basic authentication (RFC 7617)."""
         return f"Basic {base64.b64encode(f'{self.user}:{self.password}'.encode()).decode('ascii')}"
 
 
 def find_credentials(host: str) -> Credentials | None:
-    """Return the credentials for the registry at `host[:port]`; None if there are none.
+    """Return the credentials for the registry at `host[:port]`, or None if there are none.
 
-    The environment has precedence, for the registry that EPBUILD_REGISTRY names; then Docker's helper for this registry, or for all; then
-    Docker's configuration. A recipe alone never decides where credentials are sent. Raises UnusableCredentials.
+    There are three sources, in order of precedence. The first is the environment, for the registry that EPBUILD_REGISTRY names. The second
+    is Docker's credential helper for this registry, or else for all registries. The third is Docker's configuration. A recipe alone never
+    decides where credentials are sent. Raises UnusableCredentials.
     """
     credentials = _read_environment(host)
     if credentials is not None:
@@ -97,7 +98,7 @@ def _read_environment(host: str) -> Credentials | None:
 
 
 def _read_auths(document: Mapping[str, Any], path: Path, host: str) -> Credentials | None:
-    """Return the credentials of a host in Docker's configuration, if it has them."""
+    """Return the credentials of a host in Docker's configuration, or None."""
     entry = _find_entry(_section(document, "auths"), host)
     if not isinstance(entry, Mapping):
         return None
@@ -113,9 +114,9 @@ def _read_auths(document: Mapping[str, Any], path: Path, host: str) -> Credentia
 
 
 def find_docker_config() -> Path:
-    """Return the path of Docker's `config.json`, in $DOCKER_CONFIG or else in `.docker` of the user's home."""
+    """Return the path of Docker's `config.json` in $DOCKER_CONFIG, or else in `.docker` of the user's home directory."""
     folder = os.environ.get("DOCKER_CONFIG", "")
-    return Path(folder or os.path.expanduser("~/.docker")) / "config.json"  # noqa: PTH111 - raises no error if there is no home
+    return Path(folder or os.path.expanduser("~/.docker")) / "config.json"  # noqa: PTH111 - raises no error without a home directory
 
 
 def _new_credentials(user: str, password: str, source: str) -> Credentials:
@@ -125,7 +126,7 @@ def _new_credentials(user: str, password: str, source: str) -> Credentials:
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:
-    """Read Docker's configuration. Return an empty one if there is no file."""
+    """Read Docker's configuration. Return an empty mapping if the file is missing."""
     try:
         with open_regular(path) as file:
             data = file.read(_MAX_BYTES + 1)
@@ -147,7 +148,7 @@ def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _find_entry(section: Mapping[str, Any], host: str) -> Any:
-    """Return the entry of a host, whose key is its name, or a URL in files of older tools."""
+    """Return the entry of a host. Its key is the host's name, or a URL in files of older tools."""
     if host in section:
         return section[host]
     return next((section[key] for key in sorted(section) if _host(key) == host), None)

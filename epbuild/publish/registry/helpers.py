@@ -1,7 +1,8 @@
 """Docker's credential helpers, which store users and passwords.
 
-Protocol: https://github.com/docker/docker-credential-helpers. `docker-credential-NAME get`, with the registry on standard input, prints
-JSON, or one of a few known sentences with an exit status. The output is never shown: it may be a secret.
+Protocol: https://github.com/docker/docker-credential-helpers. `docker-credential-NAME get` reads the registry from standard input and
+prints JSON. On failure, it prints one of a few known sentences and exits with a nonzero status. The output never appears in messages, as it
+may be a secret.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 import shutil
 import subprocess
 
-_TIMEOUT_SECONDS = 60  # some prompt the user, or query a cloud
+_TIMEOUT_SECONDS = 60  # some helpers prompt the user or query a cloud
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NOT_FOUND = "credentials not found in native keychain"
 _INCOMPLETE = {
@@ -21,7 +22,7 @@ _INCOMPLETE = {
 
 
 class HelperFailed(Exception):
-    """Missing or failed helper: the reason, as the end of a sentence that begins with its name, and the fix."""
+    """Missing or failed helper. `reason` completes a sentence that begins with the helper's name, and `cure` is the fix."""
 
     def __init__(self, reason: str, cure: str, *, missing: bool = False) -> None:
         self.reason = reason
@@ -31,21 +32,21 @@ class HelperFailed(Exception):
 
 
 def get_program_name(name: str) -> str:
-    """Return the program of the helper that Docker's configuration calls `name`."""
+    """Return the program name of the helper that is called `name` in Docker's configuration."""
     return f"docker-credential-{name}"
 
 
 def run_helper(name: str, host: str) -> tuple[str, str] | None:
-    """Return the user and the secret of the helper `name` for `host[:port]`; None if it has none. Raises HelperFailed."""
+    """Return the user and the secret that the helper `name` has for `host[:port]`, or None. Raises HelperFailed."""
     program = get_program_name(name)
-    # No paths: a configuration may come with a project.
+    # Only names, no paths: the configuration may be part of an untrusted project.
     path = shutil.which(program) if _NAME.fullmatch(name) else None
     if path is None:
         raise HelperFailed("is not installed, or not in PATH", "Install it", missing=True)
     try:
         done = subprocess.run([path, "get"], input=host.encode(), capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        # Without the cause: that exception holds the output.
+        # `from None`, as the original exception contains the output.
         raise HelperFailed(f"did not answer within {_TIMEOUT_SECONDS} s", _see(program, host)) from None
     except OSError as error:
         raise HelperFailed(f"cannot be run: {error.strerror or error}", "Fix it") from error
