@@ -1,1 +1,1 @@
-"""Transfer of files and objects over HTTP, and in buckets and folders."""
+"""Transfer of files and objects over HTTP, and to and from buckets and folders."""

@@ -1,6 +1,6 @@
 """Objects in S3, Google Cloud Storage or Azure, through obstore (extra `remote`).
 
-Credentials, regions and endpoints come from the environment, by the names that each cloud's own tools use.
+Credentials, regions and endpoints come from the environment variables that each cloud's own tools use.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from epbuild.transfer.objects import (
 
 _CHUNK_BYTES = 1 << 20
 _PART_BYTES = 5 << 20
-_MAX_PARTS = 9000  # S3 takes 10,000
+_MAX_PARTS = 9000  # S3 accepts 10,000
 _MAX_ANSWER_SECONDS = 7 * 24 * 3600
 _STATUS = re.compile(r"non-2xx status code: (\d{3}[^:|\n]*)")
 _TIMED_OUT = re.compile(r"timed ?out", re.IGNORECASE)
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
-# What obstore reports for an answer that is not the requested range, such as 200 with the whole object.
+# obstore's messages for an answer that is not the requested range, such as status 200 with the whole object.
 _NO_RANGES = re.compile(r"\b(NotPartial|NoContentRange)\b|non-partial response|Content-Range header not present")
 _VARIABLES = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION; for a public bucket AWS_SKIP_SIGNATURE=true",
@@ -39,9 +39,9 @@ _VARIABLES = {
 
 
 class BucketStore:
-    """Objects below `prefix` in a bucket. If `access_hint` is given, requests are not signed, and it says why.
+    """Store of the objects below `prefix` in a bucket. With `access_hint`, requests are not signed, and the hint is part of errors.
 
-    Raises MissingPackageError, and TransferError if the environment lacks what the cloud needs.
+    Raises MissingPackageError, and TransferError if an environment variable that the cloud needs is missing or wrong.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class BucketStore:
             except TransferError as error:
                 if error.kind != "object":
                     raise
-                # The object was replaced, or the server sends no ranges: read it from its beginning.
+                # The object was replaced, or the server does not support ranges: read the object from its beginning.
         return self._get(path, 0, {})
 
     def has(self, path: str, size: int) -> bool:
@@ -72,7 +72,7 @@ class BucketStore:
     def put(self, path: str, content: Content) -> None:
         import obstore
 
-        # Copies: obstore may still hold a piece when the next one takes its place.
+        # Pieces are copied, as obstore may still use a piece when its buffer is overwritten by the next one.
         pieces = (bytes(piece) for piece in content.pieces())
         with self.translate_errors():
             if content.size <= _PART_BYTES:
@@ -92,7 +92,7 @@ class BucketStore:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Raise TransferError for an error of obstore."""
+        """Translate obstore's errors of the block into TransferError."""
         from obstore import exceptions
 
         try:
@@ -152,7 +152,7 @@ def _open_bucket(scheme: str, bucket: str, prefix: str, timeouts: Timeouts, *, i
     except ImportError as error:
         raise MissingPackageError("obstore", "remote") from error
     kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
-    # Not as `client_options`: those replace what the environment has, such as AWS_ALLOW_HTTP.
+    # Not passed as `client_options`, which would override settings from the environment such as AWS_ALLOW_HTTP.
     config = {
         "timeout": f"{_MAX_ANSWER_SECONDS}s",
         "read_timeout": f"{timeouts.idle}s",
@@ -160,7 +160,7 @@ def _open_bucket(scheme: str, bucket: str, prefix: str, timeouts: Timeouts, *, i
     }
     if not is_signed:
         config["skip_signature"] = "true"
-    # `RetryPolicy` retries, not obstore: it can be cancelled.
+    # obstore does not retry, as `RetryPolicy` does, which can be cancelled.
     retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
     try:
         return kind(bucket, prefix=prefix or None, config=config, retry_config=retries)
@@ -169,6 +169,6 @@ def _open_bucket(scheme: str, bucket: str, prefix: str, timeouts: Timeouts, *, i
 
 
 def _summary(error: Exception) -> str:
-    """Return the first line of an error of obstore, without its debug output and without the address."""
+    """Return the first line of an obstore error, without debug output and without the address."""
     line = re.split(r"\s*\n", str(error).strip())[0].rstrip(".")
     return line.rpartition(" - ")[2]

@@ -1,4 +1,4 @@
-"""Connections of the HTTP client, whose answers end at a deadline."""
+"""Connections of the HTTP client, with deadlines for answers."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from epbuild.core.digest import Write
 from epbuild.core.errors import Cancelled
 from epbuild.transfer.objects import SpeedMeter, Timeouts
 
-_CONNECTIONS = 64  # kept open to one server
+_CONNECTIONS = 64  # maximum number kept open to one server
 _POLL_SECONDS = 0.2
 
-# A timeout covers everything that one call sends, so slow lines need small pieces.
+# A timeout covers all bytes that one call sends, so slow connections need small pieces.
 _SEND_BYTES = 64 * 1024
 
 
 class Body(Struct, frozen=True):
-    """Body of a request. `send` writes all of its bytes each time it is called."""
+    """Body of a request. Each call of `send` writes all bytes of the body."""
 
     size: int
     media_type: str
     send: Callable[[Write], object]
     is_secret: bool = False
-    """Whether no other server may get it."""
+    """Whether the body contains a secret, so that redirects to other servers are refused."""
 
 
 class AnswerTimeoutError(TimeoutError):
-    """Timeout of an answer, or of the next piece of it."""
+    """Timeout of an answer, or of the next piece of its body."""
 
 
 class BodyError(Exception):
-    """Failure to read a body that is to be sent. Not an OSError, which would count as an error of the connection."""
+    """Failure to read the body of a request. Not an OSError, as that would count as an error of the connection."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -54,7 +54,7 @@ class BodyError(Exception):
 
 
 class _SendError(Exception):
-    """Failure of the connection while a body is sent. Not an OSError, which would count as an error of the disk."""
+    """Failure of the connection while a body is sent. Not an OSError, as that would count as an error of the disk."""
 
     def __init__(self, error: OSError) -> None:
         self.error = error
@@ -69,7 +69,7 @@ class DeadlineConnection(HTTPConnection):
     uploaded = False
 
     def send(self, data: object) -> None:
-        if self.sock is not None:  # each answer leaves a short timeout behind
+        if self.sock is not None:  # reading an answer sets a short timeout on the socket
             self.sock.settimeout(self.timeouts.idle)
         if not isinstance(data, Body):
             super().send(data)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ class DeadlineConnection(HTTPConnection):
         try:
             data.send(write)
         except _SendError as cut:
-            raise cut.error from None  # then urllib3 reads what the server answered before it closed
+            raise cut.error from None  # urllib3 then reads the answer that the server sent before it closed the connection
         except (OSError, HTTPError, http.client.HTTPException) as error:
             raise BodyError(error) from error
         if sent != data.size:
@@ -109,14 +109,14 @@ class DeadlineConnection(HTTPConnection):
         return response
 
     def response_class(self, sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
-        """Return the next response of the server or its proxy. It is read under a deadline and can be cancelled."""
+        """Return the next response of the server or its proxy. Reading it has a deadline and can be cancelled."""
         self.line = AnswerReader(sock, self.cancelled, self.timeouts.uploaded if self.uploaded else self.timeouts.answer)
         self.uploaded = False
         return http.client.HTTPResponse(self.line, *args, **options)  # type: ignore[arg-type]
 
 
 class AnswerReader(io.RawIOBase):
-    """Receiving side of a socket. Reading fails at a deadline, however the bytes arrive, and at a cancellation."""
+    """Receiving side of a socket. Reading fails at the deadline, even if bytes still arrive, and when it is cancelled."""
 
     def __init__(self, sock: socket.socket, cancelled: threading.Event, seconds: float) -> None:
         self.deadline = time.monotonic() + seconds
@@ -147,7 +147,7 @@ class AnswerReader(io.RawIOBase):
 
 
 def connect_to(scheme: str, host: str, port: int) -> urllib3.HTTPConnectionPool:
-    """Return the connections to a server, through the proxy that the environment names."""
+    """Return a pool of connections to a server. HTTPS uses the proxy that the environment names, if any."""
     if scheme == "http":
         return urllib3.HTTPConnectionPool(host, port, maxsize=_CONNECTIONS)
     context = ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""Objects as files in a folder, which may be a share of many machines."""
+"""Objects as files in a folder, which several machines may share."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from epbuild.core.safepath import open_regular
 from epbuild.transfer.objects import Content, Download, FailureKind, MissingObjectError, TransferError
 
 _ABANDONED_SECONDS = 24 * 3600
-_OBJECT_ERRORS = frozenset({errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG})  # a folder in the place of a file, and the like
+_OBJECT_ERRORS = frozenset({errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG})  # errors such as a folder in the place of a file
 _CHECK = "Check that the directory exists (for a share: that it is mounted), and that this user may access it."
 
 
 class FolderStore:
-    """Objects below `root`, each a file: a web server can serve the folder as it is.
+    """Store of the objects below `root`. Each object is a file, so a web server can serve the folder directly.
 
-    `writes`: a missing folder counts as empty, and is created by the first `put`.
+    With `writes`, a missing folder counts as empty and is created by the first `put`.
     """
 
     def __init__(self, root: Path, *, writes: bool = False) -> None:
@@ -57,14 +57,14 @@ class FolderStore:
             with _translate_errors():
                 file = draft.open("xb", buffering=0)
             with file:
-                for piece in content.pieces():  # outside of the block below: its errors are the caller's
+                for piece in content.pieces():  # not inside `_translate_errors`, as errors of `pieces` concern the caller
                     with _translate_errors():
                         _write_all(file.fileno(), piece)
             with _translate_errors():
                 sync_file(draft)
                 try:
                     rename(draft, target)
-                except PermissionError:  # Windows: another process reads the existing object, which is as good
+                except PermissionError:  # Windows: another process is reading the existing object, which is equivalent
                     if not self.has(path, content.size):
                         raise
         finally:
@@ -75,7 +75,7 @@ class FolderStore:
         pass
 
     def _delete_abandoned_drafts(self) -> None:
-        """Delete, once, files of killed writers: those that nothing was written to for a day."""
+        """Delete files of killed writers, which have not been modified for a day. Later calls do nothing."""
         if self._is_swept:
             return
         self._is_swept = True
@@ -109,7 +109,7 @@ def _write_all(descriptor: int, piece: bytes | memoryview) -> None:
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Raise TransferError for an OSError."""
+    """Translate an OSError of the block into TransferError."""
     try:
         yield
     except OSError as error:

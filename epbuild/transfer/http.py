@@ -1,7 +1,7 @@
-"""HTTP client: bodies of any size, safe redirects, TLS, proxies.
+"""HTTP client for bodies of any size, with safe redirects, TLS and proxies.
 
-It is built on urllib3, and imported only to fetch or push. Connections are kept open, and any number of threads may use one client. Callers
-retry with a `RetryPolicy`.
+The client is based on urllib3. This module is imported only for fetching or pushing. Connections are kept open, and any number of threads
+may use one client. The client does not retry: callers use a `RetryPolicy`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from epbuild.transfer.objects import FailureKind, Timeouts, TransferError
 _MAX_REDIRECTS = 10
 _MAX_BYTES = 1024 * 1024
 _SIZE = re.compile(r"[0-9]{1,18}")
-"""A size that every file system can hold."""
+"""Pattern of a size with at most 18 digits, which every file system supports."""
 
 _TRANSIENT = frozenset({408, 425, 429})
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
@@ -37,11 +37,11 @@ _TRUST = "If a server or a proxy uses a private certificate authority, set SSL_C
 _CHECK_SERVER = "Find out which program answers at this address."
 
 Connect = Callable[[str, str, int], urllib3.HTTPConnectionPool]
-"""Opens the connection pool of a scheme, a host and a port."""
+"""Function that opens the connection pool for a scheme, a host and a port."""
 
 
 class Answer(Struct, frozen=True):
-    """Answer of a server; `url` is the address that answered, after redirects."""
+    """Answer of a server. `url` is the address that answered, after redirects."""
 
     status: int
     reason: str
@@ -51,12 +51,12 @@ class Answer(Struct, frozen=True):
 
 
 def is_transient(status: int) -> bool:
-    """Return whether a later request may succeed after this status."""
+    """Return whether a retry may succeed after this status."""
     return status >= 500 or status in _TRANSIENT
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds of `Retry-After`; 0 if the header is missing, or neither a number nor a date."""
+    """Return the seconds in the `Retry-After` header, or 0 if the header is missing or invalid."""
     try:
         return urllib3.Retry().parse_retry_after(headers.get("Retry-After", "0"))
     except (HTTPError, ValueError, OverflowError):
@@ -64,9 +64,9 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 class HttpClient:
-    """Client with open connections. Only the hosts in `local`, names of this machine, may be used without TLS.
+    """HTTP client that keeps connections open. Redirects to a host without TLS are allowed only for the names of this machine in `local`.
 
-    With `upgrades`, a redirect to the same host without TLS is followed with TLS. `address_hint` is the advice if a host cannot be found.
+    With `upgrades`, a redirect to the same host without TLS is followed with TLS. `address_hint` is the hint if a host cannot be found.
     """
 
     def __init__(
@@ -93,25 +93,25 @@ class HttpClient:
             pool.close()
 
     def pause(self, seconds: float) -> None:
-        """Wait. Raises Cancelled."""
+        """Wait for a number of seconds. Raises Cancelled if the client is cancelled meanwhile."""
         if self.cancelled.wait(seconds):
             raise Cancelled
 
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str], authorization: str | None = None, body: Body | None = None
     ) -> Answer:
-        """Send a request, follow redirects that keep the method, and return the answer with its body, up to 1 MiB.
+        """Send a request, follow redirects that keep the method, and return the answer with up to 1 MiB of its body.
 
-        Only the server of `url` gets `authorization`. Raises TransferError, Cancelled, and what `body` raises.
+        `authorization` is sent only to the server of `url`. Raises TransferError, Cancelled, and errors of `body`.
         """
         return self.open(method, url, headers=headers, authorization=authorization, body=body).finish()
 
     def open(
         self, method: str, url: str, *, headers: Mapping[str, str], authorization: str | None = None, body: Body | None = None
     ) -> Response:
-        """Send a request as `send` does, and return the answer before its body is read."""
+        """Send a request as `send` does, and return the response before its body is read."""
         first_origin = get_origin(url)
-        # Other redirects would turn other methods into GET.
+        # For other methods, the other redirects would change the method to GET.
         redirects = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
         for _ in range(_MAX_REDIRECTS):
             secret = {"Authorization": authorization} if authorization and get_origin(url) == first_origin else {}
@@ -126,7 +126,7 @@ class HttpClient:
         raise TransferError("it redirects in a loop", self._address_hint, "denied")
 
     def resolve(self, url: str, location: str) -> str:
-        """Return the address to which `url` redirects. Raises TransferError if `location` is invalid, or less safe than `url`."""
+        """Return the address to which `url` redirects. Raises TransferError if `location` is invalid or uses an unsafe connection."""
         try:
             address = urljoin(url, location)
             scheme, host, _ = get_origin(address)
@@ -136,7 +136,7 @@ class HttpClient:
         if not is_printable or not host or scheme not in ("http", "https"):
             raise TransferError("it redirects to an invalid address", _CHECK_SERVER, "denied")
         if scheme == "http" and self._upgrades and get_origin(url)[:2] == ("https", host):
-            # A server behind a proxy that terminates TLS does not know that clients use TLS.
+            # A server behind a TLS-terminating proxy does not know that clients use TLS.
             return urlsplit(address)._replace(scheme="https", netloc=urlsplit(url).netloc).geturl()
         if scheme == "http" and host not in self._local:
             raise TransferError(f"it redirects to {host} over plain HTTP", _CHECK_SERVER, "denied")
@@ -144,7 +144,7 @@ class HttpClient:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Raise TransferError for an error of the connection."""
+        """Translate connection errors of the block into TransferError."""
         try:
             yield
         except (HTTPError, OSError, http.client.HTTPException) as error:
@@ -215,15 +215,15 @@ class HttpClient:
                 return self.malformed(type(error).__name__)
 
     def malformed(self, what: str) -> TransferError:
-        """Return the error for an answer that breaks the protocol in `what`."""
+        """Return the error for an answer in which the part `what` violates the protocol."""
         hint = f"{self._address_hint[:-1]}: another program may answer there."
         return TransferError(f"its response is invalid ({what})", hint)
 
 
 class Response:
-    """Answer whose body has not been read yet. Read it with `read1`, or end it with `finish` or `close`.
+    """Response whose body has not been read yet. Callers read it with `read1`, and end it with `finish`, `release` or `close`.
 
-    `url` is the address that answered, after redirects. Each method raises TransferError and Cancelled.
+    `url` is the address that answered, after redirects. Methods raise TransferError and Cancelled.
     """
 
     def __init__(self, response: urllib3.BaseHTTPResponse, url: str, client: HttpClient) -> None:
@@ -236,7 +236,7 @@ class Response:
 
     @property
     def size(self) -> int | None:
-        """Size of the body in bytes, if the header has it."""
+        """Size of the body in bytes, or None if the header does not contain it."""
         length = self.headers.get("Content-Length")
         if length is None:
             return None
@@ -246,23 +246,23 @@ class Response:
         return int(length)
 
     def read1(self, size: int) -> bytes:
-        """Return the next bytes of the body, at most `size`, as soon as there are any; no bytes at its end."""
+        """Return the next bytes of the body, at most `size`, as soon as some have arrived. Return no bytes at the end of the body."""
         line: AnswerReader = self._response.line  # type: ignore[attr-defined] # set by `DeadlineConnection`
         line.deadline = time.monotonic() + self._client.timeouts.idle
         with self._client.translate_errors():
             return self._response.read1(size, decode_content=False)
 
     def finish(self) -> Answer:
-        """Read the rest of the body, up to 1 MiB, and free the connection. The time limit is that of the header."""
+        """Read the rest of the body, up to 1 MiB, free the connection, and return the answer. The deadline of the header applies."""
         with self._client.translate_errors():
             data = self._response.read(_MAX_BYTES + 1, decode_content=False)
-        if len(data) > _MAX_BYTES:  # the rest is of no use
+        if len(data) > _MAX_BYTES:  # the rest of the body is not needed
             self._response.close()
         self._response.release_conn()
         return Answer(self.status, self.reason, self.headers, data[:_MAX_BYTES], self.url)
 
     def release(self) -> None:
-        """Free the connection after the whole body was read."""
+        """Free the connection for reuse. The whole body must have been read."""
         self._response.release_conn()
 
     def close(self) -> None:
@@ -272,7 +272,7 @@ class Response:
 
 
 def get_origin(url: str) -> tuple[str, str, int]:
-    """Return scheme, host in lower case and port of a URL. Raises ValueError for an invalid port."""
+    """Return the scheme, the lowercase host and the port of a URL. Raises ValueError for an invalid port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
 
@@ -283,7 +283,7 @@ def _target(url: str) -> str:
 
 
 def _cause(error: Exception) -> Exception:
-    """Return the error of the system or of http.client that urllib3 wrapped."""
+    """Return the OSError or http.client error that urllib3 wrapped, or else `error` itself."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError | http.client.HTTPException):
         inner = next((value for value in cause.args if isinstance(value, Exception)), None)

@@ -1,4 +1,4 @@
-"""Objects on a server or in a folder: protocol of stores, errors and limits."""
+"""Protocol of object stores (servers and folders), their errors and limits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from msgspec import Struct
 from epbuild.core.errors import Problem
 
 FailureKind = Literal["transient", "timeout", "denied", "object"]
-"""Kind of a failure: it may pass; it may pass, but each attempt takes long; it lasts; it concerns one object only."""
+"""Kind of a failure.
+
+`transient`: a retry may succeed. `timeout`: a retry may succeed, but each attempt takes long. `denied`: permanent.
+`object`: only one object is affected.
+"""
 
 
 class TransferError(Exception):
-    """Failed transfer: the reason as a clause, and what to do. `pause`: seconds after which the server wants the next request."""
+    """Failed transfer, with the reason as a clause and a hint. `pause` is the number of seconds that the server asks clients to wait."""
 
     def __init__(
         self,
@@ -36,19 +40,19 @@ class TransferError(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Whether another attempt can succeed."""
+        """Whether a retry may succeed."""
         return self.kind in ("transient", "timeout")
 
 
 class MissingObjectError(TransferError):
-    """The server or folder has no such object."""
+    """Object that is missing on the server or in the folder."""
 
     def __init__(self, reason: str, hint: str = "Check the address.") -> None:
         super().__init__(reason, hint, "object")
 
 
 class MissingPackageError(Exception):
-    """An optional package, which the extra `extra` installs, is needed for this kind of address."""
+    """Missing optional package that this kind of address needs. The extra `extra` installs it."""
 
     def __init__(self, package: str, extra: str) -> None:
         self.package = package
@@ -56,13 +60,13 @@ class MissingPackageError(Exception):
         super().__init__(package)
 
     def problem(self, user: str) -> Problem:
-        """Return the problem of a `user` that needs the package."""
+        """Return the problem to report. `user` is the feature that needs the package, as the subject of the message."""
         message = f"{user} requires the package {self.package}, which is not installed in epbuild's environment"
         return Problem("EPB512", message, hint=f"Install it: pip install 'epbuild[{self.extra}]'.")
 
 
 class Speed(Struct, frozen=True):
-    """Least speed, measured over periods of `seconds`."""
+    """Minimum speed, measured over periods of `seconds`."""
 
     seconds: float
     bytes_per_second: float
@@ -73,7 +77,7 @@ class Timeouts(Struct, frozen=True):
 
     connect: float = 30.0
     answer: float = 30.0
-    """Timeout for a whole response: its header, and its body unless the caller reads the body in pieces."""
+    """Timeout for a whole response: its header, and also its body unless the caller reads the body in pieces."""
     idle: float = 30.0
     """Timeout for the next piece of a request or response body."""
     uploaded: float = 300.0
@@ -83,7 +87,7 @@ class Timeouts(Struct, frozen=True):
 
 
 class SpeedMeter:
-    """Progress of one transfer. Only time spent in `waiting` counts: the other side is not to blame for the rest."""
+    """Meter of a transfer's speed. Only time spent in `waiting` counts, as the other side does not cause the rest."""
 
     def __init__(self, least: Speed) -> None:
         self._least = least
@@ -92,13 +96,13 @@ class SpeedMeter:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time of the block."""
+        """Add the time of the block to the waiting time."""
         begin = time.monotonic()
         yield
         self._seconds += time.monotonic() - begin
 
     def is_fast_enough(self, count: int) -> bool:
-        """Count transferred bytes, and return whether the transfer keeps the least speed."""
+        """Add transferred bytes, and return whether the transfer reaches the minimum speed."""
         self._bytes += count
         if self._seconds < self._least.seconds:
             return True
@@ -115,46 +119,46 @@ class Content(Struct, frozen=True):
 
     @classmethod
     def of(cls, data: bytes) -> Content:
-        """Return the content of `data`."""
+        """Return `data` as a content."""
         return cls(len(data), lambda: iter((data,) if data else ()))
 
 
 class Download(io.RawIOBase):
-    """Object that is being read, to its end. Reading raises TransferError, also if the object ends too early."""
+    """Readable object of a store. Reading raises TransferError, including when the object ends too early."""
 
     start = 0
-    """Offset in the object of the first byte that is read."""
+    """Offset of the first byte that is read, in the object."""
     size: int | None = None
-    """Size of the whole object, if the server gives it."""
+    """Size of the whole object, or None if the server does not send it."""
     version: str | None = None
-    """ETag or date of this version of the object; None if reading cannot be resumed later."""
+    """ETag or date of this version of the object, or None if reading cannot be resumed later."""
     sha256: str | None = None
-    """Digest of the whole object, if the server gives it."""
+    """SHA-256 of the whole object, or None if the server does not send it."""
 
     def readable(self) -> bool:
         return True
 
     @abstractmethod
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        """Read the next bytes into a part of the buffer; 0 at the end. Raises TransferError."""
+        """Read the next bytes into the buffer, and return their number: 0 at the end. Raises TransferError."""
 
 
 class ObjectStore(Protocol):
-    """Objects by path. They appear whole or not at all. Any number of threads may use one store; each method raises TransferError."""
+    """Store of objects by path. Objects are written atomically. Stores are thread-safe. All methods raise TransferError."""
 
     def get(self, path: str, start: int = 0, version: str | None = None) -> Download:
-        """Open an object at `start` if its version is still `version`, otherwise at its beginning.
+        """Open an object at offset `start` if its version is still `version`, or else at its beginning.
 
         Raises MissingObjectError.
         """
         ...
 
     def has(self, path: str, size: int) -> bool:
-        """Return whether there is an object of that size, as far as the server tells without sending it."""
+        """Return whether an object with that size exists, according to the server. The object is not downloaded."""
         ...
 
     def put(self, path: str, content: Content) -> None:
-        """Write an object, and replace an existing one. Raises what reading the content raises; then nothing was written."""
+        """Write an object, replacing an existing one. Raises errors of reading the content; then nothing is written."""
         ...
 
     def close(self) -> None:
@@ -162,7 +166,7 @@ class ObjectStore(Protocol):
 
 
 class TimedDownload(io.RawIOBase):
-    """Download that counts its bytes. Reading raises TransferError if the server is slower than `least`."""
+    """Download that counts its bytes. Reading raises TransferError if the server is slower than the speed `least`."""
 
     def __init__(self, download: Download, least: Speed, count: Callable[[int], object] = lambda count: None) -> None:
         self._download = download

@@ -1,4 +1,4 @@
-"""Retry policy of transfers, and the circuit breaker that ends them."""
+"""Retry policy and circuit breaker for transfers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_LOST_SECONDS = 4.0
 
 
 class RetryPolicy(Struct, frozen=True):
-    """Pauses before each new attempt, in seconds."""
+    """Policy for retries, with the pause before each retry in seconds."""
 
     pauses: tuple[float, ...] = (0.5, 2.0, 5.0)
     max_pause: float = 30.0
@@ -28,7 +28,7 @@ class RetryPolicy(Struct, frozen=True):
     def call(self, work: Callable[[], T], wait: Callable[[float], None], has_progressed: Callable[[], bool] = lambda: False) -> T:
         """Call `work`, retry it after temporary failures, and return its result. After progress, the pauses start over.
 
-        Raises the TransferError of the last attempt, and what `wait` raises.
+        Raises the TransferError of the last attempt, and errors of `wait`.
         """
         pauses = iter(self.pauses)
         while True:
@@ -45,13 +45,13 @@ class RetryPolicy(Struct, frozen=True):
 
 
 class CircuitOpenError(Exception):
-    """Request that is not sent, as the circuit breaker is open."""
+    """Request that was not sent because the circuit breaker is open."""
 
 
 class CircuitBreaker:
-    """Circuit breaker. It opens after one permanent failure, several failures in a row, or some seconds lost to failures.
+    """Circuit breaker. It opens after a permanent failure, several consecutive failures, or some seconds lost to failures.
 
-    So a server that fails costs a build a few seconds once. `on_open` is called once, with the failure that opened the breaker.
+    So a failing server costs a build only a few seconds in total. `on_open` is called once, with the failure that opened the breaker.
     """
 
     def __init__(self, policy: RetryPolicy, wait: Callable[[float], None], on_open: Callable[[TransferError], None]) -> None:
@@ -63,10 +63,10 @@ class CircuitBreaker:
         self._lost_seconds = 0.0
         self.is_open = False
         self.peer: CircuitBreaker | None = None
-        """Breaker of another circuit to the same server. It opens with this one when the server hangs."""
+        """Circuit breaker for other requests to the same server. It is opened together with this one if the server hangs."""
 
     def call(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, with retries by the policy. Raises TransferError, CircuitOpenError, and what `wait` raises."""
+        """Call `work` with retries by the policy, and return its result. Raises TransferError, CircuitOpenError, and errors of `wait`."""
 
         def attempt() -> T:
             if self.is_open:

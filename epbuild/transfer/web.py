@@ -21,7 +21,7 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)")
 
 
 class WebFile(Struct, frozen=True):
-    """File at a URL. `access_hint` is the advice if the server denies access."""
+    """File at a URL. `access_hint` is the hint if the server denies access."""
 
     client: HttpClient
     url: str
@@ -30,7 +30,7 @@ class WebFile(Struct, frozen=True):
     access_hint: str = "Check that this user may read it."
 
     def open(self, start: int = 0, version: str | None = None) -> Download:
-        """Open the file at `start` if its version is still `version`, otherwise at its beginning."""
+        """Open the file at offset `start` if its version is still `version`, or else at its beginning."""
         resumes = start > 0 and version is not None
         headers = {"Range": f"bytes={start}-", "If-Range": str(version)} if resumes else {}
         response = self._request("GET", headers)
@@ -48,7 +48,7 @@ class WebFile(Struct, frozen=True):
         raise TransferError("the server sent only a part of the file, which was not requested", "Check the address.", "object")
 
     def has(self, size: int) -> bool:
-        """Return whether the server has the file. If the server sends a size, it must be `size`."""
+        """Return whether the server has the file. If the server sends the file's size, the size must be `size`."""
         response = self._request("HEAD")
         if response.status == 200:
             server_size = response.size
@@ -60,7 +60,7 @@ class WebFile(Struct, frozen=True):
         raise self._status_error(response)
 
     def put(self, content: Content) -> None:
-        """Upload the file."""
+        """Upload `content` as the file."""
 
         def send(write: Write) -> None:
             for piece in content.pieces():
@@ -76,7 +76,7 @@ class WebFile(Struct, frozen=True):
         return self.client.open(method, self.url, headers=sent, authorization=self.authorization, body=body)
 
     def _status_error(self, response: Response) -> TransferError:
-        """Read the rest of a response, and return the error for its status."""
+        """Read the rest of a failed response, and return the error for its status."""
         answer = response.finish()
         message = f"the server answered {answer.status} {answer.reason}".rstrip()
         if answer.status in _MISSING:
@@ -89,7 +89,7 @@ class WebFile(Struct, frozen=True):
 
 
 class WebStore:
-    """Objects below the URL `base`."""
+    """Store of the objects below the URL `base`."""
 
     def __init__(self, client: HttpClient, base: str, *, authorization: str | None = None, access_hint: str = "") -> None:
         self._client = client
@@ -122,7 +122,7 @@ class _WebDownload(Download):
         self.version = _version(response.headers)
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        """Read the bytes that have arrived, at least one. Waiting for more would hide a slow server."""
+        """Read the bytes that have arrived, at least one byte. Waiting for a full buffer would hide a slow server."""
         count = len(buffer) if self.size is None else min(len(buffer), self.size - self._position)
         if count <= 0:
             return 0
@@ -142,7 +142,7 @@ class _WebDownload(Download):
 
 
 def _extent(response: Response) -> tuple[int, int | None]:
-    """Return the offset of the body in the file, and the size of the file: None if unknown, -1 if the offset is unknown too."""
+    """Return the body's offset in the file, and the file's size. The size is None if unknown, and -1 if the offset is unknown too."""
     if response.status == 206:
         part = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if part is None:
@@ -153,7 +153,7 @@ def _extent(response: Response) -> tuple[int, int | None]:
 
 def _version(headers: Mapping[str, str]) -> str | None:
     etag = headers.get("ETag")
-    # Files with the same weak ETag have the same meaning, but may differ in bytes.
+    # A weak ETag is not used, as files with the same weak ETag may have different bytes.
     version = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
     # The version is sent back in a header.
     return version if version and version.isascii() and version.isprintable() else None
