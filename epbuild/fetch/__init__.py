@@ -1,1 +1,1 @@
-"""Remote models, and models inside wheels."""
+"""Fetching of remote models, and of models inside wheels."""

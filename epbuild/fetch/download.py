@@ -1,4 +1,4 @@
-"""Download of one remote file into the store, in resumable attempts."""
+"""Download of a remote file into the store, in resumable attempts."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _CHUNK_BYTES = 256 * 1024
 _PROGRESS_SECONDS = 0.1
 
 Open = Callable[[int, str | None], Download]
-"""Opener of a remote file: at an offset if the version of the file is unchanged, otherwise at its beginning."""
+"""Function that opens a remote file at an offset if the file's version is unchanged, or else at its beginning."""
 
 
 class FetchProgress(Protocol):
     """Receiver of the progress of downloads."""
 
     def arrived(self, address: str, done: int, total: int | None) -> None:
-        """Report how many bytes of the file at an address have arrived, and its size if that is known."""
+        """Report how many bytes of the file at `address` have arrived, and the file's size if known."""
 
 
 def fetch(
@@ -51,10 +51,10 @@ def fetch(
     client: HttpClient | None = None,
     retry: RetryPolicy | None = None,
 ) -> Blob:
-    """Return the content of `address` from the store. Download and check it if the store does not have it.
+    """Return the blob with the content of `address`. Download and verify it if the store does not have it.
 
-    `sha256` may be None only for a commit of the hub, as its content never changes. Raises FetchError if the file cannot be fetched or
-    has other content, StoreError if the disk fails, and Cancelled.
+    `sha256` may be None only for a commit on the Hugging Face Hub, as its content never changes. Raises FetchError if the file cannot be
+    fetched or has another digest, StoreError if the disk fails, and Cancelled.
     """
     if sha256 is None and not is_immutable(address):
         raise ValueError(f"{address} is not pinned; add its sha256")
@@ -67,7 +67,7 @@ def fetch(
 
 
 class Attempts(Struct, frozen=True):
-    """Attempts to download one file. Each resumes where the last one ended, until the file is complete or no attempt is left."""
+    """Attempts to download one file. Each attempt resumes the previous one, until the file is complete or no attempt is left."""
 
     address: Address
     open: Open
@@ -77,7 +77,7 @@ class Attempts(Struct, frozen=True):
     min_speed: Speed
 
     def run(self, partial: Partial, pin: str | None) -> str | None:
-        """Complete the partial file. Return the digest from the server, or None if it sent none."""
+        """Complete the partial file. Return the digest that the server sent, or None."""
         begin, furthest = 0.0, partial.size
 
         def attempt() -> str | None:
@@ -86,7 +86,7 @@ class Attempts(Struct, frozen=True):
             return self._attempt(partial, pin)
 
         def has_progressed() -> bool:
-            # Only an attempt at the minimum speed counts as progress: else one byte per attempt would continue forever.
+            # Only an attempt with the minimum speed counts as progress. Otherwise, one byte per attempt would suffice to retry forever.
             nonlocal furthest
             min_bytes = (time.monotonic() - begin) * self.min_speed.bytes_per_second
             if partial.size - furthest <= min_bytes:
@@ -129,10 +129,10 @@ class Attempts(Struct, frozen=True):
 
 
 def download(attempts: Attempts, pin: str | None, store: BlobStore) -> Blob:
-    """Return the content of a file from the store, or download it. One process at a time downloads an address."""
+    """Return the blob of a file, downloading it if the store does not have it. Only one process at a time downloads an address."""
     address = attempts.address
     name = hash_bytes(address.text)
-    # Digests of addresses without a pin are recorded: the content of such an address never changes.
+    # Digests of unpinned addresses are recorded, as the content of such an address never changes.
     records = open_address_records(store.root)
     if stored := _find_stored(pin, name, store, records):
         return stored
@@ -174,7 +174,7 @@ def _opener(address: Address, client: HttpClient) -> Open:
         case WebAddress():
             return WebFile(client, address.url).open
         case ObjectAddress():
-            # Opened by the first attempt, which reports a missing package or variable.
+            # The bucket is opened in the first attempt, so that a missing package or variable is reported there.
             bucket = functools.cache(lambda: BucketStore(address.scheme, address.bucket, timeouts=client.timeouts))
             return lambda start, version: bucket().get(address.file, start, version)
         case HubAddress():

@@ -1,6 +1,6 @@
-"""Files of the Hugging Face Hub, through huggingface_hub (the extra `hf`).
+"""Files on the Hugging Face Hub, using huggingface_hub (the extra `hf`).
 
-Endpoint and token come from its environment. A file is downloaded like any other.
+The endpoint and the token come from the environment variables of that package. Files are downloaded like other web files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class HubFile:
-    """File at `address`. A branch is resolved to its commit once, so that all parts are of one version."""
+    """File at `address`. A branch is resolved to its commit only once, so that all parts are from one version."""
 
     def __init__(self, address: HubAddress, client: HttpClient) -> None:
         self._address = address
@@ -24,7 +24,7 @@ class HubFile:
         self._found: tuple[WebFile, str | None] | None = None
 
     def open(self, start: int, version: str | None) -> Download:
-        """Open the file at `start` if its version is still `version`, otherwise at its beginning."""
+        """Open the file at offset `start` if its version is still `version`, or else at its beginning."""
         self._found = self._found or self._find()
         file, sha256 = self._found
         download = file.open(start, version)
@@ -50,14 +50,14 @@ class HubFile:
             raise TransferError("the hub's client is set to offline mode", "Unset HF_HUB_OFFLINE.", "denied") from error
         except ValueError as error:
             raise TransferError(str(error), "Check the address.", "object") from error
-        except Exception as error:  # its HTTP library, and so the errors, differ between versions
+        except Exception as error:  # huggingface_hub's HTTP library, and so the errors, differ between versions
             raise TransferError(str(error) or type(error).__name__) from error
         if not url.startswith("https://"):
             message = f"the address of the hub does not use https: {url}"
             raise TransferError(message, "Set HF_ENDPOINT to an https address.", "denied")
-        # The ETag of a large file is its SHA-256, that of a small one git's SHA-1.
+        # The ETag is the SHA-256 of a large file, but git's SHA-1 of a small file.
         sha256 = found.etag if found.etag and _SHA256.fullmatch(found.etag) else None
-        # The token goes to the hub alone, other headers to servers that it redirects to as well.
+        # The token is sent only to the hub. Other headers are also sent to servers that the hub redirects to.
         sent = {name.lower(): value for name, value in headers.items()}
         authorization = sent.pop("authorization", None)
         return WebFile(self._client, url, sent, authorization), sha256
@@ -67,7 +67,7 @@ def _answer_error(error: Exception) -> TransferError:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None and is_transient(status):
         return TransferError(f"the hub answered {status}")
-    # The message begins with a line for a log, and ends with a paragraph of advice.
+    # The message begins with a log line, and ends with a paragraph of advice.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = next((line for line in lines if "Request ID" not in line), f"the hub answered {status}")
     hint = "Check the address; a private or gated repository needs a token in HF_TOKEN."

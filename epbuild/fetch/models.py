@@ -1,4 +1,4 @@
-"""Remote models as folders: the graph and its data under their names."""
+"""Remote models as folders with the graph file and its external data."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _NO_FILE_NAME = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 
 
 class RemoteModel(Struct, frozen=True):
-    """Fetched model: its graph file, with its external data beside it, and the digests of the files.
+    """Fetched model: the path of its graph file, with external data beside it, and the digests of these files.
 
-    Models in wheels have no digests: the installer checked the wheel.
+    Models in wheels have no digests, as the installer has verified the wheel.
     """
 
     graph: Path
@@ -39,15 +39,15 @@ class RemoteModel(Struct, frozen=True):
 
 
 class Pins(Struct, frozen=True):
-    """Pinned SHA-256 of the files of a model. Other files are not pinned."""
+    """Pinned SHA-256 digests of a model's files. Files without an entry are not pinned."""
 
     graph: str | None = None
     data: Mapping[str, str] = field(default_factory=dict)
-    """Pin of each external data file, by its location in the graph."""
+    """SHA-256 of each external data file, by its location in the graph."""
     wheels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Allowed digests of wheels, by requirement. Any wheel of other releases is allowed."""
+    """Allowed digests of wheels, by requirement. For a requirement without an entry, any wheel is allowed."""
     only_checked: bool = False
-    """Whether a wheel that was fetched without a check is fetched again."""
+    """Whether to fetch a wheel again if it was fetched without verification."""
 
 
 def fetch_model(
@@ -59,10 +59,10 @@ def fetch_model(
     cancelled: threading.Event,
     client: HttpClient | None = None,
 ) -> RemoteModel:
-    """Return the model at the address `text`, in a folder of the store. Fetch missing files only.
+    """Fetch the missing files of the model at the address `text`, and return the model in a folder of the store.
 
-    The planner refuses graphs that are not models. Raises PlanError for data that is not pinned or not beside the graph, and what `fetch`
-    and `fetch_from_wheel` raise.
+    A graph that is not a valid model is accepted here, as the planner reports it. Raises PlanError for external data that is not pinned or
+    not beside the graph, and errors of `fetch` and `fetch_from_wheel`.
     """
     address = parse_address(text)
     if isinstance(address, PackageAddress):
@@ -121,7 +121,7 @@ class _Fetching(Struct, frozen=True):
         return fetch(address, sha256, self.store, progress=self.progress, cancelled=self.cancelled, client=self.client)
 
     def _lay_out(self, address: Address, sha256: str | None, blob: Blob, folder: Path, place: Path) -> None:
-        """Write a read-only file with the blob's content to `place`, which is below `folder`, unless it exists."""
+        """Write the blob's content to the read-only file `place` below `folder`, unless a file of the blob's size exists there."""
         if _has_size(place, blob.size):
             return
         draft = folder.with_suffix(".part")
@@ -129,7 +129,7 @@ class _Fetching(Struct, frozen=True):
             discard_all(draft)
             try:
                 self.store.materialize(blob.digest, draft)
-            except (DamagedBlob, MissingBlob):  # quarantined, or deleted by `gc`: fetch it again
+            except (DamagedBlob, MissingBlob):  # the blob is damaged, or `gc` has deleted it: fetch it again
                 self.store.materialize(self._fetch(address, sha256).digest, draft)
             draft.chmod(0o444)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ class _Fetching(Struct, frozen=True):
 
 
 def make_file_name(address: Address) -> str:
-    """Return a file name that is valid on every platform."""
+    """Return the file name in the address, made valid for every platform."""
     return _NO_FILE_NAME.sub("_", address.file.rpartition("/")[2])
 
 

@@ -1,4 +1,4 @@
-"""Partial downloads, which survive the process, and errors of fetching."""
+"""Partial downloads, which survive the process, and errors from fetching."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e]+")
 
 
 class FetchError(StoreError):
-    """Remote file that cannot be fetched, or whose content does not have its pinned digest (EPB510 to EPB512, EPB320 to EPB322)."""
+    """Remote file that cannot be fetched or has a wrong digest (EPB510 to EPB512, EPB320 to EPB322)."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raise StoreError (EPB503) for an OSError while fetched files are written."""
+    """Translate an OSError of the block, which writes fetched files, into StoreError (EPB503)."""
     try:
         yield
     except OSError as error:
@@ -31,7 +31,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 class Partial:
-    """Partial file at `path`. One process at a time may use it, under a lease. Raises StoreError if the disk fails."""
+    """Partially downloaded file at `path`. Users must hold a lease, so that only one process uses it. Raises StoreError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class Partial:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        with suppress(OSError):  # no effect after `close`; after an error it must not hide that error
+        with suppress(OSError):  # no effect after `close`; a failure here must not hide an earlier error
             self._file.close()
         if self.size == 0:
             self.discard()
@@ -61,10 +61,10 @@ class Partial:
         return self._hasher.blob
 
     def restart(self, validator: str | None) -> None:
-        """Delete the bytes that have arrived, and start with the version that `validator` names."""
+        """Delete the bytes received so far, and restart with the version of the file that `validator` identifies."""
         self._hasher, self.validator = Hasher(), validator
         with writing(self.path):
-            # In this order, a process that is killed in between leaves no bytes with the validator of another version.
+            # In this order, a process that is killed in between does not leave bytes of one version with the validator of another.
             self._file.truncate(0)
             self._note.write_text(json.dumps({"validator": validator}), encoding="utf-8")
 
@@ -74,7 +74,7 @@ class Partial:
         self._hasher.update(chunk)
 
     def close(self) -> None:
-        """Write everything to the disk, and close the file."""
+        """Write buffered bytes to disk, and close the file."""
         with writing(self.path):
             self._file.close()
 
@@ -83,7 +83,7 @@ class Partial:
         with suppress(OSError):
             self._file.close()
         for path in (self.path, self._note):
-            with suppress(OSError):  # a leftover file does no harm
+            with suppress(OSError):  # a leftover file is harmless
                 path.unlink(missing_ok=True)
 
     def forget(self) -> None:
@@ -94,7 +94,7 @@ class Partial:
     def _resume(self) -> None:
         with suppress(FileNotFoundError, ValueError):
             match json.loads(self._note.read_text(encoding="utf-8")):
-                # Any other text cannot be a header, so no server sent it.
+                # Other text is not a valid header value, so it cannot come from a server.
                 case {"validator": str(validator)} if _HEADER_VALUE.fullmatch(validator):
                     self.validator = validator
         self._file.seek(0)

@@ -24,7 +24,7 @@ from epbuild.recipe.address import PackageAddress
 _METADATA = re.compile(r"[^/]+\.(?:dist-info|data)/")
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 _PYTHON = re.compile(r"Python ABI tag|Python implementation tag|Python version tag|satisfy Python|Requires-Python", re.IGNORECASE)
-"""Reports of uv for a wheel of another Python. Its code is never run, so any Python will do."""
+"""Messages of uv about a wheel for another Python. The wheel's code is never run, so any Python is acceptable."""
 _OTHER_BYTES = re.compile(r"Hash mismatch for .*?Computed:\s*sha256:([0-9a-f]{64})", re.DOTALL)
 _NEAREST = 3
 
@@ -32,11 +32,12 @@ _NEAREST = 3
 def fetch_from_wheel(
     address: PackageAddress, root: Path, digests: Sequence[str] = (), *, only_checked: bool = False, cancelled: threading.Event
 ) -> Path:
-    """Return the file at `address`, in a folder of the store at `root` with its whole wheel, as external data is beside the file.
+    """Return the path of the file at `address`, in a folder of the store with the whole unpacked wheel.
 
-    A missing wheel is fetched, and must have one of the `digests` if there are any. With `only_checked`, a stored wheel is ignored if it
-    was fetched without this check. Raises FetchError for a wheel that cannot be fetched (EPB320) or has another digest (EPB321), PlanError
-    for a file that is missing (EPB295) or in several folders (EPB296), StoreError if the disk fails, and Cancelled.
+    The whole wheel is needed because external data is beside the file. A missing wheel is fetched, and must have one of the `digests` if
+    any are given. With `only_checked`, a stored wheel that was fetched without this check is ignored. Raises FetchError for a wheel that
+    cannot be fetched (EPB320) or has another digest (EPB321). Raises PlanError for a file that is missing (EPB295) or in several folders
+    (EPB296). Also raises StoreError if the disk fails, and Cancelled.
     """
     folder, unchecked = _folder(address, root, digests), _folder(address, root, ())
     if not only_checked and unchecked.is_dir() and not folder.is_dir():
@@ -49,8 +50,8 @@ def fetch_from_wheel(
 
 
 def _folder(address: PackageAddress, root: Path, digests: Sequence[str]) -> Path:
-    """Return the folder of a wheel that was checked against these digests when it was fetched."""
-    # The platform decides which wheel of a release is used.
+    """Return the folder in the store for a wheel that was checked against these digests."""
+    # The platform determines which wheel of a release is used.
     identity: dict[str, object] = {"wheel": address.requirement, "platform": sysconfig.get_platform()}
     if digests:
         identity["sha256"] = sorted(digests)
@@ -58,7 +59,7 @@ def _folder(address: PackageAddress, root: Path, digests: Sequence[str]) -> Path
 
 
 def find_wheel_digests(address: PackageAddress) -> tuple[str, ...]:
-    """Return the sorted SHA-256 of all wheels of a release, for all platforms and Pythons, without installing one.
+    """Return the sorted SHA-256 of all wheels of a release, for all platforms and Pythons. Nothing is installed.
 
     Raises FetchError for a release without wheels (EPB320), and for an index without digests (EPB322).
     """
@@ -107,9 +108,9 @@ def _fetch(address: PackageAddress, digests: Sequence[str], folder: Path) -> Non
 
 
 def _install(address: PackageAddress, digests: Sequence[str], folder: Path) -> None:
-    """Unpack the wheel with uv, which builds nothing, and checks these digests or those of the index."""
+    """Unpack the wheel with uv, without building packages. uv verifies `digests`, or else the digests of the index."""
     command = ["pip", "install", "--no-config", "--no-deps", "--no-build", "--python", sys.executable]
-    # Copies, as a change of linked files would change uv's own cache.
+    # Files are copied, as a change to linked files would also change uv's cache.
     command += ["--link-mode", "copy", "--target", str(folder)]
     first_error = ""
     with tempfile.TemporaryDirectory(prefix="epbuild-wheel-") as requirements_folder:
@@ -139,7 +140,7 @@ def _no_wheel_error(address: PackageAddress, stderr: str) -> FetchError:
 
 
 def _explain(address: PackageAddress, stderr: str) -> tuple[str, str]:
-    """Return why uv could not fetch a wheel, and a hint."""
+    """Return the reason why uv could not fetch a wheel, and a hint."""
     text, quote = quote_report(stderr)
     name = address.distribution
     check_names = "Check its name and version, and uv's settings for the package index (UV_DEFAULT_INDEX, UV_FIND_LINKS)."
@@ -160,7 +161,7 @@ def _explain(address: PackageAddress, stderr: str) -> tuple[str, str]:
 
 
 def _find_file(address: PackageAddress, files: Collection[str]) -> str:
-    """Return the wheel's file at the path of the address, else the one at that path in a top-level folder."""
+    """Return the wheel's file at the path in the address, or else the file at this path in a top-level folder."""
     if address.file in files:
         return address.file
     content = sorted(file for file in files if not _METADATA.match(file))
