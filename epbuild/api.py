@@ -1,8 +1,9 @@
 """`plan`, `run`, `verify` and `inspect` for Python programs.
 
-The command line calls these functions. They print nothing, set no signal handler, and may be called from any thread. They import modules
-when they are called: `import epbuild.api` takes about as long as `import typing`. Errors are raised as `EpbuildError`, with a code, a
-location and a hint for each problem. docs/guides/python-api.md lists the stable names.
+The command line calls these functions. They print nothing, set no signal handler, and may be called from any thread. They
+import their modules when they are called, so that `import epbuild.api` takes about as long as `import typing`. Errors are
+raised as `EpbuildError`, with a code, a location and a hint for each problem. docs/guides/python-api.md lists the stable
+names.
 """
 
 from __future__ import annotations
@@ -68,13 +69,14 @@ _MODULES = {
     "epbuild.survey.status": ("StepStatus", "Survey"),
     "epbuild.verify.findings": ("Finding",),
 }
-"""Modules of the names above. Each is imported when one of its names is first used."""
+"""Names that this module re-exports, by module. A module is imported when one of its names is first used."""
 
 
 def plan(request: Request | StrPath, progress: Progress | None = None) -> Survey:
-    """Return the state of every step of a recipe, and why it is out of date. Builds nothing. Raises EpbuildError.
+    """Return the state of every step of a recipe, with the reasons if it is out of date. Builds nothing. Raises EpbuildError.
 
-    `progress` gets events while files are hashed for longer than a second, from any thread, one at a time.
+    If hashing files takes longer than a second, `progress` receives events about it. Events come from any thread, one at a
+    time.
     """
     from epbuild.commands.plan import survey
 
@@ -82,10 +84,10 @@ def plan(request: Request | StrPath, progress: Progress | None = None) -> Survey
 
 
 def run(request: Request | StrPath, progress: Progress | None = None, *, cancelled: threading.Event | None = None) -> BuildResult:
-    """Build what is out of date. `progress` gets every event, from any thread, one at a time.
+    """Build the out-of-date steps, and return the result. `progress` receives every event, from any thread, one at a time.
 
-    Raises BuildFailed if steps failed, another EpbuildError if nothing could be started, Cancelled once `cancelled` is set, and
-    KeyboardInterrupt. Finished results are kept in any case.
+    Raises BuildFailed if steps failed, and another EpbuildError if nothing could be started. Raises Cancelled once
+    `cancelled` is set, and KeyboardInterrupt. Finished results are kept in any case.
     """
     from epbuild.commands.run import run as build
     from epbuild.core.errors import Cancelled
@@ -96,7 +98,7 @@ def run(request: Request | StrPath, progress: Progress | None = None, *, cancell
     try:
         build(_as_request(request), collector, cancelled)
     except KeyboardInterrupt as error:
-        if isinstance(error.__cause__, Cancelled):  # `cancelled` is set: an interrupt by Ctrl-C has no cause
+        if isinstance(error.__cause__, Cancelled):  # `cancelled` is set. An interrupt by Ctrl-C has no cause.
             raise error.__cause__ from None
         raise
     return collector.result()
@@ -105,8 +107,9 @@ def run(request: Request | StrPath, progress: Progress | None = None, *, cancell
 def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | None = None) -> tuple[Finding, ...]:
     """Check all artifacts at a path, and return the findings. With `live`, load their models, and compare them if requested.
 
-    `progress` gets `Noted` events about slow work, and events while files are hashed for longer than a second. Raises Misuse if `live` does
-    not fit the artifacts, and EpbuildError if there is nothing to verify. A damaged artifact is a finding, not an error.
+    `progress` receives `Noted` events about slow work, and events while files are hashed for longer than a second. Raises
+    Misuse if `live` does not fit the artifacts, and EpbuildError if there is nothing to verify. A damaged artifact is a
+    finding, not an error.
     """
     from pathlib import Path
 
@@ -117,7 +120,7 @@ def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | 
 
 
 def inspect(*files: StrPath) -> Inspected:
-    """Return the contents of ONNX files, and of those in folders. Raises VerifyError for a file that is unreadable or no model."""
+    """Return the contents of ONNX files, and of ONNX files in folders. Raises VerifyError for an unreadable or invalid model."""
     from pathlib import Path
 
     from epbuild.commands.artifacts import inspect as inspect_files

@@ -43,7 +43,7 @@ class Inspected(Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
-        """True if every model is a complete file and all files that it refers to exist."""
+        """True if every model file is complete and all files that it refers to exist."""
         problems = [model.get("problem") for model in self.models]
         problems += [node["problem"] for model in self.models if "problem" not in model for node in model["ep_context_nodes"]]
         return not any(problems)
@@ -59,14 +59,16 @@ def inspect(files: Sequence[Path]) -> Inspected:
 
 
 def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
-    """Compare the artifacts at `a` and `b`, which may be archives. `lines` get the progress and the skipped archives.
+    """Compare the artifacts at `a` and `b`, which may be archives.
 
-    Raises NothingToVerify (EPB600) if there is no artifact, Incomparable (EPB630) if one cannot be read.
+    `lines` receives progress messages and the files in the archives that the comparison skips.
+
+    Raises NothingToVerify (EPB600) if a path has no artifact, and Incomparable (EPB630) if an artifact cannot be read.
     """
     try:
         with open_artifact(a, lines) as old, open_artifact(b, lines) as new:
             found = compare(old.place, new.place)
-    except UnsoundArchive as error:  # no answer, and so neither `same` nor `different`
+    except UnsoundArchive as error:  # An unreadable archive gives no answer: neither `same` nor `different`.
         raise Incomparable(*error.problems) from error
     for received in (old, new):
         for place in received.skipped():
@@ -75,7 +77,7 @@ def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
 
 
 def find_models(paths: Iterable[Path]) -> list[Path]:
-    """Return the models at paths and in folders. Raises ChangeRefused (EPB620) for a folder without models."""
+    """Return the models that `paths` name, or that are in folders. Raises ChangeRefused (EPB620) for a folder without models."""
     found = []
     for path in paths:
         models = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
@@ -86,9 +88,9 @@ def find_models(paths: Iterable[Path]) -> list[Path]:
 
 
 def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, output: Path | None) -> Repackaged:
-    """Embed, extract or rename the context binary of models, in place without an `output`.
+    """Embed, extract or rename the context binary of models. Without an `output`, change the models in place.
 
-    Raises ChangeRefused, with EPB625 for a change in place of an emitted output.
+    Raises ChangeRefused, with code EPB625 for an in-place change to an emitted output.
     """
     listed = cache(read_listed_files)
     for model in models if output is None else ():
@@ -101,7 +103,10 @@ def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, out
 
 
 def merge(models: Sequence[Path], prefixes: Sequence[str], connections: Sequence[str], output: Path) -> Merged:
-    """Merge models, in the order in which they run, into `output`. There is one prefix for each model, or none. Raises ChangeRefused."""
+    """Merge models, in the order in which they run, into `output`. Raises ChangeRefused.
+
+    `prefixes` has one prefix for each model, or is empty.
+    """
     wanted = None
     if connections:
         wanted = read_connections(connections, read_members(models))

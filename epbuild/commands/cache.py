@@ -36,7 +36,7 @@ class ByteProgress(Protocol):
 
 
 class CacheStats(Struct, frozen=True):
-    """Number and bytes of each kind of entry in a cache, and the workspaces that use it."""
+    """Number and bytes of each kind of cache entry, and the workspaces that use the cache."""
 
     place: Path
     entries: Mapping[Kind, tuple[int, int]]
@@ -46,16 +46,16 @@ class CacheStats(Struct, frozen=True):
 
 
 class DamagedEntry(Struct, frozen=True):
-    """Damaged blob or record of the cache, by digest or key, with the results that it was part of."""
+    """Damaged blob or record of the cache, with the results that it belonged to."""
 
     kind: str
     """`blob` or `record`."""
     name: str
-    """Digest or key of the entry."""
+    """Digest of the blob, or key of the record."""
     why: str
-    """What is damaged."""
+    """Description of the damage."""
     part_of: tuple[str, ...]
-    """Results that the entry was part of."""
+    """Results that the entry belonged to."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class CacheCheck:
 
 
 def count_cache(root: Path, toolchains: Path) -> CacheStats:
-    """Count the entries of the store at `root`, and the environments. Writes nothing. Raises StoreError."""
+    """Count the entries of the store at `root`, and the toolchain environments. Does not write anything. Raises StoreError."""
     found: dict[Kind, tuple[int, int]] = dict.fromkeys(KINDS, (0, 0))
     kinds = (open_action_records(root), open_address_records(root), open_toolchain_records(root))
     records = itertools.chain.from_iterable(each.entries() for each in kinds)
@@ -83,9 +83,9 @@ def count_cache(root: Path, toolchains: Path) -> CacheStats:
 
 
 def check_cache(root: Path, progress: ByteProgress, cancelled: threading.Event | None = None) -> CacheCheck:
-    """Read every blob and every record of the store, and set damaged ones aside, so that the next build restores them.
+    """Read every blob and record of the store, and quarantine damaged ones, so that the next build restores them.
 
-    Raises StoreError, and Cancelled when `cancelled` is set.
+    Raises StoreError. Raises Cancelled when `cancelled` is set.
     """
     found = CacheCheck()
     if not root.is_dir():
@@ -117,7 +117,7 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
     def check(entry: CacheEntry) -> str | None:
         try:
             store.check(entry.name, read)
-        except MissingBlob:  # removed since the listing
+        except MissingBlob:  # The record was removed after the listing.
             return None
         except DamagedBlob:
             return "its content does not match its digest"
@@ -129,7 +129,7 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
     entries = store.entries()
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="verify")
     try:
-        # A few at a time: a store may hold any number.
+        # Read records in batches: a store may hold any number of them.
         while batch := list(itertools.islice(entries, _BATCH)):
             for entry, why in zip(batch, pool.map(check, batch), strict=True):
                 found.blobs += 1
@@ -144,7 +144,7 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
 
 
 def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
-    """Set broken records aside. Return those that lost one of the `bad` blobs, and the faults of the others by key."""
+    """Quarantine broken records. Return the records that lost one of the `bad` blobs, and the faults of broken records by key."""
     store, records = BlobStore(root), open_action_records(root)
     lost: list[Mapping[str, Any]] = []
     broken: dict[str, str] = {}
@@ -162,12 +162,12 @@ def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tup
         records.set_aside(key)
     for others in (open_address_records(root), open_toolchain_records(root)):
         for _ in _read_records(others, found, broken):
-            pass  # addresses without content are fetched again, and toolchains have no blobs
+            pass  # Missing addresses are fetched again, and toolchain records have no blobs.
     return lost, broken
 
 
 def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the readable records with their keys. Reading sets damaged ones aside, and `broken` gets their faults."""
+    """Yield the readable records with their keys. Damaged records are quarantined, and their faults are added to `broken`."""
     for entry in records.entries():
         found.records += 1
         try:
@@ -201,18 +201,18 @@ class _Origins:
         return tuple(self._of_keys.get(key, ()))
 
     def of_blob(self, digest: str) -> tuple[str, ...]:
-        """Return the steps with the blob and its name there, or the lost records if no workspace knows it."""
+        """Return the steps that have the blob, with its name in each. If no workspace knows the blob, return the lost records."""
         return tuple(dict.fromkeys(self._of_blobs.get(digest, []) or self._of_lost.get(digest, [])))
 
 
 def _made_from(document: Mapping[str, Any]) -> str:
-    """Describe a result of an unknown step by its key document."""
+    """Describe the result of an unknown step by its inputs in the key document."""
     if document.get("kind") == "prepare":
         return f"prepared from {', '.join(document['source'])}"
     return f"compiled from {', '.join(member['name'] for member in document['members'])}"
 
 
 def _note_blobs(found: dict[str, list[str]], result: Mapping[str, Any], of: str) -> None:
-    """Add the owner `of` each blob of a result, by digest."""
+    """Add the name of each blob in a result, followed by its owner `of`, to `found` by digest."""
     for name, blob in (*result["artifacts"].items(), ("the log", result["log"])):
         found.setdefault(blob["digest"], []).append(f"{name}{of}")

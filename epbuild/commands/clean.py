@@ -1,6 +1,6 @@
-"""Removal of emitted outputs, and of the memory of their steps.
+"""Removal of emitted outputs and of the records of their steps.
 
-Files of others stay. The cache keeps its results.
+Files that epbuild did not write are kept. The cache keeps its results.
 """
 
 from __future__ import annotations
@@ -39,22 +39,23 @@ class Forgotten(Struct, frozen=True):
 
 
 def clean(request: Request, progress: Progress | None = None, *, force: bool = False, dry_run: bool = False) -> Iterator[Cleaned]:
-    """Remove the outputs of the requested steps, forget these steps, and yield each output when it is done.
+    """Remove the outputs of the requested steps, forget these steps, and yield each output after its removal.
 
-    Only unchanged files of epbuild are removed. With `force`, changed ones are removed too. With `dry_run`, nothing is changed.
+    Only unchanged files that epbuild wrote are removed. With `force`, changed files are removed too. With `dry_run`,
+    nothing is removed.
 
     Raises RecipeError, PlanError, EnvironmentFailure and StoreError.
     """
     variables = ReadVariables()
     recipe, plan = read_plan(request, environment=variables)
     globs = request.selection or ("*",)
-    # Without the steps that these need.
+    # Exclude the dependencies of these steps.
     ids = {step.id: step.action for step in plan.steps}
     asked = {ident for glob in globs for ident in match_ids(ids, glob)}
     wanted = dict.fromkeys(action for ident, action in ids.items() if ident in asked)
     emissions = [plan.emissions[ident] for ident in wanted if ident in plan.emissions]
     if not dry_run:
-        forget(str(request.recipe))  # if this process is killed, the next build cleans up
+        forget(str(request.recipe))  # If this process is killed, the next build cleans up.
     with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
         memory = workspace.memory(Configuration.of(recipe.file, request.settings, variables.seen))
         outputs = Outputs(workspace, memory)
@@ -84,7 +85,7 @@ def clean(request: Request, progress: Progress | None = None, *, force: bool = F
 
 
 def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
-    """Remove the workspace of a recipe. Raises StoreError, also while a build runs there."""
+    """Remove the workspace of a recipe. Raises StoreError, for example while a build runs in it."""
     directory = get_workspace_folder(recipe)
     size = sum(status.st_size for _, status in list_files_below(directory))
     if directory.is_dir() and not dry_run:

@@ -22,11 +22,11 @@ from epbuild.survey.orphans import RESULTS, list_output_files
 from epbuild.survey.snapshot import remove_older
 
 LEASE = "upkeep"
-"""Lease that excludes concurrent removals and checks. All releases must use the same name."""
+"""Name of the lease that excludes concurrent removals and checks. Every release of epbuild must use this name."""
 
 
 class Collection(Struct, frozen=True):
-    """Removed and kept entries, the workspaces that use the cache, and those that no longer exist and were forgotten."""
+    """Removed and kept cache entries, and the workspaces that use the cache. `gone` workspaces no longer exist."""
 
     collected: Collected
     workspaces: tuple[Path, ...]
@@ -34,9 +34,9 @@ class Collection(Struct, frozen=True):
 
 
 def collect_garbage(root: Path, limits: Limits, *, dry_run: bool = False) -> Collection:
-    """Remove entries that no workspace needs, and those over the limits. With `dry_run`, only return them.
+    """Remove entries that no workspace needs, and entries that exceed the limits. With `dry_run`, only return them.
 
-    Raises StoreError, also if the needs of a workspace are unknown. Then nothing is removed.
+    Raises StoreError, for example if the needs of a workspace are unknown. Nothing is removed in that case.
     """
     if not root.is_dir():
         return Collection(Collected(), (), ())
@@ -74,7 +74,9 @@ class _Workspaces(Struct, frozen=True):
 def find_needed_entries(workspaces: Iterable[Path], root: Path) -> Needs:
     """Return the entries of the store at `root` that workspaces need. Raises StoreError.
 
-    They are the results in existing outputs, the results of each recipe's last build that are in no output yet, and the remote models.
+    Workspaces need three kinds of entries: results in existing outputs, results of each recipe's last build that are not
+    yet in an
+    output, and remote models.
     """
     keys: set[str] = set()
     blobs: set[str] = set()
@@ -90,7 +92,7 @@ def find_needed_entries(workspaces: Iterable[Path], root: Path) -> Needs:
 
 
 def _models(workspace: Workspace, root: Path) -> Iterator[str]:
-    """Yield the names in the store at `root` of a workspace's remote models. Raises StoreError."""
+    """Yield the names of a workspace's remote models in the store at `root`. Raises StoreError."""
     for graph in map(Path, workspace.facts(REMOTE_MODEL).values()):
         if graph.is_relative_to(root):
             yield "/".join(graph.relative_to(root).parts[:2])
@@ -99,7 +101,7 @@ def _models(workspace: Workspace, root: Path) -> Iterator[str]:
 def _needed_keys(workspace: Workspace) -> set[str]:
     """Return the action keys of the results that a workspace needs.
 
-    Results of earlier settings are needed only as long as an output of these settings exists.
+    Results of earlier settings are needed only while an output of these settings exists.
     """
     steps = workspace.steps()
     existing = [
@@ -118,13 +120,13 @@ def _needed_keys(workspace: Workspace) -> set[str]:
 
 
 def list_blobs(record: Mapping[str, Any]) -> Iterable[str]:
-    """Return the digests of a record's artifacts and log, or nothing for a record that builds cannot read."""
+    """Return the digests of a record's artifacts and log. Return nothing for a record that builds cannot read."""
     return get_blob_sizes(record["result"]).keys() if is_action_record(record) else ()
 
 
 @contextmanager
 def open_workspace(directory: Path) -> Iterator[Workspace]:
-    """Open a workspace whose memory is complete. Raises StoreError if it cannot be read."""
+    """Open a workspace. Raises StoreError if its state cannot be read."""
     with Workspace.open(directory, create=False) as workspace:
         if workspace.is_unreadable:
             message = f"cannot tell which results {directory} needs: this user may not read its state.sqlite"
@@ -134,7 +136,7 @@ def open_workspace(directory: Path) -> Iterator[Workspace]:
 
 
 def get_blob_sizes(result: Any) -> dict[str, int]:
-    """Return the sizes of the blobs of a session group's result, by digest."""
+    """Return the sizes of the blobs in a session group's result, by digest."""
     match result:
         case {"artifacts": dict(artifacts), "log": dict(log)}:
             named = (*artifacts.values(), log)

@@ -1,4 +1,4 @@
-"""Graph of a plan: its steps, or groups of steps if there are many."""
+"""Graph of a plan, with a node for each step or for each group of steps."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ from epbuild.survey.action_status import StepState
 from epbuild.survey.status import StepStatus
 
 MAX_NODES = 200
-"""Limit of nodes that are readable in one picture."""
+"""Maximum number of nodes that are readable in one picture."""
 MAX_EDGES = 400
-"""Limit of edges. Mermaid draws at most 500 unless a page allows more."""
+"""Maximum number of edges. Mermaid draws at most 500 unless a page allows more."""
 
 REMOTE = " (remote)"
 WORST_FIRST: tuple[StepState, ...] = ("failed", "out of date", "new", "restorable", "current")
 _MIN_NAMES = {"emit": 3}
-"""Number of names in the id of an output for one group and one target: both, and the layout."""
+"""Minimum number of names in the id of a step that belongs to one group and one target, by kind of step.
+
+An output's id has three names in this case: the group, the target and the layout.
+"""
 _Key = tuple[str, ...]
 _PAIRS = "group and target"
-"""Grouping with boxes."""
+"""Name of the grouping that draws boxes."""
 
 
 class GraphNode(Struct, frozen=True):
-    """Step, or a group of steps. A single step has its id and its reasons."""
+    """Step, or a group of steps. A node for a single step has its id and its reasons."""
 
     name: str
     """Id of the step, or the common part of the group."""
     title: str
-    """Name without the part that is in the box."""
+    """Name without the part that the box shows."""
     box: str
-    """Enclosing box, or an empty text."""
+    """Name of the enclosing box, or an empty text."""
     states: Mapping[str, int]
-    """Number of steps by `format_state`, worst state first."""
+    """Number of steps in each state, as named by `format_state`, worst state first."""
     reasons: tuple[str, ...] = ()
     grouped: bool = False
 
@@ -49,14 +52,14 @@ class GraphNode(Struct, frozen=True):
 
 
 class StepGraph(Struct, frozen=True):
-    """Nodes, and edges from each dependency to its dependent, by node numbers."""
+    """Nodes, and edges from each dependency to its dependent, as pairs of node numbers."""
 
     recipe: str
     nodes: tuple[GraphNode, ...]
     edges: tuple[tuple[int, int], ...]
     states: Mapping[str, int]
     grouped_by: str | None = None
-    """Criterion of groups, or None if each node is one step."""
+    """Criterion by which steps are grouped, or None if each node is one step."""
 
     @property
     def steps(self) -> int:
@@ -76,7 +79,7 @@ class _Parts(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Group and target, empty for a step that serves several, such as a preparation or an output of several groups."""
+        """Return the group and the target of a step. Empty for a step that serves several, such as a preparation."""
         return self.names[:2] if self.kind != "prepare" and len(self.names) >= _MIN_NAMES.get(self.kind, 2) else ()
 
     @property
@@ -85,7 +88,7 @@ class _Parts(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Kind and name without the part in the box."""
+        """Return the kind and the name without the part that the box shows."""
         if self.kind == "prepare":
             return "/".join(self.names[1:])
         return " ".join([self.kind, "/".join(self.names[len(self.place) :])]).strip()
@@ -101,17 +104,17 @@ _GROUPINGS: Sequence[tuple[str, Callable[[_Parts], _Key]]] = (
 
 
 def _outside(parts: _Parts) -> _Key:
-    """Return the key of a step without a pair of group and target: a preparation or an output."""
+    """Return the grouping key of a step without a group and a target: a preparation or an output."""
     return (parts.kind, parts.names[0]) if parts.kind == "prepare" else (f"{parts.kind}:{'/'.join(parts.names)}",)
 
 
 def format_state(status: StepStatus) -> str:
-    """Return the state of a step, marked if its result is only in the remote cache."""
+    """Return the state of a step, with a mark if its result is only in the remote cache."""
     return f"{status.state}{REMOTE if status.remote else ''}"
 
 
 def build_step_graph(recipe: str, statuses: Sequence[StepStatus], most: int = MAX_NODES) -> StepGraph:
-    """Return the graph of a plan. More than `most` steps are grouped, as finely as possible."""
+    """Return the graph of a plan. Steps are grouped if there are more than `most`, with the finest grouping that is readable."""
     parts = {status.step.id: _Parts.of(status.step.id) for status in statuses}
     states = _count_states(map(format_state, statuses))
     whole = StepGraph(
@@ -156,7 +159,7 @@ def _group(
 
 
 def _edges(statuses: Sequence[StepStatus], numbers: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
-    """Return the edges from needed steps to those that need them, without duplicates."""
+    """Return the edges from dependencies to their dependents, without duplicates."""
     found = ((numbers[need], numbers[status.step.id]) for status in statuses for need in status.step.needs if need in numbers)
     return tuple(dict.fromkeys(edge for edge in found if edge[0] != edge[1]))
 

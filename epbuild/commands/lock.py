@@ -1,4 +1,4 @@
-"""`epbuild lock`: exact packages and digests of toolchains and remote models."""
+"""`epbuild lock`: lock packages of toolchains and digests of remote models."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CATALOG_PROBLEMS = ("EPB210", "EPB217")
 
 
 class Upgrade(Struct, frozen=True):
-    """Distributions whose locked versions are not kept: some, or all."""
+    """Distributions to upgrade instead of keeping their locked versions: some, or all."""
 
     packages: Collection[str] = ()
     everything: bool = False
@@ -56,23 +56,23 @@ class Resolver(Protocol):
     """Resolver of packages, such as `epbuild.toolchain.resolve`."""
 
     def find_python(self, toolchain: ToolchainSpec) -> Python:
-        """Return the Python of a toolchain."""
+        """Find the Python of a toolchain."""
 
     def resolve_packages(
         self, toolchain: ToolchainSpec, python: Python, platform: str, preferred: Mapping[str, str]
     ) -> LockedEnvironment:
-        """Resolve the packages of a toolchain on a platform, in the `preferred` versions if possible."""
+        """Resolve the packages of a toolchain on a platform, with the `preferred` versions where possible."""
 
 
 class Locking(Struct, frozen=True):
-    """New lock, and its changes from the existing one."""
+    """New lock, and its differences from the existing lock."""
 
     recipe: Recipe
     path: Path
     lock: Lock
     changes: tuple[LockChange, ...]
     is_written: bool
-    """Set if the file is up to date."""
+    """True if the lock file is up to date."""
 
 
 def make_lock(
@@ -85,7 +85,8 @@ def make_lock(
 ) -> Locking:
     """Resolve the lock of a recipe. Versions in the existing lock are kept if they still fit and are not upgraded.
 
-    Writes nothing except fetched models. Raises RecipeError, PlanError, ToolchainError (EPB309 if locking is impossible) and FetchError.
+    Writes nothing except fetched models. Raises RecipeError, PlanError, ToolchainError (EPB309 if locking is impossible)
+    and FetchError.
     """
     recipe = load(request.recipe, settings=request.settings)
     path = lock_path(recipe.file)
@@ -107,15 +108,15 @@ def make_lock(
 
 
 def write_lock(locking: Locking) -> None:
-    """Write a lock beside its recipe, atomically, unless the file is up to date. Raises EnvironmentFailure (EPB518)."""
+    """Write a lock beside its recipe, atomically, if the file is out of date. Raises EnvironmentFailure (EPB518)."""
     if not locking.is_written:
         _write(locking.path, render(locking.lock))
 
 
 def export_lock(locking: Locking) -> dict[str, Path | None]:
-    """Write a `pylock.toml` (PEP 751) for each toolchain, and return the paths by toolchain. The path is None without files to list.
+    """Write a `pylock.toml` (PEP 751) for each toolchain, and return the paths by toolchain.
 
-    Raises EnvironmentFailure (EPB518).
+    The path is None for a toolchain without files to list. Raises EnvironmentFailure (EPB518).
     """
     paths: dict[str, Path | None] = dict.fromkeys(locking.lock.toolchains)
     for name, toolchain in locking.lock.toolchains.items():
@@ -136,7 +137,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _read_lock(path: Path, progress: Progress) -> tuple[str | None, Lock | None]:
-    """Return the text of the existing lock and its readable part, or None for each if there is no lock."""
+    """Return the text of the existing lock and its readable part, or a pair of None if there is no lock."""
     text = read_lock_text(path)
     if text is None:
         return None, None
@@ -187,7 +188,7 @@ class _LockBuilder:
             raise PlanError(*problems) from error
         toolchains = {name: self._lock_toolchain(toolchain) for name, toolchain in self.recipe.toolchains.items()}
         toolchains = {name: toolchain for name, toolchain in toolchains.items() if toolchain.requires or toolchain.platforms}
-        wheels = self._find_wheels()  # before a model is fetched, so that it comes from one of them
+        wheels = self._find_wheels()  # Resolve wheels before models are fetched: the models come from these wheels.
         models = {name: self._lock_model(model, wheels) for name, model in list_remote_models(self.recipe).items()}
         return Lock(self.recipe.name, toolchains, models, catalog, wheels)
 
@@ -203,7 +204,7 @@ class _LockBuilder:
         return LockedToolchain(list_requirements(toolchain), platforms)
 
     def _resolve(self, toolchain: ToolchainSpec, locked: LockedToolchain) -> dict[str, LockedEnvironment]:
-        """Resolve a toolchain that epbuild provisions for each of its platforms."""
+        """Resolve the packages of a toolchain that epbuild provisions, for each of its platforms."""
         old = {
             platform: environment
             for platform, environment in locked.platforms.items()
@@ -233,7 +234,7 @@ class _LockBuilder:
         return resolved
 
     def _with_locked_python(self, toolchain: ToolchainSpec, old: Mapping[str, LockedEnvironment]) -> ToolchainSpec:
-        """Set the locked Python of a toolchain that names none: the user's own may be another."""
+        """Return the toolchain with the locked Python if it does not name one, since a user's own Python may differ."""
         pythons = {environment.python for environment in old.values()}
         if toolchain.python is not None or self.upgrade.everything or len(pythons) != 1:
             return toolchain
@@ -241,7 +242,7 @@ class _LockBuilder:
         return replace(toolchain, python=python) if parse_named_python(python) else toolchain
 
     def _list_installed(self, toolchain: ToolchainSpec, old: LockedToolchain) -> dict[str, LockedEnvironment]:
-        """List the packages of an existing environment here, and keep those locked for other platforms."""
+        """List the packages of an existing environment here, and keep the packages that are locked for other platforms."""
         kept = old.platforms if old.requires == list_requirements(toolchain) else {}
         platforms = {platform: environment for platform, environment in kept.items() if environment.is_installed}
         if self.here is None or not self.toolchains.ready(toolchain, self.recipe.directory):
@@ -258,7 +259,7 @@ class _LockBuilder:
     # -- Models --------------------------------------------------------------------------------------------------------
 
     def _find_wheels(self) -> tuple[Package, ...]:
-        """Return the releases that models come from, with all their wheels, or with the locked ones if these still exist."""
+        """Return the releases that models come from, with their wheels. Locked wheels are preferred if they still exist."""
         old = {release.requirement: release for release in self.old.wheels}
         releases = []
         for requirement, (address, model) in list_model_releases(self.recipe).items():
@@ -268,7 +269,7 @@ class _LockBuilder:
         return tuple(sorted(releases))
 
     def _lock_model(self, model: ModelSpec, wheels: Sequence[Package]) -> LockedModel:
-        """Return the digests of a remote model: the pinned ones if the recipe must pin all, or else those of its files."""
+        """Return the digests of a remote model: pinned digests if the recipe must pin it, or else the digests of its files."""
         if model.sha256 is not None and not is_immutable(parse_address(model.path)):
             return LockedModel(model.sha256, model.data_sha256)
         with open_workspace(self.recipe.file) as workspace:
@@ -284,7 +285,7 @@ class _LockBuilder:
 
 
 def _keep_files(locked: Package | None, package: Package) -> Package:
-    """Return the locked package if its version and files still exist: a file that was published later does not count as a change."""
+    """Return the locked package if its version and files still exist: files published later do not count as a change."""
     if locked is None or not locked.files or locked.version != package.version:
         return package
     return locked if set(locked.files) <= set(package.files) else package

@@ -1,4 +1,4 @@
-"""Logs of steps, from the last run here or from the store."""
+"""Logs of steps, from the last run on this machine or from the store."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _CHUNK = 1 << 16
 
 
 def list_logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
-    """Return the steps whose last compile has a log, in order."""
-    has_log = cache(partial(_has_log, workspace, recipe))  # the steps of an action share a log
+    """Return the ids of the steps whose last compile has a log, in the order of the plan."""
+    has_log = cache(partial(_has_log, workspace, recipe))  # The steps of an action share a log.
     return [step.id for step in plan.steps if step.kind != "emit" and has_log(step.action)]
 
 
 def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings: RemoteSettings | None = None) -> Iterator[str]:
-    """Yield the log of a step's last compile. The log of another machine comes from the remote cache of `settings`.
+    """Yield the lines of the log of a step's last compile. Read another machine's log from the remote cache of `settings`.
 
-    Raises BuildError if there is no log, StoreError if the store lost it.
+    Raises BuildError if there is no log, and StoreError if the store has lost the log.
     """
     action = next((found.action for found in plan.steps if found.id == step), step)
     path = log_file(workspace.directory, action, recipe.name)
@@ -66,7 +66,7 @@ def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:
 
 
 def _record(workspace: Workspace, recipe: Path, action: str) -> StepRecord | None:
-    """Return the last outcome of an action with any settings, since the log is that of the last compile."""
+    """Return the last outcome of an action with any settings, because the log belongs to the last compile."""
     return workspace.memory(Configuration.of(recipe, (), {})).previous(action)
 
 

@@ -1,4 +1,4 @@
-"""Results of a recipe in its remote cache: pushed and checked."""
+"""Push and check of a recipe's results in its remote cache."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 class PushedResult(Struct, frozen=True):
-    """Outcome of pushing the result of an action. `size` is that of its artifacts."""
+    """Outcome of pushing the result of an action."""
 
     step: str
     """Id of the last step of the action."""
@@ -44,11 +44,11 @@ class PushedResult(Struct, frozen=True):
     outcome: PushOutcome
     """Outcome of the upload."""
     size: int = 0
-    """Bytes of its artifacts."""
+    """Total bytes of the result's artifacts."""
 
 
 class Push(Struct, frozen=True):
-    """Outcomes of pushing results to a `remote` cache, and warnings for users."""
+    """Outcomes of pushing results to a `remote` cache, with warnings for users."""
 
     remote: str
     results: tuple[PushedResult, ...]
@@ -58,7 +58,7 @@ class Push(Struct, frozen=True):
 
 
 class CheckedResult(Struct, frozen=True):
-    """Outcome of checking a result in a remote cache. `why` it is unusable or unknown. `size` is that of all its files."""
+    """Outcome of checking the result of an action in a remote cache."""
 
     step: str
     """Id of the last step of the action."""
@@ -69,11 +69,11 @@ class CheckedResult(Struct, frozen=True):
     why: str = ""
     """Reason why the result is unusable or unknown; empty otherwise."""
     size: int = 0
-    """Bytes of all its files."""
+    """Total bytes of the result's files."""
 
 
 class RemoteCheck(Struct, frozen=True):
-    """Outcomes of checking a recipe's results in a `remote` cache, and warnings for users."""
+    """Outcomes of checking a recipe's results in a `remote` cache, with warnings for users."""
 
     remote: str
     results: tuple[CheckedResult, ...]
@@ -85,9 +85,9 @@ class RemoteCheck(Struct, frozen=True):
 def push_results(
     request: Request, progress: ByteProgress, *, replace: bool = False, cancelled: threading.Event | None = None
 ) -> Push:
-    """Push the results of a recipe from the store to its remote cache: the missing ones, or all with `replace`.
+    """Push the results of a recipe from the store to its remote cache: the missing results, or all results with `replace`.
 
-    Raises EpbuildError, and Cancelled if `cancelled` is set.
+    Raises EpbuildError. Raises Cancelled if `cancelled` is set.
     """
     stop, warnings = cancelled or threading.Event(), list[Problem]()
     with open_session(request, cancelled=stop, warn=warnings.append) as session:
@@ -120,7 +120,7 @@ def push_results(
 
 
 def check_results(request: Request, progress: ByteProgress, cancelled: threading.Event | None = None) -> RemoteCheck:
-    """Read all results of a recipe in its remote cache. Raises EpbuildError, and Cancelled if `cancelled` is set."""
+    """Read all results of a recipe in its remote cache. Raises EpbuildError. Raises Cancelled if `cancelled` is set."""
     stop, warnings = cancelled or threading.Event(), list[Problem]()
     with open_session(request, cancelled=stop, warn=warnings.append) as session:
         found = session.survey()
@@ -153,7 +153,7 @@ def check_results(request: Request, progress: ByteProgress, cancelled: threading
 
 
 def _push_toolchains(session: Session, remote: RemoteCache) -> None:
-    """Push the identities of locked toolchains, so that other machines know their keys without provisioning them."""
+    """Push the records of locked toolchains, so that other machines know their keys without provisioning them."""
     toolchains = session.toolchains
     for name, environment in toolchains.environments.items() if not session.lock.warnings else ():
         for key, record in toolchains.records(name, environment).items():
@@ -170,13 +170,13 @@ def _named(remote: RemoteCache | None) -> RemoteCache:
 
 
 def _select_general_warnings(warnings: Iterable[Problem]) -> list[Problem]:
-    """Return the last warning of each code, except EPB522: the outcomes contain those warnings."""
+    """Return the last warning of each code, except EPB522, whose warnings are in the outcomes."""
     return list({problem.code: problem for problem in warnings if problem.code != "EPB522"}.values())
 
 
 def _push(made: Made, remote: RemoteCache, surveyor: Surveyor, *, replace: bool) -> PushOutcome:
     record = surveyor.records.get(made.key)
-    if record is None:  # removed by another process
+    if record is None:  # Another process removed the result.
         return "not here"
     try:
         return remote.publish(COMPILE, made.key, record, surveyor.store, replace=replace) or "failed"
@@ -212,7 +212,7 @@ def _checked(ident: str, key: str | None, found: LookUp | None, wrong: Mapping[B
 
 
 def _each(items: Iterable[T], act: Callable[[T], object], stop: threading.Event, advance: Callable[[], None]) -> None:
-    """Act on items concurrently. An exception, such as Ctrl-C, sets `stop`, which ends the others."""
+    """Call `act` on items concurrently. An exception, such as KeyboardInterrupt, sets `stop`, which ends the other calls."""
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="transfer")
     try:
         waiting = [pool.submit(act, item) for item in items]

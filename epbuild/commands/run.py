@@ -1,4 +1,4 @@
-"""`epbuild run` and `epbuild coverage`: build what is out of date."""
+"""`epbuild run` and `epbuild coverage`: build out-of-date steps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from epbuild.survey.snapshot import Snapshot
 def run(
     request: Request, progress: Progress, cancelled: threading.Event | None = None, fetcher: ModelFetcher | None = None
 ) -> int:
-    """Build what is out of date, report every event to `progress`, and return the exit code. `fetcher` fetches remote models.
+    """Build the out-of-date steps, report every event to `progress`, and return the exit code. `fetcher` fetches remote models.
 
-    Raises EpbuildError if nothing could be started, KeyboardInterrupt if the user stopped it. Failed steps are events.
+    Raises EpbuildError if nothing could be started, and KeyboardInterrupt if the user stopped the build. Failed steps are
+    reported as events.
     """
     begin = time.monotonic()
     with recorded(request, progress) as recording:
@@ -37,17 +38,17 @@ def run(
 
 
 def cover(request: Request, progress: Progress) -> None:
-    """Compile what is out of date, emit nothing, and report the coverage of each model to `progress`.
+    """Compile the out-of-date steps, emit nothing, and report the coverage of each model to `progress`.
 
-    A model that fails, or does not meet `expect`, does not stop the others. Raises what `run` does.
+    If a model fails or does not meet `expect`, the other models are still compiled. Raises the same errors as `run`.
     """
     request = replace(request, emits=False, keep_going=True, every_model=True)
-    # The recording is not kept: `report` is about the last build.
+    # Do not write this recording: `report` describes the last build, and this is not a build.
     _build(request, Recording(request, progress), threading.Event(), None)
 
 
 def _report_unchanged(request: Request, progress: Progress, last: Snapshot, begin: float) -> int:
-    """Report a run that has nothing to do, since nothing has changed, and return its exit code."""
+    """Report a run without work, because nothing has changed, and return its exit code."""
     found = read_survey(last)
     for warning in found.plan.warnings:
         progress.report(Warned(warning))
@@ -60,7 +61,7 @@ def _report_unchanged(request: Request, progress: Progress, last: Snapshot, begi
 
 
 def _build(request: Request, recording: Recording, cancelled: threading.Event, fetcher: ModelFetcher | None) -> int:
-    """Build what is out of date, and return the exit code."""
+    """Build the out-of-date steps, and return the exit code."""
     try:
         with open_session(request, Serialised(recording), cancelled, builds=True, fetcher=fetcher) as session:
             found = session.survey()

@@ -1,6 +1,7 @@
-"""JSON Schemas for editors. The schema of recipes has every option of every EP.
+"""JSON Schemas for editors, with every option of every EP for recipes.
 
-Its additions never refuse more than the catalog does, and allow options that the catalog lacks: `epbuild validate` decides.
+The schema never rejects values that the catalog accepts, and it allows options that the catalog lacks: `epbuild validate`
+decides.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _JUDGING = frozenset({
 
 
 def build_editor_schema(name: str) -> _Schema:
-    """Return one of SCHEMAS. The schema of recipes includes the catalog. Raises FileNotFoundError for another name."""
+    """Return the schema `name`. The recipe schema includes the catalog. Raises FileNotFoundError for an unknown name."""
     document = read_schema(name)
     if name == "recipe":
         _enrich(document)
@@ -61,7 +62,7 @@ def _enrich(document: _Schema) -> None:
 
 
 def _ep_names() -> _Schema:
-    """Return the names of all EPs with their descriptions, the short ones first."""
+    """Return the schema of EP names with their descriptions. Short names come first."""
     described = {ep: entries_for(ep)[0].description for ep in known_eps()}
     return {
         "enum": [*map(get_short_name, described), *described],
@@ -70,7 +71,7 @@ def _ep_names() -> _Schema:
 
 
 def _short_keys(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
-    """Return the keys of a target that are short for an option of an EP, with the known values."""
+    """Return the target keys that are short forms of an EP's option, with the known values."""
     found = {}
     for entry in entries:
         start = entry.start
@@ -86,7 +87,7 @@ def _short_keys(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
 
 
 def _let_variables_stand_for(definition: _Schema) -> None:
-    """Allow a `${...}` for every value of a definition that is not a plain text: it is checked when it is substituted."""
+    """Allow `${...}` in place of every non-string value of a definition. The value is checked after substitution."""
     values = [*definition.get("properties", {}).values(), definition.get("additionalProperties"), definition]
     for value in values:
         if not isinstance(value, dict):
@@ -101,7 +102,7 @@ def _let_variables_stand_for(definition: _Schema) -> None:
 
 
 def _is_strictly(ep: str, properties: Mapping[str, Any]) -> _Schema:
-    """Return the condition for a target of this EP whose options are checked."""
+    """Return the condition that selects targets of this EP whose options are checked."""
     condition: _Schema = {"properties": {"ep": {"enum": [ep, get_short_name(ep)]}}, "required": ["ep"]}
     if "allow_unknown_options" in properties:
         condition["not"] = {"properties": {"allow_unknown_options": {"const": True}}, "required": ["allow_unknown_options"]}
@@ -109,7 +110,7 @@ def _is_strictly(ep: str, properties: Mapping[str, Any]) -> _Schema:
 
 
 def _objects(node: Any) -> Iterator[_Schema]:
-    """Yield every schema in a document that describes a mapping."""
+    """Yield every subschema of a document that describes a mapping."""
     if isinstance(node, dict):
         if isinstance(node.get("properties"), dict):
             yield node
@@ -121,7 +122,7 @@ def _objects(node: Any) -> Iterator[_Schema]:
 
 
 def _option_properties(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
-    """Return the options of an EP in all packagings, by name."""
+    """Return the schemas of an EP's options in all its packagings, by name."""
     found: dict[str, list[_Schema]] = {}
     for entry in entries:
         for name, option in entry.options.items():
@@ -150,7 +151,7 @@ def _session_properties() -> dict[str, _Schema]:
 
 
 def _preparation_properties(options: Mapping[str, PreparationOption]) -> dict[str, _Schema]:
-    """Return the schema of an option, for proposals and explanations. The catalog's own check decides about values."""
+    """Return the schemas of options, for completion and descriptions. Only the catalog itself checks the values."""
     return {name: _preparation_option(option) for name, option in options.items()}
 
 
@@ -182,7 +183,7 @@ def _sentences(option: Option) -> Iterator[str]:
 
 
 def format_default(option: Option) -> str:
-    """Return the default of an option as a recipe would write it."""
+    """Return the default of an option as written in a recipe."""
     text = option.default or ""
     if option.type == "boolean":
         return "true" if text.lower() in {"1", "true"} else "false"
@@ -190,7 +191,7 @@ def format_default(option: Option) -> str:
 
 
 def _values(option: Option, names: tuple[str, ...]) -> _Schema:
-    """Return the values that the catalog accepts and those to propose. Every value may be a `${...}`."""
+    """Return the schema of an option's values: accepted values and values to propose. Every value may be a `${...}`."""
     match option.type:
         case "boolean":
             return {"anyOf": [{"type": "boolean"}, {"enum": [0, 1]}, _words(_SWITCHES)]}
@@ -209,12 +210,12 @@ def _values(option: Option, names: tuple[str, ...]) -> _Schema:
 
 
 def _words(words: Iterable[str]) -> _Schema:
-    """Return the schema of a text that is one of the words in any case, or contains a reference."""
+    """Return the schema of a string that is one of the words in any case, or contains a `${...}`."""
     return {"type": "string", "pattern": f"^\\s*({'|'.join(map(_any_case, words))})\\s*$|{_SUBSTITUTION}"}
 
 
 def _any_case(word: str) -> str:
-    # Patterns of JSON Schema have no flags.
+    # Patterns of JSON Schema have no flags, so each letter is matched in both cases.
     return "".join(_letter(character) for character in word)
 
 
@@ -225,7 +226,7 @@ def _letter(character: str) -> str:
 
 
 def _natural(value: str) -> str | int | bool:
-    """Return the value that YAML reads from a text without quotes."""
+    """Return the value that YAML reads from an unquoted text."""
     if value in {"true", "false"}:
         return value == "true"
     return int(value) if value.isdecimal() and str(int(value)) == value else value

@@ -1,4 +1,4 @@
-"""`epbuild verify`: the findings of all artifacts at a path."""
+"""`epbuild verify`: findings of all artifacts at a path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Misuse(ValueError):
-    """Option that does not fit the artifacts. `option` is None if a required one is missing."""
+    """Error for an option that does not fit the artifacts. `option` is None if a required option is missing."""
 
     def __init__(self, message: str, option: str | None = None) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class Misuse(ValueError):
 
 
 class LiveOptions(Struct, frozen=True):
-    """Options for loading and comparing models. Texts are those of the command line."""
+    """Options for loading and comparing models, as texts from the command line."""
 
     numbers: bool = False
     strict: bool = False
@@ -47,9 +47,9 @@ class LiveOptions(Struct, frozen=True):
     recipe: Path | None = None
     settings: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    """`[MODEL=]FILE`."""
+    """Source models, as `[MODEL=]FILE`."""
     inputs: tuple[str, ...] = ()
-    """`[MODEL=]PATH`."""
+    """Inputs, as `[MODEL=]PATH`."""
     seed: int | None = None
     samples: int | None = None
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -59,9 +59,10 @@ class LiveOptions(Struct, frozen=True):
 
 
 def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator[Finding]:
-    """Yield the findings of all artifacts at a path. Those about an archive or an image as a whole come first.
+    """Yield the findings of all artifacts at a path. Findings about a whole archive or image come first.
 
-    `progress` gets events about long work. Raises Misuse, NothingToVerify, ToolchainError, and the errors of reading a recipe.
+    `progress` receives events about slow work. Raises Misuse, NothingToVerify, ToolchainError, and the errors of reading a
+    recipe.
     """
     lines, counting = NotedLines(progress), HashingEvents(progress).counting
     try:
@@ -94,7 +95,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
 
 
 class _Renamed(Struct, frozen=True):
-    """Lines about unpacked artifacts, with the name that the user gave."""
+    """Progress lines that show unpacked artifacts under the name that the user gave."""
 
     received: OpenedArtifact
     lines: ProgressLines
@@ -104,7 +105,7 @@ class _Renamed(Struct, frozen=True):
 
 
 def _findings(artifact: ArtifactFolder, check: LiveCheck | None, lines: ProgressLines, *, sound: bool) -> Iterator[Finding]:
-    """Yield the findings about the bytes of an artifact, then those of its EPs. Models with a known fault are not loaded."""
+    """Yield the findings about an artifact's bytes, then the findings of its EPs. Models with a known fault are not loaded."""
     found = []
     for finding in check_artifact(artifact):
         found.append(finding)
@@ -152,7 +153,7 @@ def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> Li
 
 
 def _model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) -> list[str]:
-    """Return the names of models on the command line. Raises Misuse if a model needs `--interpreter` and there is none."""
+    """Return the models' names for the command line. Raises Misuse if a model needs `--interpreter` and the option is missing."""
     from epbuild.verify.live.check import list_model_names
 
     names: list[str] = []
@@ -166,7 +167,7 @@ def _model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) 
 
 
 def _check_ranges(ranges: Mapping[str, object], artifacts: Sequence[ArtifactFolder]) -> None:
-    """Raise Misuse for an input that no model has."""
+    """Raise Misuse if `ranges` names an input that no model has."""
     headers = [model.header for artifact in artifacts for model in artifact.models]
     known = {value.name for header in headers if not isinstance(header, str) for value in header.inputs}
     for name in ranges:
@@ -175,7 +176,7 @@ def _check_ranges(ranges: Mapping[str, object], artifacts: Sequence[ArtifactFold
 
 
 def _by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
-    """Return paths by model. The empty name stands for all models. Raises Misuse."""
+    """Return the paths by model name. The empty name stands for all models. Raises Misuse for an unknown model."""
     found: dict[str, Path] = {}
     for text in texts:
         name, equals, place = text.partition("=")

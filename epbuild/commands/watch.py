@@ -1,8 +1,9 @@
-"""Watch of the sources of a build.
+"""Watch of the files that a build depends on.
 
-The size, time and inode of each file are polled. inotify and similar systems miss writes of other machines on network file systems, run
-out of watches, and watch folders, while a build depends on single files anywhere. Polling 3,000 files takes 15 ms. After a slow poll the
-next one waits longer, so that polling takes at most a twentieth of a CPU.
+The size, time and inode of each file are polled, for three reasons. inotify and similar systems miss writes of other
+machines on network file systems. They run out of watches. They watch folders, while a build depends on single files
+anywhere. Polling 3,000 files takes 15 ms. After a slow poll, the next poll waits longer, so that polling takes at most a
+twentieth of a CPU.
 """
 
 from __future__ import annotations
@@ -30,43 +31,43 @@ FileState = tuple[int, int, int] | None
 
 _PAUSE_SECONDS = 0.5
 _SETTLE_SECONDS = 0.4
-"""Time without changes before a build begins: editors write files in several steps, and exporters write several files."""
+"""Seconds without changes before a build begins: editors write files in several steps, and exporters write several files."""
 _SHARE = 20
-"""Minimum ratio of a pause to a poll."""
+"""Minimum ratio of the pause between polls to the duration of a poll."""
 
 
 @dataclass
 class SourceWatch:
-    """Files that a build depends on, as the last build saw them."""
+    """Files that a build depends on, with their states at the last build."""
 
     request: Request
     sleep: Callable[[float], object] = time.sleep
     files: dict[str, FileState] = field(default_factory=dict)
-    """States of files by absolute path."""
+    """File states by absolute path."""
     _before: Mapping[str, int | None] = field(default_factory=dict)
     _has_snapshot: bool = False
 
     def begin(self) -> None:
-        """Record the state before a build, so that changes during the build count if there is no snapshot."""
+        """Record the state before a build, so that changes during the build are noticed if the build writes no snapshot."""
         recipe = str(self.request.recipe.absolute())
         self.files = {path: get_watched_state(path) for path in (*self.files, recipe)}
         self._before = {place: _written(place) for place in self._snapshots()}
 
     def end(self, error: EpbuildError | None = None) -> None:
-        """Record the files that a build read, or the sources of a build that failed to start with `error`."""
+        """Record the files that a build read. If the build failed to start with `error`, record its sources instead."""
         for place in self._snapshots():
             if error is None and _written(place) not in (None, self._before.get(place)):
-                with suppress(OSError, ValueError, EOFError, TypeError):  # a damaged snapshot
+                with suppress(OSError, ValueError, EOFError, TypeError):  # The snapshot is damaged.
                     self.files = _seen(place)
                     self._has_snapshot = True
                     return
         self._has_snapshot = False
         sources, outputs = list(_sources(self.request, error)), list(_main_outputs(self.request))
-        before = {path: state for path, state in self.files.items() if path not in outputs}  # the build wrote them
+        before = {path: state for path, state in self.files.items() if path not in outputs}  # exclude outputs of the build
         self.files = {path: get_watched_state(path) for path in (*before, *sources, *outputs)} | before
 
     def wait(self) -> tuple[str, ...]:
-        """Wait until files have changed and then stopped changing. Return their names."""
+        """Wait until files have changed and then stopped changing. Return the names of the changed files."""
         while True:
             begin = time.monotonic()
             changed = self._find_changes()
@@ -85,7 +86,7 @@ class SourceWatch:
                 return tuple(format_path(Path(path)) for path in changed)
 
     def _is_as_it_was(self) -> bool:
-        """Return whether the contents match the snapshot of the last build, so that files were only touched."""
+        """Return whether all contents still match the last build's snapshot, so that files were only touched."""
         if not self._has_snapshot:
             return False
         return read_unchanged(str(self.request.recipe), self.request.settings, self.request.selection) is not None
@@ -102,9 +103,12 @@ class SourceWatch:
 
 
 def get_watched_state(path: str) -> FileState:
-    """Return the state that shows a change. It lacks the ctime, which changes when another build links the file."""
+    """Return the size, time and inode of a file, or None if it does not exist.
+
+    The ctime is excluded, because it changes when another build links the file.
+    """
     try:
-        seen = os.stat(path)  # noqa: PTH116 - thousands of them, several times a second
+        seen = os.stat(path)  # noqa: PTH116 - faster; this runs thousands of times, several times a second
     except (OSError, ValueError):
         return None
     return seen.st_size, seen.st_mtime_ns, seen.st_ino
@@ -118,14 +122,14 @@ def _written(place: str) -> int | None:
 
 
 def _seen(place: str) -> dict[str, FileState]:
-    """Return the states of files in a snapshot, and of those that must not appear."""
+    """Return the states of files in a snapshot. Files that must not appear have the state None."""
     snapshot = read(place)
     files = {path: (size, mtime_ns, inode) for path, size, mtime_ns, _, inode in snapshot.files}
     return {**files, **dict.fromkeys(snapshot.absent)}
 
 
 def _sources(request: Request, error: EpbuildError | None) -> Iterator[str]:
-    """Yield the files that a recipe names, as far as it can be read, and files with errors."""
+    """Yield the files that a recipe names, as far as the recipe can be read, and the files with errors."""
     for problem in error.problems if error is not None else ():
         if isinstance(problem.where, Position):
             yield str(Path(problem.where.file).absolute())
@@ -151,7 +155,7 @@ def _sources(request: Request, error: EpbuildError | None) -> Iterator[str]:
 
 
 def _main_outputs(request: Request) -> Iterator[str]:
-    """Yield the main files of the recipe's outputs, if it can be planned."""
+    """Yield the main file of each output, if the recipe can be planned."""
     try:
         found = survey(replace(request, remote=None))
     except EpbuildError:

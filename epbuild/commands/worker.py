@@ -1,4 +1,4 @@
-"""Worker of a cluster: its offer, and its service."""
+"""Worker of a cluster: the actions it offers to run, and the service itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def work(
 ) -> None:
     """Execute up to `slots` actions of a scheduler at once, until the process is interrupted.
 
-    `only` limits the EPs, and may name `prepare`. Raises EpbuildError.
+    `only` limits the EPs; it may also contain `prepare`. Raises EpbuildError.
     """
     for ep in only:
         if (ep not in known_eps() or ep == CPU_EP) and ep != PREPARES:

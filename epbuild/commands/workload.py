@@ -1,4 +1,4 @@
-"""Outstanding work of a recipe: jobs of a CI system, and actions for a cluster."""
+"""Outstanding work of a recipe, as jobs of a CI system or actions for a cluster."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ RUNNERS: Mapping[str, Label] = {
     "macos-arm64": "macos-15",
     "macos-x86_64": "macos-15-intel",
 }
-"""Labels of GitHub's own runners."""
+"""Labels of GitHub's hosted runners, by platform."""
 
 
 class JobMatrix(Struct, frozen=True):
-    """Jobs, longest first, with warnings."""
+    """Jobs for a CI system, longest first, with warnings."""
 
     jobs: tuple[RunnerJob, ...]
     warnings: tuple[Problem, ...]
 
 
 def build_matrix(request: Request, most: int, labels: Mapping[str, Label], progress: Progress | None = None) -> JobMatrix:
-    """Return at most `most` jobs for each label of runners. `labels` override RUNNERS. Raises the errors of `survey`."""
+    """Return at most `most` jobs for each runner label. `labels` overrides RUNNERS. Raises the same errors as `survey`."""
     found = survey(request, progress=progress)
     missing = find_missing_actions(found)
     if not missing:
@@ -52,7 +52,7 @@ def build_matrix(request: Request, most: int, labels: Mapping[str, Label], progr
 
 
 def list_locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
-    """Return the platforms that each toolchain is locked for, if there is a lock."""
+    """Return the platforms that each toolchain is locked for. Empty without a lock."""
     path = lock_path(request.recipe)
     text = read_lock_text(path)
     if text is None:
@@ -63,38 +63,38 @@ def list_locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
 
 
 class UnfitMachine(Struct, frozen=True, order=True):
-    """Machine that cannot do some work, with the reason as a clause."""
+    """Machine that cannot do certain work, with the reason as a clause."""
 
     machine: str
     why: str
 
 
 class Workload(Struct, frozen=True):
-    """Actions that need the same labels, their total time, and the machines that serve them."""
+    """Actions that need the same labels, with their total time and the machines that can run them."""
 
     platform: str
     eps: tuple[str, ...]
-    """EPs, or none for preparations."""
+    """EPs that the actions need; empty for preparations."""
     actions: int
     seconds: float
     machines: tuple[str, ...]
     slots: int
-    """Number of actions that these machines execute at once."""
+    """Number of actions that the machines can execute at once."""
     real_device: bool = False
-    """Set if the actions run on a real device of these EPs."""
+    """True if the actions run on a real device of these EPs."""
     untried: tuple[str, ...] = ()
-    """Machines among them that have not tried such work yet."""
+    """Machines that can run the actions but have not tried such work yet."""
     others: tuple[UnfitMachine, ...] = ()
     """Machines that cannot do the work."""
 
     @property
     def likely_seconds(self) -> float | None:
-        """Time that these machines need, or None without machines."""
+        """Estimated seconds that these machines need, or None without machines."""
         return self.seconds / min(self.slots, self.actions) if self.slots else None
 
 
 def list_workloads(request: Request, found: Survey, address: ClusterAddress) -> tuple[Workload, ...]:
-    """Return the outstanding work by requirements, longest first. Raises EpbuildError if the scheduler cannot be reached."""
+    """Return the outstanding work by requirements, longest first. Raises EpbuildError if the scheduler is unreachable."""
     executor = DaskExecutor(address, threading.Event())
     try:
         offers = executor.offers()
@@ -104,7 +104,7 @@ def list_workloads(request: Request, found: Survey, address: ClusterAddress) -> 
 
 
 def list_workloads_on(offers: Sequence[Offer], request: Request, found: Survey) -> tuple[Workload, ...]:
-    """Return the missing work by requirements for known machines, longest first."""
+    """Return the outstanding work for known machines, grouped by requirements, longest first."""
     missing, runners = find_missing_actions(found), Runners({}, list_locked_platforms(request))
     with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
         seconds = estimate_seconds(found, workspace, workspace.memory(found.configuration))

@@ -1,1 +1,1 @@
-"""Two artifacts, compared in sizes, facts and bytes."""
+"""Comparison of two artifacts by sizes, facts and bytes."""

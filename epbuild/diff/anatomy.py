@@ -16,21 +16,21 @@ from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.verify.payload import Payload
 
 _CONTEXT = "attribute ep_cache_context"
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a ZIP member: its signature, and the lengths of its name and its extra field
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # Header of a ZIP member: signature, lengths of name and extra field.
 _LOCAL_SIGNATURE = b"PK\x03\x04"
-_MIN_ARCHIVE_BYTES = 1 << 10  # a shorter context is the name of a file
+_MIN_ARCHIVE_BYTES = 1 << 10  # A context that is shorter is the name of a file.
 _MAX_MEMBERS = 10_000
 
 
 class FilePart(Struct, frozen=True):
-    """Part of a file with a title for users; bytes between the named parts have no title."""
+    """Part of a file, with a title for users. Bytes between the named parts have no title."""
 
     title: str
     bytes: Payload
 
 
 def split_file(path: Path) -> tuple[FilePart, ...]:
-    """Return the parts of a file, in order and without overlap. A file of unknown format is one part. Raises OSError."""
+    """Return the parts of a file, in order and without overlap. A file of unknown format is a single part. Raises OSError."""
     whole = Payload.whole(path)
     if path.suffix == ".onnx":
         try:
@@ -46,7 +46,7 @@ def split_file(path: Path) -> tuple[FilePart, ...]:
 
 
 def fill_gaps(path: Path, parts: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
-    """Fill the gaps between parts with parts without a title: tags, lengths, headers, alignment."""
+    """Fill the gaps between parts with untitled parts. Gaps hold tags, lengths, headers and alignment."""
     filled: list[FilePart] = []
     position = 0
     for part in parts:
@@ -61,11 +61,11 @@ def fill_gaps(path: Path, parts: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
 
 
 def _split_archive(part: FilePart) -> Iterator[FilePart]:
-    """Yield the members of a part that is a ZIP file, as some contexts for several SoCs are; else the part itself."""
+    """Yield the members of a part that is a ZIP file, or else the part itself. Some contexts for several SoCs are ZIP files."""
     try:
         members = list(_find_members(part.bytes))
     except (zipfile.BadZipFile, struct.error, ValueError, EOFError, NotImplementedError, OSError):
-        members = []  # if the file cannot be read, comparing its bytes raises an error
+        members = []  # If the file cannot be read, a later comparison of its bytes raises the error.
     if not members:
         yield part
         return
@@ -75,7 +75,7 @@ def _split_archive(part: FilePart) -> Iterator[FilePart]:
 
 
 def _find_members(payload: Payload) -> Iterator[tuple[str, Payload]]:
-    """Yield the name and the bytes of each member of a ZIP file. Raises BadZipFile if they overlap."""
+    """Yield the name and the bytes of each member of a ZIP file. Raises BadZipFile if members overlap."""
     if payload.size < _MIN_ARCHIVE_BYTES:
         return
     end = payload.start
@@ -97,7 +97,7 @@ def _find_members(payload: Payload) -> Iterator[tuple[str, Payload]]:
 
 
 class _Window(io.RawIOBase):
-    """Payload as a readable file."""
+    """Read-only file object over a payload."""
 
     def __init__(self, payload: Payload) -> None:
         self._file = open_regular(payload.path)

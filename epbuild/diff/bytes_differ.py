@@ -1,6 +1,7 @@
 """Bytes in which two files differ, and their meaning: times, padding, texts.
 
-It recognizes patterns that were observed in files of EPs (docs/internals/facts.md). A byte or two are never enough for a guess.
+The patterns were observed in files of EPs (docs/internals/facts.md). One or two bytes are never enough to recognize a
+pattern.
 """
 
 from __future__ import annotations
@@ -25,35 +26,39 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Meaning = Literal["timestamp", "padding", "text", "size", "missing", "added", "bytes"]
-"""Kind of difference. `timestamp`: a date and time, as text. `padding`: unset 16-bit slots between used ones. `text`: a short text. `size`:
-the number of bytes. `missing`, `added`: a part that only one file has. `bytes`: anything else."""
+"""Kind of difference.
+
+`timestamp`: a date and time, as text. `padding`: unset 16-bit slots between used ones. `text`: a short text. `size`: the
+number of bytes. `missing`, `added`: a part that only one file has. `bytes`: anything else.
+"""
 
 _CHUNK = 1 << 20
-_NEAR = 64  # differing bytes that are at most this far apart form one run
+_NEAR = 64  # Differing bytes that are at most this far apart form one run.
 _MAX_RUN_LENGTH = 4096
-_MAX_RUNS = 4096  # about as many runs are examined in one file: more are no padding
-_AROUND = 32  # bytes on both sides of a run that are read with it: no timestamp is longer
+_MAX_RUNS = 4096  # Approximate limit of runs to examine in one file. Padding never has more.
+_AROUND = 32  # Number of bytes to read on both sides of a run. No timestamp is longer.
 _MAX_TEXT_LENGTH = 256
 _SHOWN = 16
 _STAMP = re.compile(rb"(?<![0-9])[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?![0-9])(?: UTC|Z)?")
-_SLOT = 2  # bytes of a half-precision number
-_MIN_PADDING = 4  # bytes in one part: fewer can be in such slots by chance
+_SLOT = 2  # Bytes of a half-precision number.
+_MIN_PADDING = 4  # Minimum number of padding bytes in one part. Fewer bytes can be in such slots by chance.
 
 
 class DifferingBytes(Struct, frozen=True):
     """Differing bytes with one meaning in one part of a file: `count` bytes in `runs` ranges, the first at `offset` in the old file.
 
-    `part` is empty outside named parts. `old` and `new` show the first of them: the texts, the sizes, or a few bytes (in quotes, or in
-    hexadecimal); None if that file has no such part.
+    There are `count` bytes in `runs` runs. `offset` is the first one's position in the old file. `part` is empty outside
+    named parts. `old` and `new` show the first difference: the texts, the sizes, or a few bytes in quotes or hexadecimal.
+    They are None if the file has no such part.
     """
 
     meaning: Meaning
     """`timestamp`: a date and time as text. `padding`: unset 16-bit slots. `text`: a short text. `size`: the number of bytes.
     `missing`, `added`: a part that only one file has. `bytes`: anything else."""
     part: str
-    """Part of the file; empty outside of named parts."""
+    """Part of the file; empty outside named parts."""
     offset: int
-    """First byte that differs."""
+    """Position of the first byte that differs."""
     count: int
     """Number of bytes that differ."""
     runs: int = 1
@@ -65,21 +70,22 @@ class DifferingBytes(Struct, frozen=True):
 
 
 class FileDifference(Struct, frozen=True):
-    """Difference of a rebuilt file from the old one. Sizes are in bytes; None if there is no such file.
+    """Difference between a rebuilt file and the stored file. Sizes are in bytes, and None if the file does not exist.
 
-    `offset` is the first byte that differs; `count` is their number, including the bytes that only the larger file has.
+    `offset` is the first byte that differs. `count` is the number of differing bytes, including bytes that only the larger
+    file has.
     """
 
     file: str
     """Name of the file."""
     old_size: int | None
-    """Bytes of the stored file; null if there is none."""
+    """Bytes of the stored file; null if it does not exist."""
     new_size: int | None
-    """Bytes of the rebuilt file; null if there is none."""
+    """Bytes of the rebuilt file; null if it does not exist."""
     offset: int = 0
-    """First byte that differs."""
+    """Position of the first byte that differs."""
     count: int = 0
-    """Number of bytes that differ, including those that only the larger file has."""
+    """Number of bytes that differ, including bytes that only the larger file has."""
     found: tuple[DifferingBytes, ...] = ()
     """Kinds of difference; empty if parts were not compared."""
 
@@ -90,7 +96,7 @@ class FileDifference(Struct, frozen=True):
 
 
 def compare_bytes(name: str, old: Path, new: Path) -> FileDifference | None:
-    """Compare two files in constant memory; None if they are equal. Raises OSError."""
+    """Compare two files in constant memory. Return their difference, or None if they are equal. Raises OSError."""
     whole = Payload.whole(old), Payload.whole(new)
     offset, count = _extent(*whole)
     if not count:
@@ -114,7 +120,7 @@ def _extent(old: Payload, new: Payload) -> tuple[int, int]:
 def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], old: Path, new: Path) -> list[DifferingBytes]:
     extents = [[(part.bytes.start, part.bytes.size) for part in found] for found in (before, after)]
     if extents[0] == extents[1] and old.stat().st_size == new.stat().st_size:
-        # By position, not by title: an EP can name a member of its archive after its content.
+        # Pair parts by position, not by title: an EP can name a member of its archive after the member's content.
         pairs = list(zip(fill_gaps(old, before), fill_gaps(new, after), strict=True))
     else:
         pairs = _pair_parts(before, after)
@@ -130,12 +136,12 @@ def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], ol
         replace(item, meaning="bytes") if item.meaning == "padding" and item.count < _MIN_PADDING else item
         for item in sums.values()
     )
-    # If all named parts are equal, the bytes between them differ.
+    # If all named parts are equal, the bytes between the parts differ.
     return sorted(found, key=lambda item: item.offset) or [DifferingBytes("bytes", "", 0, 0)]
 
 
 def _pair_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...]) -> list[tuple[FilePart, FilePart]]:
-    """Pair parts by title; parts of the same title in their order."""
+    """Pair parts by title. Parts with the same title are paired in their order."""
     theirs = dict(zip(_number_titles(after), after, strict=True))
     return [(part, theirs[key]) for key, part in zip(_number_titles(before), before, strict=True) if key in theirs]
 
@@ -161,7 +167,7 @@ def _alone(
 
 
 def _compare_part(old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO, budget: list[int]) -> Iterator[DifferingBytes]:
-    """Compare a part that both files have; `budget` is the number of runs that are still examined."""
+    """Compare a part that both files have, and yield its differences. At most `budget` runs are still examined."""
     title, start = old.title, old.bytes.start
     texts = [_short_text(payload, file) for payload, file in ((old.bytes, before), (new.bytes, after))]
     if old.bytes.size != new.bytes.size:
@@ -186,7 +192,7 @@ def _compare_part(old: FilePart, new: FilePart, before: BinaryIO, after: BinaryI
 
 
 def _runs(positions: NDArray[intp]) -> list[NDArray[intp]]:
-    """Group positions into runs of close ones, of at most 4096 bytes each."""
+    """Group neighboring positions into runs of at most 4096 bytes."""
     import numpy
 
     cuts = numpy.flatnonzero((numpy.diff(positions) > _NEAR) | (numpy.diff(positions // _MAX_RUN_LENGTH) > 0)) + 1
@@ -196,7 +202,7 @@ def _runs(positions: NDArray[intp]) -> list[NDArray[intp]]:
 def _run_differences(
     run: NDArray[intp], old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO
 ) -> Iterator[DifferingBytes]:
-    """Split a run into the bytes of timestamps, and all others together."""
+    """Split a run into the bytes of each timestamp and all other bytes."""
     around = max(0, int(run[0]) - _AROUND)
     end = min(old.bytes.size, int(run[-1]) + 1 + _AROUND)
     left, right = (_read_part(part.bytes, file, around, end) for part, file in ((old, before), (new, after)))
@@ -217,7 +223,7 @@ def _run_differences(
 
 
 def _stamps(left: bytes, right: bytes) -> Iterator[re.Match[bytes]]:
-    """Find timestamps at the same place in both texts that differ."""
+    """Yield the timestamps that are at the same position in both texts but differ."""
     theirs = {match.span() for match in _STAMP.finditer(right)}
     for match in _STAMP.finditer(left):
         other = right[match.start() : match.end()]
@@ -234,12 +240,15 @@ def _is_time(text: bytes) -> bool:
 
 
 def _is_padding(left: bytes, right: bytes, positions: NDArray[intp], around: int) -> bool:
-    """Return whether all positions are in odd 16-bit slots, each after a slot that is used and equal: padding that was never set."""
+    """Return whether all positions are in padding that was never set.
+
+    Such padding is in odd 16-bit slots, each of which follows a slot that is used and equal.
+    """
     import numpy
 
     slots = (positions + around) // _SLOT
     used = (slots - 1) * _SLOT - around
-    # The even slots hold the lower halves of 32-bit numbers: if one differs, a number differs.
+    # Even slots hold the lower halves of 32-bit numbers. If an even slot differs, a number differs.
     if (slots % 2 == 0).any() or used[0] < 0:
         return False
     before, after = (numpy.frombuffer(text, numpy.uint8) for text in (left, right))
@@ -248,7 +257,7 @@ def _is_padding(left: bytes, right: bytes, positions: NDArray[intp], around: int
 
 
 def _shown(left: bytes, right: bytes) -> tuple[str, str]:
-    """Format a few bytes: in quotes if all of them are text, else in hexadecimal."""
+    """Format a few bytes of each file: in quotes if all of them are printable text, or else in hexadecimal."""
     texts = [piece.decode("latin-1") for piece in (left, right)]
     if all(text.isascii() and text.isprintable() for text in texts):
         return f"'{texts[0]}'", f"'{texts[1]}'"
@@ -256,7 +265,7 @@ def _shown(left: bytes, right: bytes) -> tuple[str, str]:
 
 
 def _short_text(payload: Payload, file: BinaryIO) -> str | None:
-    """Read a part as text. Return None unless it is one short line of printable text."""
+    """Read a part as text. Return None unless the part is one short line of printable text."""
     if payload.size > _MAX_TEXT_LENGTH:
         return None
     try:
@@ -267,7 +276,10 @@ def _short_text(payload: Payload, file: BinaryIO) -> str | None:
 
 
 def _chunks(old: Payload, new: Payload, before: BinaryIO, after: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield pieces of both payloads with their offset, up to the end of the shorter payload. A piece has at most 1 MiB."""
+    """Yield pieces of equal size from both payloads, with their offset, up to the end of the shorter payload.
+
+    A piece has at most 1 MiB.
+    """
     size = min(old.size, new.size)
     for at in range(0, size, _CHUNK):
         end = min(at + _CHUNK, size)

@@ -1,7 +1,8 @@
-"""Differences of two artifacts, by category.
+"""Differences between two artifacts, by category.
 
-Each artifact is read as facts (`traits`), whose category is names, target, toolchain, settings, weights or graph. Facts that only a
-manifest has (options, toolchain, source models) are not compared if one artifact has no manifest, and the result says so.
+Each artifact is read as facts (`traits`) in categories: names, target, toolchain, settings, weights or graph. Options,
+toolchain and source models are only in a manifest. If one artifact has no manifest, these facts are not compared, and the
+result says so.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ SENSES: tuple[Sense, ...] = get_args(Sense)
 _FROM_MANIFESTS = frozenset[Sense]({"graph or weights", "weights", "settings", "toolchain"})
 """Categories in which artifacts without manifests cannot be called equal."""
 _EFFECTS = frozenset[Sense]({"context", "names"})
-"""Categories of differences that cannot cause a different context."""
+"""Categories whose differences cannot cause a different context."""
 _LONE_ARTIFACT = ("artifact",)
 
 Side = Literal["A", "B"]
 
 
 class Difference(Struct, frozen=True):
-    """Fact in which two artifacts differ; `old` or `new` is None if that artifact has no such fact.
+    """Fact in which two artifacts differ. `old` or `new` is None if that artifact lacks the fact.
 
-    `artifact` is the folder below the compared paths, if these hold several artifacts.
+    `artifact` is the folder below the compared paths, if these paths hold several artifacts.
     """
 
     sense: Sense
@@ -46,7 +47,7 @@ class Difference(Struct, frozen=True):
 
     @property
     def lone(self) -> bool:
-        """True if it is a model, or several, that only one artifact has."""
+        """True if the difference is one or several models that only one artifact has."""
         return self.place == _LONE_ARTIFACT or (len(self.place) == 2 and self.place[0] == "models")
 
     @property
@@ -55,7 +56,7 @@ class Difference(Struct, frozen=True):
 
     @property
     def of_bytes(self) -> bool:
-        """True if it says only that the bytes of a context differ. The size of a context is another fact."""
+        """True if only the bytes of a context differ. The size of a context is a separate fact."""
         return self.sense == "context" and self.place[-1] == "context" and None not in (self.old, self.new)
 
     @property
@@ -65,21 +66,21 @@ class Difference(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """Differences of two artifacts, the most important category first."""
+    """Differences between two artifacts, most important category first."""
 
     differences: tuple[Difference, ...]
     models: int
-    """Number of models that both have."""
+    """Number of models that both artifacts have."""
     without_manifest: tuple[Side, ...] = ()
-    """Artifacts without a manifest, whose options, toolchain and source models are unknown and not compared."""
+    """Artifacts without a manifest. Their options, toolchain and source models are unknown and not compared."""
     explained: bool = True
     """True if another difference explains why contexts differ."""
     sizes: tuple[SizeChange, ...] = ()
-    """All models, context binaries and external data files, also those of equal size."""
+    """Sizes of all models, context binaries and external data files, even if the sizes are equal."""
     accepted: bool = False
-    """True if only bytes of contexts differ, and the recipes of both accept that."""
+    """True if only bytes of contexts differ, and the recipes of both artifacts accept such differences."""
     artifacts: tuple[str, ...] = ("",)
-    """Folders, below the compared paths, of the artifacts with models that both sides have."""
+    """Folders of the compared artifacts below the two paths. Each has models that both sides have."""
 
     @property
     def senses(self) -> tuple[Sense, ...]:
@@ -88,7 +89,7 @@ class Comparison(Struct, frozen=True):
 
     @property
     def same(self) -> tuple[Sense, ...]:
-        """Categories in which the artifacts are known to be equal; none if one has a model that the other lacks."""
+        """Categories in which the artifacts are known to be equal. Empty if one artifact has a model that the other lacks."""
         if any(difference.lone for difference in self.differences):
             return ()
         unknown = {*self.senses, "graph or weights"}
@@ -115,9 +116,9 @@ class Comparison(Struct, frozen=True):
 
 
 def compare(old: Path, new: Path) -> Comparison:
-    """Compare two paths: folders, manifests or models.
+    """Compare two paths, each of which is a folder, a manifest or a model.
 
-    Raises NothingToVerify (EPB600) if a path has no artifact, and Incomparable (EPB630) if something cannot be read.
+    Raises NothingToVerify (EPB600) if a path has no artifact, and Incomparable (EPB630) if a file cannot be read.
     """
     sha256 = cache(Payload.sha256)
     pairs = pair_artifacts(find_artifacts(old), find_artifacts(new))
@@ -143,7 +144,7 @@ def compare(old: Path, new: Path) -> Comparison:
 
 
 def compare_artifacts(old: Traits, new: Traits) -> Comparison:
-    """Compare the facts of two artifacts. No file is read."""
+    """Compare the facts of two artifacts without reading files."""
     manifests = old.has_manifest and new.has_manifest
     found = list(_changes(old.whole, new.whole)) if manifests else []
     pairs = pair_models(old.models, new.models)
@@ -156,7 +157,7 @@ def compare_artifacts(old: Traits, new: Traits) -> Comparison:
     causes = [item for item in found if item.sense not in _EFFECTS and item.place[-1] != ACTION_KEY]
     contexts = [item for item in found if item.sense == "context"]
     if causes or not contexts:
-        # Another key is worth showing only if contexts differ and no fact explains it: the manifest does not list the cause.
+        # Show a changed key only if contexts differ and no fact explains the difference: the manifest does not list its cause.
         found = [item for item in found if item.place[-1] != ACTION_KEY]
     return Comparison(
         differences=_sort(found),
@@ -202,13 +203,13 @@ def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, mani
 def _changes(old: Facts, new: Facts, place: Place = ()) -> Iterator[Difference]:
     for sense in SENSES:
         for kind, found, before, after in compare_facts(old.get(sense, {}), new.get(sense, {})):
-            # Nodes that only one model has are reported by the number of nodes.
+            # The number of nodes already covers nodes that only one model has.
             if found and (found[0] != "nodes" or kind == "changed"):
                 yield Difference(sense, kind, (*place, *found), before, after)
 
 
 def _align(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return digests by location, or by number if the digests are equal and only the locations differ."""
+    """Return digests by location, or by number if only the locations differ."""
     if old.keys() == new.keys() or sorted(old.values()) != sorted(new.values()):
         return old, new
     numbered = {str(number): digest for number, digest in enumerate(sorted(old.values()))}
@@ -216,7 +217,7 @@ def _align(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str,
 
 
 def _with_place(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | None, place: str) -> Comparison:
-    """Add the place of the artifact to its differences and sizes."""
+    """Add the artifact's place to its differences and sizes."""
     found = list(part.differences)
     if old is not None and new is not None and old.place != new.place:
         found.append(Difference("names", "changed", ("folder",), old.title.rstrip("/"), new.title.rstrip("/")))

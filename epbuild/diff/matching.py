@@ -1,4 +1,4 @@
-"""Pairs of artifacts at two paths, and of models in two artifacts."""
+"""Pairing of artifacts at two paths, and of models in two artifacts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ Matches = Iterator[tuple[ModelTraits, ModelTraits]]
 
 
 def pair_artifacts(old: Sequence[ArtifactFolder], new: Sequence[ArtifactFolder]) -> list[ArtifactPair]:
-    """Pair the artifacts of two sides; one without a partner is paired with None.
+    """Pair the artifacts of two sides. An artifact without a partner is paired with None.
 
-    Partners have the same group, target and place below the two paths; else the same group and target, if each side has these once; else
-    the same place. If each side has one artifact only, the two are partners.
+    If each side has only one artifact, the two are partners. Otherwise, three rules apply in this order. Partners have the
+    same group, target and place below the compared paths. Partners have the same group and target, if the pair is unique on
+    each side. Partners have the same place.
     """
     if len(old) == len(new) == 1:
         return [(old[0], new[0])]
@@ -41,7 +42,7 @@ def pair_artifacts(old: Sequence[ArtifactFolder], new: Sequence[ArtifactFolder])
 
 
 def place_of(pair: ArtifactPair) -> str:
-    """Return the new place of an artifact below the path that was compared, or the old one if it is gone."""
+    """Return the artifact's new place below the compared path, or its old place if it was removed."""
     old, new = pair
     item = new or old
     return item.place if item is not None else ""
@@ -52,14 +53,14 @@ def _unique_names(name_of: Callable[[ArtifactFolder], object], artifacts: Sequen
 
 
 def _group_and_target(artifact: ArtifactFolder) -> object:
-    """Return the group and the target of an artifact; None without a manifest."""
+    """Return the group and the target of an artifact, or None without a manifest."""
     if artifact.manifest is None:
         return None
     return artifact.manifest.group, artifact.manifest.target
 
 
 def pair_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[ModelPair]:
-    """Pair the models of two artifacts: by name, else by file name, else by their facts. The last model of each side makes a pair."""
+    """Pair the models of two artifacts by name, or else by file name, or else by facts. The last unpaired models form a pair."""
     partners: dict[int, ModelTraits] = {}
     old_rest, new_rest = list(old), list(new)
     for match in (partial(_pair_by_name, attrgetter("name")), partial(_pair_by_name, attrgetter("file")), _pair_by_facts):
@@ -76,7 +77,7 @@ def pair_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[
 def _pair_by_name(
     name_of: Callable[[ModelTraits], str | None], old: Sequence[ModelTraits], new: Sequence[ModelTraits]
 ) -> Matches:
-    """Pair the models of each name, in order."""
+    """Pair models with the same name, in order."""
     named: dict[str | None, deque[ModelTraits]] = {}
     for model in new:
         named.setdefault(name_of(model), deque()).append(model)
@@ -87,7 +88,7 @@ def _pair_by_name(
 
 
 def _pair_by_facts(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> Matches:
-    """Pair each model with the first one of the same facts from which it differs in names only."""
+    """Pair each model with the first model that differs only in names."""
     candidates: dict[Hashable, dict[int, _Names]] = {}
     for number, model in enumerate(new):
         candidates.setdefault(_facts(model), {})[number] = _Names.of(model)
@@ -118,7 +119,7 @@ def _facts(model: ModelTraits) -> Hashable:
 
 
 class _Names(Struct, frozen=True):
-    """Names and digests that distinguish models of the same facts."""
+    """Names and digests that distinguish models with the same facts."""
 
     inside: Hashable
     data: dict[str, str]
@@ -129,7 +130,7 @@ class _Names(Struct, frozen=True):
         return cls(frozenset(list_facts(model.inside.get("names", {})).items()), dict(model.data["external data"]), model.sha256)
 
     def matches(self, other: _Names) -> bool:
-        """Return whether the files are equal, or differ in names: of values, or of external data."""
+        """Return whether the models are equal or differ only in names of values or of external data."""
         if self.data.keys() != other.data.keys():
             return True
         return self.data == other.data and (self.sha256 == other.sha256 or self.inside != other.inside)

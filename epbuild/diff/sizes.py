@@ -1,4 +1,4 @@
-"""Sizes of the files of two artifacts' models."""
+"""Sizes of the files that belong to the models of two artifacts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SizedKind = Literal["model", "context binary", "external data"]
 
 
 class FileSizes(Struct, frozen=True):
-    """Sizes of a model and of the files that it refers to, by their POSIX paths below the artifact's folder."""
+    """Sizes of a model and of the files it refers to, by POSIX path below the artifact's folder."""
 
     label: str
     """Name of the model."""
     size: int | None
-    """None if the model cannot be read."""
+    """Bytes of the model, or None if the model cannot be read."""
     references: tuple[str | None, ...]
-    """Context binary of each EPContext node, in order; None for a node that names none."""
+    """Context binary of each EPContext node, in order. None for a node that names no context binary."""
     binaries: Mapping[str, int]
     data: Mapping[str, int]
 
@@ -30,8 +30,8 @@ class FileSizes(Struct, frozen=True):
 class SizeChange(Struct, frozen=True):
     """Change of a file's size. `before` or `after` is None if the file does not exist on that side.
 
-    `name` is the file's name, or a model's name from its manifest. `artifact` is the folder below the compared paths
-    if they hold several artifacts.
+    `name` is the file's name, or a model's name from its manifest. `artifact` is the folder below the compared paths if
+    these paths hold several artifacts.
     """
 
     kind: SizedKind
@@ -42,7 +42,7 @@ class SizeChange(Struct, frozen=True):
 
 
 def read_model_sizes(model: Model, label: str) -> FileSizes:
-    """Read the sizes of a model and of the files that it refers to. Missing and unreadable files are left out."""
+    """Read the sizes of a model and of the files it refers to. Missing and unreadable files are omitted."""
     if isinstance(model.header, str):
         return FileSizes(label, None, (), {}, {})
     references = tuple(map(model.binary, model.nodes))
@@ -59,9 +59,9 @@ def read_model_sizes(model: Model, label: str) -> FileSizes:
 
 
 def compare_sizes(pairs: Sequence[tuple[FileSizes | None, FileSizes | None]]) -> Iterator[SizeChange]:
-    """Compare the sizes of all files of two artifacts, by the pairs of their models. A file of several models is listed once.
+    """Yield the sizes of all files in pairs of models. A file that several models use is listed once.
 
-    Files of one name are compared, and context binaries also if the same node of a model names them.
+    Files with the same name are compared. Context binaries are also compared if the same node of a model refers to them.
     """
     renamed: dict[str, str] = {}
     for old, new in pairs:

@@ -1,6 +1,6 @@
 """Facts of an artifact for a comparison, by category.
 
-Only the headers of models are read. Contexts and data are hashed as streams.
+Only the headers of models are read. Contexts and data are hashed in chunks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from epbuild.verify.payload import Payload
 from epbuild.verify.signature import get_signature
 
 Sense = Literal["graph", "graph or weights", "weights", "target", "settings", "toolchain", "context", "names"]
-"""Category of facts. `context`: bytes that the EP wrote. `graph or weights`: a file with both, if only its digest is known."""
+"""Category of facts. `context`: bytes that the EP wrote. `graph or weights`: a file with both if only its digest is known."""
 
 Facts = dict[Sense, dict[str, Any]]
 
 SOURCE_FILE = "source file"
 ACTION_KEY = "action key"
-"""Facts of a model that only a manifest has: the digest of its source, and its action key."""
+"""Name of the fact that holds a model's action key. Only manifests have it."""
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _BESIDE = ("base-model", "base-data", "genai-config", "asset")
@@ -39,26 +39,26 @@ _BESIDE = ("base-model", "base-data", "genai-config", "asset")
 
 
 class Incomparable(VerifyError):
-    """Artifact that cannot be read, so that the result is neither `same` nor `different` (EPB630)."""
+    """Error for an artifact that cannot be read, so that the result is neither `same` nor `different` (EPB630)."""
 
     exit_code = 2
 
 
 class ModelTraits(Struct, frozen=True):
-    """Facts of a model: `inside` from its own file, `outside` from its manifest and the files that it refers to."""
+    """Facts of a model: `inside` from its own file, `outside` from its manifest and the files it refers to."""
 
     name: str | None
     """Name in the manifest."""
     file: str
     sha256: str
     holds_weights: bool
-    """True if the model's file has initializers. A header does not have their values."""
+    """True if the model's file has initializers. The header does not contain their values."""
     embeds: bool
     """True if the model's file contains its contexts."""
     inside: Facts
     outside: Facts
     data: Mapping[str, Mapping[str, str]]
-    """Digests by location, of the external data of the source and of the model itself."""
+    """Digests of external data by location, for the source and for the model itself."""
     files: FileSizes
 
     @property
@@ -67,17 +67,17 @@ class ModelTraits(Struct, frozen=True):
 
 
 class Traits(Struct, frozen=True):
-    """Facts of an artifact. `whole` has the facts of its manifest about all models, and is empty without a manifest."""
+    """Facts of an artifact. `whole` has the manifest's facts about all models, and is empty without a manifest."""
 
     has_manifest: bool
     whole: Facts
     models: tuple[ModelTraits, ...]
     accepts_other_bytes: bool = False
-    """True if the recipe of the artifact accepts a compile that is not reproducible."""
+    """True if the artifact's recipe accepts a compile that is not reproducible."""
 
 
 def read_traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> Traits:
-    """Read the facts of an artifact; `sha256` reads digests. Raises Incomparable (EPB630)."""
+    """Read the facts of an artifact. `sha256` computes digests. Raises Incomparable (EPB630)."""
     if artifact.flaw is not None:
         raise _incomparable(f"the manifest in {artifact.folder} cannot be used: {artifact.flaw}")
     manifest = artifact.manifest
@@ -92,7 +92,7 @@ def read_traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> T
 def _manifest_facts(manifest: Manifest) -> Facts:
     document = manifest.document
     other_files = {"files beside": {file.path: file.sha256 for file in manifest.files.values() if file.role in _BESIDE}}
-    if not manifest.models:  # a package: each of its models has a folder and a manifest
+    if not manifest.models:  # The artifact is a package: each of its models has its own folder and manifest.
         return {"settings": other_files, "names": {"package": document["package_name"]}}
     target, toolchain = document["target"], document["toolchain"]
     return {
@@ -150,7 +150,7 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callab
 
 
 def _context_facts(model: Model, nodes: Sequence[EPContextNode], sha256: Callable[[Payload], str]) -> Facts:
-    """Read the digest, the size and the target of the context of each node. Raises BadReference and OSError."""
+    """Read the digest, the size and the target of each node's context. Raises BadReference and OSError."""
     contexts: dict[str, Any] = {}
     targets: dict[str, Any] = {}
     for number, node in enumerate(nodes):
@@ -165,7 +165,7 @@ def _context_facts(model: Model, nodes: Sequence[EPContextNode], sha256: Callabl
 
 
 def _source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return digests by location, or by model and location if a model was merged from several."""
+    """Return digests by location, or by model and location if the model was merged from several."""
     several = len(sources) > 1
     return {
         f"{name}/{location}" if several else location: digest
@@ -229,7 +229,7 @@ def _node_facts(node: EPContextNode) -> Facts:
 
 
 def _find_defaults(node: EPContextNode) -> Iterator[str]:
-    """Yield the attributes that are written with their default value."""
+    """Yield the attributes whose written value is the default."""
     is_default = {"main_context": node.main_context == 1, "embed_mode": node.embed_mode == 1, "max_size": node.max_size == 0}
     for name, kind in node.written:
         if kind == SCHEMA_TYPES.get(name) and is_default.get(name, getattr(node, name, None) == ""):
@@ -237,7 +237,10 @@ def _find_defaults(node: EPContextNode) -> Iterator[str]:
 
 
 def _split_compatibility(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Split a compatibility string into fields of the target and of the toolchain. Text that the catalog cannot read is the target's."""
+    """Split a compatibility string into the fields of the target and of the toolchain.
+
+    Text that the catalog cannot parse belongs to the target.
+    """
     entry = find_entry(ep)
     match = re.search(entry.compatibility.pattern, text) if entry is not None and entry.compatibility.pattern else None
     if entry is None or match is None:

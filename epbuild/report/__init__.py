@@ -1,1 +1,1 @@
-"""Events and values as terminal text, JSON and Markdown."""
+"""Events and values as terminal text, JSON, Markdown and HTML."""

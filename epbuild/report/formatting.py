@@ -1,4 +1,4 @@
-"""Texts of amounts, lists and tables."""
+"""Formatting of amounts, lists and tables."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from epbuild.core.errors import escape_controls
 from epbuild.report.terminal.screen import WIDTH, wrap
 
 _MAX_OPEN_ROWS = 12
-"""A longer table is folded in Markdown."""
+"""Maximum number of rows in an unfolded Markdown table."""
 _MAX_CODE = 120
 _GAP = 2
 
 
 def format_size(size: int) -> str:
-    """Return a number of bytes with a decimal unit."""
+    """Format a number of bytes with a decimal unit."""
     from rich.filesize import decimal
 
     return decimal(size)
 
 
 def format_size_change(size: int) -> str:
-    """Return a difference of bytes with its sign."""
+    """Format a difference in bytes with its sign."""
     return f"{'-' if size < 0 else '+'}{format_size(abs(size))}"
 
 
 def format_percent(part: int, whole: int) -> str:
-    """Return a difference in percent with its sign, from 1000 % on as a factor, or nothing if the whole is 0."""
+    """Format a difference in percent with its sign. From 1000% on, format a factor. Return an empty text if the whole is 0."""
     if not whole:
         return ""
     value = 100 * part / whole
@@ -39,18 +39,18 @@ def format_percent(part: int, whole: int) -> str:
 
 
 def shorten_list(items: Sequence[str], max_items: int, more: str = "and {} more") -> list[str]:
-    """Return the first items, and the number of the others."""
+    """Return the first items, followed by a text with the number of remaining items."""
     return [*items[:max_items], *([more.format(len(items) - max_items)] if len(items) > max_items else [])]
 
 
 def join_names(names: Sequence[str], max_names: int) -> str:
-    """Return the first names in one text, such as `a, b and 3 more`."""
+    """Join the first names into one text, such as `a, b and 3 more`."""
     more = len(names) - max_names
     return ", ".join(names[:max_names]) + (f" and {more} more" if more > 0 else "")
 
 
 def format_local_time(moment: str) -> str:
-    """Return an RFC 3339 time in the local time zone, or other text unchanged."""
+    """Format an RFC 3339 time in the local time zone. Return other text unchanged."""
     try:
         return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
@@ -58,23 +58,23 @@ def format_local_time(moment: str) -> str:
 
 
 class Table(Struct, frozen=True):
-    """Rows of cells below headings. A heading with `>` belongs to a column of numbers; without headings there are only rows."""
+    """Table with rows of cells, and optional column headings. A heading that starts with `>` marks a column of numbers."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-    """Sentence below the table."""
+    """Sentence to show below the table."""
     folded: bool = False
 
     def text(self, widths: Sequence[int], width: int = WIDTH) -> Iterator[str]:
-        """Return lines with the first column at the left, and the others in their `widths` at the right."""
+        """Yield lines with the first column on the left, and the other columns in their `widths` on the right."""
         headings = tuple(column.removeprefix(">") for column in self.columns)
         for name, *cells in (*([headings] if headings else []), *self.rows):
             yield from _text_row(name, cells, widths, width)
 
     def markdown(self, max_rows: int, rest: str = "") -> str:
-        """Return GitHub-flavored Markdown of the first rows; `rest` ends the sentence about the others."""
+        """Format the first rows as GitHub-flavored Markdown. `rest` ends the sentence about the remaining rows."""
         if not max_rows:
             return f"{self.title}: {len(self.rows)}"
         lines = [_markdown_row(column.removeprefix(">") for column in self.columns)]
@@ -87,7 +87,7 @@ class Table(Struct, frozen=True):
         return f"#### {self.title}\n\n{body}"
 
     def html(self, max_rows: int) -> str:
-        """Return HTML of the first rows."""
+        """Format the first rows as HTML."""
         if not self.rows:
             return f"<h2>{self.title}</h2>\n<p>None.</p>"
         lines = "\n".join(_html_row("td", row) for row in self.rows[:max_rows])
@@ -96,7 +96,7 @@ class Table(Struct, frozen=True):
 
 
 def format_code(text: str, max_length: int = _MAX_CODE) -> str:
-    """Return untrusted text as Markdown code, so that it cannot be markup or mention a user. The middle of a long text is left out."""
+    """Format untrusted text as Markdown code, so that it cannot be markup or mention a user. Long text is shortened."""
     text = escape_controls(text)
     if len(text) > max_length:
         text = f"{text[: max_length // 2]}...{text[-max_length // 2 :]}"
@@ -108,7 +108,7 @@ def format_code(text: str, max_length: int = _MAX_CODE) -> str:
 
 
 def _text_row(name: str, cells: Sequence[str], widths: Sequence[int], width: int) -> Iterator[str]:
-    """Return the lines of a row. A name that would touch the numbers gets lines of its own."""
+    """Yield the lines of a row. A name that would touch the numbers is on separate lines."""
     numbers = "".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True)).lstrip()
     text, room = escape_controls(name), width - len(numbers)
     if len(text) > room - _GAP:

@@ -1,4 +1,4 @@
-"""Graphs of a plan in DOT, in SVG (drawn by Graphviz) and in Mermaid."""
+"""Graphs of a plan in DOT, Mermaid, and SVG drawn by Graphviz."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WIDTH = {"bold": "2px", "solid": "1px", "dashed": "1px"}
 
 
 class StateLook(Struct, frozen=True):
-    """Sign, border and colors of a state. Colors are fill and border, in light and dark themes."""
+    """Sign, border and colors of a state. Colors are pairs of fill and border, for light and dark themes."""
 
     sign: str
     border: str
@@ -38,11 +38,11 @@ LOOKS: Mapping[str, StateLook] = {
     "restorable": StateLook("↻", "dashed", ("#dff0fd", "#0b61b8"), ("#0f3557", "#7cc0fa")),
     "current": StateLook("✓", "solid", ("#e3f5e7", "#1b7a34"), ("#123d1f", "#6fd48a")),
 }
-"""Looks by state. A result in the remote cache has the look of its state."""
+"""Looks by state. A result in the remote cache has the same look as its state."""
 TEXT = ("#1f2328", "#f0f3f6")
 LINE = ("#6a737d", "#9aa4af")
 FRAME = ("#b4bcc5", "#4a545f")
-"""Colors in light and dark themes."""
+"""Frame colors in light and dark themes."""
 
 
 def find_look(state: str) -> StateLook:
@@ -55,14 +55,14 @@ def format_counts(states: Mapping[str, int]) -> str:
 
 
 def label_lines(node: GraphNode) -> tuple[str, ...]:
-    """Return the label of a node without its sign. A group of steps also has the number in each state."""
+    """Return the label of a node without its sign. A group's label also has the number of steps in each state."""
     remote = REMOTE if node.state.endswith(REMOTE) and not node.grouped else ""
     first = f"{shorten_name(node.title)}{remote}"
     return (first, format_counts(node.states)) if node.grouped else (first,)
 
 
 def format_heading(graph: StepGraph) -> tuple[str, ...]:
-    """Return the title of the picture, and how its steps are grouped."""
+    """Return the title of the picture, and a line about the grouping of its steps."""
     total = f"{shorten_name(graph.recipe)}: {format_count(graph.steps, 'step')}"
     if graph.grouped_by is None:
         return (total,)
@@ -70,22 +70,22 @@ def format_heading(graph: StepGraph) -> tuple[str, ...]:
 
 
 def format_tooltip(node: GraphNode) -> tuple[str, ...]:
-    """Return the tooltip of a node."""
+    """Return the lines of a node's tooltip."""
     state = format_counts(node.states) if node.grouped else node.state
     return (escape_controls(node.name), state, *map(escape_controls, node.reasons[:_MAX_REASONS]))
 
 
 def shorten_name(text: str) -> str:
-    """Return a printable name, with the middle of a long name replaced by `...`."""
+    """Escape a name, and replace the middle of a long name with `...`."""
     text = escape_controls(text)
     half = (_MAX_NAME - 3) // 2
     return text if len(text) <= _MAX_NAME else f"{text[:half]}...{text[-half:]}"
 
 
 def format_dot(graph: StepGraph) -> str:
-    """Return a digraph from left to right, with a cluster for each box and a node for each step id."""
+    """Format a graph as a DOT digraph from left to right, with a cluster for each box."""
     heading = _dot_text([*format_heading(graph), format_counts(graph.states)], left=True)
-    columns = 3 if graph.grouped_by is None else 4  # about as wide as a page
+    columns = 3 if graph.grouped_by is None else 4  # The columns make the picture about as wide as a page.
     lines = [
         "digraph plan {",
         f"  graph [rankdir=LR, pack=14, packmode=array_ct{columns}, nodesep=0.12, ranksep=0.5, labelloc=t, labeljust=l, label={heading},",
@@ -122,7 +122,7 @@ def _dot_nodes(nodes: Iterable[GraphNode]) -> Iterator[str]:
 
 
 def _dot_text(lines: Iterable[str], *, left: bool = False) -> str:
-    """Return lines as a DOT string, with escapes of DOT and HTML neutralized."""
+    """Format lines as a DOT string, with DOT and HTML escapes neutralized."""
     escaped = (escape_controls(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
     end = "\\l" if left else "\\n"
     text = end.join(escaped)
@@ -130,20 +130,20 @@ def _dot_text(lines: Iterable[str], *, left: bool = False) -> str:
 
 
 PROGRAMS = ("graphviz-pure", "dot")
-"""Port of Graphviz that is published as wheels, and Graphviz itself. Both read DOT and write the same SVG."""
+"""Programs that draw graphs: a port of Graphviz, published as wheels, and Graphviz itself. Both convert DOT to the same SVG."""
 _GRAPHVIZ_SECONDS = 300
 _GRAPHVIZ_HINT = "Install Graphviz, or run `pip install 'epbuild[graph]'`; --format dot and --format mermaid need neither."
 
 
 def find_graphviz() -> str | None:
-    """Return the program that draws graphs, from epbuild's environment or else from the PATH, or None."""
+    """Return the program that draws graphs, or None. epbuild's environment is searched before PATH."""
     folders = (sysconfig.get_path("scripts"), None)
     found = (shutil.which(name, path=folder) for name in PROGRAMS for folder in folders)
     return next(filter(None, found), None)
 
 
 def convert_to_svg(dot: str, program: str | None) -> str:
-    """Convert a graph in DOT to SVG with the program of `find_graphviz`. Raises EnvironmentFailure (EPB445, EPB446)."""
+    """Convert a DOT graph to SVG with `program`. Raises EnvironmentFailure (EPB445 without a program, EPB446)."""
     if program is None:
         raise EnvironmentFailure(Problem("EPB445", "Graphviz, which draws the graph, was not found", None, _GRAPHVIZ_HINT))
     try:
@@ -176,7 +176,7 @@ def draw_svg(graph: StepGraph, program: str | None) -> str:
 
 
 def _style() -> str:
-    """Return CSS that replaces the light colors of the elements in dark themes."""
+    """Return CSS that replaces light colors in dark themes."""
     pairs = [TEXT, LINE, FRAME, *(pair for look in LOOKS.values() for pair in zip(look.light, look.dark, strict=True))]
     dark = "".join(f'[fill="{light}"]{{fill:{other}}}[stroke="{light}"]{{stroke:{other}}}' for light, other in pairs)
     font = "text{font-family:Helvetica,Arial,sans-serif}"
@@ -184,7 +184,7 @@ def _style() -> str:
 
 
 def format_mermaid(graph: StepGraph) -> str:
-    """Return a flowchart from left to right, with a title and a subgraph for each box."""
+    """Format a graph as a Mermaid flowchart from left to right, with a title and a subgraph for each box."""
     title = ". ".join([*format_heading(graph), format_counts(graph.states)])
     lines = ["---", f"title: {_scalar(title)}", "---", "flowchart LR"]
     boxes: dict[str, list[str]] = {}
@@ -219,7 +219,7 @@ def _classes(states: Iterable[str]) -> Iterator[str]:
 
 
 def _class(state: str) -> str:
-    """Return a state as a class name, such as `outOfDate`."""
+    """Return the class name of a state, such as `outOfDate`."""
     first, *more = state.partition(" (")[0].split()
     return first + "".join(word.capitalize() for word in more)
 
@@ -229,10 +229,10 @@ def _mermaid_text(lines: Iterable[str]) -> str:
 
 
 def _scalar(text: str) -> str:
-    """Return a YAML scalar with all syntax of Mermaid escaped."""
+    """Return text as a YAML scalar with all Mermaid syntax escaped."""
     return '"' + _PLAIN.sub(lambda found: f"\\U{ord(found[0]):08x}", text) + '"'
 
 
 def _with_entities(text: str) -> str:
-    """Escape syntax of Mermaid, Markdown and HTML as entities."""
+    """Escape Mermaid, Markdown and HTML syntax as entities."""
     return _PLAIN.sub(lambda found: "_" if found[0] == "_" else f"#{ord(found[0])};", text)

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from epbuild.report.terminal.live import Rows
 
 FILES = "files"
-"""Name of the row about files being hashed."""
+"""Name of the row that shows the progress of hashing."""
 HEARTBEAT = 30.0
-"""Seconds between two lines about running work without a terminal."""
+"""Seconds between lines about running work, if there is no terminal."""
 
 
 class Listener(TakesMany):
-    """`Progress` that is open while a build runs."""
+    """Context manager that receives the events of a build."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *ended: object) -> None:
-        """Close the listener, given the exception that ended the build."""
+        """Close the listener. `ended` describes the exception that ended the build, if any."""
 
     def report(self, event: Event, /) -> None:
         """Record or show an event."""
@@ -42,17 +42,17 @@ class Listener(TakesMany):
 
 
 class BuildDocument(Protocol):
-    """Collector of a build's events that returns a document."""
+    """Interface that collects a build's events and returns a document."""
 
     def report(self, event: Event, /) -> None:
         """Record an event."""
 
     def text(self, error: BaseException | None) -> str:
-        """Return the document, given the error that ended the build."""
+        """Return the document. `error` is the exception that ended the build, or None."""
 
 
 class DocumentFile(Listener):
-    """Listener that forwards every event, and finally writes a document to a file."""
+    """Listener that forwards every event, and writes a document to a file when it closes."""
 
     def __init__(self, listener: Listener, path: Path, document: BuildDocument) -> None:
         self._listener = listener
@@ -64,7 +64,7 @@ class DocumentFile(Listener):
         return self
 
     def __exit__(self, *ended: object) -> None:
-        """Write the file. Raises EnvironmentFailure if that fails and nothing else was raised."""
+        """Write the file. Raises EnvironmentFailure if writing fails, unless another exception ended the build."""
         self._listener.__exit__(*ended)
         error = next((item for item in ended if isinstance(item, BaseException)), None)
         try:
@@ -95,7 +95,7 @@ def format_hashing(event: Hashing) -> str:
 
 
 class WaitingRow(Listener):
-    """Listener that shows notes and the progress of hashing: as a row on a terminal, elsewhere as a line at intervals."""
+    """Listener that shows notes and hashing progress: as a row on a terminal, or else as a line at intervals."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -112,7 +112,7 @@ class WaitingRow(Listener):
                 sys.stderr.flush()
             case Hashing() if is_screen(sys.stderr):
                 if self._rows is None:
-                    from epbuild.report.terminal.live import Rows  # imported late: few commands wait
+                    from epbuild.report.terminal.live import Rows  # Import late, because few commands wait.
 
                     self._rows = Rows(sys.stderr)
                 self._rows.show(FILES, format_hashing(event))

@@ -20,10 +20,10 @@ from epbuild.report.formatting import Table, format_code, format_percent, format
 from epbuild.report.terminal.artifacts import NOT_COMPARED
 
 MAX_CHARACTERS = 65_000
-"""GitHub accepts 65,536 characters in a comment."""
+"""Maximum length of a comment. GitHub accepts 65,536 characters."""
 
 _MAX_ROWS = (200, 50, 15, 3, 0)
-"""Limits of rows in a table, tried in order until the comment is short enough."""
+"""Numbers of table rows, tried in order until the comment is short enough."""
 _MAX_PLACES = 3
 _NOTHING = "-"
 _REST = ", which `epbuild diff` lists"
@@ -31,7 +31,7 @@ _ARROW = "&rarr;"
 _SIZED = {"model": "Models", "context binary": "Context binaries", "external data": "External data"}
 _SUBJECTS = ("Graph and weights", "Target", "Options", "Settings", "Toolchain", "Contexts", "Names")
 _FOLDED = {"Contexts", "Names"}
-"""Consequences of other differences."""
+"""Titles of tables that are folded, because they show consequences of other differences."""
 
 
 def print_markdown(old: str, new: str, found: Comparison) -> None:
@@ -39,7 +39,7 @@ def print_markdown(old: str, new: str, found: Comparison) -> None:
 
 
 def format_markdown(old: str, new: str, found: Comparison) -> str:
-    """Return a headline, tables of sizes, and tables of facts that differ by subject."""
+    """Format a comparison as a headline, tables of sizes, and tables of differing facts by subject."""
     untold = _not_compared(old, new, found)
     if not found.differences:
         return " ".join(filter(None, (f"**{found.verdict}**", untold))) + "\n"
@@ -118,12 +118,12 @@ def _size_tables(found: Comparison) -> Iterator[Table]:
 
 
 def _senses(item: SizeChange, senses: dict[tuple[str, str], dict[str, None]]) -> Iterable[str]:
-    # A model on one side only is shown elsewhere.
+    # A model on only one side is shown elsewhere.
     return senses.get((item.artifact, item.name), ()) if item.before is not None and item.after is not None else ()
 
 
 def _fact_tables(found: Comparison) -> Iterator[Table]:
-    """Return the facts that differ, each with the outputs that have the same difference."""
+    """Yield tables of the facts that differ, each fact with the outputs that have the same difference."""
     several = found.artifacts != ("",)
     tables: dict[str, dict[tuple[str, str, str], list[str]]] = {title: {} for title in _SUBJECTS}
     for item in found.differences:

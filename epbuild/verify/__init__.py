@@ -1,1 +1,1 @@
-"""Checks of artifacts, before they are stored and after publishing."""
+"""Checks of artifacts, before they are stored and after they are published."""

@@ -30,7 +30,7 @@ class ArtifactFolder:
     folder: Path
     models: tuple[Model, ...]
     place: str = ""
-    """The folder below the path that the user named: empty, or a POSIX path that ends in a slash."""
+    """Folder below the path that the user named: empty, or a POSIX path that ends in a slash."""
     manifest: Manifest | None = None
     flaw: str | None = None
     """Reason why the manifest of the folder cannot be used."""
@@ -42,7 +42,7 @@ class ArtifactFolder:
     """Counter of bytes that are hashed."""
 
     def shown(self, name: str) -> str:
-        """Return the name of a file of the artifact in findings."""
+        """Return the path of an artifact's file as findings show it."""
         return f"{self.place}{name}"
 
     @property
@@ -51,7 +51,7 @@ class ArtifactFolder:
         return self.place or "."
 
     def label(self, model: Model) -> str:
-        """Return the name of a model: that of the manifest, else its file."""
+        """Return the name of a model: the name in the manifest, or else the file."""
         return self.listed[model.file].name if model.file in self.listed else model.file
 
     @property
@@ -64,29 +64,29 @@ class ArtifactFolder:
 
     @property
     def compiled(self) -> Iterator[tuple[str, Model, ModelHeader]]:
-        """Compiled models that can be read, with their names in findings and their headers."""
+        """Compiled models that can be read, as triples of path in findings, model and header."""
         for model in self.models:
             if not isinstance(model.header, str) and model.header.is_compiled:
                 yield self.shown(model.file), model, model.header
 
     @property
     def has_manifest(self) -> bool:
-        """True if there is a manifest, usable or not."""
+        """True if there is a manifest, even an unusable one."""
         return self.manifest is not None or self.flaw is not None
 
     def is_inner(self, name: str) -> bool:
-        """Return whether a file belongs to an artifact below this one. Its manifest does not count: this artifact lists it too."""
+        """Return whether a file belongs to an inner artifact. An inner manifest does not count: this artifact lists it too."""
         return any(name.startswith(f"{folder}/") and name != f"{folder}/{MANIFEST}" for folder in self.inner)
 
     def files(self) -> Iterator[str]:
-        """Return all files below the folder except those of inner artifacts and hidden folders, as `list_artifact_files` does."""
+        """Return all files below the folder in the same form as `list_artifact_files`, except files of inner artifacts."""
         return (
             name for name in list_artifact_files(self.folder) if not any(name.startswith(f"{folder}/") for folder in self.inner)
         )
 
 
 def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
-    """Find the artifacts at `path`: a folder, a manifest or a model. Raises NothingToVerify."""
+    """Find the artifacts at `path`: a folder, a manifest or a model. Raises NothingToVerify if there is none."""
     try:
         if path.is_dir():
             return _in_folder(path)
@@ -119,7 +119,7 @@ def _in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
 
 
 def _with_manifest(folder: Path, place: str, name: str) -> ArtifactFolder | None:
-    """Read a folder with a manifest; None if that file is not a manifest of epbuild."""
+    """Read a folder with a manifest. Return None if the file is not a manifest of epbuild."""
     try:
         manifest = read_manifest(locate(folder, name))
         if manifest is None:

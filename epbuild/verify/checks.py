@@ -1,7 +1,7 @@
-"""Checks over facts, used before storing and after publishing.
+"""Checks of facts about compiled models, before storing and after publishing.
 
-EPs report success for half a group, for a missing binary, for another SoC and for a model that still runs on the CPU. No check trusts an
-exit status, a file name or an option.
+EPs report success even if they compiled half a group, wrote no binary, compiled for another SoC or left the model on the
+CPU. Therefore, no check trusts an exit status, a file name or an option.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from epbuild.verify.payload import Payload
 
 
 class ExpectedEp(Struct, frozen=True):
-    """EP that may have compiled nodes: the values of their `source`, and the target that its context binaries should name."""
+    """EP that may have compiled nodes, with possible `source` values and the target that its context binaries should name."""
 
     name: str
     sources: tuple[str, ...]
@@ -26,12 +26,12 @@ class ExpectedEp(Struct, frozen=True):
 
 
 def find_node_ep(source: str | None, eps: Sequence[ExpectedEp]) -> ExpectedEp | None:
-    """Return the EP that a node's `source` names; None if it is not one of `eps`."""
+    """Return the EP that a node's `source` names, or None if it is not one of `eps`."""
     return next((ep for ep in eps if source in ep.sources), None)
 
 
 def check_whole(model: Model) -> Flaw | None:
-    """Check that a model is a whole ONNX file (EPB602) with an EPContext node (EPB603)."""
+    """Check that a model is a complete ONNX file (EPB602) with an EPContext node (EPB603)."""
     if isinstance(model.header, str):
         return Flaw("EPB602", model.file, model.header)
     if not model.header.is_compiled:
@@ -40,7 +40,7 @@ def check_whole(model: Model) -> Flaw | None:
 
 
 def check_sources(model: Model, eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
-    """Check that every node comes from one of `eps`, if these are known (EPB604)."""
+    """Check that every node comes from one of `eps`, if `eps` is not empty (EPB604)."""
     makers = ", ".join(ep.name for ep in eps if ep.sources)
     for source in dict.fromkeys(node.source for node in model.nodes):
         if not source:
@@ -52,13 +52,13 @@ def check_sources(model: Model, eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
 
 
 def check_references(model: Model) -> Iterator[Flaw]:
-    """Check that all files of a model are below its folder, also through links, and neither empty nor too short (EPB605)."""
+    """Check that a model's files exist below its folder, even through links, and are neither empty nor too short (EPB605)."""
     flaws = (*(context.flaw for context in model.contexts if context.flaw is not None), *model.data_flaws)
     yield from (Flaw("EPB605", model.file, flaw, standalone=True) for flaw in dict.fromkeys(flaws))
 
 
 def check_contexts(model: Model) -> Iterator[Flaw]:
-    """Check that every node that needs a context holds or names one (EPB605)."""
+    """Check that every main node holds a context or names a context binary (EPB605)."""
     for node in model.nodes:
         if node.main_context and node.reference is None and not (node.payload and node.payload[1]):
             text = "an EPContext node holds no context and names no context binary"
@@ -84,7 +84,7 @@ def check_embedded_size(model: Model, limit: int = PROTOBUF_LIMIT) -> Flaw | Non
 
 
 def check_one_binary(models: Sequence[Model]) -> Flaw | None:
-    """Check that models that share weights have one context binary in common (EPB607)."""
+    """Check that models that share weights refer to one common context binary (EPB607)."""
     binaries = list(dict.fromkeys(name for model in models for node in model.nodes if (name := model.binary(node))))
     alone = [model.file for model in models if not any(node.reference and node.main_context for node in model.nodes)]
     if len(binaries) == 1 and not alone:
@@ -97,9 +97,9 @@ def check_one_binary(models: Sequence[Model]) -> Flaw | None:
 
 
 def check_target(file: str, seen: str | None, wanted: str | None, by_whom: str = "") -> Flaw | None:
-    """Check that a context was compiled for the wanted target, in any case and order of names (EPB608); None if either is unknown.
+    """Check that a context was compiled for the wanted target (EPB608). Return None if it was or if either target is unknown.
 
-    `by_whom` is a clause about the origin of `wanted`, if that is not the recipe.
+    Case and order of names are ignored. `by_whom` is a clause about the origin of `wanted`, if it is not the recipe.
     """
     if seen is None or wanted is None or set(seen.casefold().split(",")) == set(wanted.casefold().split(",")):
         return None
@@ -108,9 +108,10 @@ def check_target(file: str, seen: str | None, wanted: str | None, by_whom: str =
 
 
 def read_target(payload: Payload, pattern: str) -> str | None:
-    """Return the target that a context names: the first group of the first match of `pattern`; None without one. Raises OSError.
+    """Return the target that a context names, or None if it names none. Raises OSError.
 
-    A context for several targets is a zip archive with one context for each: all their names are returned, sorted, with commas.
+    The target is the first group of the first match of `pattern`. A context for several targets is a ZIP archive with one
+    context for each target: their names are returned sorted and joined with commas.
     """
     matches = payload.matches(pattern.encode())
     if payload.begins_with(b"PK\x03\x04"):

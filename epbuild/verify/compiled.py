@@ -27,7 +27,7 @@ from epbuild.verify.payload import Payload
 
 
 class ExpectedModel(Struct, frozen=True):
-    """Expected model of a member; `file` is its name in the folder."""
+    """Expected model of a member. `file` is the model's name in the folder."""
 
     member: str
     file: str
@@ -35,7 +35,7 @@ class ExpectedModel(Struct, frozen=True):
 
 
 class Expected(Struct, frozen=True):
-    """Expected models of a session group, and the EPs that may have compiled them."""
+    """Expected models of a session group, with the EPs that may have compiled them."""
 
     step: str
     eps: tuple[ExpectedEp, ...]
@@ -44,7 +44,7 @@ class Expected(Struct, frozen=True):
 
 
 class CompiledModel(Struct, frozen=True):
-    """EPContext model that passed the checks, with the files that it refers to."""
+    """EPContext model that passed the checks, with the files it refers to."""
 
     member: str
     file: str
@@ -82,7 +82,7 @@ def _flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterator[Fl
 
 
 def _target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
-    """Report contexts that were compiled for another target, each once."""
+    """Report contexts that were compiled for another target. Each context is reported once."""
     contexts: dict[Payload, tuple[str, ExpectedEp]] = {}
     for model in models:
         for context in model.contexts:
@@ -96,7 +96,7 @@ def _target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterato
 
 def _compiled_model(model: Model, member: str, eps: Sequence[ExpectedEp]) -> CompiledModel:
     header = model.header
-    assert not isinstance(header, str)  # noqa: S101 - a model that cannot be read has a flaw
+    assert not isinstance(header, str)  # noqa: S101 - a model with an unreadable header has a flaw and is not here
     makers = ((node.reference, find_node_ep(node.source, eps)) for node in model.nodes)
     binaries = {name: ep.name for name, ep in makers if name is not None and ep is not None}
     return CompiledModel(member, model.file, header, binaries, header.external_locations)

@@ -30,19 +30,19 @@ _MAX_GRAPHS = 100_000
 
 
 class Maker(ExpectedEp, frozen=True):
-    """EP of contexts, with its catalog entry if there is one, and its options in the catalog's spelling."""
+    """EP that compiled contexts, with its catalog entry if it has one, and its options in the catalog's spelling."""
 
     entry: EpEntry | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_entry(source: str | None) -> EpEntry | None:
-    """Return the catalog entry of the EP whose EPContext nodes have this `source`."""
+    """Return the catalog entry of the EP whose EPContext nodes have this `source`, or None."""
     return next((found for found in map(entry, known_eps()) if source in found.sources), None)
 
 
 def read_context_target(payload: Payload, source: str | None) -> str | None:
-    """Return the target that a context names; None if the catalog does not know how the EP writes it. Raises OSError."""
+    """Return the target that a context names. None if the catalog does not know how the EP writes targets. Raises OSError."""
     ep_entry = find_entry(source)
     if ep_entry is None or not ep_entry.binary.target_pattern:
         return None
@@ -50,7 +50,7 @@ def read_context_target(payload: Payload, source: str | None) -> str | None:
 
 
 def list_manifest_eps(manifest: Manifest | None) -> tuple[Maker, ...]:
-    """Return the EPs of a manifest's target; none without a manifest."""
+    """Return the EPs of a manifest's target. Empty without a manifest."""
     if manifest is None:
         return ()
     makers = []
@@ -65,7 +65,7 @@ def list_manifest_eps(manifest: Manifest | None) -> tuple[Maker, ...]:
 
 
 def find_ep_by_compatibility(model: Model, node: EPContextNode) -> Maker | None:
-    """Return the EP of a node with the target of the model's compatibility string; None if there is no such string."""
+    """Return the EP of a node with the target in the model's compatibility string, or None without such a string."""
     ep_entry = find_entry(node.source)
     text = model.compatibility.get(ep_entry.ep) if ep_entry is not None else None
     if ep_entry is None or text is None:
@@ -93,7 +93,7 @@ def _canonical(known: EpEntry, name: str, value: str) -> str:
 
 
 def check_node_sources(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that every node comes from an EP of the manifest's target or, without a manifest, of the catalog."""
+    """Check that every node comes from an EP of the manifest's target. Without a manifest, the catalog must have the EP."""
     makers = list_manifest_eps(artifact.manifest)
     for model in artifact.models:
         name = artifact.shown(model.file)
@@ -110,7 +110,7 @@ def check_node_sources(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that contexts and compatibility strings are for the target of the manifest, or else for the one that their model names."""
+    """Check that contexts and compatibility strings are for the manifest's target, or else for the model's own target."""
     makers = list_manifest_eps(artifact.manifest)
     read = cache(read_target)
     judged: set[tuple[Payload, str | None]] = set()
@@ -118,7 +118,7 @@ def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
         for context in model.contexts:
             payload, node = context.payload, context.node
             maker = find_node_ep(node.source, makers)
-            # A manifest has the options for sessions only. Several SoCs in one context are an option of the compile.
+            # A manifest has only options for sessions. Compiling for several SoCs in one context is an option of the compile.
             own = find_ep_by_compatibility(model, node) if maker is None or maker.target is None else None
             by = own or maker
             wanted = by.target if by is not None else None
@@ -140,7 +140,7 @@ def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_partitions(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that each context holds the graph that its node runs, as far as it names graphs."""
+    """Check that each context contains the graph that its node runs. Contexts without graph names are skipped."""
 
     @cache
     def graphs_in(payload: Payload, pattern: bytes) -> frozenset[bytes]:
@@ -161,7 +161,7 @@ def check_partitions(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that models that share weights have one context binary in common, and that others share none."""
+    """Check that models that share weights refer to one common context binary, and that other models share no binary."""
     manifest = artifact.manifest
     shared = _shared_binaries(artifact.models)
     if manifest is None:
@@ -170,7 +170,7 @@ def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
             yield Finding("sharing", artifact.shown(binary), "skipped", message)
         return
     if not manifest.models:
-        return  # a package: its models are artifacts of their own
+        return  # The artifact is a package: each of its models is a separate artifact.
     subject = artifact.place or manifest.group
     if not manifest.share_weights:
         for binary, files in shared.items():
@@ -188,7 +188,7 @@ def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def _shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
-    """Return the context binaries that several models refer to, with these models."""
+    """Return each context binary that several models refer to, with the files of these models."""
     users: dict[str, list[str]] = {}
     for model in models:
         for binary in dict.fromkeys(model.binary(node) for node in model.nodes if node.main_context and node.reference):
@@ -198,7 +198,7 @@ def _shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
 
 
 def _shared_data_findings(artifact: ArtifactFolder, manifest: Manifest) -> Iterator[Finding]:
-    """Check that the sources' external data was published, if EPs share weights through it."""
+    """Check that the external data of the sources was published, if EPs share weights through this data."""
     subject = artifact.place or manifest.group
     if not any(maker.entry is not None and maker.entry.sharing.weights == "source" for maker in list_manifest_eps(manifest)):
         yield Finding("sharing", subject, "skipped", "The catalog does not know how this EP shares weights.")
@@ -225,9 +225,9 @@ def _target_finding(name: str, seen: str | None, wanted: str | None, by_whom: st
 
 
 def _names_like(graph: str) -> bytes:
-    """Return a pattern for the names that an EP gives to graphs, which differ in their numbers only."""
+    """Return a pattern for the names of a graph, since an EP's graph names differ only in their numbers."""
     parts = _NUMBER.split(graph)
-    # A name with few other characters would match anywhere in a binary, so that its numbers must match too.
+    # A name with few other characters would match anywhere in a binary, so its numbers must match too.
     if sum(map(len, parts)) < _MIN_GRAPH_LENGTH:
         return re.escape(graph.encode())
     return b"[0-9]{1,40}".join(re.escape(part.encode()) for part in parts)
@@ -239,7 +239,7 @@ def _partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) 
         return Finding("partitions", name, "passed")
     subject = format_sentence(format_node_title(node)).rstrip(".")
     if graphs:
-        # The context has names of graphs, so that a graph whose name is missing is not in it.
+        # The context contains names of graphs, so a graph whose name is missing is not in the context.
         message = f"{subject} runs the graph {graph}; its context contains {graphs[0].decode()} instead."
         return Finding("partitions", name, "failed", message, "EPB618", "It was compiled from another model: emit both again.")
     message = f"{subject} runs a graph whose name is not in its context: it is not this model's, or the EP writes no names."
@@ -247,7 +247,7 @@ def _partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) 
 
 
 def _compatibility_findings(artifact: ArtifactFolder, model: Model, makers: Iterable[Maker]) -> Iterator[Finding]:
-    """Check that compatibility strings name the target: ONNX Runtime chooses models by them."""
+    """Check that compatibility strings name the target, because ONNX Runtime chooses models by these strings."""
     for maker in makers:
         text = model.compatibility.get(maker.name)
         option = maker.entry.binary.target_option if maker.entry is not None else None
@@ -265,7 +265,10 @@ def _compatibility_findings(artifact: ArtifactFolder, model: Model, makers: Iter
 
 
 def _payloads(model: Model, node: EPContextNode) -> list[Payload]:
-    """Return the payloads that can hold a node's context: its own or, with main_context 0, those of main nodes of its source."""
+    """Return the payloads that can hold a node's context.
+
+    These are the node's own payload or, with main_context 0, the payloads of main nodes with the same source.
+    """
     mains = (found for found in model.contexts if found.node.main_context and found.node.source == node.source)
     holders = mains if node.main_context == 0 else (found for found in model.contexts if found.node is node)
     return [found.payload for found in holders if found.payload is not None]

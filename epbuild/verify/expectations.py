@@ -1,6 +1,6 @@
 """Expectations of a recipe: EPContext nodes, CPU fallback, and shared bytes.
 
-They are no part of a key: results are judged again when the recipe expects something else, and nothing is compiled again.
+Expectations are not part of an action key. If they change, results are judged again, but nothing is compiled again.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from epbuild.verify.fallback import LeftGroup, Outside
 
 _MAX_HINTS = 2
 _FEW = 0.1
-"""Hints that concern at most this fraction of the fallback nodes are left out: these nodes often vanish with the others."""
+"""Fraction of the fallback nodes that a hint must exceed to be shown. Nodes with rarer reasons often vanish with the others."""
 _ACCEPT = "To accept that the CPU runs them, write `expect: {{fallback_nodes: {}}}`, or end the target's `eps` with {}."
 
 
 class SharedBytes(Struct, frozen=True):
-    """Bytes of the context binaries and data of a sharing group, and of those of its members compiled alone."""
+    """Bytes of a sharing group's context binaries and data, and of its members' files when each is compiled alone."""
 
     shared: int
     alone: int
 
     @property
     def saved(self) -> int:
-        """Bytes that sharing saves; negative if it costs some."""
+        """Bytes that sharing saves. Negative if sharing needs more bytes."""
         return self.alone - self.shared
 
     @property
@@ -46,12 +46,12 @@ class SharedBytes(Struct, frozen=True):
 
     @property
     def shown_ratio(self) -> str:
-        """The ratio with three decimals, rounded down, so that one that is too small never looks sufficient."""
+        """Ratio with three decimals, rounded down, so that an insufficient ratio never looks sufficient."""
         return f"{(1000 * self.saved // self.alone if self.alone else 0) / 1000:.3f}"
 
 
 def find_unmet_expectations(group: SessionGroup, result: CompileResult) -> list[Problem]:
-    """Return the expectations that a session group's result does not meet. The sharing ratio is skipped until it has been measured."""
+    """Return the expectations that a session group's result does not meet. The sharing ratio is skipped until it is measured."""
     problems = [problem for model in result.models for problem in _unmet(group, group.member(model.member), model)]
     if group.min_shared_ratio is not None and (found := measure_shared_bytes(group, result)) is not None:
         problems += check_shared_bytes(found, group.steps[-1], group.min_shared_ratio)
@@ -59,14 +59,14 @@ def find_unmet_expectations(group: SessionGroup, result: CompileResult) -> list[
 
 
 def find_advice(target: PlannedTarget, member: Member, found: LeftGroup) -> tuple[str, ...]:
-    """Return the catalog's hints for fallback nodes of one operator and one reason."""
+    """Return the catalog's hints for fallback nodes with the same operator and reason."""
     limitations = (limitation for _, limitation in target.limitations(f"{found.operator}: {found.reason}", "compile"))
     hints = (_with_hint(limitation, member, (found.operator, found.nodes[0])).hint for limitation in limitations)
     return tuple(dict.fromkeys(hint for hint in hints if hint))
 
 
 def find_main_limitations(target: PlannedTarget, member: Member, outside: Outside) -> list[tuple[str, Limitation]]:
-    """Return the limitations in the catalog that explain most fallback nodes, in that order; none that explains few."""
+    """Return the catalog's limitations that explain the most fallback nodes, in this order. Omit those that explain few."""
     counts: Counter[str] = Counter()
     concerned: dict[str, tuple[str, Limitation]] = {}
     first: dict[str, tuple[str, str]] = {}
@@ -85,7 +85,7 @@ def find_main_limitations(target: PlannedTarget, member: Member, outside: Outsid
 
 
 def with_hint(limitation: Limitation, member: Member) -> Limitation:
-    """Return a limitation with the hint for this model: it can depend on whether all inputs have fixed sizes."""
+    """Return a limitation with the hint for this model. The hint can depend on whether all inputs have fixed sizes."""
     return replace(limitation, hint=limitation.sized_hint) if limitation.sized_hint and has_fixed_inputs(member) else limitation
 
 
@@ -117,19 +117,19 @@ def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[
 
 
 def find_unmeasured(group: SessionGroup, result: CompileResult) -> tuple[Member, ...]:
-    """Return the members that must still be compiled alone to judge the group's sharing ratio."""
+    """Return the members that must still be compiled alone before the group's sharing ratio can be judged."""
     if group.min_shared_ratio is None:
         return ()
     return tuple(member for member in group.members if member.name not in result.alone)
 
 
 def with_alone(result: CompileResult, member: Member, size: int) -> CompileResult:
-    """Return the result with the bytes of a member compiled alone."""
+    """Return the result extended by the size in bytes of a member that was compiled alone."""
     return replace(result, alone={**result.alone, member.name: size})
 
 
 def measure_shared_bytes(group: SessionGroup, result: CompileResult) -> SharedBytes | None:
-    """Return the bytes with and without sharing; None unless the recipe sets a ratio and every member has been measured."""
+    """Return the bytes with and without sharing. None if the recipe sets no ratio or a member has not been measured."""
     if group.min_shared_ratio is None or find_unmeasured(group, result):
         return None
     names = (name for model in result.models for name in (*model.binaries, *model.data))
@@ -137,7 +137,7 @@ def measure_shared_bytes(group: SessionGroup, result: CompileResult) -> SharedBy
 
 
 def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[Problem]:
-    """Report a sharing group that saves less than the recipe's `expect` asks for."""
+    """Return a problem if a sharing group saves less than the recipe's `expect` requires."""
     if found.ratio >= min_ratio:
         return []
     message = (

@@ -18,7 +18,7 @@ _MAX_NAME_LENGTH = 60
 
 
 class Context(Struct, frozen=True):
-    """Context of an EPContext node: its bytes, or why they cannot be read; neither if the node has none."""
+    """Context of an EPContext node: its bytes, or why they cannot be read. Both are None if the node has no context."""
 
     node: EPContextNode
     payload: Payload | None = None
@@ -26,15 +26,15 @@ class Context(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True, dict=True):
-    """ONNX model of an artifact. Its facts are read once, on first use."""
+    """ONNX model of an artifact. Its facts are read once, when first used."""
 
     folder: Path
     file: str
     """POSIX path below the artifact's folder."""
     asked_for: bool = False
-    """True if the user named the model. Only then may it be a link to another place."""
+    """True if the user named the model. Only such a model may be a link to another place."""
     name_nodes: bool = False
-    """True if the header has the names of its nodes."""
+    """True if the header includes the names of the model's nodes."""
 
     @property
     def path(self) -> Path:
@@ -42,7 +42,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @cached_property
     def header(self) -> ModelHeader | str:
-        """Header of the model, or why it cannot be read: a clause that follows the model's name."""
+        """Header of the model, or the reason why it cannot be read, as a clause that follows the model's name."""
         try:
             path = self.path if self.asked_for else locate(self.folder, self.file, "model")
             return read_header(path, name_nodes=self.name_nodes)
@@ -55,7 +55,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @cached_property
     def compatibility(self) -> dict[str, str]:
-        """Compatibility strings by EP; none if the model cannot be read."""
+        """Compatibility strings by EP. Empty if the model cannot be read."""
         return {} if isinstance(self.header, str) else read_compatibility(self.header.metadata)
 
     @cached_property
@@ -70,7 +70,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @property
     def nodes(self) -> tuple[EPContextNode, ...]:
-        """EPContext nodes; none if the model cannot be read."""
+        """EPContext nodes. Empty if the model cannot be read."""
         return () if isinstance(self.header, str) else self.header.ep_context_nodes
 
     @cached_property
@@ -79,7 +79,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @cached_property
     def data_flaws(self) -> tuple[str, ...]:
-        """Reasons why external data cannot be read, or is too short."""
+        """Reasons why external data files cannot be read or are too short."""
         if isinstance(self.header, str):
             return ()
         return tuple(
@@ -88,17 +88,17 @@ class Model(Struct, frozen=True, dict=True):
 
     @property
     def references(self) -> tuple[str, ...]:
-        """Context binaries and external data as the model names them, each once."""
+        """Names of context binaries and external data, as the model spells them, without duplicates."""
         if isinstance(self.header, str):
             return ()
         return tuple(dict.fromkeys((*(node.reference for node in self.nodes if node.reference), *self.header.external_data)))
 
     def beside(self, name: str) -> str:
-        """Return the POSIX path, below the artifact's folder, of a file that the model names."""
+        """Return the POSIX path, below the artifact's folder, of a file that the model refers to."""
         return str(PurePosixPath(self.file).parent / name)
 
     def binary(self, node: EPContextNode) -> str | None:
-        """Return the path of a node's context binary, as `beside` does; None if the node names none."""
+        """Return the path of a node's context binary below the artifact's folder, or None if the node refers to none."""
         return None if node.reference is None else self.beside(node.reference)
 
     def _context(self, node: EPContextNode) -> Context:

@@ -1,4 +1,4 @@
-"""Fallback nodes of a compiled model, and why its EPs did not take them."""
+"""Fallback nodes of a compiled model, and the EPs' reasons for not taking them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from epbuild.core.units import format_count
 from epbuild.plan.result import LeftNode, ModelResult
 
 _MAX_SHOWN = 5
-"""Limit of the operators, and of the reasons, that a sentence names."""
+"""Maximum number of operators or reasons that a sentence names."""
 
 
 class Outside(Struct, frozen=True):
-    """Fallback nodes of one compiled model. Results of old releases list fewer `nodes` than their `count`."""
+    """Fallback nodes of one compiled model."""
 
     member: str
     """Name of the model."""
     count: int
     """Number of nodes."""
     nodes: tuple[LeftNode, ...]
-    """The nodes. Results of old releases list fewer than `count`."""
+    """Fallback nodes. Results of old releases list fewer than `count`."""
 
     @classmethod
     def of(cls, model: ModelResult) -> Outside:
@@ -41,19 +41,19 @@ class Outside(Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """Operators, as in `3 Shape, 2 Range and 9 of 4 other operators`; empty if they are not known."""
+        """Operators, such as `3 Shape, 2 Range and 9 of 4 other operators`. Empty if the operators are unknown."""
         named = [(number, f"{number} {operator}") for operator, number in self.operators.items()]
         return _sentence_of(named, self.count, "of {} other operators")
 
     @property
     def why(self) -> str:
-        """Reasons that EPs logged, as in `Cannot get shape (66 nodes)`; empty if there are none."""
+        """Reasons that EPs logged, such as `Cannot get shape (66 nodes)`. Empty if EPs logged none."""
         named = [(number, f"{reason} ({format_count(number, 'node')})") for reason, number in self.reasons.items()]
         return _sentence_of(named, sum(self.reasons.values()), "nodes for {} other reasons", "; ")
 
     @property
     def groups(self) -> tuple[LeftGroup, ...]:
-        """Nodes by operator and reason, most frequent first."""
+        """Nodes by operator and reason, largest group first."""
         found: dict[tuple[str, str | None], list[str]] = {}
         for left in self.nodes:
             found.setdefault((left.operator, left.reason), []).append(left.node)
@@ -62,7 +62,7 @@ class Outside(Struct, frozen=True):
 
 
 class LeftGroup(Struct, frozen=True):
-    """Fallback nodes of one operator, for one reason."""
+    """Fallback nodes with the same operator and reason."""
 
     operator: str
     reason: str | None
@@ -74,7 +74,7 @@ def _rank(counts: Counter[Any]) -> dict[Any, int]:
 
 
 def _sentence_of(named: Sequence[tuple[int, str]], total: int, others: str, between: str = ", ") -> str:
-    """List the first few counts, and the sum of the rest. `others` is a format string for the number of the remaining kinds."""
+    """List the first few counts and the sum of the other counts. `others` is a format string for the number of unlisted kinds."""
     if len(named) <= _MAX_SHOWN:
         *most, last = [text for _, text in named] or [""]
         return f"{between.join(most)} and {last}" if most and between == ", " else between.join([*most, last])

@@ -1,4 +1,4 @@
-"""Findings: outcomes of the checks of an artifact."""
+"""Findings: outcomes of checks of an artifact."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Literal
 from msgspec import Struct
 
 Outcome = Literal["passed", "failed", "skipped"]
-"""`skipped`: the check was not possible, for the reason in the message; this is not a failure."""
+"""Outcome of a check. `skipped`: the check was not possible, which is not a failure. The message gives the reason."""
 EMIT_AGAIN = "Emit or copy it again."
 
 
 class Flaw(Struct, frozen=True):
-    """Fault of a file, as a clause that follows the file's name."""
+    """Fault in a file, as a clause that follows the file's name."""
 
     code: str
     file: str
@@ -24,7 +24,7 @@ class Flaw(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The clause as a sentence for a place that already names the file."""
+        """Clause as a sentence, for a place that already names the file."""
         return format_sentence(self.text if self.standalone else f"it {self.text}")
 
 
@@ -34,15 +34,15 @@ class Finding(Struct, frozen=True):
     check: str
     """Name of the check, such as `references`, `digests`, `target`, `load` or `numbers`."""
     subject: str
-    """A file, as a POSIX path below the artifact's directory, or a group's name."""
+    """File, as a POSIX path below the artifact's directory, or the name of a group."""
     outcome: Outcome
     message: str = ""
-    """A sentence: the fault, why the check was skipped, or what was measured."""
+    """Sentence about the fault, the reason for skipping the check, or the measured figures."""
     code: str | None = None
-    """The EPB6xx code of the fault."""
+    """Code of the fault, such as EPB605."""
     hint: str | None = None
     figures: tuple[Mapping[str, Any], ...] = ()
-    """Metrics and kind of inputs of each output, if the model was run."""
+    """Metrics of each output and the kind of its inputs, if the model was run."""
 
 
 def make_failed(check: str, subject: str, flaw: Flaw) -> Finding:
@@ -50,6 +50,6 @@ def make_failed(check: str, subject: str, flaw: Flaw) -> Finding:
 
 
 def format_sentence(text: str) -> str:
-    """Turn a clause into a sentence: with a full stop, and with a capital letter unless it begins with a name."""
+    """Turn a clause into a sentence. Add a full stop, and capitalize the first word unless it is a name."""
     begin = text[:1].upper() if text.partition(" ")[0].isalpha() else text[:1]
     return f"{begin}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")

@@ -9,11 +9,11 @@ class InspectedValue(TypedDict):
     """Input or output of a model."""
 
     name: str
-    """Name."""
+    """Name of the input or output."""
     type: str
     """Element type."""
     shape: list[int | str | None] | None
-    """Dimensions: numbers, symbols, or null for unknown ones. Null if the rank is unknown."""
+    """Dimensions: numbers, symbols, or null for unknown dimensions. Null if the rank is unknown."""
 
 
 class InspectedNode(TypedDict):
@@ -42,46 +42,46 @@ class InspectedNode(TypedDict):
     max_size: int
     """Attribute `max_size`, or its default."""
     others: dict[str, Any]
-    """Attributes of the EP, if they can be shown."""
+    """Attributes that the EP added, if they can be shown."""
     written: dict[str, str]
-    """Types of the attributes that the node has."""
+    """Type of each attribute that the node has, by name."""
     reference: str | None
-    """File of the context; null if the node holds it."""
+    """File that contains the context; null if the node itself contains it."""
     size: int | None
     """Bytes of the context; null if it cannot be read."""
     sha256: str | None
     """Digest of the context; null if it cannot be read."""
     target: str | None
-    """Target that the context names; null if it names none."""
+    """Target that the context names; null if the context names none."""
     problem: str | None
-    """What is wrong with the reference; null if it resolves."""
+    """Problem of the reference; null if the reference is valid."""
 
 
 class NodeOutside(TypedDict):
-    """Fallback node."""
+    """Node that the EPs did not take."""
 
     node: str
     """Name of the node."""
     operator: str
     """Operator, with its domain."""
     reason: str | None
-    """Reason, if it is known."""
+    """Reason why the EPs did not take the node; null if it is unknown."""
 
 
 class Initializers(TypedDict):
-    """Initializers that the model still has."""
+    """Initializers that remain in the model."""
 
     count: int
     """Number of initializers."""
     inline_bytes: int
-    """Bytes of those inside the model's file."""
+    """Bytes of initializers inside the model's file."""
 
 
 class InspectedModel(TypedDict):
-    """Model that could be read, compiled or not."""
+    """Readable model, compiled or not."""
 
     format: int
-    """Number of the document's format."""
+    """Version of the document's format."""
     file: str
     """Path of the model."""
     size: int
@@ -99,7 +99,7 @@ class InspectedModel(TypedDict):
     outputs: list[InspectedValue]
     """Outputs."""
     ep_context_nodes: list[InspectedNode]
-    """EPContext nodes."""
+    """EPContext nodes of the model."""
     other_operators: dict[str, int]
     """Number of other nodes, by operator."""
     left: list[NodeOutside]
@@ -129,16 +129,16 @@ class SharedFile(TypedDict):
     size: int
     """Size of the file in bytes."""
     models: list[str]
-    """Models that refer to it."""
+    """Models that refer to the file."""
     saved: int
-    """Bytes that separate copies would need in addition."""
+    """Number of bytes that sharing saves over separate copies."""
 
 
 class Inspection(TypedDict):
-    """Document of several models."""
+    """Document that describes several models."""
 
     format: int
-    """Number of the document's format."""
+    """Version of the document's format."""
     models: list[InspectedModel | BrokenModel]
     """Inspected models, and files that are not complete models."""
     shared: list[SharedFile]

@@ -1,4 +1,4 @@
-"""Inspection of ONNX models: their contents as plain data."""
+"""Inspection of ONNX models: their contents as JSON-compatible data."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _ATTRIBUTES = (
     *("source", "partition_name", "main_context", "embed_mode", "ep_sdk_version"),
     *("onnx_model_filename", "hardware_architecture", "notes", "max_size"),
 )
-"""Attributes of a node that are copied into the document."""
+"""Node attributes to copy into the document."""
 _FOLDERS_UP = 4
-"""Number of folders, from the model's own upwards, that are searched for its manifest."""
+"""Number of folders to search for a model's manifest, from the model's own folder upward."""
 
 
 def inspect_model(path: Path) -> InspectedModel:
-    """Describe an ONNX file, compiled or not. Raises VerifyError (EPB600, EPB602) if it cannot be read or is not whole."""
+    """Describe an ONNX file, compiled or not. Raises VerifyError (EPB600, EPB602) if it is unreadable or incomplete."""
     return _describe(path, _read_model(path), _Contexts())
 
 
 def inspect_files(paths: Iterable[Path]) -> Inspection:
-    """Describe ONNX files, including those below folders, and the files that several of them share.
+    """Describe ONNX files, including files in folders, and the files that several of them share.
 
-    A file that is not a whole model has a `problem` instead of a description. Raises VerifyError (EPB600) for a path that does not exist
+    An incomplete model has a `problem` instead of a description. Raises VerifyError (EPB600) for a path that does not exist
     or cannot be read, and for a folder without models.
     """
     contexts = _Contexts()
@@ -69,7 +69,7 @@ def inspect_files(paths: Iterable[Path]) -> Inspection:
 
 
 class _Contexts(Struct, frozen=True):
-    """Cached digests and targets of contexts, since several models can refer to one."""
+    """Cache of the digests and targets of contexts, because several models can refer to one context."""
 
     digest: Callable[[Payload], str] = field(default_factory=lambda: cache(Payload.sha256))
     target: Callable[[Payload, str | None], str | None] = field(default_factory=lambda: cache(read_context_target))
@@ -93,7 +93,7 @@ def _unreadable(path: Path, error: Exception) -> VerifyError:
 
 
 def _models_at(path: Path) -> Sequence[Path]:
-    """Return the models below a folder, or the file itself. Hidden folders and links to folders are not entered."""
+    """Return the models in a folder and its subfolders, or the file itself. Hidden and linked folders are not entered."""
     if not path.is_dir():
         return (path,)
     try:
@@ -137,9 +137,9 @@ def _values(values: Iterable[ValueType]) -> list[dict[str, Any]]:
 
 
 def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any]:
-    """Describe a node by all attributes of the operator's schema.
+    """Describe a node with all attributes of the operator's schema.
 
-    `written` has the types of the attributes that are not defaults, including attributes of the EP that `others` cannot show.
+    `written` has the types of the attributes that the node has, including an EP's attributes that `others` cannot show.
     """
     described: dict[str, Any] = {
         "name": node.name,
@@ -176,7 +176,7 @@ def _others(header: ModelHeader) -> dict[str, int]:
 
 
 def _left(path: Path, header: ModelHeader) -> tuple[LeftNode, ...]:
-    """Return the fallback nodes of a compiled model, with the reasons in its manifest; none for a source."""
+    """Return the fallback nodes of a compiled model, with the reasons in its manifest. Empty for a source model."""
     if not header.is_compiled or not header.remaining_nodes:
         return ()
     reasons = {(left.node, left.operator): left.reason for left in _left_in_manifest(path)}
@@ -184,12 +184,12 @@ def _left(path: Path, header: ModelHeader) -> tuple[LeftNode, ...]:
 
 
 def _left_in_manifest(path: Path) -> tuple[LeftNode, ...]:
-    """Return the fallback nodes in the manifest of a model; none if there is no manifest that lists this file."""
+    """Return the fallback nodes that a model's manifest lists. Empty if no manifest lists this file."""
     for folder in path.absolute().parents[:_FOLDERS_UP]:
         try:
             manifest = read_manifest(folder / MANIFEST) if (folder / MANIFEST).is_file() else None
         except (BadManifest, OSError):
-            continue  # `verify` reports it
+            continue  # `verify` reports unreadable manifests.
         name = path.absolute().relative_to(folder).as_posix()
         if manifest is None or name not in manifest.files or manifest.files[name].size != path.stat().st_size:
             continue
@@ -198,7 +198,7 @@ def _left_in_manifest(path: Path) -> tuple[LeftNode, ...]:
 
 
 def _find_shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[SharedFile]:
-    """Find the files that several models refer to."""
+    """Return the files that several models refer to."""
     users: dict[str, dict[str, None]] = {}
     names: dict[str, Path] = {}
     for path, header in models:
@@ -215,7 +215,7 @@ def _find_shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[SharedFile]
 
 
 def _referenced_files(path: Path, header: ModelHeader) -> Iterator[Path]:
-    """Return the existing context binaries and external data of a model."""
+    """Yield the existing context binaries and external data files of a model."""
     for reference in (*(node.reference for node in header.ep_context_nodes), *header.external_data):
         try:
             if reference is not None:

@@ -1,6 +1,6 @@
 """Checks of files against the manifest and the provenance.
 
-Nothing is signed here: a file that is changed together with its statement is found by checking signatures.
+Signatures are not checked here. Only a signature check can detect a file that was changed together with its statement.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STATEMENT_TYPE = "https://in-toto.io/Statement/"
 
 
 def check_manifest(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that there is a manifest, and that it can be used."""
+    """Check that there is a usable manifest."""
     name = artifact.shown(MANIFEST)
     if artifact.flaw is not None:
         yield Finding("manifest", name, "failed", f"The manifest cannot be used: {artifact.flaw}.", "EPB612", EMIT_AGAIN)
@@ -38,7 +38,7 @@ def check_manifest(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_files(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that every listed file is in the folder, and report files that are not listed."""
+    """Check that every listed file is in the folder, and report unlisted files."""
     manifest = artifact.manifest
     if manifest is None:
         return
@@ -57,7 +57,7 @@ def check_files(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_digests(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that every listed file has its size and digest. Missing files are reported by `check_files`."""
+    """Check that every listed file has the listed size and digest. `check_files` reports missing files."""
     manifest = artifact.manifest
     files = [listed for listed in manifest.files.values() if not artifact.is_inner(listed.path)] if manifest is not None else []
     with artifact.counting(sum(listed.size for listed in files)) as count:
@@ -99,7 +99,7 @@ def _check_presence(artifact: ArtifactFolder, listed: ListedFile) -> Finding:
 
 
 def check_provenance(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that the statement that the manifest names exists, and is about the manifest and all listed files."""
+    """Check that the provenance statement named by the manifest exists, and covers the manifest and all listed files."""
     manifest = artifact.manifest
     if manifest is None or manifest.provenance is None:
         return
@@ -131,9 +131,9 @@ def check_provenance(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_statement(archive: Path, counting: Counting = uncounted) -> Finding | None:
-    """Check that NAME.intoto.json beside the archive NAME is a statement about it; None if there is no such file.
+    """Check that NAME.intoto.json beside the archive NAME is a statement about the archive. Return None without such a file.
 
-    `counting` counts the bytes that are hashed. Raises OSError if the archive cannot be read.
+    `counting` counts the hashed bytes. Raises OSError if the archive cannot be read.
     """
     place = archive.with_name(f"{archive.name}{STATEMENT}")
     if not place.is_file():
@@ -154,7 +154,7 @@ def check_statement(archive: Path, counting: Counting = uncounted) -> Finding | 
 
 
 def _read_subjects(path: Path) -> Mapping[str, str] | None:
-    """Read the SHA-256 of each subject of an in-toto statement; None if the file is not one. Raises OSError."""
+    """Return the SHA-256 of each subject in an in-toto statement, or None if the file is not a statement. Raises OSError."""
     with open_regular(path) as file:
         content = file.read(_MAX_STATEMENT_BYTES + 1)
     if len(content) > _MAX_STATEMENT_BYTES:

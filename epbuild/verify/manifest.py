@@ -17,17 +17,17 @@ from epbuild.core.schemas import read_schema
 from epbuild.plan.result import LeftNode, ModelSignature
 
 _FORMAT = 1
-_MAX_BYTES = 64 << 20  # it lists all fallback nodes, which can be thousands
+_MAX_BYTES = 64 << 20  # A manifest lists all fallback nodes, which can be thousands.
 _MAX_QUOTE_LENGTH = 120
 _SINCE_THEN = {"inputs", "outputs"}
 
 
 class BadManifest(ValueError):
-    """Manifest that cannot be used; the text is the reason."""
+    """Error for an unusable manifest. The text is the reason."""
 
 
 class ListedFile(Struct, frozen=True):
-    """Emitted file: its POSIX path below the manifest's folder, its role, size and digest."""
+    """Emitted file: POSIX path below the manifest's folder, role, size and digest."""
 
     path: str
     role: str
@@ -36,9 +36,10 @@ class ListedFile(Struct, frozen=True):
 
 
 class ListedModel(Struct, frozen=True):
-    """Emitted EPContext model, and facts of its source or, for a merged model, of its sources.
+    """Emitted EPContext model, with facts about its source or, for a merged model, its sources.
 
-    `signature` is that of the source; None if the manifest has none, or if there are several sources.
+    `signature` is the signature of the source. It is None if the manifest has no signature, or if there are several
+    sources.
     """
 
     name: str
@@ -50,9 +51,9 @@ class ListedModel(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """Contents of a manifest; `eps` are those of the target, in order, with their options.
+    """Contents of a manifest. `eps` has the EPs of the target, in order, with their options.
 
-    The manifest of a model package has no models: these are in folders with manifests of their own.
+    The manifest of a model package lists no models: each model is in a folder with its own manifest.
     """
 
     group: str = ""
@@ -64,16 +65,16 @@ class Manifest(Struct, frozen=True):
     provenance: str | None = None
     """File of the provenance statement."""
     document: Mapping[str, Any] = field(default_factory=dict)
-    """The whole JSON document."""
+    """JSON document of the manifest."""
 
     @property
     def unlisted(self) -> frozenset[str]:
-        """Files that a manifest cannot list: itself, and the statement about it."""
+        """Files that a manifest cannot list: the manifest itself and its provenance statement."""
         return frozenset({MANIFEST} if self.provenance is None else {MANIFEST, self.provenance})
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Read a manifest; None if the file belongs to another program. Raises BadManifest, and OSError if it cannot be read."""
+    """Read a manifest. Return None if the file belongs to another program. Raises BadManifest and OSError."""
     with open_regular(path) as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
@@ -110,7 +111,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def _package(document: Mapping[str, Any]) -> Manifest | None:
-    """Read the manifest of a model package; None if it belongs to another program."""
+    """Read the manifest of a model package. Return None if it belongs to another program."""
     metadata = document.get("additional_metadata")
     own = metadata.get("epbuild") if isinstance(metadata, dict) else None
     if not isinstance(own, dict):
@@ -140,7 +141,8 @@ def _check_places(places: Iterable[str]) -> None:
 
 def _check_schema(document: Mapping[str, Any]) -> None:
     for error in _validator().iter_errors(document):
-        # Keys of newer releases do no harm, or the format's number would have changed; nor does the lack of keys that older ones had not.
+        # Additional keys of newer releases and missing keys of older ones are harmless: otherwise the format's number would
+        # differ.
         newer = error.validator == "additionalProperties"
         older = error.validator == "required" and set(error.validator_value) - error.instance.keys() <= _SINCE_THEN
         if not newer and not older:
@@ -149,7 +151,7 @@ def _check_schema(document: Mapping[str, Any]) -> None:
 
 @cache
 def _validator() -> Any:
-    from jsonschema import Draft202012Validator  # few commands check a manifest
+    from jsonschema import Draft202012Validator  # Import it here, because few commands check a manifest.
 
     return Draft202012Validator(read_schema("manifest"))
 
@@ -158,7 +160,7 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
     return ListedModel(
         name=item["name"],
         file=item["file"],
-        # External data for its compile: the data of its source, or the weights file of its group.
+        # External data that the compile needs: data of the source, or the weights file of the group.
         source_data=frozenset(
             location
             for each in list_sources(item).values()
@@ -170,13 +172,13 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
 
 
 def find_source_signature(model: Mapping[str, Any]) -> ModelSignature | None:
-    """Return the signature of the source of a model in a manifest; None if the manifest has none, or there is no one source."""
+    """Return the signature of a model's source in a manifest. None if the manifest has no signature or several sources."""
     source = model.get("source", {})
     return convert(source, ModelSignature) if {"inputs", "outputs"} <= source.keys() else None
 
 
 def list_sources(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the source of a model in a manifest by the model's name, or the sources of the members of a merged model."""
+    """Return the sources of a model in a manifest, by name. A merged model has one source per member; other models have one."""
     listed = [model] if "source" in model else model["merged"]
     return {item["name"]: item["source"] for item in listed}
 

@@ -17,7 +17,7 @@ _MAX_PATH_LENGTH = 1024
 
 
 def check_models(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that models are whole, and that there is a compiled one."""
+    """Check that models are complete, and that at least one is compiled."""
     for model in artifact.models:
         name = artifact.shown(model.file)
         flaw = check_whole(model)
@@ -32,25 +32,25 @@ def check_models(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_schema(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check every EPContext node against the operator's schema, and that exactly the nodes that need a context have one."""
+    """Check every EPContext node against the operator's schema. Exactly the nodes that need a context must have one."""
     for name, model, _ in artifact.compiled:
         flaws = [f"{format_node_title(node)} {flaw}" for node in model.nodes for flaw in _flaws(node)]
         yield from _findings("schema", name, [*flaws, *_flaws_between(model)], "EPB614")
 
 
 def check_model_references(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that the files of a model are below its folder, neither empty nor too short, and listed in the manifest."""
+    """Check that the files that a model refers to are below its folder, large enough, and listed in the manifest."""
     listed = artifact.manifest.files if artifact.manifest is not None else None
     for name, model, _ in artifact.compiled:
         flaws = [flaw.text for flaw in check_references(model)]
-        if listed is not None:  # else it is unknown whether they are the right ones
+        if listed is not None:  # Without a manifest, the expected files are unknown.
             unlisted = [other for other in model.references if model.beside(other) not in listed]
             flaws += [f"it refers to {other}, which the manifest does not list" for other in unlisted]
         yield from _findings("references", name, flaws, "EPB605")
 
 
 def check_source_data(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that no model needs external data of its source that was not published with it."""
+    """Check that no model needs external data of its source that was not published with the model."""
     manifest, listed = artifact.manifest, artifact.listed
     for name, model, header in artifact.compiled:
         if manifest is None or model.file not in listed:
@@ -71,7 +71,10 @@ def check_source_data(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_signatures(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that each model has the inputs and outputs of its source. Free dimensions of the source may have become sizes."""
+    """Check that each model has the inputs and outputs of its source.
+
+    A free dimension of the source may have a fixed size in the model.
+    """
     for name, model, header in artifact.compiled:
         source = artifact.listed.get(model.file)
         if source is None or source.signature is None:
@@ -85,7 +88,7 @@ def check_signatures(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def _findings(check: str, name: str, flaws: list[str], code: str, hint: str | None = None) -> Iterator[Finding]:
-    """Report a failure for each flaw, or that the model passed."""
+    """Report a failure for each flaw, or one pass without flaws."""
     for flaw in dict.fromkeys(flaws):
         yield Finding(check, name, "failed", format_sentence(flaw), code, hint)
     if not flaws:
@@ -124,7 +127,7 @@ def _flaws_between(model: Model) -> Iterator[str]:
 
 
 def _embedded_name(model: Model, context: Context) -> str | None:
-    """Return the name of a file beside the model that is embedded in place of a context; None if the node embeds no such name."""
+    """Return the file name that a node embeds in place of its context, or None. The file is beside the model."""
     node, payload = context.node, context.payload
     if node.payload is None or payload is None or not 0 < payload.size <= _MAX_PATH_LENGTH:
         return None

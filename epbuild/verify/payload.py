@@ -1,4 +1,4 @@
-"""`Payload`: the bytes of a context in a file or in a model, read as a stream."""
+"""`Payload`: bytes of a context in a file or a model, read in chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_MATCH_LENGTH = 4096
 
 
 class Payload(Struct, frozen=True):
-    """Part of a file: `size` bytes from `start` on. Reading raises OSError."""
+    """Part of a file: `size` bytes from offset `start`. Reading raises OSError."""
 
     path: Path
     start: int
@@ -30,7 +30,7 @@ class Payload(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: Path, node: EPContextNode) -> Payload | None:
-        """Return the context that a node holds or refers to; None if it has none. Raises BadReference, and OSError."""
+        """Return the context that a node contains or refers to, or None without a context. Raises BadReference and OSError."""
         if node.reference is not None:
             return cls.whole(resolve(model, node))
         return cls(model, *node.payload) if node.payload is not None else None
@@ -39,7 +39,7 @@ class Payload(Struct, frozen=True):
         return b"".join(self._chunks())
 
     def sha256(self, count: Count = lambda size: None) -> str:
-        """Return the digest of the bytes; `count` gets the size of each piece."""
+        """Return the digest of the bytes. `count` is called with the size of each hashed chunk."""
         with open_regular(self.path) as file:
             return hash_part(file, self.start, self.size, count).digest
 
@@ -49,15 +49,18 @@ class Payload(Struct, frozen=True):
             return file.read(min(len(magic), self.size)) == magic
 
     def matches(self, pattern: bytes, *, chunk: int = _CHUNK, longest: int = _MAX_MATCH_LENGTH) -> Iterator[re.Match[bytes]]:
-        """Find the matches of a regular expression, in order; none may be longer than `longest` bytes. `chunk` bytes are read at a time."""
-        # No memory map: a context can be larger than the available memory.
+        """Yield the matches of a regular expression, in order. `chunk` bytes are read at a time.
+
+        A match may have at most `longest` bytes.
+        """
+        # Read in chunks instead of mapping the file: a context can be larger than the available memory.
         compiled = re.compile(pattern)
         held = b""
         left = self.size
         for piece in self._chunks(chunk):
             held += piece
             left -= len(piece)
-            # A match that begins near the end can continue in the next chunk.
+            # A match that begins near the end of a chunk can continue in the next chunk.
             sure = len(held) if left == 0 else max(0, len(held) - longest)
             for match in compiled.finditer(held):
                 if match.start() >= sure:

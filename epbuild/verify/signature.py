@@ -1,4 +1,4 @@
-"""Signatures: inputs and outputs of a model, and how two differ."""
+"""Signatures: inputs and outputs of models, and differences between signatures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from epbuild.onnxfile.read.model_header import ModelHeader, ValueInfo
 from epbuild.plan.result import ModelSignature, ValueType
 
-# TensorProto.DataType, by number, as ONNX Runtime and numpy spell them.
+# Type names of ONNX Runtime and NumPy, indexed by TensorProto.DataType.
 _TYPES = (
     "undefined", "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool", "float16", "double", "uint32",
     "uint64", "complex64", "complex128", "bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "uint4", "int4",
@@ -22,15 +22,16 @@ Shape = tuple[Any, ...] | None
 
 
 def get_signature(header: ModelHeader) -> ModelSignature:
-    """Return the inputs and outputs of a model."""
+    """Return the signature of a model: its inputs and outputs."""
     return ModelSignature(tuple(map(_value, header.inputs)), tuple(map(_value, header.outputs)))
 
 
 def get_source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], weights_file: str | None = None) -> ModelSignature:
-    """Return the signature of a source, given the outputs of the model that was compiled from it.
+    """Return the signature of a source. `compiled` are the outputs of the model that was compiled from it.
 
-    An output whose declared shape is not the one that its graph computes also has the `computed` shape. ONNX Runtime warns about such an
-    output, and uses the inferred shape, or none if the two contradict each other.
+    If the declared shape of an output differs from the shape that the graph computes, the output also has the `computed`
+    shape. ONNX Runtime warns about such an output. It uses the inferred shape, or no shape if the two contradict each
+    other.
     """
     found, made = get_signature(source), {value.name: _value(value).shape for value in compiled}
     outputs = (
@@ -41,16 +42,16 @@ def get_source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], wei
 
 
 def describe_signature_differences(source: ModelSignature, compiled: ModelSignature) -> Iterator[str]:
-    """Describe the differences of a compiled model's signature from that of its source, as clauses.
+    """Describe the differences between a compiled model's signature and its source's signature, as clauses.
 
-    A free dimension of the source may have become a size.
+    A free dimension of the source may have a fixed size in the compiled model.
     """
     yield from _differences("input", source.inputs, compiled.inputs)
     yield from _differences("output", source.outputs, compiled.outputs)
 
 
 def describe_wrong_declarations(outputs: Sequence[ValueType]) -> str:
-    """Describe the outputs whose declared shape is not the computed one, as sentences; empty if there are none."""
+    """Describe the outputs whose declared shape differs from the computed shape, as sentences. Empty if there are none."""
     return " ".join(
         f"The source declares the output '{value.name}' as {_shape_text(value.shape)}; "
         f"ONNX Runtime computed {_shape_text(value.computed)}."
@@ -77,9 +78,9 @@ def _differences(kind: str, source: Sequence[ValueType], compiled: Sequence[Valu
 
 
 def _fits(source: Shape, compiled: Shape) -> bool:
-    """Return whether a compiled shape fits the source's, in which symbols and unknown dimensions match any size.
+    """Return whether a compiled shape matches its source's shape. Symbols and unknown dimensions match any size.
 
-    Negative sizes are unknown: sources from Paddle have -1, and old manifests repeat it.
+    Negative sizes count as unknown: sources from Paddle have -1, and old manifests repeat it.
     """
     if source is None:
         return True

@@ -1,4 +1,4 @@
-"""All checks of artifacts that only read files, in order.
+"""Checks of artifacts that only read files, in order.
 
 No EP is loaded, and no file outside the artifact's folder is opened.
 """
@@ -33,7 +33,7 @@ CHECKS = (
 
 
 def check_artifact(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Run every check, and yield each finding as soon as it is known."""
+    """Run all checks, and yield each finding as soon as it is known."""
     for check in CHECKS:
         yield from check(artifact)
 
@@ -41,8 +41,8 @@ def check_artifact(artifact: ArtifactFolder) -> Iterator[Finding]:
 def find_faulty_models(artifact: ArtifactFolder, findings: Iterable[Finding]) -> dict[str, str]:
     """Return the models that must not be loaded, by file, with the reason as the end of a sentence.
 
-    A fault of a model, or of a file that it refers to, excludes that model only. A fault of another listed file excludes none. Any other
-    fault, such as one of the manifest, excludes all.
+    A fault in a model, or in a file that it refers to, excludes only that model. A fault in another listed file excludes no
+    model. Any other fault, such as a fault in the manifest, excludes all models.
     """
     users: dict[str, list[str]] = {}
     for model in artifact.models:

@@ -1,1 +1,1 @@
-"""Health of this machine: whether builds can work here, and what to mend."""
+"""Health checks of this machine, with remedies for problems that stop builds."""

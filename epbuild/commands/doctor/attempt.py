@@ -30,16 +30,16 @@ class CompileAttempt(Struct, frozen=True):
     target: str
     """Target by its name in the recipe, or the example of the catalog."""
     seconds: float | None = None
-    """Duration of the compile, or None if it failed."""
+    """Duration of the compile in seconds, or None if it failed."""
     opened: bool = False
     why: str = ""
-    """Reason for a failed compile or a failed opening, as a clause."""
+    """Reason why compiling or opening the model failed, as a clause."""
     unfit: bool = False
-    """Set if this machine lacks the device or the driver."""
+    """True if this machine lacks the device or the driver."""
 
 
 class Bench(Struct, frozen=True):
-    """Environment and empty folder for an attempt. The event `cancelled` ends it."""
+    """Environment and empty folder for an attempt. Setting `cancelled` stops the attempt."""
 
     environment: Environment
     folder: Path
@@ -59,7 +59,7 @@ def attempt_target(recipe: Recipe, target: str, bench: Bench) -> CompileAttempt:
 
 
 def attempt_entry(entry: EpEntry, bench: Bench) -> CompileAttempt | None:
-    """Compile and open a small model for the example of `epbuild init`. Returns None for an EP without an example."""
+    """Compile and open a small model for the catalog's example target. Returns None for an EP without an example."""
     if entry.start is None:
         return None
     return _attempt(entry.start.example, plan_probe(Ability(entry), bench.environment, bench.folder), bench)

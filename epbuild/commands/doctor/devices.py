@@ -1,4 +1,4 @@
-"""EPs of toolchains: their devices and abilities on this machine."""
+"""EPs of toolchains: their devices on this machine, and what they can compile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from epbuild.verify.live.worker import Session, list_devices
 _SECONDS = 60.0
 _THREADS = 3
 _MAX_TOOLCHAINS = 6
-"""Limit of toolchains that are checked without a recipe, newest first."""
+"""Maximum number of toolchains to check without a recipe, newest first."""
 _ELSEWHERE = "Compile on a machine that supports it: a worker (`epbuild worker`) or a CI job."
 _SEE = "Build one of your own models for the EP's full log: `epbuild log`."
 
@@ -47,7 +47,7 @@ class EpDevice(Struct, frozen=True):
 
 
 class EpHealth(Struct, frozen=True):
-    """EP in a toolchain: its devices, and the attempt with it, or None if there was none."""
+    """EP in a toolchain, with its devices and the attempt to compile with it, or None without an attempt."""
 
     ep: str
     packages: str
@@ -55,16 +55,16 @@ class EpHealth(Struct, frozen=True):
     missing: str = ""
     """Reason why ONNX Runtime lacks the EP, as a clause."""
     mend: str | None = None
-    """Remedy for a missing EP."""
+    """Remedy for a missing EP, or None."""
     limit: str = ""
-    """Reason of the catalog why the EP compiles nothing here, as a clause."""
+    """Reason from the catalog why the EP cannot compile on this machine, as a clause."""
     attempt: CompileAttempt | None = None
     emulated: bool = False
-    """Set if the devices only emulate the one that it compiles for."""
+    """True if the devices only emulate the device that the EP compiles for."""
 
 
 class ToolchainHealth(Struct, frozen=True):
-    """Toolchain with its check and its EPs."""
+    """Toolchain with its health check and its EPs."""
 
     name: str
     packages: str
@@ -74,22 +74,22 @@ class ToolchainHealth(Struct, frozen=True):
 
 
 class _Asked(Struct, frozen=True):
-    """EP to check, alone or for a target of a recipe."""
+    """EP to check, by itself or for a target of a recipe."""
 
     entry: EpEntry
     target: PlannedTarget | None = None
 
 
 class EpSurvey(Struct, frozen=True):
-    """Survey of the EPs of toolchains. With `attempts`, it compiles a small model with each."""
+    """Survey of the EPs of toolchains. With `attempts`, the survey compiles a small model with each EP."""
 
     toolchains: Toolchains
     attempts: bool = True
     cancelled: threading.Event = field(default_factory=threading.Event)
-    """Event that ends running work."""
+    """Event that stops running work."""
 
     def of_recipe(self, recipe: Recipe, plan: Plan) -> list[ToolchainHealth]:
-        """Return the toolchains of a recipe, without installing any. Raises PlanError for an unreadable lock."""
+        """Return the health of a recipe's toolchains without installing any. Raises PlanError for an unreadable lock."""
         lock = hold_lock(recipe, plan, strict=False)
         targets = {group.target.name: group.target for group in plan.session_groups.values()}
 
@@ -105,7 +105,7 @@ class EpSurvey(Struct, frozen=True):
             return list(pool.map(look, plan.toolchains().items()))
 
     def here(self) -> tuple[list[ToolchainHealth], int]:
-        """Return the newest toolchains here that can compile, and the number of the others."""
+        """Return the health of the newest toolchains on this machine that can compile, and the number of other toolchains."""
         found: dict[str, tuple[ProvisionedToolchain, list[EpEntry]]] = {}
         for made in list_provisioned_toolchains(self.toolchains.home):
             entries = [entry for ep in known_eps() for entry in entries_for(ep) if entry.sources and made.has(entry)]
@@ -149,7 +149,7 @@ class EpSurvey(Struct, frozen=True):
     ) -> ToolchainHealth:
         """Examine an existing toolchain and its EPs. `mend` is the hint if ONNX Runtime does not load."""
         python, check = environment.fingerprint.python, known.check
-        if environment.onnxruntime == "unknown" and not asked:  # a toolchain that only prepares models
+        if environment.onnxruntime == "unknown" and not asked:  # A toolchain without ONNX Runtime only prepares models.
             return replace(known, check=replace(check, text=check.text or f"{python}: {known.packages}"))
         release, why, _ = self._list_devices(environment, None)
         if why:
@@ -183,7 +183,11 @@ class EpSurvey(Struct, frozen=True):
             return CompileAttempt(asked.target.name if asked.target else "", why=why)
 
     def _list_devices(self, environment: Environment, asked: _Asked | None) -> tuple[str | None, str, list[tuple[str, EpDevice]]]:
-        """Return the release of ONNX Runtime, the reason why it or the EP does not load, and the devices with their EPs."""
+        """List the devices of an environment.
+
+        Return the release of ONNX Runtime, the reason why ONNX Runtime or the EP does not load, and the devices with their
+        EPs.
+        """
         eps = []
         if asked is not None:
             planned = asked.target.eps[0] if asked.target is not None else None
@@ -200,7 +204,7 @@ class EpSurvey(Struct, frozen=True):
 
 
 def _sound(name: str) -> HealthCheck:
-    """Return the check of a toolchain without problems so far. Its text is set later."""
+    """Return a passed check of a toolchain. The caller sets its text."""
     return HealthCheck("toolchain", "ok", "", name=name)
 
 
@@ -217,7 +221,7 @@ def _unmade(asked: _Asked) -> EpHealth:
 
 
 def _limit(asked: _Asked) -> str:
-    """Return the reason why an EP compiles nothing here, by the catalog and the drivers, as a clause."""
+    """Return the reason why an EP cannot compile here, as a clause, or an empty text. The catalog and the drivers decide."""
     entry = asked.entry
     if is_driver_missing(entry):
         return next(f"cannot {row.what} here: {row.why}" for row in entry.cannot if row.driver is not None)
@@ -227,7 +231,7 @@ def _limit(asked: _Asked) -> str:
 
 
 def check_eps(found: Iterable[ToolchainHealth], *, needed: bool) -> Iterator[HealthCheck]:
-    """Yield the checks of toolchains and their EPs. With `needed`, a recipe compiles with them."""
+    """Yield the checks of toolchains and their EPs. Set `needed` if a recipe compiles with them."""
     for toolchain in found:
         yield toolchain.check
         for ep in toolchain.eps:

@@ -1,4 +1,4 @@
-"""`epbuild doctor`: all checks, of this machine and optionally of a recipe."""
+"""`epbuild doctor`: checks of this machine and optionally of a recipe."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOVE_WORKSPACE = "Get write permission for the recipe's folder, or build in a c
 
 
 class DoctorRequest(Struct, frozen=True):
-    """Recipe to check, or None for this machine alone, with the options that builds would have."""
+    """Recipe to check, or None to check only this machine, with the options of a build."""
 
     recipe: Path | None
     settings: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class DoctorRequest(Struct, frozen=True):
 
 
 class Diagnoses(Struct, frozen=True):
-    """Results of all checks, and the toolchains in full."""
+    """Results of all checks, and the full details of the toolchains."""
 
     checks: tuple[HealthCheck, ...]
     toolchains: tuple[ToolchainHealth, ...]
@@ -58,7 +58,7 @@ class Diagnoses(Struct, frozen=True):
 
 
 HealthListener = Callable[[HealthCheck], None]
-"""Receiver of the result of each check, in order, as soon as it is known."""
+"""Callback that receives the result of each check, in order, as soon as it is known."""
 
 
 def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
@@ -80,7 +80,7 @@ def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
 
 
 def check_devices(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
-    """Run the checks of toolchains and EPs."""
+    """Check only the toolchains and EPs. Problems are in the result and are not raised."""
     found = _Found(listener)
     recipe, plan, checks = _check_recipe(request)
     found.add(*(check for check in checks if check.state == "error"))
@@ -105,7 +105,7 @@ class _Found:
 
 @contextmanager
 def _parallel() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
-    """Provide a thread pool and an event that ends its work. An exception, such as that of Ctrl-C, sets the event."""
+    """Provide a thread pool and an event that stops its work. An exception, such as KeyboardInterrupt, sets the event."""
     cancelled = threading.Event()
     with ThreadPoolExecutor(2) as pool:
         try:
@@ -116,7 +116,7 @@ def _parallel() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
 
 
 def _check_recipe(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, list[HealthCheck]]:
-    """Return the recipe and its plan, or None if they cannot be read, with the check of the recipe."""
+    """Check the recipe. Return the recipe and its plan, or None if they cannot be read, and the results of the check."""
     if request.recipe is None:
         return None, None, []
     try:

@@ -1,4 +1,4 @@
-"""Health checks, and those of Python, uv, clock, locale and memory."""
+"""`HealthCheck`, and checks of Python, uv, clock, locale and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from epbuild.engine.capacity import get_memory
 from epbuild.toolchain.platforms import get_own_platform
 
 HealthState = Literal["ok", "note", "warning", "error"]
-"""Severity: with an `error` no build works, with a `warning` builds are limited, and a `note` informs."""
+"""Severity: an `error` stops all builds, a `warning` limits builds, and a `note` only informs."""
 
 Topic = Literal[
     "python", "uv", "clock", "locale", "memory", "recipe", "cache", "toolchains", "workspace", "paths", "remote cache",
@@ -40,12 +40,12 @@ _EXTRAS = {
     "hf": ("huggingface_hub",),
     "dask": ("distributed", "cryptography"),
 }
-"""Modules of the packages in each extra of epbuild."""
+"""Modules that each extra of epbuild installs."""
 RunProgram = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
 class HealthCheck(Struct, frozen=True):
-    """Result of one check: topic, state, text and hint. `name` distinguishes several of one topic."""
+    """Result of one check: topic, state, text and hint. `name` tells checks of one topic apart."""
 
     topic: Topic
     state: HealthState
@@ -56,7 +56,7 @@ class HealthCheck(Struct, frozen=True):
 
 
 def make_error_check(topic: Topic, error: EpbuildError, state: HealthState = "error", name: str = "") -> HealthCheck:
-    """Return a check with the first problem of an error and the number of the others."""
+    """Return a check with the first problem of an error and the number of its other problems."""
     first, *more = error.problems
     place = f"{first.where}: " if first.where is not None else ""
     rest = f" (and {len(more)} more)" if more else ""
@@ -64,18 +64,18 @@ def make_error_check(topic: Topic, error: EpbuildError, state: HealthState = "er
 
 
 class TooSlow(Exception):
-    """Work that did not end in time. It may continue in its thread."""
+    """Error for work that did not finish in time. The work may continue in its thread."""
 
 
 def run_within(seconds: float, work: Callable[[], T]) -> T:
-    """Return or raise the outcome of `work`. Raises TooSlow after that time, and leaves the work to a daemon thread."""
+    """Run `work` in a daemon thread, and return its result or raise its exception. Raises TooSlow after `seconds`."""
     found: list[T] = []
     raised: list[BaseException] = []
 
     def run() -> None:
         try:
             found.append(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised again, in the thread that waits
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it again
             raised.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -89,7 +89,7 @@ def run_within(seconds: float, work: Callable[[], T]) -> T:
 
 
 class ThisMachine(Struct, frozen=True):
-    """Access to this machine, which tests replace."""
+    """Access to this machine. Tests replace it."""
 
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     system: str = sys.platform
@@ -146,7 +146,7 @@ def _memory(here: ThisMachine) -> HealthCheck:
 
 
 def _clock(here: ThisMachine) -> HealthCheck:
-    """Check that the time is not before epbuild was installed: TLS and the times of files depend on the clock."""
+    """Check that the current time is not before epbuild was installed: TLS and file times depend on the clock."""
     now = here.now()
     shown = datetime.fromtimestamp(now, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
     if now < Path(__file__).stat().st_mtime - _DAY_SECONDS:

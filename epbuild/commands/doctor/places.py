@@ -21,12 +21,12 @@ _SHORT_BYTES = 5 << 30
 _FAR = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs", "glusterfs", "virtiofs"}
 )
-"""File systems on other machines."""
+"""Types of network file systems."""
 _SKEW_SECONDS = 5.0
 _MAX_PATH = 260
-"""Limit on Windows, unless long paths are allowed."""
+"""Maximum length of a path on Windows, unless long paths are allowed."""
 _MAX_NAMES = {"cache": len("actions/xx/.json") + 64, "toolchains": 190}
-"""Length of the longest names below a folder. In toolchains, packages with an EP have the deepest files."""
+"""Length of the longest path below each folder. In toolchains, packages with an EP have the deepest files."""
 
 
 class Place(Struct, frozen=True):
@@ -39,7 +39,7 @@ class Place(Struct, frozen=True):
 
 
 def place_checks(place: Place, disks: Disks) -> Iterator[HealthCheck]:
-    """Check a folder: one line, and another one for each problem."""
+    """Check a folder. Yield one check for its state, and one for each problem."""
     there = _nearest(place.path)
     total, free = disks.space(there)
     shown = f"{place.path}: {disks.kind(there)}, {_gigabytes(free)} free of {_gigabytes(total)}"
@@ -80,7 +80,7 @@ def check_path_length(places: Iterator[Place] | list[Place], disks: Disks) -> He
 
 
 def check_file_systems(cache: Path, workspace: Path) -> HealthCheck | None:
-    """Return a note if store and workspace are on different file systems, so that outputs are copies instead of links."""
+    """Return a note if the store and the workspace are on different file systems, which makes outputs copies instead of links."""
     with suppress(OSError):
         if _nearest(cache).stat().st_dev != _nearest(workspace).stat().st_dev:
             text = "it is on another file system than the store, so that outputs and models are copied"
@@ -115,17 +115,17 @@ def _space(path: Path) -> tuple[int, int]:
 
 
 class Disks(Struct, frozen=True):
-    """Access to file systems, which tests replace."""
+    """Access to file systems. Tests replace it."""
 
     space: Callable[[Path], tuple[int, int]] = _space
-    """Total and free bytes."""
+    """Function that returns the total and free bytes of a path's file system."""
     kind: Callable[[Path], str] = get_file_system
     system: str = sys.platform
     long_paths: Callable[[], bool] = _long_paths
 
 
 def _nearest(path: Path) -> Path:
-    """Return the nearest existing folder of a path."""
+    """Return the path or its nearest existing parent."""
     for found in (path, *path.parents):
         with suppress(OSError):
             if found.exists():
@@ -136,7 +136,7 @@ def _nearest(path: Path) -> Path:
 def _why_not_writable(path: Path, there: Path) -> str | None:
     if not there.is_dir():
         return f"expected a folder, found a file: {there}"
-    if there != path:  # checking must not create a folder
+    if there != path:  # A check must not create a folder.
         return None if os.access(there, os.W_OK | os.X_OK) else f"this user may not write to {there}"
     try:
         with tempfile.TemporaryFile(dir=path, prefix=".epbuild-doctor-") as file:
@@ -148,7 +148,7 @@ def _why_not_writable(path: Path, there: Path) -> str | None:
 
 
 def _links(folder: Path) -> str:
-    """Return the ways to share a file in a folder, such as `hard links and clones`."""
+    """Return the supported ways to share a file's content in a folder, such as `hard links and clones`."""
     ways = []
     with suppress(OSError), tempfile.TemporaryDirectory(dir=folder, prefix=".epbuild-doctor-") as place:
         source, other = Path(place, "source"), Path(place, "other")
@@ -163,7 +163,7 @@ def _links(folder: Path) -> str:
 
 
 def _skew(folder: Path) -> float:
-    """Return the difference between the times of files and the clock in seconds."""
+    """Return the difference in seconds between the file system's time and the clock."""
     with suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, prefix=".epbuild-doctor-") as file:
         file.write(b"epbuild")
         file.flush()

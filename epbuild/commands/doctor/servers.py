@@ -1,4 +1,4 @@
-"""Health of the servers of a build: the remote cache and the cluster."""
+"""Health of the servers that a build uses: the remote cache and the cluster."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from epbuild.recipe.remote_address import CacheChoice
 from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, read_signing_key, resolve_remote_settings
 
 ANSWER_SECONDS = 6.0
-"""Seconds to wait for a server."""
+"""Maximum number of seconds to wait for a server's answer."""
 _CONNECT_SECONDS = 3.0
 _NETWORK = "Check the address and the network. Builds work without it."
 
 
 class Servers(Struct, frozen=True):
-    """Servers of a build: the recipe's choice of a remote cache, its folder, the environment variables, and the scheduler."""
+    """Servers of a build: the recipe's remote cache, the recipe's folder, the environment variables, and the scheduler."""
 
     choice: CacheChoice | None
     folder: Path
     environment: Mapping[str, str]
     cluster: ClusterAddress | EpbuildError | None = None
-    """Address of the scheduler, the error in its name, or None."""
+    """Address of the scheduler, the error of an invalid address, or None."""
     insecure: bool = False
 
 
 def check_servers(servers: Servers) -> list[HealthCheck]:
-    """Check the servers concurrently."""
+    """Check the servers concurrently, and return the results."""
     cluster = servers.cluster
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(_remote, servers), *([pool.submit(_cluster, cluster)] if cluster is not None else [])]
@@ -63,13 +63,13 @@ def _remote(servers: Servers) -> HealthCheck:
         return run_within(ANSWER_SECONDS, lambda: _look_up(settings))
     except TooSlow:
         return HealthCheck("remote cache", "warning", f"{settings.address} did not answer within {ANSWER_SECONDS:g} s", _NETWORK)
-    except EpbuildError as error:  # a missing package, or wrong variables of a cloud
+    except EpbuildError as error:  # A package is missing, or the cloud's environment variables are wrong.
         return make_error_check("remote cache", error)
 
 
 def _look_up(settings: RemoteSettings) -> HealthCheck:
-    """Look up a key that no cache has."""
-    from epbuild.remote.cache import Miss  # loaded only if a remote cache is used
+    """Check the remote cache by looking up a key that no cache has."""
+    from epbuild.remote.cache import Miss  # Import these modules only if a remote cache is used.
     from epbuild.remote.opening import open_remote
 
     warnings: list[Problem] = []
@@ -77,7 +77,7 @@ def _look_up(settings: RemoteSettings) -> HealthCheck:
     cache = open_remote(settings, warnings.append)
     try:
         while cache.look_up(COMPILE, secrets.token_hex(32)) == Miss(answered=False) and not warnings:
-            pass  # until a warning gives the reason
+            pass  # Repeat until a warning gives the reason.
     finally:
         cache.close()
     took = f"{(time.monotonic() - begin) * 1000:.0f} ms"

@@ -1,1 +1,1 @@
-"""Imports: command lines and configurations of other tools as recipes."""
+"""Import of command lines and configurations of other tools as recipes."""

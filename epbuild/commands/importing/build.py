@@ -1,4 +1,4 @@
-"""`ImportedBuild`: another tool's build as settings of a recipe."""
+"""`ImportedBuild`: a build of another tool, as settings of a recipe."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _IMPLIED = {
     "ep.share_ep_contexts": "1",
     "ep.stop_share_ep_contexts": "1",
 }
-"""Session keys that epbuild sets to the same value anyway."""
+"""Session options that epbuild always sets to these values."""
 _PREFIX = "ep.context_node_name_prefix"
 
 
 class LeftBehind(NamedTuple):
-    """Setting that the recipe does not carry over, with the reason and a hint."""
+    """Setting that the import does not carry over, with the reason and a hint."""
 
     what: str
     why: str
@@ -35,7 +35,7 @@ class LeftBehind(NamedTuple):
 
 
 def refuse(message: str, where: Location | str | None = None, hint: str | None = None) -> PlanError:
-    """Return the error of a source that cannot be imported."""
+    """Return the error for a source that cannot be imported."""
     return PlanError(Problem("EPB292", message, Argument(where) if isinstance(where, str) else where, hint))
 
 
@@ -58,11 +58,11 @@ class ImportedBuild:
     left: list[LeftBehind] = field(default_factory=list)
 
     def leave(self, what: str, why: str, hint: str = "") -> None:
-        """Record a setting that is not carried over."""
+        """Record a setting that the import does not carry over."""
         self.left.append(LeftBehind(what, why, hint))
 
     def add_options(self, options: Mapping[str, object], shown: str) -> None:
-        """Carry over the provider options that the catalog knows. `shown` is the tool's name for them."""
+        """Carry over the provider options that the catalog knows. `shown` is the tool's name for provider options."""
         for name, value in options.items():
             what = f"{shown} {name}={_option_text(value)}"
             backend = _BACKEND_LIBRARY.search(_option_text(value)) if name == "backend_path" else None
@@ -102,14 +102,14 @@ class ImportedBuild:
                 self.session_options[name] = text
 
     def drop_prefix(self) -> None:
-        """Leave out the prefix of node names if the EP finds its contexts by these names."""
+        """Remove the node name prefix if the EP finds its contexts by node name."""
         rule = self.kind.entry.node_names
         if rule is not None and rule.found_by == "name" and "node_name_prefix" in self.compile:
             what = f"{_PREFIX}={self.compile.pop('node_name_prefix')}"
             self.leave(what, rule.why, "Nodes in a shared context already have different names.")
 
     def drop_refused(self, target: str) -> None:
-        """Leave out options until the EP accepts the combination for a `target`."""
+        """Remove options until the EP accepts their combination for a `target`."""
         entry, asked = self.kind.entry, self.kind.start.option
         while True:
             options = {**self.kind.start.options, **self.provider_options, **({asked: target} if asked and target else {})}
@@ -133,7 +133,7 @@ class ImportedBuild:
 
 
 def get_ep_start(ep: str, device: str | None, where: Location | str | None) -> StarterKind:
-    """Return the start of a recipe for an EP. Raises PlanError for an EP that compiles nothing ahead of time."""
+    """Return how to start a recipe for an EP. Raises PlanError for an EP that does not compile ahead of time."""
     kinds = [kind for kind in KINDS.values() if kind.entry.ep == ep]
     if not kinds:
         known = ", ".join(dict.fromkeys(kind.entry.ep for kind in KINDS.values()))
@@ -149,10 +149,10 @@ def _option_text(value: object) -> str:
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
-    """Return a JSON object, or an empty one for another value."""
+    """Return `value` if it is a JSON object, or else an empty object."""
     return value if isinstance(value, Mapping) else {}
 
 
 def as_sequence(value: object) -> Sequence[Any]:
-    """Return a JSON array, or an empty one for another value."""
+    """Return `value` if it is a JSON array, or else an empty array."""
     return value if isinstance(value, list) else ()

@@ -1,4 +1,4 @@
-"""`epbuild import`: recipe of another tool's build, written if it can be built."""
+"""`epbuild import`: write the recipe of another tool's build if it can be built."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MAX_BYTES = 16 << 20
 
 
 class ImportRequest(Struct, frozen=True):
-    """Source of an import, with the options of the command line."""
+    """Source of an import, with the command line's options."""
 
     words: tuple[str, ...]
-    """File, or the words of a command line."""
+    """Path of a file, or the words of a command line."""
     output: Path
     models: tuple[str, ...] = ()
     targets: Mapping[str, str] | None = None
-    """Targets by name, or None for those of the source."""
+    """Target values by name, or None for the targets of the source."""
     ep: str | None = None
     name: str | None = None
     force: bool = False
@@ -45,7 +45,7 @@ class ImportedRecipe(Struct, frozen=True):
 
 
 def import_recipe(request: ImportRequest) -> ImportedRecipe:
-    """Write the recipe. Raises PlanError and the errors of reading and planning it. Then nothing is written."""
+    """Write the recipe. Raises PlanError, and the errors of reading and planning the recipe. Nothing is written if it raises."""
     build = _build_of(request)
     models = [*request.models] or [model for model in build.models if model]
     if not models:
@@ -133,7 +133,7 @@ def _yaml(text: str, path: Path) -> Any:
 
 
 def _targets(build: ImportedBuild, request: ImportRequest) -> Mapping[str, str]:
-    """Return the targets by name. Raises PlanError if a target is needed and unknown."""
+    """Return the target values by name. Raises PlanError if the EP needs a target and the source has none."""
     kind, asked = build.kind, build.kind.start.option
     if request.targets:
         return request.targets
@@ -151,7 +151,7 @@ def _is_htp(build: ImportedBuild) -> bool:
 
 
 def _target_name(kind: StarterKind, value: str) -> str:
-    """Return the common name of a target's value, such as the name of a SoC instead of its number."""
+    """Return the common name of a target value, such as the name of a SoC for its number."""
     table = kind.entry.names.get(kind.start.option or "")
     for known in table.rows if table is not None else ():
         if value in (known.name, known.canonical, *known.spellings):
@@ -160,7 +160,7 @@ def _target_name(kind: StarterKind, value: str) -> str:
 
 
 def _sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, Sized]]:
-    """Return the sizes of the models' inputs by path."""
+    """Return the sizes of the models' inputs, by path of the model."""
     found, left = find_models(models, sure=True)
     for item in left:
         raise refuse(f"{item.path} cannot be compiled: {item.why.rstrip('.')}", item.path)

@@ -1,7 +1,7 @@
 """Configurations of Microsoft Olive.
 
-EPContextBinaryGenerator is the pass that compiles. Sources:
-olive/workflows/run/config.py and olive/passes/onnx/context_binary.py (commit ee6f40fbefcc).
+EPContextBinaryGenerator is the pass that compiles. Sources: olive/workflows/run/config.py and
+olive/passes/onnx/context_binary.py (commit ee6f40fbefcc).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from epbuild.commands.init.choices import KINDS
 
 TOOL = "Olive"
 _OWN_EP = "QNNExecutionProvider"
-"""EP that the pass supports."""
+"""The only EP that the pass supports."""
 _COMPILER = "epcontextbinarygenerator"
 _LEVELS = {0: "disable_all", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
-"""onnxruntime.GraphOptimizationLevel."""
+"""Names of the values of onnxruntime.GraphOptimizationLevel."""
 _PASSES = {
     "staticllm": ("fixed shapes", "If the model has open dimensions, set their sizes with `input_shapes`."),
     "composeonnxmodels": ("merging of parts", "A group's `merge` merges compiled models into one."),
@@ -29,7 +29,7 @@ _PASSES = {
     "onnxfloattofloat16": ("half precision", "See `prepare: float16`, or use the model that Olive converted."),
     "addolivemetadata": ("Olive's metadata", "The manifest records where an artifact comes from."),
 }
-"""Purpose of a pass, and the hint for it."""
+"""Purpose and hint by pass."""
 _BEFORE = "Run Olive up to this pass, and set --model to its result."
 _REST = {
     "data_configs": ("data for Olive's own passes and evaluators", "Set samples for comparing numbers in a group's `verify`."),
@@ -55,7 +55,7 @@ _SILENT = {
         "plot_pareto_frontier",
     ),
 }
-"""Keys that are carried over, or concern only the work of Olive."""
+"""Keys that are left out silently: they are carried over already or affect only Olive itself."""
 
 
 def is_configuration(document: Mapping[str, Any]) -> bool:
@@ -97,7 +97,7 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
 
 
 def _passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
-    """Yield the name, the type and the settings of each pass. Older configurations have the settings in `config`."""
+    """Yield the name, the type and the settings of each pass. In older configurations, the settings are in `config`."""
     for name, value in as_mapping(document.get("passes")).items():
         one = value[0] if isinstance(value, list) and value else value
         settings = dict(as_mapping(one))
@@ -106,7 +106,7 @@ def _passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mappi
 
 
 def _accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the EP and the device of a configuration, from its target or else from the first system that has them."""
+    """Return the EP and the device of a configuration. Its target is preferred over the first system with an EP."""
     systems = as_mapping(document.get("systems"))
     target = document.get("target")
     chosen = (

@@ -29,7 +29,7 @@ _LIBRARIES = {
     r"tensorrt.?rtx|trtrtx": "NvTensorRTRTXExecutionProvider",
     r"vitisai": "VitisAIExecutionProvider",
 }
-"""EPs by patterns of the names of their plugin libraries."""
+"""EPs by patterns that match the file names of their plugin libraries."""
 _LEVEL = "graph optimization level"
 
 
@@ -40,7 +40,7 @@ def is_command(words: Sequence[str]) -> bool:
 
 
 def read_command(words: Sequence[str]) -> ImportedBuild:
-    """Return the build of a command line. Raises PlanError for a command line that the tool refuses too."""
+    """Return the build of a command line. Raises PlanError for a command line that the tool itself rejects."""
     try:
         options, rest = getopt.getopt(list(words[1:]), "e:p:o:u:i:C:vh")
     except getopt.GetoptError as error:

@@ -1,8 +1,8 @@
 """Configurations of `winml` (microsoft/winml-cli): their section `compile`.
 
-Sources:
-src/winml/modelkit/compiler/configs.py and docs/reference/index.md (commit 0876e5ae1c98): the keys of `compile` as the program reads
-them, and those of `compile.ep_config` as its documentation has them.
+Sources (commit 0876e5ae1c98): src/winml/modelkit/compiler/configs.py for the keys of `compile`, as the program reads
+them, and
+docs/reference/index.md for the keys of `compile.ep_config`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_configuration(document: Mapping[str, Any]) -> bool:
 
 
 def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) -> ImportedBuild:
-    """Return the build of a configuration. `ep` is the EP of the command line. Raises PlanError if it compiles nothing."""
+    """Return the build of a configuration. `ep` is the EP on the command line. Raises PlanError without anything to compile."""
     section = document.get("compile")
     settings = {**as_mapping(section), **as_mapping(as_mapping(section).get("ep_config"))}
     named = ep or str(
@@ -78,7 +78,7 @@ def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) 
 def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str) -> None:
     options = dict(as_mapping(settings.get("provider_options")))
     if build.kind.start.option != "device_type" and str(options.get("device_type") or "").lower() == device:
-        del options["device_type"]  # winml's own: it keeps the devices apart in its cache
+        del options["device_type"]  # winml uses this option only to separate devices in its cache.
     if build.kind.start.name == "qnn" and device in ("gpu", "cpu"):
         build.provider_options["backend_type"] = device
     elif build.kind.start.option == "device_type" and device in ("gpu", "cpu", "npu"):
@@ -103,7 +103,7 @@ def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str
 
 
 def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
-    """Read the sizes of inputs. The other settings of an export have no effect on a compile."""
+    """Read the sizes of inputs from an export. Its other settings do not affect compiles."""
     sizes = {}
     for tensor in as_sequence(export.get("input_tensors")):
         shape = as_mapping(tensor).get("shape")

@@ -1,1 +1,1 @@
-"""First recipes: from a few models and answers to a text that builds."""
+"""First recipes: a recipe that builds, from a few models and answers."""

@@ -17,11 +17,11 @@ from epbuild.core.safepath import is_folder
 
 
 class BadAnswer(ValueError):
-    """Invalid command line of `init` or `import`. The text is a sentence without its full stop."""
+    """Error for an invalid command line of `init` or `import`. Its text is a sentence without a full stop."""
 
 
 class Questions(SizeQuestions, Protocol):
-    """Questions to a person, and displays of findings."""
+    """Interface that asks a user questions and displays findings."""
 
     def models(self) -> Sequence[str]:
         """Ask for files, folders or globs of models."""
@@ -46,10 +46,10 @@ class Questions(SizeQuestions, Protocol):
 
 
 class Given(Struct, frozen=True):
-    """Command line of `init`. Empty or missing values may be asked for."""
+    """Command line of `init`. Empty or missing values may be asked for with `Questions`."""
 
     places: Sequence[str]
-    """Folder for the recipe, or models for a recipe in the current folder."""
+    """Folder of the recipe, or models for a recipe in the current folder."""
     models: Sequence[str]
     sizes: Sequence[str]
     kind: StarterKind | None
@@ -67,7 +67,7 @@ class FirstRecipe(Struct, frozen=True):
     choices: RecipeChoices
     found: Sequence[FoundModel]
     left: Sequence[LeftOut] = field(default_factory=list)
-    """Models that were left out, unless `Questions` has shown them."""
+    """Models that were left out and that `Questions` has not shown."""
     warnings: Sequence[Problem] = ()
 
 
@@ -111,7 +111,7 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
 
 
 def _is_incomplete(given: Given, found: Sequence[FoundModel], questions: Questions | None) -> bool:
-    """Return whether an answer is missing. Raises BadAnswer if there are no questions."""
+    """Return whether an answer is missing. Raises BadAnswer if an answer is missing and `questions` is None."""
     kind = given.kind
     missing = [] if found else ["--model"]
     missing += [] if kind else ["--ep"]
@@ -128,7 +128,7 @@ def _asked(questions: Questions | None) -> Questions:
 
 
 def _places(places: Sequence[str]) -> tuple[Path, list[str]]:
-    """Return the folder of the recipe, and the named models."""
+    """Return the folder of the recipe, and the models among `places`. Raises BadAnswer for a path that does not exist."""
     if len(places) == 1 and is_folder(Path(places[0])):
         return Path(places[0]), []
     for place in places:
@@ -140,7 +140,7 @@ def _places(places: Sequence[str]) -> tuple[Path, list[str]]:
 def _find(
     folder: Path, named: Sequence[str], flagged: Sequence[str], questions: Questions | None
 ) -> tuple[list[FoundModel], list[LeftOut]]:
-    """Return the named models, or those of the folder, and the models left out unless they were shown."""
+    """Return the models that were named or are in the folder, and the models left out that were not yet shown."""
     found, left = find_models([*named, *flagged], sure=not named)
     if not named and not flagged:
         found, left = find_models([str(folder)] if str(folder) != "." else ["*.onnx"])
@@ -160,7 +160,7 @@ def _find(
 def _choose_sizes(
     found: Sequence[FoundModel], sizing: Sizing, kind: StarterKind
 ) -> tuple[dict[str, dict[str, Sized]], list[LeftOut]]:
-    """Return the sizes of the models' inputs by path, and the models without possible sizes."""
+    """Return the sizes of the models' inputs by path, and the models that cannot have valid sizes."""
     chosen: dict[str, dict[str, Sized]] = {}
     left = []
     headers = {model.path: model.header for model in found}
@@ -176,7 +176,7 @@ def _choose_sizes(
 
 
 def _possible(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[RecipeChoices, list[LeftOut]]:
-    """Remove models that cannot be planned on their own. Models in `sure` stay, so that planning refuses them with an error."""
+    """Remove models that cannot be planned by themselves. Keep models in `sure`, so that planning reports their errors."""
     left = []
     if len(choices.models) > 1 and not choices.share_weights:
         for model in choices.models:
@@ -184,7 +184,7 @@ def _possible(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[Recip
             if why is not None:
                 left.append(LeftOut(model, why[:1].upper() + why[1:]))
         gone = {item.path for item in left}
-        if gone != set(choices.models):  # a problem of all models is not the fault of one
+        if gone != set(choices.models):  # If no model can be planned, the models are not the cause.
             return replace(choices, models=[model for model in choices.models if model not in gone]), left
     return choices, []
 
@@ -200,7 +200,7 @@ def _read_size(text: str) -> tuple[str, Sizes]:
 
 
 def name_targets(targets: Sequence[str]) -> dict[str, str]:
-    """Return the values of targets by name. The default name is the value."""
+    """Return the values of targets by name. A target without a name is named after its value."""
     named: dict[str, str] = {}
     for target in targets:
         name, equals, value = target.partition("=")

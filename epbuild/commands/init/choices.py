@@ -19,7 +19,7 @@ from epbuild.plan.sources import find_source
 from epbuild.recipe.model import ModelSpec
 
 _CONDITIONS = ("compile without", "be installed")
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: one is a drive
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # At least two letters, because a single letter is a Windows drive.
 _ENDING = ".onnx"
 
 
@@ -38,18 +38,18 @@ class StarterKind(Struct, frozen=True):
         return self.entry.static_shapes is not None
 
     def obstacle(self, platform: str = sys.platform) -> str | None:
-        """Return the known reason why it compiles nothing here, as a clause."""
+        """Return the known reason why the EP cannot compile on this platform, as a clause, or None."""
         return next((f"cannot {row.what} here: {row.why}" for row in _limits(self, platform) if row.stops), None)
 
     def condition(self, platform: str = sys.platform) -> str | None:
-        """Return the known requirement on the machine, as a clause."""
+        """Return the EP's known requirement on the machine, as a clause, or None."""
         rows = (
             row for row in _limits(self, platform) if not row.stops and row.during is None and row.what.startswith(_CONDITIONS)
         )
         return next((f"cannot {row.what}: {row.why}" for row in rows), None)
 
     def runs_here(self, value: str, platform: str = sys.platform) -> bool:
-        """Return whether models that are compiled for a target can run here, as far as is known."""
+        """Return whether models compiled for a target are expected to run on this platform."""
         options = {**self.start.options, **({self.start.option: value} if self.start.option else {})}
         rows = (row for row in _limits(self, platform, options) if row.during == "load" and row.when)
         return self.obstacle(platform) is None and not any(rows)
@@ -64,12 +64,12 @@ def _limits(kind: StarterKind, platform: str, options: Mapping[str, str] | None 
 
 def _kinds() -> Mapping[str, StarterKind]:
     found = {entry.start.name: StarterKind(entry, entry.start) for ep in known_eps() for entry in entries_for(ep) if entry.start}
-    # EPs that compile on any machine come first, then by name.
+    # EPs that compile on any machine come first, and then EPs in the order of their names.
     return dict(sorted(found.items(), key=lambda item: (item[1].entry.output_depends_on_host, item[0])))
 
 
 def find_eps_without_recipe() -> dict[str, list[str]]:
-    """Return the EPs without a first recipe, by reason as a clause."""
+    """Return the EPs that `init` cannot write a recipe for, by the reason as a clause."""
     found: dict[str, list[str]] = {}
     for ep in known_eps():
         entries = entries_for(ep)
@@ -84,7 +84,10 @@ KINDS: Mapping[str, StarterKind] = _kinds()
 
 
 class FoundModel(Struct, frozen=True):
-    """Model as it was named. `size` includes external data. Size and header of a remote or unreadable model are unknown."""
+    """Model, by the path or address that the user named. `size` includes external data.
+
+    Size and header are None for a remote or unreadable model.
+    """
 
     path: str
     size: int | None = None
@@ -104,9 +107,10 @@ class LeftOut(Struct, frozen=True):
 
 
 def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[FoundModel], list[LeftOut]]:
-    """Return the models at `places`, each once, and the files that are none. Places are files, folders, globs and addresses.
+    """Return the models at `places` without duplicates, and the files that are not models.
 
-    With `sure`, single files are not judged: the planner refuses them with a code.
+    Places are files, folders, globs and addresses. With `sure`, single files are not checked, because the planner rejects
+    invalid ones with an error code.
     """
     found: dict[object, FoundModel] = {}
     left: dict[object, LeftOut] = {}
@@ -142,7 +146,7 @@ def _named_files(place: str) -> Iterator[str]:
     elif path.exists() or not glob.has_magic(place):
         yield place
     else:
-        yield from sorted(file for file in glob.glob(place, recursive=True) if Path(file).is_file())  # noqa: PTH207 - as it was named
+        yield from sorted(file for file in glob.glob(place, recursive=True) if Path(file).is_file())  # noqa: PTH207 - keep spelling
 
 
 def _check_model(file: str) -> FoundModel | LeftOut:

@@ -1,4 +1,4 @@
-"""Text of a first recipe, and its file, which is written only if it can be built."""
+"""Text of a first recipe. Its file is written only if it can be planned."""
 
 from __future__ import annotations
 
@@ -56,14 +56,16 @@ class RecipeChoices(Struct, frozen=True):
     share_weights: bool = False
     name: str | None = None
     sizes: Mapping[str, Mapping[str, Sized]] = field(default_factory=dict)
-    """Sizes of inputs, by path of the model."""
+    """Sizes of inputs, by path of the model and name of the input."""
     carried: CarriedOver | None = None
 
 
 def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False) -> tuple[Problem, ...]:
     """Write a recipe to `path` if it can be planned, and return the planner's warnings.
 
-    Raises the errors of reading and planning it, and FileExistsError without `overwrite`. Then nothing is written.
+    Raises the errors of reading and planning the recipe, and FileExistsError if the file exists and `overwrite` is not
+    set. Nothing is
+    written if it raises.
     """
     with new_file(path, overwrite=overwrite) as draft:
         draft.write_bytes(format_recipe(path, choices).encode())
@@ -76,7 +78,7 @@ def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False)
 
 
 def find_plan_problem(path: Path, choices: RecipeChoices) -> str | None:
-    """Return why a recipe cannot be planned, as a sentence, or None if it can. Leaves no file."""
+    """Return the reason why a recipe cannot be planned, as a sentence, or None if it can. The temporary file is removed."""
     draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
         draft.write_text(format_recipe(path, choices), encoding="utf-8", newline="\n")
@@ -89,7 +91,7 @@ def find_plan_problem(path: Path, choices: RecipeChoices) -> str | None:
 
 
 def format_recipe(path: Path, choices: RecipeChoices) -> str:
-    """Return the text of a recipe for the file at `path`, to which its paths are relative. It leaves out what has a default."""
+    """Return the text of a recipe, without settings that equal their defaults. Its paths are relative to the folder of `path`."""
     folder = path.absolute().parent.name
     name = choices.name or name_of_text(folder) or "models"
     models = name_models(choices.models)
@@ -116,7 +118,7 @@ def _head(texts: Sequence[str]) -> Iterator[str]:
 
 
 def _toolchains(kind: StarterKind) -> Iterator[str]:
-    """Yield the toolchain, unless it is the default one of the EP and can be installed."""
+    """Yield the lines for the toolchain. Yield none if it is the EP's default toolchain and can be installed."""
     start = kind.start
     if start.interpreter is not None:
         yield f"# Python environment with the EP. Default: {start.interpreter}"
@@ -164,7 +166,7 @@ def _targets(choices: RecipeChoices) -> Iterator[str]:
 
 
 def _asked_key(kind: StarterKind) -> str:
-    """Return the key of a target whose value distinguishes the targets of an EP."""
+    """Return the target key whose value distinguishes the targets of an EP."""
     return kind.start.key or kind.start.option or kind.start.metadata or ""
 
 
@@ -193,7 +195,7 @@ def _target(choices: RecipeChoices, value: str) -> _Fields:
 
 
 def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
-    """Yield the groups. There are none if each model has a group of its own without any setting."""
+    """Yield the lines for the groups. Yield none if each model has its own group without settings."""
     carried = choices.carried
     runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
     settings = _carried(carried) if carried is not None else {"verify": "true"} if runs else {}
@@ -210,7 +212,7 @@ def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
     else:
         yield "# `verify: true` compares numbers with the source model, if compiled models can be loaded."
         yield f"# groups: {{{shared or f'{next(iter(models))}: {{verify: true}}'}}}"
-        if DEFAULT_GROUPS in models:  # which cannot have a group of its name
+        if DEFAULT_GROUPS in models:  # A group cannot have this name if a model has it.
             yield f"groups: {{{_GROUP}: {_flow({'models': [DEFAULT_GROUPS]})}}}"
         return
     yield "groups:"
@@ -234,7 +236,7 @@ def _carried(carried: CarriedOver) -> _Fields:
 
 
 def _entry(name: str, fields: _Fields) -> Iterator[str]:
-    """Yield a named mapping on one line, or on a line for each field if it is too long."""
+    """Yield the lines of a named mapping: one line, or one line per field if it is too long."""
     line = f"  {format_scalar(name)}: {_flow(fields)}"
     if len(line) <= _WIDTH:
         yield line
@@ -245,7 +247,7 @@ def _entry(name: str, fields: _Fields) -> Iterator[str]:
 
 
 def _flow(value: str | Sequence[str] | _Fields) -> str:
-    """Return a value as YAML in flow style. Texts are YAML already, and names in a list are not."""
+    """Return a value as YAML in flow style. Strings are YAML already, but names in a list are still formatted."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
@@ -259,7 +261,7 @@ def _setting(text: str) -> str:
 
 
 def name_models(models: Sequence[str]) -> dict[str, str]:
-    """Return the models by unique name: the stem of the file, if needed with the folder's name before it or a number after it."""
+    """Return the models by unique name: the stem of the file, with the folder's name before it or a number after it if needed."""
     stems = [name_of_text(PurePath(model).stem) or "model" for model in models]
     counts = Counter(stems)
     names: dict[str, str] = {}
@@ -279,6 +281,6 @@ def _relative(model: str, folder: Path) -> str:
         return model
     try:
         path = Path(os.path.relpath(model, folder))
-    except ValueError:  # another drive
+    except ValueError:  # The paths are on different Windows drives.
         path = Path(model).absolute()
     return escape(path.as_posix())

@@ -16,44 +16,44 @@ Sizes = tuple[int, ...]
 
 _SIZES = re.compile(r"\s*[\[(]?\s*([0-9]+(?:\s*[,x\s]\s*[0-9]+)*)\s*[\])]?\s*")
 _SEPARATOR = re.compile(r"\s*[,x]\s*|\s+")
-# Exporters invent names with digits, which mean nothing in another model.
+# Exporters invent dimension names with digits, and such names mean nothing in another model.
 _MADE_UP = re.compile(r"[0-9]")
 
 
 class BadSizes(ValueError):
-    """Sizes that an input cannot have. The text is a sentence."""
+    """Error for sizes that an input cannot have. The text is a sentence."""
 
 
 class Sized(Struct, frozen=True):
-    """Sizes of an input with its declared shape. `chosen` is set if a person chose them for this model."""
+    """Sizes of an input, with its declared shape. `chosen` is set if the user chose the sizes for this model."""
 
     sizes: Sizes
     declared: str
     chosen: bool
     by_names: bool = False
-    """Set if dimensions of the same names have these sizes in another model."""
+    """True if dimensions with these names have these sizes in another model."""
 
 
 class SizeAnswer(Protocol):
-    """Parser of an answer."""
+    """Parser of a user's answer."""
 
     def read(self, text: str) -> Sizes:
         """Return the sizes in an answer. Raises BadSizes if the input cannot have them."""
 
 
 class SizeQuestions(Protocol):
-    """Questions for sizes."""
+    """Interface that asks a user for sizes."""
 
     def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, answer: SizeAnswer) -> Sizes:
-        """Ask for the sizes of a model's input until an answer is valid, with an optional suggestion."""
+        """Ask for the sizes of a model's input until the answer is valid. `suggested` is an optional suggestion."""
 
 
 @dataclass
 class Sizing:
-    """Sizes for one model after another. Without `questions`, suggestions are used."""
+    """Sizes of the inputs of models, found for one model after another. Without `questions`, suggested sizes are used."""
 
     given: Mapping[str, Sizes] = field(default_factory=dict)
-    """Sizes by `input`, for every model with that input, or by `model:input`."""
+    """Sizes by `input`, for every model with an input of this name, or by `model:input`."""
     questions: SizeQuestions | None = None
     used: set[str] = field(default_factory=set)
     """Keys of `given` that matched an input."""
@@ -61,7 +61,7 @@ class Sizing:
     """Sizes of named dimensions in earlier models."""
 
     def sizes_of(self, model: str, header: ModelHeader, *, static: bool) -> dict[str, Sized]:
-        """Return the sizes of a model's inputs: all of them if they must be `static`, or else those given.
+        """Return the sizes of a model's inputs: all sizes if they must be `static`, or else only the given sizes.
 
         Raises BadSizes for given sizes that an input cannot have, and for an input whose number of dimensions is unknown.
         """
@@ -92,7 +92,7 @@ class Sizing:
                 yield value, self.given[key]
 
     def _known(self, shape: tuple[Dimension, ...] | None) -> tuple[Dimension, ...] | None:
-        """Return a shape with the known sizes of its named dimensions."""
+        """Return the shape, with the known sizes in place of its named dimensions."""
         return None if shape is None else tuple(self._symbols.get(get_symbol(size) or "", size) for size in shape)
 
     def _learn(self, value: ValueInfo, sizes: Sequence[int]) -> None:
@@ -103,7 +103,7 @@ class Sizing:
 
 
 class _FittingSizes(Struct, frozen=True):
-    """Parser of sizes that fit those of the other inputs."""
+    """Parser that accepts only sizes that are consistent with the other inputs."""
 
     model: str
     header: ModelHeader
@@ -132,7 +132,7 @@ def read_sizes(text: str) -> Sizes:
 
 
 def _open(header: ModelHeader, found: Mapping[str, Sized]) -> list[ValueInfo]:
-    """Return the inputs with an open dimension after the known sizes are applied."""
+    """Return the inputs that still have an open dimension after the known sizes are applied."""
     shapes = fit_sizes(header, {name: sized.sizes for name, sized in found.items()}).shapes
     inputs = apply_shapes(header, shapes).inputs
     return [

@@ -1,4 +1,4 @@
-"""Comparison of a report with another one, or with outputs."""
+"""Comparison of a report with another report or with outputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EMBEDDED = re.compile(r'<script type="application/json" id="report">(.*?)</scri
 PAGES = (".html", ".htm")
 
 _Key = tuple[str, str, str]
-"""Model, by group, name in the group, and target."""
+"""Key of a model: group, name in the group, and target."""
 T = TypeVar("T")
 
 
@@ -50,19 +50,19 @@ class _ComparedOutput(Struct, frozen=True):
 
 
 class _Side(Struct, frozen=True):
-    """One side of a comparison: a report, or the facts that outputs have in common with it."""
+    """One side of a comparison: a report, or outputs with the facts that a report also has."""
 
     recipe: str
     models: Mapping[_Key, ComparedModel]
     outputs: Mapping[str, _ComparedOutput]
-    """Outputs by the step that emits them."""
+    """Outputs, by the step that emits each output."""
     versions: Mapping[str, Mapping[str, str]]
     sources: Mapping[str, tuple[str | None, Mapping[str, str]]] | None
-    """Digests of each source model and of its data, or None if unknown."""
+    """Digest of each source model with the digests of its external data, or None if unknown."""
     toolchains: Mapping[str, str]
-    """Toolchain of each target; manifests do not name it."""
+    """Name of each target's toolchain. Manifests do not contain this name."""
     merged: frozenset[tuple[str, str]] = frozenset()
-    """Groups and targets whose models were merged into one, so that no single model can be compared."""
+    """Groups and targets whose models were merged into one model, so that no single model can be compared."""
 
 
 def with_comparison(report: Report, path: Path) -> Report:
@@ -99,7 +99,7 @@ def with_comparison(report: Report, path: Path) -> Report:
 
 
 def read_report(path: Path) -> Report | None:
-    """Return the report in a page or JSON file, or None if the file is not a report. Raises Incomparable for an unreadable report."""
+    """Return the report in an HTML or JSON file, or None if it is no report. Raises Incomparable for an unreadable report."""
     if not path.is_file() or path.suffix.lower() not in (*PAGES, ".json"):
         return None
     try:
@@ -113,7 +113,7 @@ def read_report(path: Path) -> Report | None:
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, f"cannot be read: {error}") from error
     if not isinstance(document, dict) or "steps" not in document:
-        return None  # a manifest, or another program's
+        return None  # The file is a manifest or belongs to another program.
     if document.get("format") != FORMAT:
         raise _unreadable(path, f"is a report of format {document.get('format')}, but this epbuild reads {FORMAT}")
     try:
@@ -158,7 +158,7 @@ def _side_of_report(report: Report) -> _Side:
 
 
 def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
-    """Reduce the side of a report to what the outputs at a path cover: of a single output, its group and target."""
+    """Reduce a report's side to what the outputs at a path cover. A single output covers only its group and target."""
     outputs = {step: output for step, output in after.outputs.items() if step in before.outputs}
     is_of_many = path.is_dir() and not (path / MANIFEST).exists()
     places = {(group, target) for group, _, target in (after.models if is_of_many else before.models)} - before.merged
@@ -167,7 +167,7 @@ def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
 
 
 def _side_of_outputs(path: Path, report: _Side) -> _Side:
-    """Return the side of manifests at a path. An output has the step of the report for the same group and target."""
+    """Return the side of the outputs at a path. Each output gets the step that the report has for its group and target."""
     try:
         with open_artifact(path) as found:
             artifacts = [item for item in find_artifacts(found.place) if item.document is not None and item.listed]
@@ -213,7 +213,7 @@ def _model_changes(before: Mapping[_Key, ComparedModel], after: Mapping[_Key, Co
 
 
 def _differ(old: ComparedModel, new: ComparedModel) -> bool:
-    """Return whether two models differ in a fact that is known of both."""
+    """Return whether two models differ in a fact that is known for both."""
     pairs = ((value, getattr(new, name)) for name, value in asdict(old).items())
     return any(one != other for one, other in pairs if one is not None and other is not None)
 
@@ -240,7 +240,7 @@ def _source_changes(before: _Side, after: _Side) -> Iterator[SourceChange]:
 
 
 def _changes(before: Mapping[str, T], after: Mapping[str, T]) -> Iterator[tuple[str, T | None, T | None]]:
-    """Return the names whose values differ, with both values. The value of a missing name is None."""
+    """Yield each name whose values differ, with the old and the new value. The value of a missing name is None."""
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if old != new:

@@ -1,7 +1,7 @@
-"""Records of builds: what each did and when, kept in a workspace for reports.
+"""Records of builds in a workspace: the steps of each build and their times.
 
-A record is a JSON file in `.epbuild/reports`, written when a build ends, also when it fails or is interrupted. A killed
-build has none. Losing records loses timelines, and nothing else.
+A record is a JSON file in `.epbuild/reports`. It is written when a build ends, even if the build fails or is interrupted. A
+killed build has no record. Without its record, a build only lacks a timeline in reports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DAY = 24 * 3600
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{12}\.json")
 
 RunOutcome = Outcome | Literal["interrupted"]
-"""Outcome of a step. An interrupted step had begun when the build was stopped."""
+"""Outcome of a step. An interrupted step was running when the build was stopped."""
 
 
 class ReportedError(Struct, frozen=True):
@@ -45,11 +45,11 @@ class ReportedError(Struct, frozen=True):
     message: str
     """Description of the problem."""
     reason: str | None
-    """Reason without the rest of the message: the EP's log, or the cause of the failure."""
+    """Cause without the rest of the message, such as the EP's log."""
     hint: str | None
     """Suggested fix."""
     step: str | None
-    """Step that failed, if it is another one of the same action."""
+    """Step that failed, if it is a different step of the same action."""
 
     def problem(self, step: str) -> Problem:
         """Return the error as a problem of `step`."""
@@ -64,26 +64,26 @@ class ReportedSpan(Struct, frozen=True):
     name: str
     """Toolchain, model, or remote cache."""
     started: float
-    """Start, from the build's start."""
+    """Start, in seconds since the start of the build."""
     ended: float
-    """End, from the build's start."""
+    """End, in seconds since the start of the build."""
     failed: bool
-    """True if it failed or did not end."""
+    """True if the work failed or did not end."""
 
 
 class ReportedChange(Struct, frozen=True):
     """File of an output whose content a build changed."""
 
     path: str
-    """Path below the output."""
+    """Path relative to the output."""
     before: int | None
     """Bytes before; null if the file is new."""
     after: int | None
-    """Bytes after; null if the file is gone."""
+    """Bytes after; null if the file was removed."""
 
 
 class ReportedPublication(Struct, frozen=True):
-    """Output that a build emitted or removed, without manifest and provenance."""
+    """Output that a build emitted or removed. Its sizes and files exclude manifest and provenance."""
 
     step: str
     """Emit step."""
@@ -103,17 +103,17 @@ class ReportedTraffic(Struct, frozen=True):
     remote: str
     """Address of the remote cache."""
     asked: int
-    """Results that it was asked for."""
+    """Number of requested results."""
     found: int
-    """Results that it had."""
+    """Number of results that the remote cache had."""
     unusable: int
-    """Results that could not be used."""
+    """Number of results that could not be used."""
     received_bytes: int
-    """Bytes that were downloaded."""
+    """Number of downloaded bytes."""
     published: int
-    """Results that were uploaded."""
+    """Number of uploaded results."""
     sent_bytes: int
-    """Bytes that were uploaded."""
+    """Number of uploaded bytes."""
     seconds: float
     """Time during which at least one request was active."""
 
@@ -124,30 +124,30 @@ class StepRun(Struct, frozen=True):
     step: str
     outcome: RunOutcome
     seconds: float
-    """Duration by the event of the step. A share step includes its compiles."""
+    """Duration according to the step's last event. A share step includes its compiles."""
     started: float | None
     ended: float | None
     worker: int | None
-    """Place of its action among those that ran at once."""
+    """Number of its action's slot, from 0, among the actions that ran at once."""
     machine: str | None
-    """Other machine that built it."""
+    """Name of the machine that built it, if it was another machine."""
     origin: Origin | None
-    """Origin of a restored result, if not the store."""
+    """Source of a restored result, if it is not the store."""
     was: StepState | None
     """State before the build."""
     because: tuple[str, ...]
-    """Reasons to run it."""
+    """Reasons why the build ran it."""
     key: str | None
     """Action key, if it was known before the build."""
     size: int | None
     memory: int | None
     errors: tuple[ReportedError, ...]
     phases: tuple[tuple[str, float], ...]
-    """Phases in a few words, and the start of each."""
+    """Short description and start of each phase."""
 
 
 class BuildRecord(Struct, frozen=True):
-    """Build that had something to do."""
+    """Build with at least one step that was out of date."""
 
     format: int
     epbuild: str
@@ -164,9 +164,9 @@ class BuildRecord(Struct, frozen=True):
     """Id of the building process."""
     jobs: int
     steps: int
-    """Steps asked for."""
+    """Number of requested steps."""
     todo: int
-    """Steps to do."""
+    """Number of steps that were out of date."""
     runs: tuple[StepRun, ...]
     spans: tuple[ReportedSpan, ...]
     published: tuple[ReportedPublication, ...]
@@ -174,13 +174,13 @@ class BuildRecord(Struct, frozen=True):
 
 
 class BuildRecords:
-    """Records in the folder of a workspace."""
+    """Build records in the folder of a workspace."""
 
     def __init__(self, workspace: Path) -> None:
         self._folder = workspace / _FOLDER
 
     def put(self, record: BuildRecord) -> None:
-        """Write a record, and remove the oldest ones beyond the limit. Raises OSError."""
+        """Write a record, and remove the oldest records beyond the limit. Raises OSError."""
         self._folder.mkdir(exist_ok=True)
         fraction = int(record.began % 1 * 1e6)
         began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(record.began))
@@ -191,18 +191,18 @@ class BuildRecords:
                 path.unlink()
 
     def last(self, configuration: str) -> BuildRecord | None:
-        """Return the last readable record of a configuration."""
+        """Return the last readable record of a configuration, or None."""
         names = f"-{configuration[:12]}.json"
         return next((found for found in self._read(names) if found.configuration == configuration), None)
 
     def of_this_process(self, since: float) -> BuildRecord | None:
-        """Return the record of the last build of this process, if it began after a moment."""
+        """Return the record of this process's last build if it began at or after `since`, or None."""
         process = os.getpid()
         recent = takewhile(lambda found: found.began >= since, self._read())
         return next((found for found in recent if found.process == process), None)
 
     def _read(self, ending: str = "") -> Iterator[BuildRecord]:
-        """Yield the records, last build first. Damaged records and other formats are skipped."""
+        """Yield the records, newest build first. Damaged records and records in other formats are skipped."""
         for path in self._files():
             if path.name.endswith(ending):
                 with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -211,13 +211,13 @@ class BuildRecords:
                         yield convert(document, BuildRecord)
 
     def _files(self) -> list[Path]:
-        """Return the files of records, last build first."""
+        """Return the files of records, newest build first."""
         try:
             return sorted((path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
         except OSError:
             return []
 
     def _drafts(self) -> list[Path]:
-        """Return half-written files of killed builds that are more than a day old."""
+        """Return the incomplete files of killed builds that are more than a day old."""
         long_ago = time.time() - _DAY
         return [path for path in self._folder.glob(".*.json") if path.stat().st_mtime < long_ago]

@@ -1,6 +1,6 @@
-"""Differences of a report from another report, or from outputs.
+"""Differences between a report and another report, or between it and outputs.
 
-Docstrings of fields are descriptions in `schemas/report.schema.json`, as in `recipe_values`.
+Descriptions in `schemas/report.schema.json` come from docstrings of fields, as in `recipe_values`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ class ComparedModel(Struct, frozen=True):
     fallback_nodes: int | None
     """Number of fallback nodes."""
     size: int | None
-    """Bytes of all files that the model needs; null for outputs, whose files are compared instead."""
+    """Bytes of all files that the model needs; null for outputs, because their files are compared instead."""
     seconds: float | None
     """Duration of the compile."""
     accuracy: Mapping[str, float] | None
-    """Worst metrics of all outputs."""
+    """Worst value of each metric among all outputs."""
 
 
 class ModelChange(Struct, frozen=True):
-    """Model for a target that differs, or that only one side has."""
+    """Model for a target that differs between the sides, or that only one side has."""
 
     group: str
-    """Group."""
+    """Name of the group."""
     member: str
     """Name of the model in its group."""
     target: str
-    """Target."""
+    """Name of the target."""
     before: ComparedModel | None
     """Old state; null if the model is new."""
     after: ComparedModel | None
-    """New state; null if the model is gone."""
+    """New state; null if the model was removed."""
 
 
 class ComparedFile(Struct, frozen=True):
@@ -55,18 +55,18 @@ class ComparedFile(Struct, frozen=True):
 
 
 class FileChange(Struct, frozen=True):
-    """File of an output that differs, or that only one side has."""
+    """File of an output that differs between the sides, or that only one side has."""
 
     path: str
-    """Path below the output."""
+    """Path relative to the output."""
     before: ComparedFile | None
     """Old file; null if the file is new."""
     after: ComparedFile | None
-    """New file; null if the file is gone."""
+    """New file; null if the file was removed."""
 
 
 class OutputChange(Struct, frozen=True):
-    """Output that differs, or that only one side has, without manifest and provenance."""
+    """Output that differs between the sides, or that only one side has. Manifest and provenance are excluded."""
 
     path: str
     """Path of the output."""
@@ -77,7 +77,7 @@ class OutputChange(Struct, frozen=True):
     before: int | None
     """Old bytes; null if the output is new."""
     after: int | None
-    """New bytes; null if the output is gone."""
+    """New bytes; null if the output was removed."""
     files: tuple[FileChange, ...]
     """Files that differ."""
 
@@ -86,13 +86,13 @@ class VersionChange(Struct, frozen=True):
     """Package of a toolchain whose version changed."""
 
     toolchain: str
-    """Toolchain."""
+    """Name of the toolchain."""
     package: str
-    """Package."""
+    """Name of the package."""
     before: str | None
     """Old version; null if the package is new."""
     after: str | None
-    """New version; null if the package is gone."""
+    """New version; null if the package was removed."""
 
 
 class SourceChange(Struct, frozen=True):
@@ -103,13 +103,13 @@ class SourceChange(Struct, frozen=True):
     before: str | None
     """Old SHA-256 of the graph; null if the model is new."""
     after: str | None
-    """New SHA-256 of the graph; null if the model is gone."""
+    """New SHA-256 of the graph; null if the model was removed."""
     data: bool
     """True if its external data differs."""
 
 
 class ReportedAgainst(Struct, frozen=True):
-    """Changes since another report, or since outputs were emitted."""
+    """Changes since another report was made or since outputs were emitted."""
 
     path: str
     """Path of the other report or the outputs."""
@@ -130,4 +130,4 @@ class ReportedAgainst(Struct, frozen=True):
     versions: tuple[VersionChange, ...]
     """Packages that differ."""
     sources: tuple[SourceChange, ...]
-    """Source models that differ, if the other side is a report."""
+    """Source models that differ; empty if the other side is not a report."""

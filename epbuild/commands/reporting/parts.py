@@ -1,4 +1,4 @@
-"""Parts of a report, from the plan, the survey and results."""
+"""Parts of a report that come from the plan, the survey and the results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from epbuild.verify.expectations import find_advice
 from epbuild.verify.live.judging import judge_outputs, list_thresholds, round_figure
 
 _Identity = Mapping[str, Any]
-"""Facts about a toolchain in action keys."""
+"""Facts about a toolchain that are part of action keys."""
 
 
 def collect_identities(found: Survey) -> dict[str, _Identity]:

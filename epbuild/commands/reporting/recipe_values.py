@@ -1,7 +1,7 @@
 """Parts of a `Report` about a recipe and its results.
 
-Every value is plain JSON, and an unknown value is null. Sizes are in bytes, times in seconds. The docstrings of the fields are the
-descriptions in `schemas/report.schema.json` (`python -m tools.reference --write`).
+Every value is plain JSON, and an unknown value is null. Sizes are in bytes, and times are in seconds. Descriptions in
+`schemas/report.schema.json` come from the docstrings of the fields (`python -m tools.reference --write`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ReportedRecipe(Struct, frozen=True):
     description: str
     """Description in the recipe; empty if there is none."""
     path: str
-    """Path of the recipe, as on the command line."""
+    """Path of the recipe, as given on the command line."""
     sha256: str
     """SHA-256 of the recipe."""
 
@@ -39,7 +39,7 @@ class ReportedMachine(Struct, frozen=True):
     cpus: int
     """Number of CPUs that a build may use."""
     memory: int | None
-    """Memory that a build may use."""
+    """Bytes of memory that a build may use."""
 
 
 class ReportedPackage(Struct, frozen=True):
@@ -50,7 +50,7 @@ class ReportedPackage(Struct, frozen=True):
     version: str
     """Version."""
     sha256: tuple[str, ...]
-    """SHA-256 of each file that the lock allows; empty if the package is not locked."""
+    """SHA-256 of each file that the lock allows for the package; empty if the package is not locked."""
 
 
 class ReportedToolchain(Struct, frozen=True):
@@ -65,11 +65,11 @@ class ReportedToolchain(Struct, frozen=True):
     python: str | None
     """Python, such as `cpython-3.11`; null if unknown."""
     platform: str | None
-    """Platform, as Python names it; null if unknown."""
+    """Platform, in Python's spelling; null if unknown."""
     locked: bool
     """True if the toolchain is locked."""
     packages: tuple[ReportedPackage, ...]
-    """All packages, by name; empty if unknown."""
+    """All packages, sorted by name; empty if unknown."""
 
 
 class ReportedEp(Struct, frozen=True):
@@ -78,7 +78,7 @@ class ReportedEp(Struct, frozen=True):
     ep: str
     """Name of the EP."""
     package: str
-    """Package of the EP; empty for a library."""
+    """Package of the EP; empty if the EP is loaded from a library."""
     version: str | None
     """Version of the package; null if unknown."""
     device: str | None
@@ -97,16 +97,16 @@ class ReportedTarget(Struct, frozen=True):
     platforms: tuple[str, ...]
     """Platforms of the toolchain in the recipe; empty means any."""
     soc: str | None
-    """Target that context binaries name; null if they name none or it is unknown."""
+    """Target that context binaries name; null if it is unknown or if they name none."""
     eps: tuple[ReportedEp, ...]
-    """EPs, in their order."""
+    """EPs in order of priority."""
 
 
 class ReportedData(Struct, frozen=True):
     """External data file of a model."""
 
     location: str
-    """Location in the graph."""
+    """Location, as written in the graph."""
     size: int
     """Bytes."""
     sha256: str
@@ -119,7 +119,7 @@ class ReportedModel(Struct, frozen=True):
     name: str
     """Name in the recipe."""
     groups: tuple[str, ...]
-    """Groups that it is a member of."""
+    """Groups that contain the model."""
     source: str
     """Path or address in the recipe, without secrets."""
     sha256: str | None
@@ -131,10 +131,10 @@ class ReportedModel(Struct, frozen=True):
 
 
 class ReportedOperator(Struct, frozen=True):
-    """Fallback nodes of one operator and one reason."""
+    """Fallback nodes with the same operator and reason."""
 
     operator: str
-    """Operator, with its domain."""
+    """Name of the operator, with its domain."""
     count: int
     """Number of nodes."""
     nodes: tuple[str, ...]
@@ -142,7 +142,7 @@ class ReportedOperator(Struct, frozen=True):
     reason: str | None
     """Reason that the EP logged; null if it logged none."""
     advice: tuple[str, ...]
-    """Advice of the catalog."""
+    """Advice from the catalog."""
 
 
 class ReportedCoverage(Struct, frozen=True):
@@ -151,13 +151,13 @@ class ReportedCoverage(Struct, frozen=True):
     step: str
     """Step that compiles the model."""
     model: str
-    """Name of the model, after its group's name if several groups have a model of that name for the target."""
+    """Name of the group."""
     member: str
     """Name of the model in its group."""
     group: str
     """Group."""
     target: str
-    """Target."""
+    """Name of the target."""
     outcome: Coverage
     """`whole`, `partial` or `failed`: the EPs took all nodes, some or none. `failed verify`: the model was compiled, but its
     verification failed. `not built`: it was never compiled."""
@@ -168,20 +168,20 @@ class ReportedCoverage(Struct, frozen=True):
     outside: tuple[ReportedOperator, ...]
     """Fallback nodes by operator and reason, most frequent first."""
     reason: str | None
-    """Reason why nothing was compiled, or why the verification failed."""
+    """Reason why nothing was compiled or why verification failed."""
     size: int | None
-    """Bytes of all files that the model needs. A shared context binary counts for each model."""
+    """Bytes of all files that the model needs. A shared context binary counts in full for each model."""
     seconds: float | None
     """Duration of the compile."""
     accuracy: Mapping[str, float] | None
-    """Worst metrics of all outputs; null if they were not verified."""
+    """Worst value of each metric among all outputs; null if outputs were not verified."""
 
 
 class ReportedFile(Struct, frozen=True):
     """A file of an output."""
 
     path: str
-    """Path below the output."""
+    """Path relative to the output."""
     size: int
     """Bytes."""
     sha256: str
@@ -200,7 +200,7 @@ class ReportedOutput(Struct, frozen=True):
     archive: str | None
     """Format of the archive or image; null for a folder."""
     registry: str | None
-    """Image in a registry that it is pushed to."""
+    """Image in the registry to which the output is pushed; null if it is not pushed."""
     groups: tuple[str, ...]
     """Groups of its models."""
     targets: tuple[str, ...]
@@ -208,57 +208,57 @@ class ReportedOutput(Struct, frozen=True):
     in_place: bool
     """True if the output is up to date on disk."""
     key: str | None
-    """Key of the emitted output; null if there is none."""
+    """Key of the emitted output; null if nothing was emitted."""
     provenance: str | None
-    """File with its provenance; null if there is none."""
+    """Provenance file of the output; null if there is none."""
     size: int
-    """Bytes of all files."""
+    """Bytes of all files in the output."""
     files: tuple[ReportedFile, ...]
-    """Files, as they were last emitted."""
+    """Files, as last emitted."""
 
 
 class ReportedSharing(Struct, frozen=True):
-    """Savings of a sharing group for a target."""
+    """Savings of a group that shares weights, for a target."""
 
     step: str
     """Share step."""
     group: str
-    """Group."""
+    """Name of the group."""
     target: str
-    """Target."""
+    """Name of the target."""
     alone: int
     """Bytes without sharing."""
     shared: int
     """Bytes with sharing."""
     saved: int
-    """Difference of both."""
+    """Bytes that sharing saves."""
     measured: bool
-    """True if the bytes were measured by compiling each model alone, false if they were computed from the sources' weights."""
+    """True if the sizes were measured by compiling each model alone; false if they were computed from the sources' weights."""
 
 
 class ReportedAccuracy(Struct, frozen=True):
-    """Difference of an output of a compiled model from that of its source."""
+    """Difference between an output of a compiled model and the same output of its source."""
 
     step: str
     """Verify step."""
     group: str
-    """Group."""
+    """Name of the group."""
     target: str
-    """Target."""
+    """Name of the target."""
     member: str
     """Name of the model in its group."""
     output: str | None
     """Name of the output; null if no output could be compared."""
     outcome: Literal["passed", "failed", "unjudgeable"]
-    """Outcome."""
+    """Outcome of the comparison."""
     reason: str | None
-    """Reason why it did not pass."""
+    """Reason why the output did not pass."""
     figures: Mapping[str, float | None]
-    """Metrics, such as `cosine` and `snr_db`; null if undefined or infinite."""
+    """Values of the metrics, such as `cosine` and `snr_db`; null if undefined or infinite."""
     limits: Mapping[str, float]
     """Thresholds of the metrics."""
     samples: int | None
-    """Number of input sets."""
+    """Number of input sets that were compared."""
     evidence: str | None
     """Origin of the inputs: `made` (generated), or files."""
     on: str | None

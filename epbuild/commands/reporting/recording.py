@@ -1,8 +1,8 @@
 """Recording of a build: its events with their times, and its `BuildRecord`.
 
-While a build runs, events are only collected; the record is worked out once, at the end. An action has a place, a number among the actions
-that run at once, from its first event to its last. Its last step spans all of it; each other step lasts until the next step of the same
-action begins.
+While a build runs, events are only collected. The record is computed once, at the end. From its first event to its last, an
+action has a slot: a number among the actions that run at once. The last step of an action spans the whole action. Every
+other step lasts until the next step of the action begins.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ _MANY = (StepOutput, StepsCurrent, ToolchainInstalling)
 
 
 class Recording:
-    """`Progress` that forwards all events, and keeps those that a record of the build needs."""
+    """`Progress` that forwards all events, and keeps the events that a build record needs."""
 
     def __init__(self, request: Request, progress: Progress) -> None:
         self.request = request
         self.began = time.time()
         self.events: list[tuple[float, Event]] = []
-        """Events with the seconds since the build began."""
+        """Events, with the seconds since the build's start."""
         self.found: Survey | None = None
         """Survey of the build; None until it is known."""
         self.seconds = 0.0
@@ -85,7 +85,7 @@ class Recording:
         self._progress = forward_one_by_one(progress)
 
     def report(self, event: Event, /) -> None:
-        """Keep and forward an event. Frequent events, and those of current steps, are only forwarded."""
+        """Keep and forward an event. Frequent events, and events of current steps, are only forwarded."""
         if not isinstance(event, _MANY):
             self.events.append((time.monotonic() - self._begin, event))
         self._progress.report(event)
@@ -95,15 +95,15 @@ class Recording:
         self.found, self._workspace = found, workspace
 
     def end(self, exit_code: int) -> None:
-        """End the recording, and write the record if there was something to do."""
+        """End the recording, and write the record if a step was out of date."""
         self.exit_code, self.seconds = exit_code, time.monotonic() - self._begin
         if self.found is None or self._workspace is None or not self.found.todo:
             return
-        with suppress(OSError):  # a record that cannot be written fails no build
+        with suppress(OSError):  # A record that cannot be written must not fail the build.
             BuildRecords(self._workspace.directory).put(self.record())
 
     def record(self) -> BuildRecord:
-        """Return the record of the build. Raises ValueError if it ended before it knew what to do."""
+        """Return the record of the build. Raises ValueError if the build ended before its plan was known."""
         if self.found is None:
             raise ValueError("the build ended before its plan was known")
         making = _RecordMaking(self.found)
@@ -134,7 +134,7 @@ class Recording:
 
 @contextmanager
 def recorded(request: Request, progress: Progress) -> Iterator[Recording]:
-    """Record a build for the length of a `with` block, however it ends."""
+    """Record the build that runs in a `with` block, even if the build fails or is interrupted."""
     recording = Recording(request, progress)
     try:
         yield recording
@@ -156,10 +156,10 @@ class _Running:
     place: int
     begun: float
     phases: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
-    """Phases of each step with the time of their start, in the order in which the steps began."""
+    """Phases of each step with their start times, in the order in which the steps began."""
 
     def interval(self, step: str, ended: float) -> tuple[float, float] | None:
-        """Return the start and the end of a step that has begun."""
+        """Return the start and the end of a step, or None if the step has not begun."""
         if step not in self.phases:
             return None
         began = self.phases[step][0][1]
@@ -168,7 +168,7 @@ class _Running:
 
 
 class _RecordMaking:
-    """Collector of a build's events, in order, into the parts of its record."""
+    """Collector that turns a build's events, in order, into the parts of its record."""
 
     def __init__(self, found: Survey) -> None:
         self.runs: dict[str, StepRun] = {}
@@ -221,7 +221,7 @@ class _RecordMaking:
                 self.remote.append(ReportedTraffic(**asdict(event)))
 
     def stop(self, at: float) -> None:
-        """Interrupt all steps and spans that have not ended."""
+        """Mark all steps and spans that have not ended as interrupted."""
         at = round(at, 3)
         for action in list(self._running):
             for step in list(self._left[action]):
@@ -281,6 +281,6 @@ class _RecordMaking:
 
 
 def report_error(problem: Problem, step: str) -> ReportedError:
-    """Return a problem of a step as a value of reports."""
+    """Return a step's problem in the form that reports use."""
     where = problem.where if isinstance(problem.where, str) and problem.where != step else None
     return ReportedError(problem.code, problem.message, problem.reason, problem.hint, where)

@@ -47,14 +47,17 @@ from epbuild.toolchain.platforms import get_own_platform
 
 
 def report(request: Request, progress: Progress | None = None) -> Report:
-    """Return the facts known about a recipe and its last build here. Builds, fetches and provisions nothing. Raises EpbuildError."""
+    """Return the known facts about a recipe and its last build on this machine. Raises EpbuildError.
+
+    Builds, fetches and provisions nothing.
+    """
     # A report needs every model of the recipe, not only those that changed since the last survey.
     with open_session(replace(request, every_model=True), progress) as session:
         return _Report(session, BuildRecords(get_workspace_folder(request.recipe)), str(request.recipe)).report()
 
 
 class _Report:
-    """Parts of a report that combine the survey with the last build."""
+    """Builder of a report from the survey and the last build."""
 
     def __init__(self, session: Session, records: BuildRecords, path: str) -> None:
         self._session = session
@@ -100,7 +103,7 @@ class _Report:
         )
 
     def _result(self, ident: str) -> ActionResult | None:
-        """Return the known result of an action, even if it does not meet the recipe's expectations."""
+        """Return the known result of an action, even if it does not meet the recipe's expectations, or None."""
         status, action = self._found.actions[ident], self._plan.actions[ident]
         if status.made is not None:
             return status.made.result
@@ -109,7 +112,7 @@ class _Report:
         return self._session.surveyor.result(action, status.key) or self._session.surveyor.result_here(action, status.key)
 
     def _failure(self, ident: str) -> Sequence[Problem]:
-        """Return the problems of a failed action: by its result, by the failure remembered for its key, or by the last build."""
+        """Return the problems of a failed action: from its result, its remembered failure or the last build, in this order."""
         status, action, result = self._found.actions[ident], self._plan.actions[ident], self._results.get(ident)
         if status.state == "current" or status.made is not None:
             return ()
@@ -167,7 +170,7 @@ class _Report:
         )
 
     def _all_ends(self) -> Iterator[StepEnd]:
-        """Yield the ends of all steps whose results are known."""
+        """Yield the final events of all steps whose results are known."""
         for ident, action in self._plan.actions.items():
             if isinstance(action, Emission):
                 record = self._session.surveyor.outputs.last(action.path)
@@ -177,7 +180,7 @@ class _Report:
                 yield from get_action_type(action).step_ends(action, self._results[ident])
 
     def _all_errors(self) -> Iterator[tuple[str, Sequence[ReportedError]]]:
-        """Yield each step at fault with its errors."""
+        """Yield each failed step with its errors."""
         for ident, problems in self._problems.items():
             step = find_faulty_step(self._plan.actions[ident].steps, problems)
             yield step, [report_error(problem, step) for problem in problems]
@@ -194,7 +197,7 @@ class _Report:
 
 
 def _group_and_target(action: Action) -> tuple[str | None, str | None]:
-    """Return the group and the target of an action that has one of each."""
+    """Return the group and the target of an action, or None for an action that serves several."""
     match action:
         case SessionGroup() | Verification():
             return action.group, action.target.name
@@ -231,7 +234,7 @@ def _warning_of(problem: Problem) -> ReportedWarning:
 
 
 def _moment(seconds: float) -> str:
-    """Return an RFC 3339 time in UTC."""
+    """Format a time in Unix seconds as RFC 3339 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

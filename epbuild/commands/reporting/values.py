@@ -30,14 +30,14 @@ FORMAT = 1
 
 
 class ReportedStep(Struct, frozen=True):
-    """Step of the plan: its state, and its part in the last build."""
+    """Step of the plan, with its state and its outcome in the last build."""
 
     id: str
     """Id of the step."""
     kind: StepKind
     """Kind of the step."""
     action: str
-    """Id of the last step of its action. The steps of one action run together."""
+    """Id of the action, which is the id of its last step. The steps of one action run together."""
     group: str | None
     """Group; null if the step serves several."""
     target: str | None
@@ -53,11 +53,11 @@ class ReportedStep(Struct, frozen=True):
     key: str | None
     """Action key; null if it is not known yet."""
     seconds: float | None
-    """Duration when the result was built. A share step includes its compiles."""
+    """Duration of the run that built the result. A share step includes its compiles."""
     size: int | None
-    """Bytes that it wrote."""
+    """Number of bytes that it wrote."""
     memory: int | None
-    """Peak memory of the processes of its action, on the last step of the action."""
+    """Peak memory of the action's processes in bytes; only on the last step of the action."""
     note: str
     """Remarks on the result."""
     outcome: RunOutcome | None
@@ -69,26 +69,26 @@ class ReportedStep(Struct, frozen=True):
     took: float | None
     """Duration in the last build. A share step includes its compiles."""
     started: float | None
-    """Start in the last build, from the build's start; null if it did not run."""
+    """Start in the last build, in seconds since the build's start; null if it did not run."""
     ended: float | None
-    """End in the last build, from the build's start."""
+    """End in the last build, in seconds since the build's start."""
     worker: int | None
     """Number of its action's slot, from 0, among the actions that ran at once."""
     machine: str | None
-    """Other machine that built it; null for this one."""
+    """Name of the machine that built it; null for this machine."""
     origin: Origin | None
     """Source of a restored result; null for the store."""
     errors: tuple[ReportedError, ...]
-    """Reasons for its last failure, if no input has changed since."""
+    """Errors of its last failure; empty if an input has changed since then."""
 
 
 class ReportedBuild(Struct, frozen=True):
-    """Last build of this recipe and these settings that had something to do."""
+    """Last build of this recipe with these settings in which a step was out of date."""
 
     began: str
-    """Start, as in RFC 3339."""
+    """Start of the build, in RFC 3339 format."""
     seconds: float
-    """Duration."""
+    """Duration of the build."""
     exit_code: int
     """Exit code; 130 if the build was interrupted."""
     epbuild: str
@@ -96,7 +96,7 @@ class ReportedBuild(Struct, frozen=True):
     machine: str
     """Host name of the machine."""
     jobs: int
-    """Maximum number of actions at once."""
+    """Maximum number of actions that ran at once."""
     steps: int
     """Number of requested steps."""
     todo: int
@@ -128,11 +128,11 @@ class Report(Struct, frozen=True):
     """Report of a recipe and its builds, as `epbuild report` shows it."""
 
     format: int
-    """Number of the format. It increases with a change that breaks readers."""
+    """Format version. It increases with every change that breaks readers."""
     epbuild: str
     """Version of epbuild."""
     made_at: str
-    """Time of the report, as in RFC 3339."""
+    """Time when the report was made, in RFC 3339 format."""
     recipe: ReportedRecipe
     """The recipe."""
     machine: ReportedMachine
@@ -152,10 +152,10 @@ class Report(Struct, frozen=True):
     sharing: tuple[ReportedSharing, ...]
     """Savings of sharing groups, as far as they are known."""
     accuracy: tuple[ReportedAccuracy, ...]
-    """Differences of outputs of compiled models from those of their sources, if the recipe verifies them."""
+    """Differences between outputs of compiled models and outputs of their sources, if the recipe verifies them."""
     build: ReportedBuild | None
     """The last build; null if none is recorded."""
     warnings: tuple[ReportedWarning, ...]
     """Warnings about the recipe and its plan."""
     against: ReportedAgainst | None
-    """Changes since another report or since outputs were emitted; null without `--against` and an earlier report."""
+    """Changes since another report was made or since outputs were emitted; null if nothing was compared."""

@@ -1,1 +1,1 @@
-"""Files that CI systems read."""
+"""Report files for CI systems."""

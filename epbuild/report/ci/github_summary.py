@@ -1,7 +1,7 @@
 """Summary of a build in Markdown, for a step of GitHub Actions or a file.
 
-https://docs.github.com/actions/reference/workflow-commands-for-github-actions, "Adding a job summary": steps append to the
-file in GITHUB_STEP_SUMMARY, which may have 1 MiB for each step of a job.
+Steps append to the file in GITHUB_STEP_SUMMARY, which may have 1 MiB for each step of a job. See "Adding a job summary" in
+https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from epbuild.session.events import OutputRemoved, RemoteCacheUsed, StepCompared
 
 _MAX_BYTES = 1 << 20
 _MAX_ROWS = (1000, 200, 50, 15, 3, 0)
-"""Limits of rows in a table, tried in order until the summary is short enough."""
+"""Numbers of table rows, tried in order until the summary is short enough."""
 _MAX_REASON = 2000
 _MAX_STEPS = 20
 
 
 class WithStepSummary(Listener):
-    """Listener that forwards every event, and finally appends sentences and tables to a summary file."""
+    """Listener that forwards every event, and appends sentences and tables to a summary file when it closes."""
 
     def __init__(self, listener: Listener, path: Path) -> None:
         self._listener = listener
@@ -117,7 +117,7 @@ def _problem_table(title: str, problems: Iterable[Problem]) -> Table:
 
 
 def _fitting(parts: Sequence[str | Table], room: int) -> str:
-    """Return the parts as Markdown, with as many table rows as fit, or nothing if none fit."""
+    """Return the parts as Markdown, with as many table rows as fit into `room` bytes, or an empty text if nothing fits."""
     for max_rows in _MAX_ROWS:
         shown = [
             part.markdown(max_rows) if isinstance(part, Table) else part for part in parts if isinstance(part, str) or part.rows

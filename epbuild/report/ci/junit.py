@@ -1,6 +1,6 @@
-"""JUnit XML of a build, with suites of groups and targets, and cases of steps.
+"""JUnit XML of a build. Groups and targets are suites, and steps are cases.
 
-The format has no standard. The document is valid under Jenkins' junit-10.xsd, which GitLab and Azure Pipelines read as well.
+The format has no standard. The document is valid under Jenkins' junit-10.xsd, which GitLab and Azure Pipelines also read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Case(Struct, frozen=True):
     name: str
     seconds: float = 0.0
     kind: str | None = None
-    """`failure`, `error` or `skipped`. None means passed."""
+    """`failure`, `error` or `skipped`. None for a passed case."""
     problems: Sequence[Problem] = ()
     message: str = ""
 
@@ -43,7 +43,7 @@ class JUnitDocument:
     _suites: dict[str, dict[str, _Case]] = field(default_factory=dict)
 
     def report(self, event: Event, /) -> None:
-        """Record the end of a step."""
+        """Record the outcome of a step."""
         match event:
             case RunStarted(recipe=recipe):
                 self._name = recipe
@@ -68,7 +68,7 @@ class JUnitDocument:
                 )
 
     def text(self, error: BaseException | None) -> str:
-        """Return the document. Each problem that aborted the build is a case."""
+        """Return the document. Each problem that stopped the build is a case."""
         suites = {name: list(cases.values()) for name, cases in self._suites.items()}
         if error is not None:
             suites[_OWN_SUITE] = _cases_of(error)
@@ -92,7 +92,7 @@ class JUnitDocument:
 
 
 def get_suite(step: str) -> str:
-    """Return the group and the target of a step, or the kind and subject of a step that serves several."""
+    """Return the group and the target of a step, or the kind and subject for a step of several groups or targets."""
     kind, _, rest = step.partition(":")
     parts = rest.split("/")
     return "/".join(parts[:2]) if kind != "prepare" and len(parts) > 1 else f"{kind}:{parts[0]}"
@@ -135,5 +135,5 @@ def _element(suite: str, case: _Case) -> ET.Element:
 
 
 def _xml(text: str) -> str:
-    """Escape control characters and lone surrogates, which XML cannot represent."""
+    """Escape control characters and lone surrogates, because XML cannot represent them."""
     return _NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)

@@ -27,17 +27,17 @@ _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 class ErrorCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Help for an error code in Markdown. Links lead from `docs/`."""
+    """Help for an error code in Markdown. Links are relative to `docs/`."""
 
     meaning: str
     action: str
     example: str
-    """Message as epbuild prints it."""
+    """Example of the message that epbuild prints."""
 
 
 @cache
 def read_error_codes() -> dict[str, ErrorCode]:
-    """Return the help for each code."""
+    """Return the help for each error code."""
     return msgspec.toml.decode(_FILE.read_bytes(), type=prepare_type(dict[str, ErrorCode]))
 
 
@@ -86,7 +86,7 @@ class SarifDocument:
         return format_json({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
     def _result(self, level: Level, problem: Problem, rule: int) -> dict[str, Any]:
-        # Code scanning hides results without a location, so problems without a file are shown at the recipe.
+        # Code scanning hides results without a location. Therefore, problems without a file are shown at the recipe.
         place = f"{problem.where}: " if isinstance(problem.where, Argument) else ""
         return {
             "ruleId": problem.code,
@@ -131,13 +131,13 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _source_root() -> Path:
-    """Return the root that paths are relative to: the enclosing repository, or else the current directory."""
+    """Return the folder that paths are relative to: the root of the enclosing repository, or else the current directory."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
 
 
 def _quote(path: str) -> str:
-    # Keep bytes of a name that are not UTF-8, and accept text that no file can have as its name.
+    # Keep bytes of a name that are not UTF-8, and accept text that cannot be a file name.
     name = path.encode("utf-8", "surrogateescape" if _is_name(path) else "backslashreplace")
     return quote(name, safe="/:")
 
@@ -147,5 +147,5 @@ def _is_name(path: str) -> bool:
 
 
 def _whole(text: str) -> str:
-    """Escape lone surrogates, which many readers reject."""
+    """Escape lone surrogates, because many readers reject them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

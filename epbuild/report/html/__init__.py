@@ -1,1 +1,1 @@
-"""Report page."""
+"""Report as an HTML page."""

@@ -1,8 +1,8 @@
-"""Reports as one HTML page that needs no network.
+"""Reports as a single HTML page that needs no network.
 
-The page is a template with styles, the report as JSON, and a script that esbuild bundles from `web/`. Data of the report gets into the page
-as that JSON, which the script inserts as text, and as tables for readers without JavaScript. The policy of the page allows its own script
-and styles by their digests, and no request.
+The page is a template with styles, the report as JSON, and a script that esbuild bundles from `web/`. The script inserts
+the JSON's data as text. Tables show the data to readers without JavaScript. The page's policy allows its own script and
+styles by their digests, and no requests.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _COVERAGE = {"partial": "in part"}
 
 
 def report_page(report: Report) -> str:
-    """Return the page of a report, with its JSON in `<script type="application/json" id="report">`."""
+    """Return the HTML page of a report, with the report's JSON in `<script type="application/json" id="report">`."""
     return render_page(report_document(report))
 
 
 def render_page(document: Mapping[str, Any]) -> str:
-    """Return the page of a report's JSON."""
+    """Return the HTML page for a report's JSON."""
     style = "".join(map(_read, _STYLES))
     script = _read("report.js")
     recipe = document["recipe"]
@@ -47,14 +47,14 @@ def render_page(document: Mapping[str, Any]) -> str:
         style=style,
         static=render_static_tables(document),
         licenses=html.escape(_read("LICENSES.txt")),
-        # No text of the recipe or of an EP may end the element, or begin a comment in it.
+        # No text of the recipe or of an EP may end the script element or begin a comment in it.
         report=json.dumps(document, separators=(",", ":")).replace("<", "\\u003c"),
         script=script,
     )
 
 
 def _summary(document: Mapping[str, Any]) -> str:
-    """Return one line about the recipe and its last build."""
+    """Return a line about the recipe and its last build."""
     build = document["build"]
     last = "no recorded build"
     if build:
@@ -63,7 +63,7 @@ def _summary(document: Mapping[str, Any]) -> str:
 
 
 def _moment(text: str) -> str:
-    """Return an RFC 3339 time in UTC to the minute."""
+    """Format an RFC 3339 time in UTC without its seconds."""
     return re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:[\d.]+)?(Z|\+00:00)$", r"\1 \2 UTC", text)
 
 
@@ -76,7 +76,7 @@ def _read(name: str) -> str:
 
 
 def render_static_tables(document: Mapping[str, Any]) -> str:
-    """Return coverage, failures, sizes, savings by sharing, and digests of models."""
+    """Return HTML tables of coverage, failures, sizes, savings by sharing, and digests of models."""
     coverage = (
         (row["model"], row["target"], _COVERAGE.get(row["outcome"], row["outcome"]), _size(row["size"]), _why(row))
         for row in document["coverage"]

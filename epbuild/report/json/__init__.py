@@ -1,1 +1,1 @@
-"""JSON documents and events."""
+"""JSON documents and event lines."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class StepView(View, frozen=True, kw_only=True):
-    """Step with its state, and why it would run."""
+    """Step with its state, and the reasons to run it."""
 
     id: str
     """Id of the step."""
@@ -51,7 +51,7 @@ class StepView(View, frozen=True, kw_only=True):
 
 
 class OrphanView(View, frozen=True, kw_only=True):
-    """Emitted output that the recipe no longer asks for."""
+    """Emitted output that the recipe no longer defines."""
 
     step: str
     """Id of the former emit step."""
@@ -65,9 +65,9 @@ class DefaultsView(View, frozen=True, kw_only=True):
     name: str | None
     """Name of the build, from the recipe's folder; null if the recipe sets it."""
     toolchains: dict[str, tuple[str, ...]]
-    """Packages or interpreter of each default toolchain, by its name."""
+    """Packages or interpreter of each default toolchain, by the toolchain's name."""
     groups: tuple[str, ...]
-    """Groups that were created for models without one."""
+    """Groups created for models that are in no group."""
     output: str | None
     """Template of the default output path; null if the recipe has outputs."""
 
@@ -82,7 +82,7 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     steps: tuple[StepView, ...]
     """All steps, in order."""
     orphans: tuple[OrphanView, ...]
-    """Emitted outputs that the recipe no longer asks for."""
+    """Emitted outputs that the recipe no longer defines."""
     warnings: tuple[ProblemView, ...]
     """Warnings about the recipe."""
 
@@ -103,7 +103,7 @@ class ValidationDocument(Document, frozen=True, kw_only=True):
 
 
 class LeftView(View, frozen=True, kw_only=True):
-    """Fallback nodes of one operator and one reason."""
+    """Fallback nodes with the same operator and reason."""
 
     operator: str
     """Operator, with its domain."""
@@ -130,20 +130,20 @@ class CoveredView(View, frozen=True, kw_only=True):
     left: tuple[LeftView, ...]
     """Fallback nodes, by operator and reason."""
     reason: str | None
-    """Reason why nothing was compiled, or why the verification failed."""
+    """Reason why nothing was compiled or why verification failed."""
     size: int | None
     """Bytes of all files that the model needs."""
     seconds: float | None
     """Duration of the compile."""
     accuracy: Mapping[str, float] | None
-    """Metrics of the model's verification; null if there was none."""
+    """Metrics of the model's verification; null if it was not verified."""
 
 
 class CoverageDocument(Document, frozen=True, kw_only=True):
     """`coverage --json`."""
 
     rows: tuple[CoveredView, ...]
-    """One entry for each model and target."""
+    """Coverage of each model for each target."""
 
 
 class ChangeView(View, frozen=True, kw_only=True):
@@ -154,13 +154,13 @@ class ChangeView(View, frozen=True, kw_only=True):
     place: tuple[str, ...]
     """Path of the fact in the key document."""
     old: object
-    """Old value; null if there was none."""
+    """Old value; null if the fact is new."""
     new: object
-    """New value; null if there is none."""
+    """New value; null if the fact was removed."""
 
 
 class CauseView(View, frozen=True, kw_only=True):
-    """Step with its state, the facts that changed, and the steps behind it."""
+    """Step with its state, the facts that changed, and the steps that cause it to run."""
 
     id: str
     """Id of the step."""
@@ -177,7 +177,7 @@ class CauseView(View, frozen=True, kw_only=True):
     built: float | None
     """Time of the last build, in Unix seconds; null if there was none."""
     changes: tuple[ChangeView, ...]
-    """Facts in the key document that changed since."""
+    """Facts in the key document that changed since the last build."""
     causes: tuple[CauseView, ...]
     """Steps that cause this one to run."""
 
@@ -186,18 +186,18 @@ class ExplanationDocument(Document, frozen=True, kw_only=True):
     """`explain --json`."""
 
     recipe: str
-    """Path of the recipe."""
+    """Steps that cause this step to run."""
     steps: tuple[CauseView, ...]
     """The explained steps."""
 
 
 class UnfitMachineView(View, frozen=True, kw_only=True):
-    """Machine that cannot run some work, and why."""
+    """Machine that cannot run certain actions, with the reason."""
 
     machine: str
     """Name of the machine."""
     why: str
-    """Reason why it cannot run the actions."""
+    """Reason why the machine cannot run the actions."""
 
 
 class WorkloadView(View, frozen=True, kw_only=True):
@@ -210,17 +210,17 @@ class WorkloadView(View, frozen=True, kw_only=True):
     actions: int
     """Number of actions."""
     seconds: float
-    """Sum of their expected durations."""
+    """Sum of the actions' expected durations."""
     machines: tuple[str, ...]
-    """Machines that can run them."""
+    """Names of the machines that can run the actions."""
     slots: int
-    """Number of actions that these machines run at once."""
+    """Number of actions that these machines can run at once."""
     real_device: bool
     """True if the actions need a real device."""
     untried: tuple[str, ...]
     """Machines that have not run such actions yet."""
     others: tuple[UnfitMachineView, ...]
-    """Machines that cannot run them."""
+    """Machines that cannot run the actions."""
     likely_seconds: float | None
     """Expected duration on these machines; null if no machine can run the actions."""
 
@@ -231,14 +231,14 @@ class WorkloadsDocument(Document, frozen=True, kw_only=True):
     executor: str
     """Address of the scheduler."""
     workloads: tuple[WorkloadView, ...]
-    """Missing actions, by requirements."""
+    """Missing actions, grouped by requirements."""
 
 
 class MatrixJobView(View, frozen=True):
     """Job of a CI system."""
 
     runner: str | tuple[str, ...]
-    """Label of the runner, or labels."""
+    """Label of the runner, or a list of labels."""
     steps: str
     """Steps to build, one per line."""
     seconds: float
@@ -246,14 +246,14 @@ class MatrixJobView(View, frozen=True):
 
 
 class MatrixDocument(View, frozen=True):
-    """`plan --matrix`, on one line, for `strategy.matrix` of GitHub Actions. It has no `format`."""
+    """`plan --matrix`: a single line for `strategy.matrix` of GitHub Actions. It has no `format`."""
 
     include: tuple[MatrixJobView, ...]
-    """Jobs, the longest first."""
+    """Jobs, longest first."""
 
 
 def plan_document(recipe: str, found: Survey) -> PlanDocument:
-    """Return `plan --json`: every step with its state, and why."""
+    """Return `plan --json`: every step with its state and the reasons to run it."""
     return PlanDocument(
         recipe=recipe,
         defaults=build_view(DefaultsView, found.plan.defaults),
@@ -264,7 +264,7 @@ def plan_document(recipe: str, found: Survey) -> PlanDocument:
 
 
 def print_matrix(jobs: Iterable[RunnerJob]) -> None:
-    """Write `plan --matrix`: a matrix of GitHub Actions on one line. The steps of a job are the lines of one text."""
+    """Write `plan --matrix` as a single line for GitHub Actions. A job's steps are joined by line breaks."""
     included = tuple(MatrixJobView(job.runner, "\n".join(job.steps), round(job.seconds, 1)) for job in jobs)
     sys.stdout.write(json.dumps(to_plain(MatrixDocument(included))) + "\n")
 
@@ -275,12 +275,12 @@ def build_coverage_document(rows: Sequence[ModelCovered]) -> CoverageDocument:
 
 
 def build_explanation_document(recipe: str, found: Sequence[Explanation]) -> ExplanationDocument:
-    """Return `explain --json`: every explained step with its state, and the facts that changed."""
+    """Return `explain --json`: every explained step with its state and the facts that changed."""
     return ExplanationDocument(recipe=recipe, steps=tuple(map(_cause, found)))
 
 
 def build_workloads_document(loads: Sequence[Workload], address: str) -> WorkloadsDocument:
-    """Return the missing work of a plan, and the machines of a cluster that can do it."""
+    """Return the document of a plan's missing work, and of the cluster machines that can do it."""
     return WorkloadsDocument(
         executor=address,
         workloads=tuple(build_view(WorkloadView, load) for load in loads),
@@ -327,26 +327,26 @@ class LockDocument(Document, frozen=True, kw_only=True):
     recipe: str
     """Path of the recipe."""
     lock: str
-    """Path of the lock."""
+    """Path of the lock file."""
     changed: bool
-    """True if the lock was out of date."""
+    """True if the lock file was out of date."""
     written: bool
-    """True if the lock was written."""
+    """True if the lock file was written."""
     changes: tuple[LockChange, ...]
-    """Changes of the lock."""
+    """Changes from the old lock to the new lock."""
     exported: dict[str, str | None] | UnsetType = UNSET
-    """Path of the pylock file of each toolchain, with `--export`; null if the toolchain has none."""
+    """Path of each toolchain's pylock file, with `--export`; null for a toolchain without one."""
     warnings: tuple[ProblemView, ...]
-    """Warnings."""
+    """Warnings about the recipe and its lock."""
 
 
 class NotCarriedView(View, frozen=True, kw_only=True):
     """Setting of the source that has no equivalent in a recipe."""
 
     what: str
-    """The setting."""
+    """Name of the setting."""
     why: str
-    """Reason."""
+    """Reason why it was not carried over."""
     hint: str | None
     """Suggested fix."""
 
@@ -355,17 +355,17 @@ class ImportedDocument(Document, frozen=True, kw_only=True):
     """`import --json`."""
 
     recipe: str
-    """Path of the recipe that was written."""
+    """Path of the written recipe."""
     tool: str
-    """Tool that the source is for."""
+    """Tool whose configuration or command line was imported."""
     ep: str
-    """EP."""
+    """Name of the EP."""
     models: list[str]
-    """Models."""
+    """Paths of the models."""
     targets: list[str]
-    """Targets."""
+    """Names of the targets."""
     not_carried_over: list[NotCarriedView]
-    """Settings that have no equivalent in a recipe."""
+    """Settings of the source that have no equivalent in a recipe."""
     warnings: tuple[ProblemView, ...]
     """Warnings about the recipe."""
 

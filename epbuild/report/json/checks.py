@@ -14,7 +14,7 @@ from epbuild.core.redact import conceal_text, redact
 from epbuild.report.json.documents import Document, View, build_view
 from epbuild.verify.findings import Finding, Outcome
 
-if TYPE_CHECKING:  # `verify` and `diff` do not need the checks of doctor
+if TYPE_CHECKING:  # Import for types only: `verify` and `diff` do not need doctor's checks.
     from epbuild.commands.doctor.devices import EpHealth, ToolchainHealth
     from epbuild.commands.doctor.doctor import Diagnoses
     from epbuild.diff.difference import Comparison
@@ -28,22 +28,22 @@ class FindingView(View, frozen=True, kw_only=True):
     subject: str
     """File below the artifact's folder, or name of a group."""
     outcome: Outcome
-    """Outcome. A skipped check was not possible on this machine."""
+    """Outcome of the check. A skipped check was not possible on this machine."""
     message: str
-    """What is wrong, why the check was skipped, or what was measured."""
+    """Description of the problem, of the reason for skipping the check, or of what was measured."""
     code: str | None
     """Error code; null if the check did not fail."""
     hint: str | None
     """Suggested fix."""
     figures: tuple[Mapping[str, Any], ...] | UnsetType = UNSET
-    """Metrics of each output, and the kind of its inputs, for a model that was run."""
+    """Metrics of each output, and the kind of its inputs, if the model was run."""
 
 
 class FindingsDocument(Document, frozen=True, kw_only=True):
     """`verify --json`."""
 
     path: str
-    """The path that was verified."""
+    """Path that was verified."""
     counts: dict[str, int]
     """Number of findings, by outcome."""
     findings: tuple[FindingView, ...]
@@ -56,17 +56,17 @@ class DifferenceView(View, frozen=True, kw_only=True):
     sense: str
     """Category: `graph`, `weights`, `graph or weights`, `target`, `settings`, `toolchain`, `context` or `names`."""
     what: str
-    """The fact, in words."""
+    """Description of the fact."""
     kind: str
     """Kind of the change."""
     artifact: str
     """Folder of the artifact below the compared paths; empty if there is only one."""
     place: tuple[str, ...]
-    """Path of the fact."""
+    """Path of the fact, as a list of keys."""
     old: Any
-    """Old value; null if there was none."""
+    """Old value; null if the fact is new."""
     new: Any
-    """New value; null if there is none."""
+    """New value; null if the fact was removed."""
 
 
 class SizeView(View, frozen=True, kw_only=True):
@@ -85,16 +85,16 @@ class SizeView(View, frozen=True, kw_only=True):
 
 
 class ComparisonDocument(Document, frozen=True, kw_only=True):
-    """`diff --json`: the verdict, every fact that differs, and the sizes of all files."""
+    """`diff --json`: the verdict, all facts that differ, and the sizes of all files."""
 
     a: str
     """Path of the old artifact."""
     b: str
     """Path of the new artifact."""
     equal: bool
-    """True if nothing differs."""
+    """True if no fact differs."""
     accepted: bool
-    """True if only bytes of contexts differ, and both recipes accept that."""
+    """True if only bytes of contexts differ, and both recipes accept such differences."""
     verdict: str
     """Result of the comparison, as a sentence."""
     senses: tuple[str, ...]
@@ -102,7 +102,7 @@ class ComparisonDocument(Document, frozen=True, kw_only=True):
     same: tuple[str, ...]
     """Categories that are known to be equal."""
     without_manifest: tuple[str, ...]
-    """Artifacts without a manifest, whose settings are unknown: `A`, `B` or both."""
+    """Artifacts without a manifest (`A`, `B` or both). Their settings are unknown."""
     differences: tuple[DifferenceView, ...]
     """Facts that differ."""
     sizes: tuple[SizeView, ...]
@@ -128,32 +128,32 @@ class CheckView(View, frozen=True, kw_only=True):
     """Check of this machine."""
 
     topic: str
-    """Topic, such as `python`, `cache`, `toolchain` or `ep`. The schema lists all."""
+    """Topic, such as `python`, `cache`, `toolchain` or `ep`. The schema lists all topics."""
     state: str
-    """`ok`, `note`, `warning` or `error`. With an error, builds cannot work."""
+    """`ok`, `note`, `warning` or `error`. With an error, builds fail."""
     text: str
-    """Result."""
+    """Result of the check."""
     hint: str | None
     """Suggested fix."""
     code: str | None
     """Error code that a build would report."""
     name: str | None
-    """Toolchain of the check; null if there is only one subject."""
+    """Name that tells checks of the topic apart, such as a toolchain's; null if the topic has only one check."""
 
 
 class AttemptView(View, frozen=True, kw_only=True):
     """Compile of a small model with an EP."""
 
     target: str
-    """Target of the model: of the recipe, or an example."""
+    """Target of the model, from the recipe or as an example."""
     seconds: float | None
     """Duration of the compile; null if it failed."""
     opened: bool
     """True if the compiled model was loaded."""
     why: str
-    """Reason why the model was not compiled or loaded; empty if it was."""
+    """Reason why the model was not compiled or loaded; empty if it was loaded."""
     unfit: bool
-    """True if this machine is the reason: it has no device or no driver."""
+    """True if the attempt failed because this machine lacks the device or the driver."""
     compiled: bool
     """True if the model was compiled."""
 
@@ -164,7 +164,7 @@ class DeviceView(View, frozen=True, kw_only=True):
     type: str
     """Type, such as `cpu`, `gpu` or `npu`."""
     vendor: str
-    """Vendor."""
+    """Vendor of the device."""
     metadata: dict[str, str]
     """Metadata of the device and of the EP."""
 
@@ -179,13 +179,13 @@ class EpView(View, frozen=True, kw_only=True):
     devices: tuple[DeviceView, ...]
     """Devices of the EP."""
     emulated: bool
-    """True if the devices only emulate the one that the EP compiles for."""
+    """True if the devices only emulate the device that the EP compiles for."""
     missing: str | None
-    """Reason why ONNX Runtime lacks the EP; null if it has it."""
+    """Reason why ONNX Runtime lacks the EP; null if it does not."""
     limit: str | None
-    """Reason why the EP cannot compile on this machine, by the catalog; null if there is none."""
+    """Reason from the catalog why the EP cannot compile on this machine; null if it can."""
     attempt: AttemptView | None
-    """Compile of a small model; null if there was none."""
+    """Attempt to compile a small model; null if there was none."""
 
 
 class ToolchainView(View, frozen=True, kw_only=True):
@@ -194,7 +194,7 @@ class ToolchainView(View, frozen=True, kw_only=True):
     name: str | None
     """Name in the recipe; null without a recipe."""
     packages: str
-    """Packages, or the interpreter."""
+    """Packages of the toolchain, or its interpreter."""
     onnxruntime: str | None
     """Version of ONNX Runtime; null if it is missing or does not load."""
     eps: tuple[EpView, ...]

@@ -1,7 +1,7 @@
 """Base of the JSON documents: typed views of values, and their text.
 
-A document is a `msgspec.Struct` whose fields are the keys of its JSON, in order. The text is ASCII: names of files and logs of EPs must not
-fail on the encoding of standard output.
+A document is a `msgspec.Struct` whose fields are the keys of its JSON, in order. The text is ASCII, so that file names and
+EP logs cannot fail on the encoding of standard output.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ FORMAT = 1
 
 
 class View(msgspec.Struct, frozen=True):
-    """JSON object with the fields of a class in order; an unset field is left out."""
+    """JSON object whose keys are the fields of its class, in order. Unset fields are omitted."""
 
 
 class Document(View, frozen=True):
-    """JSON document with the number of its format."""
+    """JSON document with a format version."""
 
     format: int = FORMAT
-    """Number of the document's format. It increases with a change that breaks readers."""
+    """Format version of the document. It increases with every change that breaks readers."""
 
 
 V = TypeVar("V", bound=View)
 
 
 class ProblemView(View, frozen=True, kw_only=True):
-    """Problem with its place: a position in a file, a path, an argument or a step."""
+    """Problem with its location: a position in a file, a path, an argument or a step."""
 
     code: str
     """Error code."""
@@ -49,48 +49,48 @@ class ProblemView(View, frozen=True, kw_only=True):
     hint: str | None
     """Suggested fix."""
     lines: tuple[str, ...] | UnsetType = UNSET
-    """Lines to write into `file`."""
+    """Lines to add to `file`."""
     file: str | UnsetType = UNSET
-    """Text file with the problem, with its `line` and `column`."""
+    """Text file with the problem; `line` and `column` give the position."""
     line: int | UnsetType = UNSET
     """Line in `file`, from 1."""
     column: int | UnsetType = UNSET
-    """Column in `file`, from 1, in characters."""
+    """Column in `file` in characters, from 1."""
     path: str | UnsetType = UNSET
     """File or folder with the problem, if the problem has no line."""
     argument: str | UnsetType = UNSET
-    """Argument of the command line with the problem."""
+    """Argument on the command line that has the problem."""
     step: str | UnsetType = UNSET
-    """Id of the step with the problem."""
+    """Id of the step that has the problem."""
 
 
 def build_view(kind: type[V], source: object, **values: Any) -> V:
-    """Return a view of `source`: each field is the value given for it, else the attribute of the same name."""
+    """Return a view of `source`. A field has its value in `values`, or else the attribute of `source` with the same name."""
     found = {name: getattr(source, name) for name in kind.__struct_fields__ if hasattr(source, name)} | values
     known = {name: value for name, value in found.items() if value is not UNSET}
     return convert(SimpleNamespace(**known), kind, from_attributes=True)
 
 
 def build_problem_view(problem: Problem) -> ProblemView:
-    """Return the JSON of a problem."""
+    """Return the view of a problem."""
     return ProblemView(
         code=problem.code, message=problem.message, hint=problem.hint, lines=problem.lines or UNSET, **_location(problem.where)
     )
 
 
 def build_problem_views(problems: Iterable[Problem]) -> tuple[ProblemView, ...]:
-    """Return the JSON of each problem."""
+    """Return the view of each problem."""
     return tuple(map(build_problem_view, problems))
 
 
 def report_document(report: Report) -> dict[str, Any]:
-    """Return `report --json`, which a page embeds."""
+    """Return `report --json`. HTML pages embed this document."""
     document: dict[str, Any] = msgspec.to_builtins(report)
     return document
 
 
 def to_plain(document: View | Mapping[str, Any]) -> Any:
-    """Return a document as dicts, lists and scalars."""
+    """Convert a document to dicts, lists and scalars."""
     return msgspec.to_builtins(document)
 
 
@@ -100,7 +100,7 @@ def print_json(document: View | Mapping[str, Any]) -> None:
 
 
 def format_json(document: View | Mapping[str, Any]) -> str:
-    """Return the indented text of a document."""
+    """Format a document as indented JSON text."""
     return f"{encode_indented(to_plain(document))}\n"
 
 

@@ -1,8 +1,8 @@
 """Events of a build as JSON lines, and builds as Chrome traces.
 
-Perfetto (ui.perfetto.dev) shows traces. Their format is "Trace Event Format",
-https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. A machine is a process, and a slot for actions a thread.
-Slices of a thread are nested or disjoint. Of two that begin together, the longer comes first.
+Perfetto (ui.perfetto.dev) shows traces in the "Trace Event Format":
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. A machine is a process, and a slot for
+actions is a thread. Slices of a thread are nested or disjoint. If two slices begin together, the longer one comes first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Event = dict[str, Any]
 _HERE = 1
 _BESIDE = {"toolchain": "toolchains", "fetch": "models that are fetched", "upload": "results that are sent"}
 _FIRST_LANE = 10_000
-"""Number of the first thread for work other than steps."""
+"""Number of the first thread that shows work other than steps."""
 
 
 class JsonLines(Listener):
@@ -37,7 +37,7 @@ class JsonLines(Listener):
 
     def report(self, event: Event, /) -> None:
         if isinstance(event, StepsCurrent):
-            sys.stdout.write(_lines(event))  # flushed with the next event, since there are many lines
+            sys.stdout.write(_lines(event))  # Flush these lines with the next event, because there are many.
         else:
             sys.stdout.write(_line(event))
             sys.stdout.flush()
@@ -50,7 +50,7 @@ def _line(event: Event) -> str:
 
 
 def _lines(event: StepsCurrent) -> str:
-    """Return a line for each current step. The lines differ only in the step."""
+    """Return a line for each current step. The lines differ only in the step's id."""
     any_step = "\0"
     before, after = _line(StepFinished(any_step, "current", 0.0)).split(encode_basestring_ascii(any_step))
     return "".join([f"{before}{encode_basestring_ascii(step)}{after}" for step in event.steps])
@@ -62,7 +62,7 @@ def event_name(kind: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON. Floats are rounded, and names of fields lose the underscore of `from_`."""
+    """Convert a value to JSON-compatible data. Floats are rounded, and trailing underscores of field names are removed."""
     match value:
         case float():
             return round(value, 3)
@@ -76,7 +76,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Begun(Struct, frozen=True):
-    """Step that began, with the process of its machine."""
+    """Step that began, with the number of its machine's process."""
 
     run: StepRun
     pid: int
@@ -85,12 +85,12 @@ class _Begun(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Process and thread."""
+        """Numbers of the process and the thread."""
         return self.pid, (self.run.worker or 0) + 1
 
 
 def trace_document(record: BuildRecord | None) -> dict[str, Any]:
-    """Return the trace of a build, or an empty trace if there was nothing to do."""
+    """Return the trace of a build. The trace is empty without a record."""
     if record is None:
         return {"displayTimeUnit": "ms", "traceEvents": []}
     machines = dict.fromkeys(run.machine for run in record.runs if run.machine is not None)
@@ -112,7 +112,7 @@ def trace_document(record: BuildRecord | None) -> dict[str, Any]:
 
 
 def _labels(what: str, pid: int, tid: int, name: str) -> Iterator[_Event]:
-    """Return the name and the position of a process or a thread."""
+    """Yield the events that set the name and the position of a process or thread."""
     common = {"ph": "M", "pid": pid, "tid": tid}
     yield {**common, "name": f"{what}_name", "args": {"name": name}}
     yield {**common, "name": f"{what}_sort_index", "args": {"sort_index": tid or pid}}
@@ -124,7 +124,7 @@ def _threads(steps: Iterable[_Begun]) -> Iterator[_Event]:
 
 
 def _slices(steps: Iterable[_Begun]) -> Iterator[_Event]:
-    """Return the steps with their phases, in order."""
+    """Return the slices of steps and their phases, in order."""
     found = [event for step in steps for event in _step(step)]
     return iter(sorted(found, key=lambda event: (event["pid"], event["tid"], event["ts"], -event["dur"])))
 
@@ -150,7 +150,7 @@ def _arguments(run: StepRun) -> dict[str, Any]:
 
 
 def _spans(spans: Iterable[ReportedSpan]) -> Iterator[_Event]:
-    """Return work other than steps. Concurrent work is on separate threads."""
+    """Yield the slices of work other than steps. Concurrent work is on separate threads."""
     ends: dict[str, list[float]] = {kind: [] for kind in _BESIDE}
     numbers: dict[tuple[str, int], int] = {}
     for span in sorted(spans, key=lambda span: span.started):
@@ -172,7 +172,7 @@ def _slice(name: str, category: str, place: tuple[int, int], interval: tuple[flo
 
 
 def _counters(steps: Iterable[_Begun]) -> Iterator[_Event]:
-    """Return the sum of the peak memory of running actions, each time that it changes."""
+    """Yield the total peak memory of the running actions whenever it changes."""
     changes: dict[int, Counter[int]] = {}
     for step in steps:
         if step.run.memory:

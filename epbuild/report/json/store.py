@@ -1,4 +1,4 @@
-"""JSON documents of the store, its collection and remote caches."""
+"""JSON documents of the store, its garbage collection, and remote caches."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class CacheStatsDocument(Document, frozen=True, kw_only=True):
     things: dict[str, SumView]
     """Number and size of entries, by kind."""
     toolchains: ToolchainsView
-    """Environments of toolchains."""
+    """Provisioned toolchain environments."""
     workspaces: list[str]
     """Workspaces that use the store."""
 
 
 class RemovedView(View, frozen=True, kw_only=True):
-    """Entry that a collection removed, and why."""
+    """Entry that a collection removed, with the reason."""
 
     kind: Kind
     """Kind of the entry."""
     name: str
-    """Name of the entry: a digest or a key."""
+    """Name of the entry, which is a digest or a key."""
     bytes: int
     """Size of the entry."""
     reason: Reason
@@ -84,7 +84,7 @@ class CollectionDocument(Document, frozen=True, kw_only=True):
     max_age: float | int
     """Seconds after which unused results are removed."""
     max_size: int | None
-    """Limit of the store's size in bytes; null if there is none."""
+    """Maximum size of the store in bytes; null for no limit."""
     removed: list[RemovedView]
     """Entries that were removed."""
     kept: KeptView
@@ -92,7 +92,7 @@ class CollectionDocument(Document, frozen=True, kw_only=True):
     bytes_removed: int
     """Bytes that were removed."""
     bytes_left: int
-    """Bytes that are left."""
+    """Bytes that remain in the store."""
     workspaces: list[str]
     """Workspaces that use the store."""
     gone_workspaces: list[str]
@@ -120,7 +120,7 @@ class CacheCheckDocument(Document, frozen=True, kw_only=True):
     size: int = field(name="bytes")
     """Bytes that were read."""
     damaged: tuple[DamagedEntry, ...]
-    """Damaged entries. They were set aside."""
+    """Damaged entries, which were quarantined."""
 
 
 class PushDocument(Document, frozen=True, kw_only=True):
@@ -133,7 +133,7 @@ class PushDocument(Document, frozen=True, kw_only=True):
     sent_bytes: int
     """Bytes that were uploaded."""
     seconds: float
-    """Duration."""
+    """Duration of the push."""
     warnings: tuple[ProblemView, ...]
     """Warnings."""
 
@@ -148,7 +148,7 @@ class RemoteCheckDocument(Document, frozen=True, kw_only=True):
     received_bytes: int
     """Bytes that were downloaded."""
     seconds: float
-    """Duration."""
+    """Duration of the check."""
     warnings: tuple[ProblemView, ...]
     """Warnings."""
 

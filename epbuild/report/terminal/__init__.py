@@ -1,1 +1,1 @@
-"""Text for people, 80 columns wide."""
+"""Terminal output for users, 80 columns wide."""

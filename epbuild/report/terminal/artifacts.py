@@ -1,4 +1,4 @@
-"""Inspections and comparisons of artifacts."""
+"""Terminal output for inspections and comparisons of artifacts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from epbuild.verify.fallback import Outside
 _LABEL = 16
 _RED, _GREEN, _YELLOW, _PLAIN = "31", "32", "33", ""
 _MAX_NODES = 5
-"""Limit of named nodes of one operator. `--json` has all."""
+"""Maximum number of nodes to name per operator. `--json` names all."""
 _NUMBERS = ("main_context", "embed_mode", "max_size")
 _QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
 _WHY_QUANTIZING = (
@@ -37,7 +37,7 @@ _GAP = 2
 _VALUE = 22
 _WHAT = WIDTH - 2 * (_VALUE + _GAP)
 NOT_COMPARED = "the options, the toolchain and the source models"
-"""Facts that are not compared without manifests."""
+"""Facts that cannot be compared without manifests."""
 
 
 def print_inspection(found: Mapping[str, Any]) -> None:
@@ -143,16 +143,16 @@ def _heading(text: str, color: bool) -> None:
 
 
 def _print_lines(lines: Iterator[_Line] | list[_Line], color: bool) -> None:
-    """Print lines with labels in a column. Text breaks between words only, so that names can be searched for."""
+    """Print lines with labels in a column. Text breaks only between words, so that users can search for names."""
     for label, text, style in lines:
         for number, part in enumerate(wrap(text, width=WIDTH - _LABEL, long_words=False) or [""]):
             shown = paint(part, style, color) if style else part
-            # With one space at the left, a SHA-256 just fits into 80 columns.
+            # With one space on the left, a SHA-256 just fits into 80 columns.
             print_line(f" {label if number == 0 else '':<{_LABEL - 1}}{shown}".rstrip())
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print the verdict, every fact that differs by category, what is equal, and what was not compared."""
+    """Print the verdict, all facts that differ by category, the equal categories, and the facts that were not compared."""
     color = has_colors(sys.stdout)
     lines = [paint(found.verdict, BOLD, color)]
     if found.differences:
@@ -174,7 +174,7 @@ def print_comparison(found: Comparison) -> None:
 
 
 def _row(item: Difference) -> Iterator[str]:
-    """Return the fact and its two values in three columns. A long fact gets lines of its own."""
+    """Yield lines with the fact and its two values in three columns. A long fact is on separate lines."""
     what = wrap(item.what, "  ", "    ")
     if len(what) > 1 or len(what[0]) > _WHAT:
         yield from what

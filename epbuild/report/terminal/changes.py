@@ -30,15 +30,15 @@ _MAX_GROUPS = 6
 _MAX_STEPS = 10
 _MAX_STEPS_OF_SHORT_BUILD = 4
 _LONG_BUILD = 60
-"""Seconds of work."""
+"""Minimum seconds of work for a long list of steps."""
 _MIN_SECONDS = 0.05
-"""A shorter time is printed as 0.0."""
+"""Minimum duration of a step in the list. Shorter ones would be printed as 0.0."""
 
 _Row = tuple[str, ...]
 
 
 class SizeChange(Struct, frozen=True):
-    """Size of something before and after; None if it did not exist."""
+    """Size of a file or an output before and after a build. None if it did not exist."""
 
     name: str
     before: int | None
@@ -50,7 +50,7 @@ class SizeChange(Struct, frozen=True):
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
-        """Sizes before and after, the difference, and the difference in percent."""
+        """Cells of a table row: the sizes before and after, the difference, and the difference in percent."""
         before, after = ("-" if size is None else format_size(size) for size in (self.before, self.after))
         if self.before is None or self.after is None:
             return before, after, "new" if self.before is None else "removed", ""
@@ -58,9 +58,10 @@ class SizeChange(Struct, frozen=True):
 
 
 class ChangeReport:
-    """Collector of a build's events that returns the lines about its changes.
+    """Collector of a build's events that returns lines about the build's changes.
 
-    There are none if nothing was built, or if a failure ended the build. A build with `--keep-going` continues after a failure.
+    There are no lines if nothing was built, or if a failure ended the build. A build with `--keep-going` continues after a
+    failure.
     """
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ def format_sizes(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemo
         for item in outputs
         if item.before is not None and (item.before != item.after or any(_has_row(item, file) for file in item.files))
     ]
-    # An output that moved was compared with its old place, which is therefore not listed as removed.
+    # A moved output was compared at its old path, so that path is not listed as removed.
     moved = {item.step for item in outputs if item.before is not None}
     gone = [SizeChange(item.directory, item.size, None) for item in removed if item.size and item.step not in moved]
     same_size = sum(file.before == file.after for item in outputs for file in item.files)
@@ -124,7 +125,7 @@ def format_sizes(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemo
     for item in changed[:_MAX_OUTPUTS]:
         files = [SizeChange(f"  {file.path}", file.before, file.after) for file in item.files if _has_row(item, file)]
         files.sort(key=lambda file: (-abs(file.change), file.name))
-        # The numbers of a single file that explains the whole change are not repeated.
+        # If a single file explains the whole change, do not repeat its numbers.
         is_whole_change = len(files) == 1 and files[0].change == sizes[item].change
         rows += [
             (item.directory, *(("",) * 4 if is_whole_change else sizes[item].cells)),
@@ -150,7 +151,7 @@ def format_size_table(found: Sequence[SizeChange]) -> Iterator[str]:
 
 
 def format_all_sharing(found: Sequence[SharingSaved]) -> tuple[Iterator[str], Iterator[str]]:
-    """Return the measured savings by sharing, and the possible ones."""
+    """Return the lines of measured savings by sharing, and the lines of possible savings."""
     return (
         _sharing_lines([item for item in found if item.measured], "saves", "measured, each model alone"),
         _sharing_lines([item for item in found if not item.measured], "can save", "equal source weights"),
@@ -158,7 +159,7 @@ def format_all_sharing(found: Sequence[SharingSaved]) -> tuple[Iterator[str], It
 
 
 def _sharing_lines(found: Sequence[SharingSaved], verb: str, yardstick: str) -> Iterator[str]:
-    """Return a sentence, or a table with the least saving first if the groups differ."""
+    """Yield a sentence or, if savings differ between groups, a table with the smallest saving first."""
     if len({_saving([item])[3] for item in found}) > 1:
         worst = sorted(found, key=lambda item: ((item.unshared - item.shared) / (item.unshared or 1), item.step))
         count = _MAX_GROUPS if len(worst) > _MAX_GROUPS + 1 else len(worst)
@@ -176,7 +177,10 @@ def _sharing_lines(found: Sequence[SharingSaved], verb: str, yardstick: str) -> 
 
 
 def format_times(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
-    """Return the longest steps and the sum of the others, or nothing if at most one took time. `wall` is the duration of the build."""
+    """Yield the longest steps and the sum of the others. `wall` is the duration of the build.
+
+    Yields nothing if at most one step took time.
+    """
     took = dict(_own_seconds(seconds))
     longest = sorted((step for step in took if took[step] >= _MIN_SECONDS), key=lambda step: (-took[step], step))
     if len(longest) < 2:
@@ -193,7 +197,11 @@ def format_times(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
 
 
 def _has_row(output: OutputCompared, file: ChangedFile) -> bool:
-    """Return whether a file gets a row. The archive of an output is the output, and names of an image's blobs mean nothing."""
+    """Return whether a file gets a table row.
+
+    An output's archive gets none, because it is the output itself. Blobs of an image get none, because their names mean
+    nothing.
+    """
     name = file.path.rpartition("/")[2]
     return file.before != file.after and name != PurePath(output.directory).name and not re.fullmatch("[0-9a-f]{64}", name)
 
@@ -205,7 +213,10 @@ def _with_bold_word(heading: str, color: bool) -> str:
 
 
 def _own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """Return the time of each step without its compiles: the event of a share step has the time of the whole session group."""
+    """Yield the time of each step without its compiles.
+
+    The event of a share step has the time of the whole session group.
+    """
     compiles = defaultdict[str, float](float)
     for step, took in seconds.items():
         kind, _, place = step.partition(":")
@@ -228,7 +239,7 @@ def _saving(found: Iterable[SharingSaved]) -> tuple[str, str, str, str]:
 
 
 def _limited_rows(found: Sequence[SizeChange], max_rows: int, others: str) -> list[_Row]:
-    """Return the first rows, and one row with the sum of the rest. If the rest is a single row, return that row instead."""
+    """Return the first rows, and one row with the sum of the others. A single other row is returned unchanged."""
     count = len(found) if len(found) == max_rows + 1 else max_rows
     rows: list[_Row] = [(item.name, *item.cells) for item in found[:count]]
     if rest := found[count:]:

@@ -1,4 +1,4 @@
-"""Checks of artifacts and of this machine."""
+"""Terminal output for checks of artifacts and of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from epbuild.report.formatting import join_names
 from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.findings import Finding, Outcome
 
-if TYPE_CHECKING:  # `verify` does not need the checks of doctor
+if TYPE_CHECKING:  # Import for types only: `verify` does not need doctor's checks.
     from epbuild.commands.doctor.doctor import Diagnoses
     from epbuild.commands.doctor.health import HealthCheck, HealthState
 
@@ -25,7 +25,7 @@ _STATE, _TOPIC = 9, 14
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """Print a line for each check with its failures, skipped subjects with reasons, and measurements."""
+    """Print a line for each check, with its failures, the reasons for skipped subjects, and its measurements."""
     color = has_colors(sys.stdout)
     checks = list(dict.fromkeys(finding.check for finding in findings))
     width = max(map(len, checks), default=0)
@@ -39,7 +39,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         for finding in found:
             if finding.outcome == "failed":
                 _print_subjects((finding.subject,), _text(finding))
-        # A check that passed with a message was a measurement, which belongs to the result.
+        # The message of a passed check is a measurement, which is part of the result.
         alike: dict[str, list[str]] = {}
         for finding in found:
             if finding.outcome == "skipped" or (finding.outcome == "passed" and finding.message):
@@ -57,13 +57,13 @@ def _text(finding: Finding) -> str:
 
 def _print_subjects(subjects: Sequence[str], text: str) -> None:
     listed = join_names(list(dict.fromkeys(subjects)), _MAX_SUBJECTS)
-    # Break between words only, so that names can be searched for.
+    # Break only between words, so that users can search for names.
     for number, line in enumerate(wrap(f"{listed}: {text}", width=WIDTH - 4, long_words=False)):
         print_line(f"{'  ' if number == 0 else '    '}{line}")
 
 
 class HealthPrinter:
-    """Printer of each check as it finishes, with its hint, and finally of the number of errors and warnings."""
+    """Printer that shows each check with its hint as it finishes, and finally the number of errors and warnings."""
 
     def __init__(self, title: str) -> None:
         self._color = has_colors(sys.stdout)

@@ -37,11 +37,11 @@ _MAX_REASON = 600
 _MAX_ROWS = 10_000
 _FIGURES = {"cosine": "cosine {:.6f}", "snr_db": "{:.0f} dB"}
 _EXPECTATION_CODES = {"EPB609", "EPB655"}
-"""Codes of problems with models that compiled, but not as the recipe expects."""
+"""Codes of problems with compiled models that do not meet the recipe's expectations."""
 
 
 class CoverageList:
-    """Collector of a build's coverage, in the order of the plan."""
+    """Collector of a build's coverage, in plan order."""
 
     def __init__(self) -> None:
         self.rows: list[ModelCovered] = []
@@ -51,7 +51,7 @@ class CoverageList:
             self.rows.append(event)
 
     def lines(self, shown: frozenset[str] = frozenset()) -> list[str]:
-        """Return the table if there are several models. Reasons for `shown` steps are omitted."""
+        """Return the coverage table if there are several models. Reasons for `shown` steps are omitted."""
         return [*format_coverage(self.rows, shown), ""] if len(self.rows) > 1 else []
 
 
@@ -66,9 +66,9 @@ def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
 def format_coverage(
     rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset(), total: Sequence[ModelCovered] | None = None
 ) -> Iterator[str]:
-    """Yield a summary, a line for each model and target, and its fallback nodes with reasons unless its step was `shown`.
+    """Yield a summary, and a line for each model and target with its fallback nodes. Reasons for `shown` steps are omitted.
 
-    `total` has all rows if `rows` are only some of them.
+    If `rows` are only a part of all rows, `total` has all rows.
     """
     color = has_colors(sys.stdout)
     yield f"{paint('Coverage', BOLD, color)}: {_summary(rows if total is None else total)}"
@@ -96,7 +96,7 @@ def format_coverage(
 
 
 def format_coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
-    """Return the table for Markdown. Reasons for `shown` steps are omitted."""
+    """Return the coverage table for Markdown. Reasons for `shown` steps are omitted."""
     has_accuracy = any(row.accuracy is not None for row in rows)
     columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if has_accuracy else []), "fallback nodes")
     cells = []
@@ -122,7 +122,7 @@ def _reason(row: ModelCovered) -> str:
 
 
 def _is_shown(row: ModelCovered, shown: frozenset[str]) -> bool:
-    """Return whether the reasons of a row were already shown with its failed step."""
+    """Return whether a row's reasons were already shown with its failed step."""
     return (row.verify or row.step) in shown
 
 
@@ -136,7 +136,7 @@ def _cells(row: ModelCovered) -> tuple[str, str, str, str]:
 
 
 class CoverageProgress(Listener):
-    """Listener that collects coverage, and writes a line to standard error for each step that ends."""
+    """Listener that collects coverage, and writes a line to standard error when a step ends."""
 
     def __init__(self, coverage: CoverageList) -> None:
         self._coverage = coverage

@@ -1,4 +1,4 @@
-"""Lines about steps, toolchains and comparisons that ended."""
+"""Lines about finished steps, toolchains and comparisons."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _LABEL_WIDTH = max(map(len, _COLORS))
 
 
 def describe_origin(event: StepFinished) -> tuple[str, ...]:
-    """Return the machine or cache that a result comes from."""
+    """Return the machine or cache that a result comes from. Empty for a local result."""
     if event.machine is not None:
         return (f"on {event.machine}",)
     return ("from the remote cache",) if event.from_ is not None else ()
 
 
 def format_waiting(name: str, text: str) -> str:
-    """Return the log line of running work."""
+    """Format a log line about running work."""
     return f"{'...':<{_LABEL_WIDTH}}  {name}  {text}"
 
 
@@ -75,7 +75,7 @@ def format_summary(event: RunFinished) -> str:
 
 
 def format_remote(event: RemoteCacheUsed) -> str:
-    """Return the use of a remote cache, such as `remote cache: 46 of 50 found, 1.2 GB in 14 s`."""
+    """Format the use of a remote cache, such as `remote cache: 46 of 50 found, 1.2 GB in 14 s`."""
     found = [f"{event.found} of {event.asked} found"] if event.asked else []
     written = [f"{event.published} written"] if event.published or not event.asked else []
     size = format_size(event.received_bytes + event.sent_bytes)
@@ -83,12 +83,12 @@ def format_remote(event: RemoteCacheUsed) -> str:
 
 
 def end_lines(event: Event) -> Iterator[str]:
-    """Return the lines about something that ended. There are none for a step that was up to date."""
+    """Yield the lines for an event that ends work. There are none for a step that was up to date."""
     match event:
         case ToolchainLocked(name, platforms, packages, seconds):
             yield _line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}")
         case ToolchainReady(name, version, seconds, note):
-            # A toolchain that only prepares models may lack ONNX Runtime.
+            # A toolchain that only prepares models can lack ONNX Runtime.
             words = [f"onnxruntime {version}"] if version != "unknown" else []
             yield _line("ready", seconds, f"toolchain {name}", *words, *([note] if note else []))
         case Hashed(total, seconds):
@@ -108,14 +108,17 @@ def end_lines(event: Event) -> Iterator[str]:
             yield from _comparison_lines(event)
         case StepFinished(step, outcome, seconds, note, size, progress) if outcome != "current":
             if outcome == "emitted":
-                # Show the path of the output rather than the step.
+                # Show the path of the output instead of the step.
                 step, note = note, ""
             parts = [step, *([] if size is None else [format_size(size)]), *([note] if note else []), *describe_origin(event)]
             yield _step_number(progress) + _line(outcome, seconds or None, *parts)
 
 
 def _comparison_lines(event: StepCompared) -> Iterator[str]:
-    """Return the result of rebuilding a session group, the differences of each file, why they are known, and where both versions are."""
+    """Yield the result of rebuilding a session group.
+
+    The lines have the differences of each file, the reason if differences are known, and the paths of both versions.
+    """
     label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
     number = _step_number(event.progress)
     if event.verdict == "same":
@@ -153,7 +156,7 @@ def _line(label: str, seconds: float | None, *parts: str) -> str:
 
 
 def _step_number(progress: Completion | None) -> str:
-    """Return the prefix with the number of the step among all steps to do."""
+    """Return the prefix with a step's number among all steps to do."""
     return f"[{progress.done:>{len(str(progress.total))}}/{progress.total}] " if progress is not None else ""
 
 
@@ -162,7 +165,7 @@ def format_time_left(seconds: float | None) -> str:
 
 
 def paint_label(text: str, *, color: bool) -> str:
-    """Return a line with its label painted, if it begins with a label."""
+    """Color the label at the start of a line, if there is one."""
     found = _LABEL.match(text) if color else None
     if found is None:
         return text

@@ -26,20 +26,20 @@ _MAX_STEPS = 20
 
 
 class FailureGroup(Struct, frozen=True):
-    """Reason with the steps that failed for it."""
+    """Reason with the steps that failed because of it."""
 
     reason: str
     steps: tuple[str, ...]
     allowed: bool = False
-    """Set if the recipe allows the failure."""
+    """True if the recipe allows the failure."""
 
 
 class FailureList:
-    """Collector of a build's failures by reason, in the order of their first occurrence."""
+    """Collector of a build's failures by reason, in order of first occurrence."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[bool, str], dict[str, str]] = {}
-        """Reasons by step, grouped by whether the recipe allows the failure, and by the reason without names."""
+        """Reason of each step, grouped by whether the recipe allows it and by the reason's text without names."""
         self._keep_going = False
 
     def report(self, event: Event, /) -> None:
@@ -63,7 +63,7 @@ class FailureList:
         return frozenset(step for steps in self._found.values() for step in steps)
 
     def lines(self) -> list[str]:
-        """Return the list, or nothing if the only failure ended the build and was shown last."""
+        """Return the list of failures. Empty if the only failure ended the build, because that failure is shown last."""
         if not self._keep_going and len(self.steps) < 2:
             return []
         found = self.failures()
@@ -71,7 +71,7 @@ class FailureList:
 
 
 def format_failures(failures: list[FailureGroup]) -> Iterator[str]:
-    """Return a heading, and each reason with its steps. Either all failures are allowed or none."""
+    """Yield a heading, and each reason with its steps. Either all or none of the failures are allowed."""
     steps = {step for failure in failures for step in failure.steps}
     if not steps:
         return
@@ -87,12 +87,12 @@ def format_failures(failures: list[FailureGroup]) -> Iterator[str]:
 
 
 def _sentence(problem: Problem) -> str:
-    """Return the reason of a problem, or else its message."""
+    """Format the reason of a problem, or else its message, as a sentence with its code."""
     reason = problem.message if problem.reason is None else problem.reason
     return f"{reason[:1].upper()}{reason[1:].rstrip('.')}. [{problem.code}]"
 
 
 def _without_names(reason: str, step: str) -> str:
-    """Return a reason without the quoted names of its step, such as the model's."""
+    """Return a reason without quoted names of its step, such as the name of the model."""
     names = "|".join(map(re.escape, re.split("[:/]", step)))
     return re.sub(f"'(?:{names})'", "'...'", reason)

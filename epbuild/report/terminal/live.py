@@ -17,7 +17,7 @@ from epbuild.engine.events import Completion
 
 
 class Rows:
-    """Rows at the bottom of the terminal behind `stream`. Printed lines go above them."""
+    """Rows at the bottom of the terminal that `stream` writes to. Printed lines appear above the rows."""
 
     def __init__(self, stream: TextIO) -> None:
         self._display = Display(
@@ -33,7 +33,7 @@ class Rows:
             console=Console(file=stream),
             expand=True,
             transient=True,
-            # Rich redirects standard error to standard output, which is right only if both are this terminal.
+            # Rich redirects standard error to standard output. This is right only if both are this terminal.
             redirect_stderr=stream is sys.stdout and sys.stderr.isatty(),
             redirect_stdout=stream is sys.stdout,
         )
@@ -43,7 +43,7 @@ class Rows:
         self._display.start()
 
     def count(self, progress: Completion, noun: str) -> None:
-        """Show the progress of the build in steps or another unit. The elapsed time restarts when the unit changes."""
+        """Show the build's progress in steps or another unit. The elapsed time restarts when the unit changes."""
         if self._total is not None and noun != self._noun:
             self._display.remove_task(self._total)
             self._total = None
@@ -74,10 +74,10 @@ class Rows:
 
 
 class _SubjectColumn(ProgressColumn):
-    """Column with the subject of a row. The row of all steps ends with the expected time left."""
+    """Column with the subject of a row. The row for all steps ends with the estimated time left."""
 
     def render(self, task: Task) -> ConsoleRenderable:
         expected = task.fields.get("expected")
         left = 0.0 if expected is None else expected - time.monotonic()
-        # After the expected time, the time left is unknown.
+        # Once the estimate has passed, the time left is unknown.
         return Text(f"{task.description}, about {format_estimate(left)} left" if left > 0 else task.description)

@@ -1,4 +1,4 @@
-"""Plans, explanations of steps, and work for a cluster."""
+"""Terminal output for plans, explanations of steps, and work for a cluster."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _MAX_NAMED = 3
 
 
 def print_plan(found: Survey, *, only_todo: bool = False) -> None:
-    """Print the steps with their states, each with the reasons for running it."""
-    # A plan may have tens of thousands of lines, for which rich is too slow.
+    """Print the steps with their states and the reasons to run them."""
+    # A plan can have tens of thousands of lines. Rich is too slow for them.
     everything = found.steps()
     steps = [status for status in everything if not only_todo or status.state != "current"]
     if not steps and not found.orphans:
@@ -59,7 +59,7 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
 
 
 def print_defaults(defaults: Defaults) -> None:
-    """Print the defaults that a recipe takes, if there are any."""
+    """Print the defaults that a recipe uses, if any."""
     parts = [f"name {defaults.name}"] if defaults.name is not None else []
     parts += [f"toolchain {name} ({', '.join(packages)})" for name, packages in defaults.toolchains.items()]
     of = "each of " if len(defaults.groups) > 1 else ""
@@ -89,7 +89,7 @@ def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
         how = "done together with" if explanation.step.kind == "merge" else "compiled in one process with all of"
         yield from wrap(f"It is {how} {explanation.step.action}.", inner, inner)
     waits = {f"needs {cause.step.id}" for cause in explanation.causes}
-    # A finished step has no reasons, but its changes are why the steps after it have to run.
+    # A finished step has no reasons, but its changes are the reasons why later steps have to run.
     for reason in explanation.reasons or map(str, explanation.changes):
         if reason not in waits:
             yield from wrap(reason, f"{inner}- ", f"{inner}  ")
@@ -100,7 +100,7 @@ def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
 
 
 def _history(explanation: Explanation) -> str:
-    """Return when the step was last done, with which key, and its state now."""
+    """Describe when the step was last built, with which key, and its current state."""
     emits = explanation.step.kind in ("merge", "emit")
     done = "emitted" if explanation.step.kind == "emit" else "built"
     key = "" if explanation.key is None else format_value(explanation.key)
@@ -128,7 +128,7 @@ def _history(explanation: Explanation) -> str:
 
 
 def print_workloads(loads: Sequence[Workload]) -> None:
-    """Print the machines that can do the missing work, and how long they need."""
+    """Print the machines that can do the missing work, and their estimated time."""
     for load in loads:
         device = ", on a real device" if load.real_device else ""
         print_line(f"{load.platform}  {', '.join(load.eps) or 'preparations'}{device}")
@@ -140,7 +140,7 @@ def print_workloads(loads: Sequence[Workload]) -> None:
 
 
 def _notes(load: Workload) -> Iterator[str]:
-    """Return the machines that have not tried the work, or cannot do it."""
+    """Yield notes about machines that have not tried the work or cannot do it."""
     if load.untried and load.eps:
         yield f"not tried yet: {join_names(load.untried, _MAX_NAMED)}"
     for other in load.others[:_MAX_NAMED]:

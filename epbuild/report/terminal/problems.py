@@ -29,7 +29,7 @@ _MIN_GUTTER = 5
 _TAB = "    "
 _MAX_BYTES = 4 << 20
 _MAX_EXAMPLES = 3
-_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # line breaks of YAML, by which positions are counted
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # Line breaks in YAML, which determine the line numbers of positions.
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"?|'(?:[^']|'')*'?""")
 _SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
 _OPEN, _CLOSE = "[{", "]}"
@@ -38,8 +38,8 @@ _OPEN, _CLOSE = "[{", "]}"
 class ProblemWriter:
     """Writer of problems to standard error, with location, message, hint and the underlined line.
 
-    Under GitHub Actions, each problem is an annotation instead. Names from models cannot control a terminal or begin a line. Each file is
-    read once.
+    Under GitHub Actions, each problem is written as an annotation. Names from models cannot control a terminal or begin a
+    line. Each file is read only once.
     """
 
     def __init__(self, *, all_warnings: bool = True) -> None:
@@ -48,13 +48,13 @@ class ProblemWriter:
         self._warned: dict[tuple[Kind, str], int] = {}
 
     def write(self, problems: Iterable[Problem], kind: Kind = "error") -> None:
-        """Write the problems in reading order."""
+        """Write the problems, sorted by location."""
         color = has_colors(sys.stderr)
         for problem in sorted(problems, key=sort_key):
             self._write(problem, kind, color)
 
     def warn(self, problems: Iterable[Problem], kind: Kind = "warning") -> None:
-        """Write the problems in reading order. Unless all warnings are enabled, write only the first three of each code."""
+        """Write the problems, sorted by location. Unless all warnings are enabled, write only the first three of each code."""
         shown = []
         for problem in sorted(problems, key=sort_key):
             number = self._warned[kind, problem.code] = self._warned.get((kind, problem.code), 0) + 1
@@ -63,7 +63,7 @@ class ProblemWriter:
         self.write(shown, kind)
 
     def write_hidden(self) -> None:
-        """Write the number of problems that `warn` has hidden since the last call."""
+        """Write the number of problems that `warn` has hidden since the last call of this method."""
         for (kind, code), count in self._warned.items():
             if count > _MAX_EXAMPLES and not self._all_warnings:
                 hidden = format_count(count - _MAX_EXAMPLES, f"more {kind}")
@@ -91,19 +91,19 @@ class ProblemWriter:
 
 
 def print_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
-    """Write all problems to standard error, in reading order."""
+    """Write all problems to standard error, sorted by location."""
     ProblemWriter().write(problems, kind)
 
 
 def print_warnings(problems: Iterable[Problem], kind: Kind = "warning", *, all_warnings: bool) -> None:
-    """Write warnings or notes to standard error: all, or three of each code and the number of the others."""
+    """Write warnings or notes to standard error. Without `all_warnings`, write three of each code and the number of others."""
     writer = ProblemWriter(all_warnings=all_warnings)
     writer.warn(problems, kind)
     writer.write_hidden()
 
 
 def print_errors(problems: Sequence[Problem]) -> None:
-    """Write all errors to standard error, and their number if any has a position in a file."""
+    """Write all errors to standard error. If an error has a position in a file, also write the number of errors."""
     print_problems(problems)
     if any(isinstance(problem.where, Position) for problem in problems):
         sys.stderr.write(f"{len(problems)} error{'' if len(problems) == 1 else 's'}\n")
@@ -118,15 +118,15 @@ def format_excerpt(line: str, where: Position, encoding: str | None = None) -> t
     end = max(_word_end(line, start), start + 1)
     gutter = f"{where.line:>{_MIN_GUTTER}}"
     room = WIDTH - len(gutter) - len(" | ")
-    # Process only the part that can be shown, as lines may be very long.
+    # Process only the part that can be shown, because lines can be very long.
     first, last = max(0, start - WIDTH), min(len(line), start + WIDTH)
     cells = [_cell(character, encoding) for character in line[first:last]]
     start, end = start - first, min(end, last + 1) - first
     before, after = _ellipsis(encoding, first > 0), _ellipsis(encoding, last < len(line))
-    # A position after the last character needs room for its caret.
+    # A position after the last character needs space for its caret.
     needed = max(_width(cells[:end]), _width(cells[:start]) + 1)
     if len(before) + needed + len(_ellipsis(encoding, end < len(cells))) > room:
-        # Leave a third of the room to the text before the position.
+        # Leave a third of the space to the text before the position.
         while start > 0 and _width(cells[:start]) > room // 3:
             cells, start, end = cells[1:], start - 1, end - 1
             before = _ellipsis(encoding, True)
@@ -139,17 +139,17 @@ def format_excerpt(line: str, where: Position, encoding: str | None = None) -> t
 
 
 def _line_at(where: Position, lines: Sequence[str]) -> str | None:
-    """Return the line of a position, or None if it can no longer be read."""
+    """Return the line at a position, or None if the line can no longer be read."""
     return redact(lines[where.line - 1]) if 0 < where.line <= len(lines) and where.column > 0 else None
 
 
 def _read_lines(file_name: str) -> list[str]:
     path = Path(file_name)
     try:
-        if not path.is_file():  # reading a pipe would block
+        if not path.is_file():  # Reading a pipe would block.
             return []
         if path.is_symlink() and not resolve_links(path).is_relative_to(resolve_links(path.parent)):
-            return []  # a link in an untrusted checkout may point to a user's secrets
+            return []  # A link in an untrusted checkout can point to a user's secrets.
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES).decode("utf-8-sig", errors="replace")
     except (OSError, ValueError):
@@ -158,7 +158,7 @@ def _read_lines(file_name: str) -> list[str]:
 
 
 def _word_end(line: str, start: int) -> int:
-    """Return the end of the YAML key, scalar or collection that begins at `start`, within this line."""
+    """Return the end, within this line, of the YAML key, scalar or collection that begins at `start`."""
     before = line[start - 1 : start]
     if (inside := _SUBSTITUTION.match(line, start)) and before and not before.isspace() and before not in _OPEN + ",\"'":
         return inside.end()
@@ -199,13 +199,13 @@ def _collection_end(line: str, start: int) -> int:
 
 
 def _depth(text: str) -> int:
-    """Return the number of open brackets at the end of `text`."""
+    """Return the number of brackets that are still open at the end of `text`."""
     bare = _QUOTED.sub("", _SUBSTITUTION.sub("", text))
     return sum(bare.count(character) for character in _OPEN) - sum(bare.count(character) for character in _CLOSE)
 
 
 def _cell(character: str, encoding: str | None) -> tuple[str, int]:
-    """Return the text of a character and its width. Control characters are escaped."""
+    """Return the printable form of a character, and its width. Control characters are escaped."""
     if character == "\t":
         return _TAB, len(_TAB)
     if not character.isprintable() or not _encodable(character, encoding):
@@ -213,7 +213,7 @@ def _cell(character: str, encoding: str | None) -> tuple[str, int]:
         return spelled, len(spelled)
     if character.isascii():
         return character, 1
-    import unicodedata  # most messages are ASCII
+    import unicodedata  # Import late, because most messages are ASCII.
 
     if unicodedata.category(character) in {"Mn", "Me"}:
         return character, 0
@@ -255,7 +255,7 @@ def _annotation(problem: Problem, kind: Kind) -> str:
 
 
 def _relative_to_repository(file: str) -> str:
-    """Return a path relative to the repository, which annotations need."""
+    """Return a path relative to the repository root, as annotations require."""
     root = os.environ.get("GITHUB_WORKSPACE")
     if root:
         with suppress(ValueError, OSError):

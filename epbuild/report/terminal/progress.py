@@ -1,4 +1,4 @@
-"""Progress of a build, as live rows on a terminal and as plain lines elsewhere."""
+"""Progress of a build: live rows on a terminal, or plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ _MAX_FILES = 3
 
 
 class _BuildLines(Listener):
-    """Texts of each event, for subclasses to display."""
+    """Base of listeners that display a build. It formats each event, and subclasses display the text."""
 
     def __init__(self, *, all_warnings: bool = True) -> None:
-        self._color = has_colors(sys.stdout)  # checked once, since it asks the system
+        self._color = has_colors(sys.stdout)  # Check once, because the check is a system call.
         self._problems = ProblemWriter(all_warnings=all_warnings)
         self._changes = ChangeReport()
         self._failures = FailureList()
@@ -127,10 +127,10 @@ class _BuildLines(Listener):
                 sys.stdout.flush()
 
     def _last_lines(self, event: RunFinished) -> Iterator[str]:
-        """Return the changes and failures of a build, and a line that sums it up."""
+        """Yield the changes and failures of a build, and a summary line."""
         yield from self._changes.lines(event)
         yield from self._coverage.lines(self._failures.steps)
-        if not is_github_actions():  # there each problem is an annotation, shown once
+        if not is_github_actions():  # Under GitHub Actions, each problem is already an annotation.
             yield from self._failures.lines()
         yield format_summary(event)
 
@@ -148,13 +148,13 @@ class _BuildLines(Listener):
         """Start counting steps or comparisons."""
 
     def _count(self, progress: Completion | None) -> None:
-        """Show the progress of the count."""
+        """Update the count."""
 
     def _show(self, name: str, text: str) -> None:
-        """Show a line about running work."""
+        """Show or update a line about running work."""
 
     def _drop(self, name: str) -> None:
-        """Remove the line about work that ended."""
+        """Remove the line about finished work."""
 
     def _print(self, text: str) -> None:
         """Print a permanent line."""
@@ -164,7 +164,7 @@ class _BuildLines(Listener):
 
 
 class PlainLines(_BuildLines):
-    """Listener for logs and pipes: a line for each step, model or toolchain that ended, and regular lines about long work."""
+    """Listener for logs and pipes: a line for each finished step, model or toolchain, and regular lines about long work."""
 
     def __init__(self, heartbeat: float = HEARTBEAT, *, all_warnings: bool = True) -> None:
         super().__init__(all_warnings=all_warnings)
@@ -175,7 +175,7 @@ class PlainLines(_BuildLines):
         self._pulse = threading.Thread(target=self._beat, daemon=True)
 
     def __exit__(self, *ended: object) -> None:
-        self._problems.write_hidden()  # of a run that ended before its first step
+        self._problems.write_hidden()  # Problems of a run that ended before its first step.
         self._over.set()
         if self._pulse.ident is not None:
             self._pulse.join()
@@ -183,14 +183,14 @@ class PlainLines(_BuildLines):
     def report(self, event: Event, /) -> None:
         with self._lock:
             if isinstance(event, Hashing) and FILES not in self._running:
-                self._print(format_waiting(FILES, format_hashing(event)))  # nothing else is shown before the first step
+                self._print(format_waiting(FILES, format_hashing(event)))  # Nothing else is shown before the first step.
             super().report(event)
 
     def _begin(self, progress: Completion, noun: str, text: str) -> None:
         self._print(text)
 
     def _show(self, name: str, text: str) -> None:
-        if self._pulse.ident is None:  # started late: a process without threads hashes files faster
+        if self._pulse.ident is None:  # Start the thread late: a process without threads hashes files faster.
             self._pulse.start()
         started = self._running.get(name, (time.monotonic(), ""))[0]
         self._running[name] = (started, text)
@@ -203,7 +203,7 @@ class PlainLines(_BuildLines):
         sys.stdout.flush()
 
     def _beat(self) -> None:
-        # If the reader of the output has gone, the next event raises the error in the main thread.
+        # If the reader of the output has closed it, the next event raises the error in the main thread.
         with contextlib.suppress(OSError):
             while not self._over.wait(self._heartbeat):
                 with self._lock:
@@ -213,7 +213,7 @@ class PlainLines(_BuildLines):
 
 
 class LiveRows(_BuildLines):
-    """Listener for terminals: progress, a row for each running step with its time, and finished steps above."""
+    """Listener for terminals: progress, a row with the time of each running step, and finished steps above the rows."""
 
     def __init__(self, *, all_warnings: bool = True) -> None:
         super().__init__(all_warnings=all_warnings)
@@ -237,7 +237,7 @@ class LiveRows(_BuildLines):
 
     def _open(self) -> Rows:
         if self._rows is None:
-            # Imported late: a build with nothing to do should not wait for rich.
+            # Import late, so that a build without work does not wait for rich.
             from epbuild.report.terminal.live import Rows
 
             self._rows = Rows(sys.stdout)
@@ -261,10 +261,10 @@ class LiveRows(_BuildLines):
 
 
 def make_reporter(*, json: bool, summary: Path | None = None, all_warnings: bool = True) -> Listener:
-    """Return the listener of a build: JSON lines with `json`, live rows on a terminal, plain lines elsewhere.
+    """Return the listener of a build: JSON lines with `json`, or else live rows on a terminal and plain lines elsewhere.
 
-    Without `all_warnings`, rows and lines show three warnings of each code. Tables go to the file `summary`, or by default to the step
-    summary of GitHub Actions.
+    Without `all_warnings`, rows and lines show three warnings of each code. Tables are written to the file `summary`, or by
+    default to the step summary of GitHub Actions.
     """
     if json:
         from epbuild.report.json.events import JsonLines
@@ -278,7 +278,7 @@ def make_reporter(*, json: bool, summary: Path | None = None, all_warnings: bool
 
 
 def make_coverage_reporter(found: CoverageList) -> Listener:
-    """Return the listener of a build that shows coverage only, which `found` collects. It writes the step summary as well."""
+    """Return the listener of a build that shows only coverage, which `found` collects. It also writes the step summary."""
     from epbuild.report.terminal.coverage import CoverageProgress
 
     return _with_summary(CoverageProgress(found))

@@ -29,7 +29,7 @@ from epbuild.verify.fallback import Outside
 _MAX_LINES = 20
 _MIN_SECONDS = 1.0
 _MIN_PART = 0.2
-"""Smaller differences of times are left out as noise."""
+"""Minimum relative difference between times. Smaller differences are omitted as noise."""
 _MAX_MODELS = 24
 _TAKES_TIME = frozenset({"built", "restored", "emitted"})
 _NEVER = "This recipe has not been built here with these settings: run `epbuild run`."
@@ -40,7 +40,7 @@ def print_report(report: Report) -> None:
 
 
 def report_lines(report: Report) -> Iterator[str]:
-    """Return the summary of a report."""
+    """Yield the lines of a report's summary."""
     yield from _head(report)
     if report.coverage:
         yield ""
@@ -81,7 +81,7 @@ def _build(build: ReportedBuild, here: str) -> str:
 
 
 def _coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:
-    """Return the coverage table. If there are many models, list only those that are not whole."""
+    """Yield the coverage table. If there are many models, list only models that are not whole."""
     shown = rows
     if len(rows) > _MAX_MODELS:
         shown = [row for row in rows if row.outcome != "whole"][:_MAX_MODELS]
@@ -116,7 +116,7 @@ def _failures(steps: Iterable[ReportedStep]) -> FailureList:
 
 
 def _times(report: Report) -> Iterator[str]:
-    """Return the longest steps of the last build."""
+    """Yield the longest steps of the last build."""
     if report.build is not None:
         took = {f"toolchain {span.name}": span.ended - span.started for span in report.build.spans if span.kind == "toolchain"}
         took |= {step.id: step.took for step in report.steps if step.outcome in _TAKES_TIME and step.took is not None}
@@ -124,7 +124,7 @@ def _times(report: Report) -> Iterator[str]:
 
 
 def format_differences(found: ReportedAgainst) -> Iterator[str]:
-    """Return the changes since another report or since emitted outputs."""
+    """Yield the changes since another report was made or since outputs were emitted."""
     since = f"{found.path} of {format_local_time(found.made_at)}" if found.made_at is not None else found.path
     yield f"{paint('Since', BOLD, has_colors(sys.stdout))} {since}:"
     models = [*filter(None, map(_model_words, found.models))]
@@ -148,7 +148,7 @@ def format_differences(found: ReportedAgainst) -> Iterator[str]:
 
 
 def _model_words(change: ModelChange) -> str | None:
-    """Return the change of a model in a line, or None if only times differ slightly."""
+    """Describe the change of a model in one line. Return None if only times differ slightly."""
     name = f"{change.group}/{change.member} for {change.target}"
     old, new = change.before, change.after
     if old is None or new is None:
@@ -178,5 +178,5 @@ def _parts(old: ComparedModel, new: ComparedModel) -> Iterator[str]:
 
 
 def _both(old: int | None, new: int | None) -> bool:
-    """Return whether both are known and differ."""
+    """Return whether both numbers are known and differ."""
     return old is not None and new is not None and old != new

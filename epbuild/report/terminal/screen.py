@@ -1,4 +1,4 @@
-"""Terminals: colors, lines and their capabilities."""
+"""Terminal output: colors, lines, and capabilities of terminals."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from epbuild.core.shown import escape_sequences
 WIDTH = 80
 _PAINT = re.compile("(\x1b\\[(?:[012]|3[0-9])m)")
 BOLD, DIM = "1", "2"
-"""Codes of `paint`."""
+"""Terminal codes for `paint`."""
 
 
 def print_line(text: str, stream: Any = None) -> None:
-    """Write a line, by default to standard output. Control characters other than those of `paint` are escaped."""
+    """Write a line, by default to standard output. Control characters are escaped, except those that `paint` writes."""
     stream = sys.stdout if stream is None else stream
     stream.write(f"{escape_line(text, stream)}\n")
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Write many lines to standard output at once, escaped like `print_line` does."""
+    """Write many lines to standard output at once. They are escaped as in `print_line`."""
     sys.stdout.write("".join(f"{escape_line(line, sys.stdout)}\n" for line in lines))
 
 
 def escape_line(text: str, stream: Any) -> str:
-    """Escape control characters other than those of `paint`."""
+    """Escape control characters, except those that `paint` writes."""
     if text.isprintable() or not has_colors(stream):
         return escape_sequences(text)
     return "".join(part if number % 2 else escape_sequences(part) for number, part in enumerate(_PAINT.split(text)))
 
 
 def wrap(text: str, first: str = "", others: str = "", *, width: int = WIDTH, long_words: bool = True) -> list[str]:
-    """Return lines that begin with `first` and `others` and break between words. With `long_words`, long words break as well."""
+    """Wrap text into lines. The first line begins with `first` and the other lines with `others`.
+
+    With `long_words`, a word that is longer than a line is broken.
+    """
     return textwrap.wrap(
         escape_controls(text),
         width,
@@ -50,14 +53,14 @@ def wrap(text: str, first: str = "", others: str = "", *, width: int = WIDTH, lo
 
 
 def paint(text: str, code: str, color: bool) -> str:
-    """Return text in the color of a terminal code, if there are colors."""
+    """Return text with a terminal color code, if `color` is set."""
     return f"\x1b[{code}m{escape_controls(text)}\x1b[0m" if color else text
 
 
 def has_colors(stream: Any) -> bool:
-    """Return whether to write colors: never with NO_COLOR, always with FORCE_COLOR, else on a capable terminal.
+    """Return whether to write colors: never with NO_COLOR, always with FORCE_COLOR, or else only on a capable terminal.
 
-    Empty variables are ignored (https://no-color.org, https://force-color.org). NO_COLOR wins, as in Python itself.
+    Empty variables are ignored (https://no-color.org, https://force-color.org). NO_COLOR has priority, as in Python itself.
     """
     if os.environ.get("NO_COLOR"):
         return False
@@ -65,7 +68,7 @@ def has_colors(stream: Any) -> bool:
 
 
 def is_screen(stream: Any) -> bool:
-    """Return whether `stream` is a terminal that understands control sequences. Enables them on Windows."""
+    """Return whether `stream` is a terminal that understands control sequences. On Windows, enable these sequences."""
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return False
     if not is_windows():
@@ -76,5 +79,5 @@ def is_screen(stream: Any) -> bool:
 
 
 def is_github_actions() -> bool:
-    """Return whether this process runs in GitHub Actions or a compatible system."""
+    """Return whether this process runs in GitHub Actions or a compatible CI system."""
     return os.environ.get("GITHUB_ACTIONS") == "true"

@@ -1,4 +1,4 @@
-"""Store, remote caches, and outputs that were removed."""
+"""Terminal output for the store, remote caches and removed outputs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _HEADINGS: dict[Kind, str] = {
 }
 _LABEL = max(map(len, _HEADINGS.values()))
 _WIDTHS = (8, 10)
-"""Columns of a count and a size."""
+"""Widths of the columns for counts and sizes."""
 MAX_NAMED = 6
 
 
 def print_cache_stats(found: CacheStats) -> None:
-    """Print the entries of the store by kind, the environments, and the workspaces that use them."""
+    """Print the store's entries by kind, the environments, and the workspaces that use the store."""
     print_line(f"{found.place}")
     sums = found.entries.values()
     entries = {_HEADINGS[kind]: sizes for kind, sizes in found.entries.items()}
@@ -50,7 +50,7 @@ def print_cache_stats(found: CacheStats) -> None:
 
 
 def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run: bool) -> None:
-    """Print what was removed, and what was kept and why."""
+    """Print the removed entries, and the kept entries with the reasons for keeping them."""
     collected = found.collected
     removed = [entry for entry, _ in collected.removed]
     columns = [removed, collected.needed, collected.recent]
@@ -85,9 +85,9 @@ def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run:
 
 
 def print_cache_check(found: CacheCheck) -> None:
-    """Print each damaged entry with the results that it belonged to, then the sum."""
+    """Print each damaged entry with the results that it belonged to, and then the totals."""
     for damage in found.damaged:
-        # On two lines, since a digest takes most of one.
+        # Use two lines, because a digest fills most of one.
         print_lines([f"damaged {damage.kind} {damage.name}", f"  {damage.why}"])
         for name in damage.part_of or ("no workspace knows the result it belonged to",):
             print_line(f"  {name}")
@@ -99,7 +99,7 @@ def print_cache_check(found: CacheCheck) -> None:
 
 
 def print_push(done: Push) -> None:
-    """Print the results that were written or failed, and the sum."""
+    """Print the results that were written or failed, and the totals."""
     for result in done.results:
         if result.outcome == "written":
             print_line(f"written  {result.step}  {format_size(result.size)}")
@@ -112,7 +112,7 @@ def print_push(done: Push) -> None:
 
 
 def print_remote_check(found: RemoteCheck) -> None:
-    """Print the results that are unusable or missing, each with the reason, then the sum."""
+    """Print each unusable or missing result with the reason, and then the totals."""
     width = max((len(result.outcome) for result in found.results if result.outcome != "sound"), default=0)
     for result in found.results:
         if result.outcome != "sound":
@@ -126,14 +126,14 @@ def print_remote_check(found: RemoteCheck) -> None:
 
 
 class NoBar:
-    """Progress that is not shown."""
+    """Progress display that shows nothing."""
 
     def advance(self, done: int, total: int, /) -> None:
         """Ignore progress."""
 
 
 class Bar:
-    """Progress bar that shows how many bytes are done."""
+    """Progress bar in bytes."""
 
     def __init__(self, display: Progress, doing: str) -> None:
         self._display = display
@@ -145,7 +145,7 @@ class Bar:
 
 @contextmanager
 def show_byte_progress(doing: str, *, shown: bool = True) -> Iterator[Bar | NoBar]:
-    """Show progress in bytes as a bar, if it is to be `shown` and this is a terminal."""
+    """Provide a progress bar in bytes. It is visible only if `shown` is set and standard output is a terminal."""
     if not shown or not is_screen(sys.stdout):
         yield NoBar()
         return
@@ -158,7 +158,7 @@ def show_byte_progress(doing: str, *, shown: bool = True) -> Iterator[Bar | NoBa
 
 
 def _outcome_counts(results: Sequence[PushedResult | CheckedResult], first: str, note: str) -> str:
-    """Return the number of results by outcome. `note` follows the `first`."""
+    """Format the number of results by outcome. `note` follows the outcome `first`."""
     counts = Counter(result.outcome for result in results)
     parts = [
         f"{counts[outcome]} {outcome}{note if outcome == first else ''}"
@@ -168,13 +168,13 @@ def _outcome_counts(results: Sequence[PushedResult | CheckedResult], first: str,
 
 
 def _stats_lines(headings: tuple[str, ...], entries: Mapping[str, tuple[int, int]]) -> Iterator[str]:
-    """Return a row for each label with a count and a size."""
+    """Yield a row with count and size for each label."""
     rows = ((label, str(count) if count else "-", format_size(size) if count else "") for label, (count, size) in entries.items())
     return Table("", headings, tuple(rows)).text(_WIDTHS, _LABEL + sum(_WIDTHS))
 
 
 def _count_and_size(sizes: Sequence[int]) -> str:
-    """Return the number and the sum of sizes in one cell, or a dash in the place of the number."""
+    """Format the number and the sum of sizes as one cell. Without sizes, the cell has a dash."""
     count, size = _WIDTHS
     return f"{len(sizes):>{count}}{format_size(sum(sizes)):>{size}}" if sizes else f"{'-':>{count}}{'':>{size}}"
 
@@ -193,7 +193,7 @@ def _age(seconds: float) -> str:
 
 
 def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
-    """Print the removed and the kept files of an output."""
+    """Print the removed and kept files of an output."""
     folder = format_path(found.directory)
     removed = "would remove" if dry_run else "removed"
     if found.removed:
@@ -211,7 +211,7 @@ def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
 
 
 def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recipe: Path, *, dry_run: bool) -> None:
-    """Print the sum of a `clean`, and how to restore the outputs."""
+    """Print the totals of `clean`, and how to restore the outputs."""
     files, size = sum(len(item.removed) for item in found), sum(item.size for item in found)
     if forgotten is not None and forgotten.size:
         print_line(

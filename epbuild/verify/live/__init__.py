@@ -1,1 +1,1 @@
-"""Live checks: artifacts loaded, and run against their sources."""
+"""Live checks: load artifacts and run them against their sources."""

@@ -1,4 +1,4 @@
-"""Verification step of a build: it runs a `NumbersCheck` for each session group."""
+"""Verification step of a build: run a `NumbersCheck` for each session group."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_numbers(action: Verification, execution: Execution, compile_unshared: 
 
 
 class _StepLines(Struct, frozen=True):
-    """Receiver of progress lines that reports them as output of the step."""
+    """Receiver of progress lines that reports them as the step's output."""
 
     execution: Execution
     step: str
@@ -41,7 +41,10 @@ class _StepLines(Struct, frozen=True):
 
 
 class _VerificationRun:
-    """One run of a verification step. It ends at the first model that fails. The figures are judged later, when the step is surveyed."""
+    """Single run of a verification step. The run ends at the first model that fails.
+
+    The run does not judge the figures. They are judged later, when the step is surveyed.
+    """
 
     def __init__(self, action: Verification, execution: Execution, compile_unshared: CompileUnshared) -> None:
         self._action = action
@@ -65,7 +68,7 @@ class _VerificationRun:
             self._write_log()
         self._execution.recheck()
         for item in self._unjudged:
-            # Raise instead of storing a failure of this machine, as another machine may be able to judge the same models.
+            # Raise an error instead of storing the failure, as another machine may be able to judge the same models.
             if self._action.of(item.member).must_be_judged and not item.by_inputs:
                 raise VerifyError(make_unjudged_problem(self._action, item))
         log = self._execution.store.put(self._execution.log)
@@ -114,7 +117,7 @@ class _VerificationRun:
             self._record(result)
 
     def _subject(self, checked: CheckedMember, built: Made, compiled: Path) -> Subject | None:
-        """Return the source and the inputs for comparing a member. If no inputs can be generated, record why and return None."""
+        """Return a member's source and inputs. If inputs cannot be generated, record the reason and return None."""
         member = built.group.member(checked.name)
         try:
             compiled_from = member.compiled_files
@@ -139,7 +142,7 @@ class _VerificationRun:
         return Subject(checked.name, source, samples, tuple(value.name for value in inputs))
 
     def _record(self, result: MemberResult) -> None:
-        """Collect the figures of a model. Raises EpbuildError if it, or a model that ran with it, fails."""
+        """Collect the figures of a model. Raises EpbuildError if this model or a model in the same process fails."""
         subject = result.subject
         if result.source_failure is not None:
             self._record_source_failure(subject.name, result.source_failure)
@@ -171,7 +174,7 @@ class _VerificationRun:
             ]
 
     def _record_source_failure(self, name: str, failure: LoadFailure) -> None:
-        """Record that the source rejects generated inputs. Raises BuildError if inputs were given, or for any other failure."""
+        """Record that the source rejects generated inputs. Raises BuildError for any other failure, and for inputs from files."""
         if self._action.of(name).made is not None and failure.code == RAISED:
             reason = f"the CPU EP cannot run its source with them: {failure.message}"
             self._unjudged.append(UnjudgedMember(name, reason, by_inputs=True))

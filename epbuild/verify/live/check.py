@@ -1,6 +1,6 @@
-"""Live checks of `epbuild verify`: artifacts loaded and run in their toolchain.
+"""Live checks of `epbuild verify`: load and run artifacts in their toolchain.
 
-EPs run in child processes only, in the toolchain that compiled the artifact.
+EPs run only in child processes, in the toolchain that compiled the artifact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from epbuild.verify.live.source import Sources
 from epbuild.verify.live.worker import Attempt, Load, Session, run_models
 
 _VIRTUAL = ".virtual"
-# By the values of ONNX Runtime's OrtCompiledModelCompatibility.
+# Outcomes by the values of ONNX Runtime's OrtCompiledModelCompatibility.
 _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
     "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} accepts it on {device} without recompilation."),
     "EP_SUPPORTED_PREFER_RECOMPILATION": ("passed", "{ep} accepts it on {device}, but prefers that it is recompiled."),
@@ -33,26 +33,26 @@ _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
 
 
 class LiveCheck(Struct, frozen=True):
-    """Options of the live checks. Every model is loaded."""
+    """Options of the live checks. Every model is loaded in any case."""
 
     numbers: bool = False
-    """True if models are compared with their sources."""
+    """True to compare models with their sources."""
     strict: bool = False
-    """True if a model that cannot be loaded here is a failure."""
+    """True to treat a model that cannot be loaded here as a failure."""
     options: LoadOptions = field(default_factory=LoadOptions)
     sources: Sources = field(default_factory=lambda: Sources({}))
     comparison: OutputComparison = field(default_factory=OutputComparison)
 
 
 class _Batch(Struct, frozen=True):
-    """Models that are open at the same time, in order, with their names."""
+    """Models to open at the same time, in order, with their names."""
 
     models: tuple[tuple[str, Model], ...]
     share: bool
 
 
 def list_model_names(artifact: ArtifactFolder) -> dict[str, str]:
-    """Return the names of an artifact's compiled models, by file: those of the manifest, else the stems of the files."""
+    """Return the names of an artifact's compiled models, by file: names in the manifest, or else stems of the files."""
     listed = artifact.listed
     return {
         model.file: listed[model.file].name if model.file in listed else Path(model.file).stem
@@ -64,11 +64,11 @@ def list_model_names(artifact: ArtifactFolder) -> dict[str, str]:
 def check_live(
     artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, faulty: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
-    """Check every compiled model of an artifact; the findings are `load`, `compatibility` and `numbers`.
+    """Check every compiled model of an artifact, and yield `load`, `compatibility` and `numbers` findings.
 
-    `faulty` has the models that must not be loaded, by file, with the reason as the end of a sentence. Models that would be open together
-    with one of them are not loaded either. `lines` get the progress of slow work. Raises ToolchainError if there is no environment, and
-    what reading the recipe raises.
+    `faulty` has the files of models that must not be loaded, with the reason as the end of a sentence. Models that would be
+    open together with a faulty model are not loaded either. `lines` receives the progress of slow work. Raises
+    ToolchainError if there is no environment, and the errors of reading the recipe.
     """
     for finding in _findings(artifact, check, lines, faulty):
         if check.strict and finding.outcome == "skipped" and finding.check != "compatibility":
@@ -101,7 +101,7 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, 
 
 
 def _not_loaded(batch: _Batch, artifact: ArtifactFolder, faulty: Mapping[str, str]) -> Iterator[Finding]:
-    """Report that no model of a batch is loaded, since one of them is faulty."""
+    """Report that no model of a batch is loaded, because one of them is faulty."""
     first = next(model.file for _, model in batch.models if model.file in faulty)
     together = f"it would be loaded together with {artifact.shown(first)}, which failed a check"
     for _, model in batch.models:
@@ -110,7 +110,7 @@ def _not_loaded(batch: _Batch, artifact: ArtifactFolder, faulty: Mapping[str, st
 
 
 def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, check: LiveCheck, scratch: Path) -> Iterator[Finding]:
-    """Load the models of a batch together and report on each. Compare their numbers if the check asks for it."""
+    """Load the models of a batch together and report on each model. If `check.numbers` is set, compare their outputs."""
     if batch.share:
         session = session.sharing(share=True)
     loads = {name: Load(name, model.path, _compatibility(model, session)) for name, model in batch.models}
@@ -128,7 +128,7 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
 
 
 def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Batch]:
-    """Group models that share a binary or weights; every other model is a batch by itself."""
+    """Group models that share a binary or weights. Every other model is a separate batch."""
     models = [model for model in artifact.models if model.file in names]
     if models and artifact.manifest is not None and artifact.manifest.share_weights:
         yield _Batch(tuple((names[model.file], model) for model in models), share=True)
@@ -136,7 +136,7 @@ def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Ba
     together: dict[str, list[Model]] = {}
     for model in models:
         binaries = [binary for node in model.nodes if (binary := model.binary(node)) is not None]
-        # A manifest that shares nothing says that each model has a session of its own, also if files have the same name.
+        # If the manifest shares nothing, each model has its own session, even if models have context binaries of the same name.
         key = min(binaries, default=model.file) if artifact.manifest is None else model.file
         together.setdefault(key, []).append(model)
     for found in together.values():
@@ -144,7 +144,7 @@ def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Ba
 
 
 def _compatibility(model: Model, session: Session) -> dict[str, str]:
-    """Return the compatibility strings of the session's EPs in a model."""
+    """Return a model's compatibility strings for the EPs of the session."""
     written = {ep.removesuffix(_VIRTUAL): value for ep, value in model.compatibility.items()}
     return {ep.entry.ep: written[ep.entry.ep] for ep in session.eps if ep.entry.ep in written}
 

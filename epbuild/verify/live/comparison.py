@@ -1,4 +1,4 @@
-"""Findings about numbers: the adapter from the command `verify` to `NumbersCheck`."""
+"""Findings about numbers: adapter between `verify` and `NumbersCheck`."""
 
 from __future__ import annotations
 
@@ -39,33 +39,36 @@ _ELEMENTS = "If the target's precision explains the difference, allow it with --
 
 
 class OutputComparison(Struct, frozen=True):
-    """Options of the user for a comparison: the inputs of models, and how exact their outputs must be."""
+    """User's options for a comparison: the inputs of models, and the required accuracy of outputs."""
 
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    """Files or folders of inputs, by model; under the empty name, those for every other model."""
+    """Files or folders of inputs, by model. The empty name stands for all other models."""
     made: MadeInputs | None = None
-    """Settings for generated inputs, if none are given; None: those of the recipe's `verify`, else the seed 0."""
+    """Settings for generated inputs. If None, the settings in the recipe's `verify` or else the seed 0 apply."""
     asked: Thresholds = field(default_factory=Thresholds)
-    """Thresholds for metrics; none: those of the recipe's `verify`, else those of the catalog for the EP."""
+    """Thresholds for metrics. Without them, thresholds in the recipe's `verify` or else the catalog's for the EP apply."""
     atol: float | None = None
     rtol: float | None = None
-    """Tolerance of each element, absolute and relative to the output's largest expected magnitude, if elements are judged."""
+    """Relative tolerance. An element's tolerance is `atol` plus `rtol` times the output's largest expected magnitude.
+
+    Elements are not judged if both are None.
+    """
     compile_unshared: CompileUnshared | None = None
-    """Compiler of models that cannot be loaded together; None: these are skipped."""
+    """Compiler of models that cannot be loaded together. If None, such models are skipped."""
 
     @property
     def by_element(self) -> bool:
-        """True if elements are judged one by one."""
+        """True if each element is judged separately."""
         return (self.atol, self.rtol) != (None, None)
 
     def bound(self, *, quantised: bool) -> float | None:
-        """Return the absolute tolerance of a float; None if elements are not judged one by one."""
+        """Return the absolute tolerance of a float, or None if elements are not judged separately."""
         import numpy as np
 
         return self.tolerance(quantised=quantised)(np.dtype(np.float32)).atol if self.by_element else None
 
     def tolerance(self, *, quantised: bool) -> Callable[[np.dtype[Any]], Tolerance]:
-        """Return the tolerance of outputs as a function of their type."""
+        """Return a function from an output's type to its tolerance."""
 
         def of(dtype: np.dtype[Any]) -> Tolerance:
             default = get_default_tolerance(dtype, quantised=quantised)
@@ -76,7 +79,7 @@ class OutputComparison(Struct, frozen=True):
     def samples(
         self, name: str, inputs: Sequence[ValueInfo], source: RunnableSource, checked: CheckedMember | None
     ) -> list[Sample]:
-        """Return the inputs of a model: those given for it, else those of the recipe, else generated ones. Raises BadInputs, NoInputs."""
+        """Return a model's inputs: given ones, or else the recipe's, or else generated ones. Raises BadInputs and NoInputs."""
         place = self.inputs.get(name) or self.inputs.get("")
         if place:
             return read_samples(place, inputs)
@@ -86,22 +89,22 @@ class OutputComparison(Struct, frozen=True):
 
 
 class NumbersFindings(Struct, frozen=True):
-    """Findings about the numbers of the models of one process.
+    """Findings about the numbers of models in one process.
 
-    Findings have a model's name as subject, and a clause as message.
+    A finding has the model's name as subject, and a clause as message.
     """
 
     comparison: OutputComparison
     session: Session
     sources: Sources
     document: Mapping[str, Any] | None
-    """The manifest."""
+    """Document of the manifest, or None."""
     scratch: Path
 
     def judge(
         self, models: Mapping[str, Path], inputs: Mapping[str, Sequence[ValueInfo]], failed: LoadFailure | None
     ) -> Iterator[Finding]:
-        """Judge every model, also after one has failed; `failed` is why the models could not be loaded."""
+        """Judge every model, even after a model has failed. `failed` is the reason why the models could not be loaded."""
         group = self.sources.group(self.document, next(iter(models)))
         compile_unshared = None
         if self.comparison.compile_unshared is not None and group is not None and group.share:
@@ -133,7 +136,7 @@ class NumbersFindings(Struct, frozen=True):
         return failed.message.rstrip(".") + (hint if group is None and self.sources.recipe is None else "")
 
     def _subject(self, name: str, inputs: Sequence[ValueInfo]) -> Subject | Finding:
-        """Return what a model is compared with, and on what; or a finding about why that is not possible."""
+        """Return the source and the inputs to compare a model with, or a finding if a comparison is not possible."""
         comparison = self.comparison
         try:
             source = self.sources.find(name, self.document)
@@ -182,14 +185,14 @@ class NumbersFindings(Struct, frozen=True):
 
 
 class _UnsharedCompile(Struct, frozen=True):
-    """Compiler of single members of a sharing group, as the recipe has them."""
+    """Function that compiles one member of the recipe's sharing group without sharing."""
 
     compile: CompileUnshared
     group: SessionGroup
     environment: Environment
 
     def __call__(self, subject: Subject, staging: Path) -> Path:
-        """Return the path of the compiled model. Raises EpbuildError, and Cancelled."""
+        """Compile the subject's model and return its path. Raises EpbuildError and Cancelled."""
         member, group, files = self.group.member(subject.name), self.group, subject.source.prepared
         if member.prepared is not None:
             if files is None:
@@ -211,7 +214,7 @@ def _on(subject: Subject) -> str:
 
 
 def _by_metrics(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
-    """Judge a model by metrics; return the outcome, a clause with the figures, and a hint."""
+    """Judge a model by metrics. Return the outcome, a clause with the figures, and a hint."""
     on, outcome, figures, hint = _on(subject), decide_outcome(verdicts), format_output_figures(verdicts), list_hints(verdicts)
     worst = f"; the worst value, for {measured.at}, is {measured.worst.place}" if measured.worst is not None else ""
     if outcome == "passed":
@@ -224,7 +227,10 @@ def _by_metrics(verdicts: Sequence[OutputVerdict], measured: Measured, subject: 
 
 
 def _by_element(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
-    """Judge a model by the tolerance of its elements. Figures that prove nothing cannot be judged by elements either."""
+    """Judge a model by the tolerance of its elements. Return the outcome, a clause with the figures, and a hint.
+
+    If the figures prove nothing, the elements cannot be judged either.
+    """
     on, figures, worst = _on(subject), format_output_figures(verdicts), measured.worst
     if decide_outcome(verdicts) == "unjudgeable":
         return "skipped", f"its outputs cannot be judged, for {on}: {figures}", list_hints(verdicts)
@@ -246,7 +252,7 @@ def _by_element(verdicts: Sequence[OutputVerdict], measured: Measured, subject: 
 
 
 def _as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> bool:
-    """Return whether a session group of the recipe has the EPs and the options of a manifest."""
+    """Return whether a session group of the recipe has the same EPs and options as a manifest."""
     target = document["target"] if document is not None else {"eps": [], "session_options": {}}
     eps = [(ep["ep"], ep["provider_options"]) for ep in target["eps"]]
     here = [(ep.entry.ep, dict(ep.provider_options)) for ep in group.target.eps]

@@ -1,4 +1,4 @@
-"""Inputs of a model: from `.npz` files, from ONNX test sets, or made from a seed."""
+"""Inputs of a model: from `.npz` files or ONNX test sets, or made from a seed."""
 
 from __future__ import annotations
 
@@ -26,37 +26,38 @@ if TYPE_CHECKING:
 
 _SET = re.compile(r"test_data_set_(\d+)")
 _INPUT = re.compile(r"input_(\d+)\.pb")
-# Names of NumPy types by TensorProto.DataType.
+# NumPy type names by TensorProto.DataType.
 _TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "str", 9: "bool", 10: "float16",
     11: "float64", 12: "uint32", 13: "uint64",
 }  # fmt: skip
-# Made wide integers are below this number: most are indices or counts, and nearly every table has so many rows.
+# Upper bound of generated wide integers: most are indices or counts, and nearly every table has at least this many
+# rows.
 _FEW = 10
 
 
 class BadInputs(ValueError):
-    """Inputs that do not fit the model; the text is a sentence."""
+    """Error for inputs that do not fit the model. The text is a sentence."""
 
 
 class NoInputs(ValueError):
-    """Inputs that cannot be made; the text is a sentence."""
+    """Error for inputs that cannot be generated. The text is a sentence."""
 
 
 class Sample(Struct, frozen=True):
-    """Set of inputs by name, with a title for sentences."""
+    """Set of inputs by name, with a title that sentences use."""
 
     name: str
     arrays: Arrays
     made: bool = False
-    """True if it was made from a seed, and is weak evidence."""
+    """True if the sample was generated from a seed, which makes it weak evidence."""
 
 
 def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
-    """Read samples from a `.npz` file, from the files of a glob, or from a folder of `.npz` files or of ONNX test sets.
+    """Read samples from a `.npz` file, from files that match a glob, or from a folder of `.npz` files or ONNX test sets.
 
-    A test set is a folder `test_data_set_*` with files `input_*.pb`, and can be named itself. Raises BadInputs if samples cannot be read,
-    or do not fit `inputs`.
+    A test set is a folder `test_data_set_*` with files `input_*.pb`. `place` can also be a test set itself. Raises
+    BadInputs if samples cannot be read, or do not fit `inputs`.
     """
     try:
         archives = find_archives(place)
@@ -73,19 +74,19 @@ def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
 def load_recipe_samples(
     checked: CheckedMember, inputs: Sequence[ValueInfo], sizes: Mapping[str, int], tables: Mapping[str, int]
 ) -> list[Sample]:
-    """Return the inputs that a recipe has for a model: read from files, or made. Raises BadInputs and NoInputs."""
+    """Return a recipe's inputs for a model, from files or generated. Raises BadInputs and NoInputs."""
     if checked.made is not None:
         return make_samples(checked.made, inputs, sizes, tables)
     return [replace(sample, name=name) for name, path in checked.inputs.items() for sample in read_samples(path, inputs)]
 
 
 def find_archives(place: Path) -> list[Path]:
-    """Return the `.npz` files of a path, a glob or a folder, sorted by name. Raises BadInputs for a glob without a match."""
+    """Return the `.npz` files at a path, glob or folder, sorted by name. Raises BadInputs for a glob without a match."""
     if place.is_dir():
         return sorted(path for path in place.glob("*.npz") if path.is_file())
     if place.exists() or not glob.has_magic(str(place)):
         return [place]
-    found = sorted(path for path in map(Path, glob.glob(str(place), recursive=True)) if path.is_file())  # noqa: PTH207 - from any root
+    found = sorted(path for path in map(Path, glob.glob(str(place), recursive=True)) if path.is_file())  # noqa: PTH207 - absolute globs
     if not found:
         raise BadInputs(f"no file matches {place}")
     return found
@@ -94,17 +95,17 @@ def find_archives(place: Path) -> list[Path]:
 def make_samples(
     made: MadeInputs, inputs: Sequence[ValueInfo], sizes: Mapping[str, int], tables: Mapping[str, int] = MappingProxyType({})
 ) -> list[Sample]:
-    """Make inputs that depend on the seed alone.
+    """Generate inputs that depend only on the seed.
 
-    Numbers with a range are uniform in it, and indices of a table are uniform over its rows (`tables`, by input). Other floats have a
-    standard normal distribution. Other integers of 8 and 16 bits are uniform over their whole range, wider ones from 0 to 9. `sizes` has
-    the sizes of free dimensions by name. Raises NoInputs for texts, types that NumPy lacks and dimensions without a size, and BadInputs
-    for a range that an input cannot have.
+    Numbers with a range are uniform within it. Indices of a table are uniform over its rows (`tables`, by input). Other
+    floats have a standard normal distribution. Other 8-bit and 16-bit integers are uniform over their whole range, and
+    wider integers from 0 to 9. `sizes` has the sizes of free dimensions by name. Raises NoInputs for texts, types that
+    NumPy lacks and dimensions without a size. Raises BadInputs for a range that an input cannot have.
     """
     import numpy as np
 
     source = np.random.default_rng(made.seed)
-    # The first of several samples is the same as a single one.
+    # The first of several samples equals the only sample for the same seed.
     samples = [
         {value.name: _made(source, value, sizes, made.ranges.get(value.name), tables.get(value.name)) for value in inputs}
         for _ in range(made.samples)
@@ -160,7 +161,7 @@ def _made_between(
 
 
 def _made_shape(value: ValueInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the shape of a made input. Raises NoInputs if a size is unknown, instead of a guess."""
+    """Return the shape of a generated input. Raises NoInputs for an unknown size instead of guessing it."""
     if value.shape is None:
         raise NoInputs(f"the input '{value.name}' has an unknown rank, so no values can be generated; provide it with --inputs")
     shape = [size if isinstance(size, int) and size >= 0 else sizes.get(str(size)) for size in value.shape]
@@ -203,7 +204,7 @@ def _test_sets(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
 
 
 def _test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
-    """Read a test set. A tensor belongs to the input of its name, else to the input with the number in the file's name."""
+    """Read a test set. A tensor belongs to the input with its name, or else to the input with the number in its file's name."""
     import onnx
     from google.protobuf.message import DecodeError
 

@@ -27,17 +27,17 @@ _WEAK = (
     "It is emitted, since generated inputs are weak evidence. With `data` from files or with `metrics`, its `verify` is a gate."
 )
 _EMITED = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
-"""Figures of an output in a manifest."""
+"""Figures of an output that a manifest lists."""
 
 
 def list_numbers(made: Made, member: str) -> dict[str, Any]:
-    """Return the entries of a member in a manifest: the figures of each output, and why they were not judged, if so."""
+    """Return a member's entries for the manifest: the figures of each output, and the reason if they were not judged."""
     action, result = made.action, made.result
     if not isinstance(action, Verification) or not isinstance(result, VerificationResult):
         return {}
     if member not in {checked.name for checked in action.members}:
         return {}
-    # Machines sum in different orders, so that further digits would differ between them.
+    # Machines sum in different orders, so more digits would differ between machines.
     device = {"device": "real"} if action.is_on_real_device else {}
     figures = [
         {name: round_figure(name, getattr(row, name)) for name in _EMITED} | ({"unshared": True} if row.unshared else {}) | device
@@ -58,7 +58,7 @@ def list_numbers(made: Made, member: str) -> dict[str, Any]:
 
 
 def round_figure(name: str, value: Any) -> Any:
-    """Round a figure to its significant digits."""
+    """Round a figure to the digits that are the same on all machines."""
     if value is None or name not in METRICS:
         return value
     if name in ("max_abs", "max_rel"):
@@ -69,7 +69,10 @@ def round_figure(name: str, value: Any) -> Any:
 def find_number_problems(
     action: Verification, checked: CheckedMember, result: VerificationResult, *, fails: bool
 ) -> Iterator[Problem]:
-    """Report bad numbers of a member: those that fail the step, or those that are warnings, since generated inputs are weak evidence."""
+    """Yield the problems of a member's numbers: with `fails`, problems that fail the step, or else warnings.
+
+    Some bad numbers are only warnings, because generated inputs are weak evidence.
+    """
     where, name = StepId(action.id), checked.name
     unjudged = result.unjudged_member(name)
     if unjudged is not None and not unjudged.by_inputs:
@@ -126,7 +129,7 @@ def make_unjudged_problem(action: Verification, unjudged: UnjudgedMember) -> Pro
 
 
 def format_note(result: VerificationResult) -> str:
-    """Return the note on a finished step: its worst figures."""
+    """Return the note for a finished step, with its worst figures."""
     cosines = [row.cosine for row in result.figures if row.cosine is not None]
     ratios = [row.snr_db for row in result.figures if row.snr_db is not None]
     parts = [f"cosine {min(cosines):.6f}"] if cosines else []

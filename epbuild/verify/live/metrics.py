@@ -36,11 +36,11 @@ _BLOCK = 1 << 20
 
 
 class DifferentOutput(ValueError):
-    """Output that has another type or shape than expected, so that nothing can be measured. The text is a sentence."""
+    """Error for an output of an unexpected type or shape, which makes it impossible to measure. The text is a sentence."""
 
 
 def get_figure_kind(dtype: np.dtype[Any]) -> str:
-    """Return the `kind` of the figures for outputs of a type."""
+    """Return the figure kind of outputs with this type: `float`, `steps` or `exact`."""
     if dtype.kind == "f":
         return "float"
     return "steps" if dtype.kind in "iu" and dtype.itemsize < 4 else "exact"
@@ -48,7 +48,7 @@ def get_figure_kind(dtype: np.dtype[Any]) -> str:
 
 @dataclass
 class Meter:
-    """Accumulator of the figures of one output over its samples."""
+    """Accumulator of the figures of one output over all samples."""
 
     output: str
     _samples: int = 0
@@ -64,7 +64,7 @@ class Meter:
     _agreeing: int = 0
 
     def add(self, expected: Array, got: Array) -> None:
-        """Count one sample. Raises DifferentOutput if the two cannot be compared."""
+        """Add one sample. Raises DifferentOutput if the arrays cannot be compared."""
         check_alike(self.output, expected, got)
         self._samples += 1
         self._elements += expected.size
@@ -96,7 +96,7 @@ class Meter:
         self._range = (min(self._range[0], float(x.min())), max(self._range[1], float(x.max())))
 
     def _compare_largest(self, expected: Array, got: Array) -> None:
-        """Count the rows in which the largest numbers agree, or the equal elements."""
+        """Count the rows whose largest numbers have the same index, or count the equal elements."""
         import numpy as np
 
         if get_figure_kind(expected.dtype) == "exact":
@@ -105,7 +105,7 @@ class Meter:
         elif expected.size and expected.ndim and expected.shape[-1] > 1:
             rows, got_rows = (array.reshape(-1, array.shape[-1]) for array in (expected, got))
             indices = np.argmax(got_rows, axis=1)[:, None]
-            # If several expected numbers are the largest, each of them is right.
+            # If several expected numbers are the largest, any of their indices is right.
             chosen = np.take_along_axis(rows, indices, axis=1)[:, 0]
             is_finite = np.isfinite(np.take_along_axis(got_rows, indices, axis=1)[:, 0]) if got.dtype.kind == "f" else True
             self._rows += len(rows)
@@ -137,16 +137,16 @@ class Meter:
 
 
 def check_alike(output: str, expected: Array, got: Array) -> None:
-    """Raise DifferentOutput if an output has another type or shape than expected."""
+    """Raise DifferentOutput if an output has an unexpected type or shape."""
     if expected.shape != got.shape:
         raise DifferentOutput(f"the shape of the output '{output}' is {got.shape}, but should be {expected.shape}")
-    # Types of texts differ with their lengths.
+    # Types of texts differ if their lengths differ.
     if expected.dtype != got.dtype and not expected.dtype.kind == got.dtype.kind == "U":
         raise DifferentOutput(f"the type of the output '{output}' is {got.dtype}, but should be {expected.dtype}")
 
 
 def _blocks(expected: Array, got: Array) -> Iterator[tuple[Array, Array]]:
-    """Convert two arrays to 64-bit floats, a block at a time."""
+    """Yield two arrays as blocks of 64-bit floats."""
     import numpy as np
 
     left, right = expected.reshape(-1), got.reshape(-1)
@@ -165,25 +165,27 @@ def _finite(value: float) -> float | None:
 
 
 class Tolerance(Struct, frozen=True):
-    """Allowed difference of an output: absolute, and relative to its largest expected magnitude."""
+    """Allowed difference of an output: an absolute part, and a part relative to the output's largest expected magnitude."""
 
     atol: float
     rtol: float
 
 
 _EXACT = Tolerance(0, 0)
-# An EP's emulator is off by 0.0015 on the quickstart's classifier, and by 0.0025 of the largest logit on its decoder.
+# An EP's emulator has an error of 0.0015 on the quickstart's classifier, and of 0.0025 times the largest logit on its
+# decoder.
 _FLOATING = Tolerance(0.005, 0.005)
-# Eight layers with 8-bit activations are off by 0.0084 on that emulator; most of their outputs are within 0.06.
+# Eight layers with 8-bit activations have an error of 0.0084 on the same emulator. Most of their outputs are below
+# 0.06.
 _QUANTISED = Tolerance(0.01, 0.05)
-# Two steps of an 8-bit quantization, also if they are stored with more bits; by the size of an element in bytes.
+# Two steps of an 8-bit quantization, by the element's size in bytes. Quantized values can be stored with more bits.
 _STEPS = {1: Tolerance(2, 0), 2: Tolerance(512, 0)}
 
 
 def get_default_tolerance(dtype: np.dtype[Any], *, quantised: bool) -> Tolerance:
     """Return the tolerance of an output by its type. `quantised` means that the source model computes with quantized values.
 
-    Integers of 8 and 16 bits count as quantized values. Wider integers, booleans and texts must be equal.
+    8-bit and 16-bit integers count as quantized values. Wider integers, booleans and texts must be equal.
     """
     if dtype.kind == "f":
         return _QUANTISED if quantised else _FLOATING
@@ -191,27 +193,27 @@ def get_default_tolerance(dtype: np.dtype[Any], *, quantised: bool) -> Tolerance
 
 
 class Worst(Struct, frozen=True):
-    """Element of an output with the largest difference relative to its tolerance."""
+    """Element of an output that has the largest difference relative to its tolerance."""
 
     output: str
     index: tuple[int, ...]
     expected: str
     got: str
     difference: float
-    """Absolute difference. It is infinite if one value is NaN, or if the values are strings."""
+    """Absolute difference. Infinite if one value is NaN, or if the values are strings."""
     allowed: float
     outside: int
-    """Number of elements of the output that differ by more than their tolerance."""
+    """Number of elements in the output that differ by more than their tolerance."""
     elements: int
 
     @property
     def severity(self) -> float:
-        """Difference divided by the tolerance; more than 1 is too much."""
+        """Difference divided by the tolerance. A value above 1 exceeds the tolerance."""
         return self.difference / self.allowed if self.allowed else float("inf") if self.difference else 0.0
 
     @property
     def place(self) -> str:
-        """Place of the element, with its expected and its actual value."""
+        """Position of the element, with its expected and actual values."""
         place = f"{self.output}[{', '.join(map(str, self.index))}]" if self.index else self.output
         return f"{place}: expected {self.expected}, got {self.got}"
 
@@ -224,7 +226,7 @@ class Worst(Struct, frozen=True):
 def find_worst_element(
     output: str, expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any], tolerance: Tolerance
 ) -> Worst | None:
-    """Find the worst element of an output; None if it has no elements. Raises DifferentOutput."""
+    """Find the worst element of an output. Return None if the output has no elements. Raises DifferentOutput."""
     import numpy as np
 
     check_alike(output, expected, got)
@@ -241,7 +243,7 @@ def find_worst_element(
             difference = np.where(same, 0.0, np.abs(x - y))
         difference = np.where(np.isnan(difference), np.inf, difference)
         if expected.dtype.kind in "iu":
-            difference = np.where(same, 0.0, np.maximum(difference, 1.0))  # too large for a float to distinguish
+            difference = np.where(same, 0.0, np.maximum(difference, 1.0))  # too large for floats to distinguish
         magnitudes = np.abs(x[np.isfinite(x)])
         allowed = tolerance.atol + tolerance.rtol * float(magnitudes.max(initial=0.0))
     index = tuple(int(part) for part in np.unravel_index(int(np.argmax(difference)), difference.shape))
@@ -252,7 +254,7 @@ def find_worst_element(
         got=_format_value(got[index]),
         difference=float(difference[index]),
         allowed=allowed,
-        # Elements that cannot be subtracted are always outside, also if the tolerance is NaN.
+        # Elements whose difference is not a number are always outside, even if the tolerance is NaN.
         outside=int(np.count_nonzero(~(difference <= allowed) | np.isinf(difference))),
         elements=int(expected.size),
     )

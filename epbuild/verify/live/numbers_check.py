@@ -1,6 +1,6 @@
-"""`NumbersCheck`: outputs of compiled models compared with those of their sources.
+"""`NumbersCheck`: compare outputs of compiled models with their sources' outputs.
 
-The command `verify` and the verify step of a build both use it. Each interprets the results by its own rules.
+The command `verify` and the verify step of a build use this check. Each applies its own rules to the results.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
     ToleranceFor = Callable[[np.dtype[Any]], Tolerance]
 
-# Without a tolerance, elements are ranked by their difference as a part of the range of their output.
+# Without a tolerance, elements are ranked by their difference relative to the range of their output.
 _BY_RANGE = Tolerance(0, 1)
 
 
 CompileUnshared = Callable[[SessionGroup, Member, Execution], object]
-"""Function that compiles one member of a sharing group without sharing, into the execution's staging directory.
+"""Function that compiles one member of a sharing group without sharing.
 
-It raises EpbuildError, and Cancelled.
+It writes to the execution's staging directory. Raises EpbuildError and Cancelled.
 """
 
 
 class Subject(Struct, frozen=True):
-    """A compiled model to check, its source, and the inputs to run both on."""
+    """Compiled model to check, its source, and the inputs for both."""
 
     name: str
     source: RunnableSource
@@ -50,87 +50,90 @@ class Subject(Struct, frozen=True):
     inputs: tuple[str, ...]
     """Names of the model's inputs, in order."""
     tolerance: ToleranceFor | None = None
-    """Allowed difference of each element, by the type of the output; None: elements are not judged one by one."""
+    """Function from an output's type to the allowed difference of elements. None if elements are not judged separately."""
 
     @property
     def on(self) -> str:
-        """The inputs, for a sentence."""
+        """Description of the inputs for a sentence."""
         return self.samples[0].name if len(self.samples) == 1 else f"{len(self.samples)} sets of inputs"
 
     @property
     def evidence(self) -> str:
-        """`made` if inputs were generated, which is weak evidence, else `given`."""
+        """`made` if inputs were generated, which is weak evidence, or else `given`."""
         return "made" if any(sample.made for sample in self.samples) else "given"
 
 
 class Measured(Struct, frozen=True):
-    """Differences of all outputs of a model from those of its source."""
+    """Differences between all outputs of a model and its source's outputs."""
 
     figures: tuple[Figures, ...]
     worst: Worst | None
-    """The element that is furthest off, of all outputs and samples; None if no output has elements."""
+    """Element with the largest difference of all outputs and samples, or None if all outputs are empty."""
     at: str
-    """The sample with that element."""
+    """Title of the sample with the worst element."""
     outside: int
     """Number of elements that differ by more than their tolerance."""
     elements: int
 
 
 class MemberResult(Struct, frozen=True):
-    """Result for one model: `measured`, or the reason why there is nothing to judge."""
+    """Result for one model: `measured`, or the reason why nothing can be judged."""
 
     subject: Subject
     measured: Measured | None = None
     source_failure: LoadFailure | None = None
-    """Failure of the source on the CPU EP."""
+    """Failure to run the source on the CPU EP."""
     compile_error: EpbuildError | None = None
-    """Error of the compile without sharing."""
+    """Error from compiling without sharing."""
     failure: LoadFailure | None = None
-    """Failure of the process that ran the model. A model that ran before the failure is measured anyway."""
+    """Failure of the process that ran the model. If the model ran before the failure, it is still measured."""
     different: str = ""
-    """Difference of an output from that of the source in type or shape, as a sentence."""
+    """Sentence about an output whose type or shape differs from the source's output."""
     unshared: LoadFailure | None = None
-    """Failure to load the models that share, because of which the model was compiled without sharing."""
+    """Failure to load the sharing models together, which led to a compile without sharing."""
 
 
 class _Reference(Struct, frozen=True):
-    """Outputs of a source model on each sample, by ONNX Runtime's CPU EP."""
+    """Outputs of a source model for each sample, computed by ONNX Runtime's CPU EP."""
 
     subject: Subject
     feeds: tuple[Feed, ...]
-    """Inputs for the compiled model, with files of its own for its outputs."""
+    """Inputs for the compiled model, with separate files for its outputs."""
     outputs: tuple[tuple[Path, tuple[str, ...]], ...]
-    """The file of expected outputs for each sample, and their names."""
+    """File and names of the expected outputs for each sample."""
 
 
 @dataclasses.dataclass
 class NumbersCheck:
-    """Check of models that are open in one process against their sources."""
+    """Comparison of compiled models that are open in one process with their sources."""
 
     models: Mapping[str, Path]
-    """Compiled models by name, in the order in which they are opened; more than the subjects if others share with these."""
+    """Compiled models by name, in the order in which they are opened. Includes models that only share with the subjects."""
     session: Session
     scratch: Path
     compile_unshared: Callable[[Subject, Path], Path] | None = None
-    """Compiles a model without sharing into a directory, with a log beside it, and returns its file; None: the models share nothing."""
+    """Function that compiles a model without sharing into a directory, with a log beside it, and returns the model's path.
+
+    None if the models share nothing.
+    """
     lines: ProgressLines = NO_LINES
     target: str = ""
-    """Name of the place where the models run, for the progress lines."""
+    """Name of the machine or device where the models run, for progress lines."""
     cancelled: threading.Event = dataclasses.field(default_factory=threading.Event)
     logs: list[Path] = dataclasses.field(default_factory=list)
-    """Logs of all processes so far. A process that did not start has left none."""
+    """Logs of all processes so far. A process that did not start has no log."""
     peaks: list[int] = dataclasses.field(default_factory=list)
-    """Peak memory of the processes that ran compiled models, in bytes."""
+    """Peak memory in bytes of each process that ran compiled models."""
 
     def compare(self, subjects: Sequence[Subject], failed: LoadFailure | None = None) -> Iterator[MemberResult]:
-        """Compare each subject with its source. Models that cannot be loaded together are compiled and compared un-shared.
+        """Compare each subject with its source. Models that cannot be loaded together are compiled and compared without sharing.
 
-        `failed` is why they cannot be loaded together, if that is known already. Raises EnvironmentFailure, BuildError and Cancelled as
-        `run_models` does, and Cancelled from a compile.
+        `failed` is the reason why the models cannot be loaded together, if it is already known. Raises EnvironmentFailure,
+        BuildError and Cancelled as `run_models` does. A compile can also raise Cancelled.
         """
         references = []
         for number, subject in enumerate(subjects):
-            # By number: a name can come from a manifest, and can be anything.
+            # Name the folder by number: a model's name can come from a manifest and contain any characters.
             found = self._run_source(subject, self.scratch / f"reference-{number}")
             if isinstance(found, LoadFailure):
                 yield MemberResult(subject, source_failure=found)
@@ -191,7 +194,7 @@ class NumbersCheck:
 
 
 def _write_inputs(sample: Sample, names: tuple[str, ...], stem: Path) -> Feed:
-    """Write a sample as arrays in the order of `names`: a file of arrays cannot hold every name that an input can have."""
+    """Write a sample as arrays in the order of `names`, because input names can be invalid as names in a `.npz` file."""
     import numpy as np
 
     file = stem.with_suffix(".inputs.npz")
@@ -200,11 +203,11 @@ def _write_inputs(sample: Sample, names: tuple[str, ...], stem: Path) -> Feed:
 
 
 def _result(reference: _Reference, attempt: Attempt) -> MemberResult:
-    """Return the result for a model after a run; it is measured if the run has reached its last sample."""
+    """Return the result for a model after a run. The result is measured if the run finished the model's last sample."""
     subject = reference.subject
     outputs = [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == subject.name]
     if len(outputs) < len(subject.samples):
-        # A process that ends well has run all samples. If it reports fewer, the model must not count as merely skipped.
+        # A process that succeeds has run all samples. A model with fewer samples must not count as skipped.
         incomplete = LoadFailure(subject.name, "the process ended without running it on all inputs.", "EPB642")
         return MemberResult(subject, failure=attempt.failure or incomplete)
     try:
@@ -214,7 +217,7 @@ def _result(reference: _Reference, attempt: Attempt) -> MemberResult:
 
 
 def _measure(reference: _Reference, outputs: Sequence[Sequence[str]]) -> Measured:
-    """Measure each output over all samples; `outputs` are the names that the compiled model gave. Raises DifferentOutput."""
+    """Measure each output over all samples. `outputs` are the compiled model's output names. Raises DifferentOutput."""
     tolerance = reference.subject.tolerance
     meters: dict[str, Meter] = {}
     worst: Worst | None = None

@@ -1,4 +1,4 @@
-"""Sessions to load models with: environment, EPs, devices and options."""
+"""Sessions to load models in: environment, EPs, devices and options."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ DeviceType = Literal["cpu", "gpu", "npu"]
 
 
 class CannotLoad(Exception):
-    """Artifact that cannot be loaded with the information at hand; the text is a sentence with the reason and a remedy."""
+    """Error for an artifact that cannot be loaded with the given information. The text is a sentence with reason and remedy."""
 
 
 class LoadOptions(Struct, frozen=True):
-    """Options of the user for loading an artifact, which override its manifest."""
+    """User's options for loading an artifact. They override its manifest."""
 
     interpreter: Path | None = None
     device: DeviceType | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the first EP."""
     timeout: float | None = None
-    """Limit for one process, in seconds; None: no limit."""
+    """Maximum seconds for one process. None for no limit."""
     custom_ops: tuple[str, ...] = ()
-    """Paths of libraries and names of packages with custom operators, as in a recipe; none: those of the manifest."""
+    """Paths of libraries and names of packages with custom operators, as in a recipe. If empty, the manifest's are used."""
     toolchains: Toolchains = field(default_factory=list_toolchains)
 
 
 def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, lines: ProgressLines) -> Session:
-    """Return the session for the models of an artifact. Raises CannotLoad, ToolchainError, and what reading the recipe raises."""
+    """Return the session for an artifact's models. Raises CannotLoad, ToolchainError, and the errors of reading the recipe."""
     manifest = artifact.manifest
     document = artifact.document
     planned = sources.eps(document)
@@ -89,9 +89,9 @@ def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources:
 
 
 def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOpLibraries, ...]:
-    """Find the custom operators of an artifact's models: as the user names them, else by the manifest. Raises CannotLoad.
+    """Find the custom operators of an artifact's models: those the user names, or else those in the manifest. Raises CannotLoad.
 
-    The artifact does not contain libraries: the user or the recipe has them.
+    An artifact contains no libraries, so the user or the recipe must provide them.
     """
     place = Position(str(artifact.folder), 1, 1)
     if given.custom_ops:
@@ -113,14 +113,14 @@ def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sourc
 
 
 def _eps_in(artifact: ArtifactFolder) -> list[str]:
-    """Find the EPs that compiled an artifact's models, each once. An unknown source is listed under its own name."""
+    """Return the EPs that compiled an artifact's models, without duplicates. An unknown source is returned as it is."""
     sources = dict.fromkeys(node.source or "" for model in artifact.models for node in model.nodes)
     names = {source: entry.ep for ep in known_eps() for entry in entries_for(ep) for source in entry.sources}
     return list(dict.fromkeys(names.get(source, source) for source in sources))
 
 
 def _device(given: LoadOptions, planned: PlannedEp | None, written: Mapping[str, Any]) -> DeviceChoice:
-    """Return the device to load models on: the user's, else the recipe's, else that of the manifest."""
+    """Return the device to load models on: from the user, or else the recipe, or else the manifest."""
     if given.device is not None:
         return DeviceChoice(type=given.device)
     choice = (
@@ -134,21 +134,21 @@ def _device(given: LoadOptions, planned: PlannedEp | None, written: Mapping[str,
 def open_target_session(
     target: PlannedTarget, environment: Environment, custom_ops: tuple[CustomOpLibraries, ...], timeout: float | None
 ) -> Session:
-    """Return the session for models that were compiled for a target of a recipe."""
+    """Return the session for models that were compiled for a recipe's target."""
     eps = (plan_ep(ep.entry, ep.lasting_options, ep, get_real_device(ep.device))[0] for ep in target.eps)
     options, _ = with_files(target.session_options, find_session_key, target.session_files)
     return Session(environment, tuple(eps), options, target.environment, timeout, custom_ops=custom_ops)
 
 
 def get_real_device(choice: DeviceChoice) -> DeviceChoice:
-    """Return the real device for a virtual one. Models are compiled for virtual devices, but never run on them."""
+    """Return the real device for a virtual device. Models are compiled for virtual devices, but run only on real ones."""
     return DeviceChoice(choice.type, choice.vendor) if choice.virtual else choice
 
 
 def plan_ep(
     entry: EpEntry, options: Mapping[str, str], planned: PlannedEp | None, device: DeviceChoice
 ) -> tuple[PlannedEp, list[str]]:
-    """Return an EP to load models with, and the names of the options that it lacks."""
+    """Return the EP to load models with, and the names of its options whose files are unknown."""
     files = planned.files if planned is not None else {}
     kept, lacking = with_files(options, lambda name: find_option(entry, name), files)
     ep = PlannedEp(
@@ -167,7 +167,7 @@ def with_files(
 ) -> tuple[dict[str, str], list[str]]:
     """Return options with the real paths of their files, and the names of options whose files are unknown.
 
-    A manifest names files as they were staged for the compile.
+    A manifest contains the names under which files were staged for the compile.
     """
     places = {file.staged: str(resolve_links(file.path)) for file in files.values()}
     kept, lacking = {}, []

@@ -32,35 +32,35 @@ _QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
 
 
 class RunnableSource(Struct, frozen=True, dict=True):
-    """Source model that can be run. If there is a manifest, it is the model that the manifest names."""
+    """Source model that can be run. If there is a manifest, the source is the model that the manifest names."""
 
     graph: Path
     external: Mapping[str, Path]
-    """External data files, by their locations in the graph."""
+    """External data files, by location in the graph."""
     header: ModelHeader
     sizes: Mapping[str, int]
     """Sizes of free dimensions, by name."""
     prepared: ModelFiles | None = None
-    """Result of its preparations, which was compiled in its place; None if there is none, or if it is not in the cache."""
+    """Result of the source's preparations, which the model was compiled from. None if there are none or the cache lacks it."""
 
     @cached_property
     def is_quantised(self) -> bool:
-        """True if the model, or the result of its preparations, computes with quantized values."""
+        """True if the model or the result of its preparations computes with quantized values."""
         headers = [self.header, *([read_header(self.prepared.graph)] if self.prepared is not None else [])]
         return any(name in _QUANTISING for header in headers for _, name in header.operators)
 
     @cached_property
     def tables(self) -> Mapping[str, int]:
-        """Number of rows of the table that each input indexes, by name; none for a file that ONNX Runtime will refuse."""
+        """Number of rows in the table that each input indexes, by input name. Empty for a file that ONNX Runtime rejects."""
         try:
             return find_table_sizes(self.graph)
         except (MalformedModel, OSError):
             return {}
 
     def placed(self, scratch: Path) -> Path:
-        """Return the path of the graph beside its data; both are copied to `scratch` unless they already are plain files there.
+        """Return the path of the graph beside its data. Unless they are plain files in one place, copy both to `scratch`.
 
-        ONNX Runtime refuses external data that is a link, and data of subgraphs with several names.
+        ONNX Runtime rejects external data that is a link, and rejects data of subgraphs with several hard links.
         """
         linked = any(path.is_symlink() for path in (self.graph, *self.external.values()))
         linked = linked or any(self.external[location].stat().st_nlink > 1 for location in self.header.subgraph_data)
@@ -75,24 +75,24 @@ class RunnableSource(Struct, frozen=True, dict=True):
 
 
 class NoSource(Exception):
-    """No source to compare with; the text is the reason."""
+    """Error for a model without a source to compare with. The text is the reason."""
 
 
 class WrongSource(NoSource):
-    """Source model that is damaged, or not the one that was compiled."""
+    """Error for a source model that is damaged or is not the one that was compiled."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Places of source models: files that the user names, and a recipe with its plan."""
+    """Lookup of source models in files that the user names and in a recipe's plan."""
 
     named: Mapping[str, Path]
-    """Files by model; under the empty name, the file for every other model."""
+    """Files by model name. The empty name stands for all other models."""
     recipe: Path | None = None
     plan: Plan | None = None
 
     def group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
-        """Find the session group of an artifact in the recipe; a group that shares nothing has one for each `member`."""
+        """Return the recipe's session group of an artifact, or None. Without sharing, each `member` has its own session group."""
         if self.plan is None or document is None:
             return None
         name, target = document["group"], document["target"]["name"]
@@ -102,12 +102,12 @@ class Sources:
         return None
 
     def eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
-        """Return the EPs of the recipe by name, with the user's own libraries, devices and catalog."""
+        """Return the recipe's EPs by name, with the user's own libraries, devices and catalog."""
         group = self.group(document)
         return {ep.entry.ep: ep for ep in group.target.eps} if group is not None else {}
 
     def checked(self, name: str, document: Mapping[str, Any] | None) -> CheckedMember | None:
-        """Return how the recipe checks the numbers of a model; None if it does not."""
+        """Return the settings with which the recipe checks a model's numbers, or None if it does not check them."""
         if self.plan is None or document is None:
             return None
         action = self.plan.actions.get(make_verification_id(document["group"], document["target"]["name"]))
@@ -115,7 +115,7 @@ class Sources:
         return next((checked for checked in members if checked.name == name), None)
 
     def find(self, name: str, document: Mapping[str, Any] | None) -> RunnableSource:
-        """Find the source of a model. Raises NoSource, and WrongSource if it is not the one in the manifest."""
+        """Return the source of a model. Raises NoSource. Raises WrongSource if the source is not the one in the manifest."""
         models = document["models"] if document is not None else ()
         model: Mapping[str, Any] = next((model for model in models if model["name"] == name), {})
         if "merged" in model and not self.named.get(name):
@@ -136,14 +136,17 @@ class Sources:
         return _read_source(graph, files.external if files is not None else {}, sizes, prepared, model.get("source"))
 
     def _compares_prepared(self, name: str, source: Path, document: Mapping[str, Any] | None, model: Mapping[str, Any]) -> bool:
-        """Return whether a model is compared with what was prepared: the recipe asks for it, or the source has other values."""
+        """Return whether to compare a model with its prepared source.
+
+        This is so if the recipe requests it, or if the original source has other inputs or outputs.
+        """
         checked = self.checked(name, document)
         if checked is not None and checked.choice.reference is not None:
             return checked.choice.reference == "prepared"
         compiled_from = find_source_signature(model)
         try:
             return compiled_from is not None and bool(find_other_values(read_header(source), compiled_from))
-        except (OSError, MalformedModel):  # reported when it is read for the comparison
+        except (OSError, MalformedModel):  # The error is reported when the source is read for the comparison.
             return False
 
     def _missing(self, member: Member | None, document: Mapping[str, Any] | None) -> str:
@@ -167,7 +170,7 @@ def _read_source(
 ) -> RunnableSource:
     """Read a source, and check it against the source that a manifest lists. Raises WrongSource.
 
-    `known` has the places of its external data by location; without one, a file is beside the graph.
+    `known` has paths of external data by location. A file without a known path is beside the graph.
     """
     try:
         header = read_header(graph)
@@ -184,7 +187,7 @@ def _read_source(
         raise WrongSource(f"the source model's file {error.filename} cannot be read: {error.strerror or error}") from error
     if listed is not None:
         if "prepared" in listed and digest != listed["sha256"]:
-            listed = listed["prepared"]["from"]  # the model of the recipe, before its preparations
+            listed = listed["prepared"]["from"]  # The recipe's model, before its preparations.
         if listed["sha256"] != digest:
             raise WrongSource(
                 f"the source model {graph} is not the one that the model was compiled from: its SHA-256 is {digest[:12]}…"
@@ -198,7 +201,7 @@ def _read_source(
 
 
 def _find_prepared(model: Mapping[str, Any]) -> ModelFiles | None:
-    """Return the result of the preparations of a model in a manifest; None if the cache no longer has it."""
+    """Return the result of a model's preparations according to a manifest, or None if the cache no longer has the result."""
     store, source = BlobStore(find_cache_directory()), model.get("source")
     if source is None:
         return None
@@ -212,7 +215,7 @@ def _find_prepared(model: Mapping[str, Any]) -> ModelFiles | None:
 
 
 def find_other_values(source: ModelHeader, compiled: ModelSignature) -> str:
-    """Return the names of inputs and outputs that only a source or only the compiled model has, or whose types differ."""
+    """Return the names of inputs and outputs that only one of the models has, or whose types differ."""
     sides = [
         {(kind, value.name, value.type) for kind, values in (("in", side.inputs), ("out", side.outputs)) for value in values}
         for side in (get_signature(source), compiled)

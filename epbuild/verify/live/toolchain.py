@@ -1,4 +1,4 @@
-"""Toolchains to load artifacts with: by manifest, or by interpreter."""
+"""Toolchains to load artifacts with, by manifest or by interpreter."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _RUNTIME = "onnxruntime"
 
 
 class Wanted(Struct, frozen=True):
-    """Packages that an environment needs beside ONNX Runtime: those of EPs, and those of custom operators by module name."""
+    """Packages that an environment needs beside ONNX Runtime: packages of EPs, and modules of custom operators."""
 
     entries: Sequence[EpEntry]
     packages: Sequence[str] = ()
 
     def prepared(self, toolchain: ToolchainSpec, base: Path, toolchains: Toolchains) -> Environment:
-        """Prepare the environment of a toolchain that is in no recipe: its errors name a file, and no line."""
+        """Prepare the environment of a toolchain that is not in a recipe. Errors name a file without a line."""
         where = toolchain.where
         try:
             return toolchains.prepare(toolchain, base, self.entries, packages=dict.fromkeys(self.packages, where))
@@ -43,11 +43,14 @@ class Wanted(Struct, frozen=True):
             ) from error
 
     def pins(self, distributions: Mapping[str, str]) -> list[str]:
-        """Pin the packages, and ONNX Runtime under all of its package names, to their releases in `distributions`."""
+        """Return requirements that pin packages to their releases in `distributions`.
+
+        The packages include ONNX Runtime under all of its package names.
+        """
         wanted = {name for entry in self.entries for name in entry.distributions} | {_RUNTIME}
         if not wanted & distributions.keys():
             return []
-        # This assumes that a package has the name of its module. Another one is reported missing when the environment is checked.
+        # This assumes that a package is named after its module. The check of the environment reports a package that is not.
         wanted.update(module.partition(".")[0].replace("_", "-").lower() for module in self.packages)
         return [f"{name}=={distributions[name]}" for name in sorted(wanted & distributions.keys())]
 
@@ -55,16 +58,17 @@ class Wanted(Struct, frozen=True):
 def provision_manifest_toolchain(
     document: Mapping[str, Any], wanted: Wanted, where: Path, toolchains: Toolchains, lines: ProgressLines
 ) -> Environment:
-    """Return an environment like the toolchain of a manifest. Raises ToolchainError.
+    """Return an environment that matches a manifest's toolchain. Raises ToolchainError.
 
-    An existing environment with the same distributions, Python and platform is preferred. Otherwise one is provisioned with the same
-    releases of ONNX Runtime and of the EPs' packages, and `lines` get a notice, as that takes a while.
+    An existing environment with the same distributions, Python and platform is preferred. Otherwise, an environment is
+    provisioned with the same releases of ONNX Runtime and the EPs' packages. `lines` receives a notice, because
+    provisioning takes a while.
     """
     position = Position(str(where), 1, 1)
     for toolchain in _find_provisioned(document, position, toolchains.home):
         try:
             environment = wanted.prepared(toolchain, where.parent, toolchains)
-        except ToolchainError:  # it lacks an EP's package, or its interpreter is gone
+        except ToolchainError:  # The environment lacks an EP's package, or its interpreter no longer exists.
             continue
         taken = environment.fingerprint
         if all(getattr(taken, part) == document[part] for part in ("python", "platform", "distributions")):
@@ -82,9 +86,10 @@ def provision_manifest_toolchain(
 def inspect_interpreter(
     interpreter: Path, packagings: Iterable[Sequence[EpEntry]], packages: Sequence[str], toolchains: Toolchains
 ) -> tuple[Environment, tuple[EpEntry, ...]]:
-    """Return the environment of an interpreter, and the catalog entry of each EP in it; `packagings` are the possible entries of each EP.
+    """Return the environment of an interpreter, and the catalog entry of each EP in it.
 
-    Raises ToolchainError if the interpreter does not run, or if it lacks an EP or one of the `packages` of custom operators.
+    `packagings` has the possible entries of each EP. Raises ToolchainError if the interpreter does not run, or if it lacks
+    an EP or one of the custom operators' `packages`.
     """
     place = interpreter.absolute()
     toolchain = ToolchainSpec(_NAME, Position(str(interpreter), 1, 1), interpreter=str(place))
@@ -99,7 +104,7 @@ def inspect_interpreter(
 
 
 def _find_provisioned(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[ToolchainSpec]:
-    """Yield the provisioned toolchains below `home` whose requirements are met by the distributions of a manifest."""
+    """Yield the provisioned toolchains below `home` whose requirements the manifest's distributions meet."""
     for marker in sorted(home.glob("*/complete")):
         try:
             packages = [str(package) for package in json.loads(marker.read_text(encoding="utf-8"))]
@@ -108,12 +113,12 @@ def _find_provisioned(document: Mapping[str, Any], where: Position, home: Path) 
         requirements = map(read_requirement, packages)
         if not all(item.is_met_by(document["distributions"].get(item.distribution)) for item in requirements):
             continue
-        if marker.parent.name.startswith(LOCKED):  # it cannot be provisioned again without its lock
+        if marker.parent.name.startswith(LOCKED):  # A locked toolchain cannot be provisioned again without its lock.
             interpreter = find_interpreter(marker.parent)
             if interpreter is not None:
                 yield ToolchainSpec(_NAME, where, interpreter=str(interpreter), packages=tuple(packages))
             continue
-        # A folder is named by the digest of its requirements, which shows for which Python it was provisioned.
+        # A folder is named after the digest of its requirements. The digest shows for which Python it was provisioned.
         for python in (None, _version(document)):
             if Requirements(tuple(packages), python).digest() == marker.parent.name:
                 yield _made_of(packages, python, where)
@@ -125,6 +130,6 @@ def _made_of(packages: Sequence[str], python: str | None, where: Position) -> To
 
 
 def _version(document: Mapping[str, Any]) -> str | None:
-    """Return the Python version of a manifest in the notation of recipes; None for the one that epbuild runs on."""
+    """Return the Python version of a manifest in recipe notation, or None if epbuild runs on the same Python."""
     python = str(document["python"])
     return None if python == get_own_python() else python.rpartition("-")[2]

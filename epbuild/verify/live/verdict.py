@@ -1,7 +1,7 @@
-"""Verdicts on outputs by their figures.
+"""Verdicts on outputs, based on their figures.
 
-Figures that prove nothing never pass: outputs that are not finite on the CPU EP itself, constant outputs, and outputs below the precision
-of the EP or below a tolerance.
+Some figures prove nothing and never pass. They are of outputs that are not finite on the CPU EP itself, constant outputs,
+and outputs below the precision of the EP or below a tolerance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Outcome = Literal["passed", "failed", "unjudgeable"]
 
 _UPPER_BOUNDS = frozenset({"max_abs", "max_rel"})
 _MAX_SHOWN = 3
-# An overflow gives a multiple of the largest number, within this relative distance, and at most this multiple.
+# An overflow produces a multiple of the largest number. Limits: the relative distance from a multiple, and the
+# multiple.
 _AT_LIMIT = 1e-3
 _MAX_MULTIPLE = 16
 OTHER_INPUTS = "Provide representative inputs (--inputs, or `data` of a recipe's `verify`)."
@@ -31,21 +32,24 @@ class OutputVerdict(Struct, frozen=True):
     figures: Figures
     outcome: Outcome
     reason: str = ""
-    """Reason why it did not pass: a clause."""
+    """Reason why the output did not pass, as a clause."""
     hint: str | None = None
     own_scale: bool = False
-    """True if the output was judged by its own scale, since zeros would meet the user's thresholds too."""
+    """True if the output was judged by its own scale, because zeros would also meet the user's thresholds."""
 
 
 class Rules(Struct, frozen=True):
-    """Rules for judging outputs: the user's thresholds, else those in the EP's catalog entry for models of this kind."""
+    """Rules for judging outputs: the user's thresholds, or else the catalog's thresholds for this EP and kind of model."""
 
     numbers: Numbers
     quantised: bool = False
     """True if the source computes with quantized values."""
     user_thresholds: Thresholds = field(default_factory=Thresholds)
     bound: float | None = None
-    """Tolerance of each number, if another check judges elements one by one. Then only outputs that zeros would meet are judged here."""
+    """Tolerance of each number if another check judges elements separately.
+
+    With a tolerance, these rules judge only outputs that zeros would also match.
+    """
 
     @property
     def usual(self) -> Thresholds:
@@ -60,7 +64,7 @@ class Rules(Struct, frozen=True):
             return Thresholds(max_abs=asked.max_abs) if by_size else Thresholds(top1=1.0 if asked.top1 is None else asked.top1)
         if asked != Thresholds():
             return asked.over(self.usual) if self._met_by_zeros(figures) else asked
-        # Two steps of an 8-bit quantization, also if they are stored with more bits.
+        # Two steps of an 8-bit quantization. Quantized values can be stored with more bits.
         return Thresholds(max_abs=float(2 << (figures.bits - 8))) if figures.kind == "steps" else self.usual
 
     def judge(self, figures: Figures) -> OutputVerdict:
@@ -88,12 +92,12 @@ class Rules(Struct, frozen=True):
         return OutputVerdict(figures, "passed")
 
     def _met_by_zeros(self, figures: Figures) -> bool:
-        """Return whether the user's bound is larger than every number, so that the output's own scale must decide."""
+        """Return whether the user's tolerance is larger than every number, so that the output's own scale must decide."""
         bound = self.user_thresholds.max_abs if self.bound is None else self.bound
         return figures.kind != "exact" and bound is not None and figures.largest <= bound
 
     def _overflow(self, figures: Figures) -> str | None:
-        """Return a sentence about numbers that overflowed; None if none did."""
+        """Return a sentence about numbers that overflowed, or None if there are none."""
         limit = self.numbers.largest
         if figures.lost:
             count = f"{figures.lost:,} of {figures.elements:,} values are NaN or infinite"
@@ -110,7 +114,10 @@ class Rules(Struct, frozen=True):
         )
 
     def _why_too_small(self, figures: Figures) -> str | None:
-        """Return why an output is too small to judge; None unless all numbers, expected and actual, are below the EP's precision."""
+        """Return why an output is too small to judge, or None.
+
+        An output is too small if all its expected and actual numbers are below the EP's precision.
+        """
         smallest = self.numbers.smallest
         if max(figures.largest, figures.largest_got) >= smallest:
             return None
@@ -118,7 +125,7 @@ class Rules(Struct, frozen=True):
         return f"all of its values are below {smallest:g}, where the EP has almost no precision left ({largest})"
 
     def _why_no_proof(self, figures: Figures, thresholds: Thresholds) -> str | None:
-        """Return why a match proves nothing about an output; None if it does."""
+        """Return the reason why a match proves nothing about an output, or None if it is valid evidence."""
         if self.user_thresholds.max_abs is not None or self.bound is not None:
             return None
         if figures.constant or not figures.largest:
@@ -131,20 +138,20 @@ class Rules(Struct, frozen=True):
 
 
 def decide_outcome(verdicts: Sequence[OutputVerdict]) -> Outcome:
-    """Return the outcome of a model: failed if one output fails, passed if all pass, else unjudgeable."""
+    """Return the outcome of a model: failed if an output fails, passed if all outputs pass, or else unjudgeable."""
     outcomes = {verdict.outcome for verdict in verdicts}
     return "failed" if "failed" in outcomes else "passed" if outcomes == {"passed"} else "unjudgeable"
 
 
 def list_hints(verdicts: Sequence[OutputVerdict]) -> str | None:
-    """Return the hints of the outputs that decide the outcome of a model."""
+    """Return the hints for the outputs that decide the model's outcome, or None."""
     outcome = decide_outcome(verdicts)
     hints = dict.fromkeys(verdict.hint for verdict in verdicts if verdict.outcome == outcome and verdict.hint is not None)
     return " ".join(hints) or None
 
 
 def format_output_figures(verdicts: Sequence[OutputVerdict]) -> str:
-    """Format the figures and the reasons of outputs. The outputs that decide come first."""
+    """Format the figures and the reasons of outputs. The outputs that decide the outcome come first."""
     order: Mapping[Outcome, int] = {"failed": 0, "unjudgeable": 1, "passed": 2}
 
     def rank(verdict: OutputVerdict) -> tuple[int, float]:
@@ -161,7 +168,7 @@ def format_output_figures(verdicts: Sequence[OutputVerdict]) -> str:
 
 
 def format_figures(figures: Figures) -> str:
-    """Format the metrics of an output by their names in a recipe. Of undefined metrics, only cosine and SNR are listed."""
+    """Format the metrics of an output by their names in a recipe. Undefined metrics are omitted, except cosine and SNR."""
     if figures.kind == "exact":
         return f"top1 {figures.top1:.4g}" if figures.top1 is not None else "no elements"
     texts = {name: f"{name} {_format_metric(name, getattr(figures, name))}" for name in METRICS}

@@ -22,7 +22,7 @@ from epbuild.toolchain.process import Ending, WorkerListener
 from epbuild.worker.scripts import LOAD
 
 _SHARE = "ep.share_ep_contexts"
-# By the event that began it: the activity that can fail, and its time.
+# Activity and its moment for error messages, by the event that began the activity.
 _DOING = {
     "opening": ("opening it", "while it was opened"),
     "running": ("running it", "while it ran"),
@@ -32,7 +32,7 @@ _BEFORE = ("setting up the EPs", "while its EPs were set up")
 
 
 class Feed(Struct, frozen=True):
-    """Inputs of one run: a `.npz` file of arrays in the order of `names`, and the file for the outputs."""
+    """Inputs of one run: a `.npz` file of arrays in the order of `names`, and the path for the outputs."""
 
     file: Path
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class Feed(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """Model to open, with the compatibility strings that its EPs wrote into it, by EP, and the inputs to run it on."""
+    """Model to open, with the inputs to run it on and the compatibility strings that EPs wrote into it, by EP."""
 
     name: str
     file: Path
@@ -49,16 +49,16 @@ class Load(Struct, frozen=True):
 
 
 class Session(Struct, frozen=True):
-    """Settings that all models of one process are opened with; without EPs, they run on the CPU EP."""
+    """Settings for opening all models of one process. Without EPs, models run on the CPU EP."""
 
     environment: Environment
     eps: tuple[PlannedEp, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables."""
+    """Environment variables for the process."""
     timeout: float | None = None
     lacking: tuple[str, ...] = ()
-    """Options and session keys that are left out, since the files that they name are missing."""
+    """Options and session keys that are omitted because their files are missing."""
     custom_ops: tuple[CustomOpLibraries, ...] = ()
 
     def sharing(self, *, share: bool) -> Session:
@@ -68,11 +68,14 @@ class Session(Struct, frozen=True):
 
 
 RAISED = "EPB641"
-"""Code of a failure that ONNX Runtime or an EP reported."""
+"""Error code of a failure that ONNX Runtime or an EP reported."""
 
 
 class LoadFailure(Struct, frozen=True):
-    """Reason why a run failed, and at which model (None: before the first); `cannot_load`: the machine is at fault, not a model."""
+    """Failure of a run, with the model that failed, or None if it failed before the first model.
+
+    `cannot_load` is set if the machine is at fault, not the model.
+    """
 
     model: str | None
     message: str
@@ -81,7 +84,7 @@ class LoadFailure(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True):
-    """Reports of a run, and its failure."""
+    """Reports of a run, with its failure or None."""
 
     reports: tuple[Mapping[str, Any], ...]
     failure: LoadFailure | None
@@ -95,14 +98,15 @@ class Attempt(Struct, frozen=True):
 
     @property
     def devices(self) -> str:
-        """Devices of plugin EPs, for a sentence; empty if there are none."""
+        """Devices of plugin EPs for a sentence. Empty if there are none."""
         return _titles(self.of("device"))
 
 
 def list_devices(session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
-    """List ONNX Runtime's release and all devices of a session's EPs, in a new process; the reports are `started` and `offered`.
+    """List ONNX Runtime's release and the devices of a session's EPs, in a new process. The reports are `started` and `offered`.
 
-    Raises EnvironmentFailure, BuildError and Cancelled as `run_models` does. A failure says why the EPs cannot be used.
+    Raises EnvironmentFailure, BuildError and Cancelled as `run_models` does. The attempt's failure tells why the EPs cannot
+    be used.
     """
     stop = cancelled or threading.Event()
     ending = _run((), session, scratch, stop, lists_devices=True)
@@ -112,11 +116,11 @@ def list_devices(session: Session, scratch: Path, cancelled: threading.Event | N
 
 
 def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
-    """Open the models in order in one new process, run them, and close them in reverse order. Without any, EPs only choose devices.
+    """Open the models in order in one new process, run them, and close them in reverse order. Without models, select devices.
 
-    After a crash they are run once more with verbose logging, since most EPs log nothing otherwise. The log is `worker.log` in the
-    `scratch` directory. Raises EnvironmentFailure if the process cannot be started, BuildError if its reports are invalid, and Cancelled
-    once `cancelled` is set.
+    After a crash, the models are run once more with verbose logging, because most EPs otherwise log nothing. The log is
+    `worker.log` in the `scratch` directory. Raises EnvironmentFailure if the process cannot be started, BuildError if its
+    reports are invalid, and Cancelled once `cancelled` is set.
     """
     stop = cancelled or threading.Event()
     ending = _run(loads, session, scratch, stop, verbose=False)
@@ -131,7 +135,7 @@ def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled
 
 
 def why_not_real(attempt: Attempt, eps: Sequence[PlannedEp]) -> str | None:
-    """Return, as a clause, why no real device was found for the EPs; None if there is one."""
+    """Return the reason why no real device was found for the EPs, as a clause, or None if a real device was found."""
     if attempt.failure is not None:
         return attempt.failure.message.rstrip(".")
     emulators = {ep.entry.ep: ep.entry.emulator_devices for ep in eps}
@@ -156,7 +160,7 @@ def _run(
         "eps": [build_ep_document(ep) for ep in session.eps],
         "session_options": dict(session.options),
         HERE: resolve_places(session.eps, session.custom_ops),
-        "share_weights": False,  # for compiles only; here the session options have it
+        "share_weights": False,  # This option is only for compiles. Here, the session options contain it.
         "members": [],
         "verbose": verbose,
         "lists_devices": lists_devices,
@@ -200,7 +204,7 @@ def _last_model(ending: Ending) -> tuple[str, str] | None:
 
 
 def _failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFailure | None:
-    """Return the failure of a process, with `lines` of the log of its last run; None if it succeeded."""
+    """Return the failure of a process, or None if it succeeded. `lines` are from the log of its last run."""
     found = diagnose(ending, [ep.entry for ep in session.eps])
     if found is None:
         return None
@@ -230,7 +234,7 @@ def _failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFail
 
 
 def _limitation(lines: Sequence[str], eps: Sequence[PlannedEp]) -> str | None:
-    """Return a sentence about the first limitation of an EP in the catalog that shows in the log."""
+    """Return a sentence about the first catalog limitation of an EP that matches the log, or None."""
     text = "\n".join(lines)
     for ep in eps:
         for limitation in ep.entry.cannot:
