@@ -28,7 +28,7 @@ from epbuild.core.shown import escape_sequences
 
 INTERRUPTED = 130
 _NO_MEMORY = ("can't start new thread", "failed to map segment")
-"""Messages of Python and of the dynamic loader that mean out of memory."""
+"""Messages of Python and the dynamic loader that mean that memory is exhausted."""
 USAGE = 2
 _ENVIRONMENT = 3
 _COMMANDS = {
@@ -59,7 +59,7 @@ _COMMANDS = {
 
 
 class _Commands(TyperGroup):
-    """Group of commands. It imports only the module of the command that runs."""
+    """Group of commands that imports only the module of the command that runs."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -82,7 +82,7 @@ class _Commands(TyperGroup):
 
 
 class _Modules(dict[str, Any]):
-    """Commands by name, each imported on lookup."""
+    """Mapping of command names to commands. A command is imported on lookup."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(_COMMANDS))
@@ -116,12 +116,12 @@ def _global_options(
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code. Errors are printed on standard error, without a traceback."""
+    """Run one command line and return its exit code. Errors are printed to standard error, without a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # An EP's log must not fail on the encoding of a terminal.
             stream.reconfigure(errors="backslashreplace")
-    with contextlib.suppress(ValueError):  # outside the main thread, which alone receives SIGINT
+    with contextlib.suppress(ValueError):  # only the main thread receives SIGINT
         signal.signal(signal.SIGINT, _interrupt_once)
     try:
         command = get_command(_application)
@@ -131,7 +131,7 @@ def execute(arguments: Sequence[str]) -> int:
             outcome = command.invoke(context)
     except typer.Exit as error:
         return error.exit_code
-    except SystemExit as error:  # typer's way to end completion
+    except SystemExit as error:  # Typer ends a completion with SystemExit.
         return error.code if isinstance(error.code, int) else 0
     except EpbuildError as error:
         from epbuild.report.terminal.problems import print_errors
@@ -173,7 +173,7 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def _folder_is_gone() -> bool:
-    """Return whether the current directory was removed. Errors of relative paths do not say so."""
+    """Return whether the current directory was removed. Errors about relative paths do not mention this cause."""
     try:
         os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
@@ -182,13 +182,13 @@ def _folder_is_gone() -> bool:
 
 
 def _interrupt_once(number: int, frame: object) -> None:
-    """Handle the first Ctrl-C. Ignore later ones: stopping the workers takes a moment and must finish."""
+    """Handle the first Ctrl-C. Ignore later ones, because stopping the workers takes a moment and must finish."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def discard_output() -> int:
-    """Discard further output, also of the flush at exit, as the reader of standard output is gone. Return the exit code."""
+    """Discard further output, including the flush at exit, after the reader has closed standard output. Return the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 

@@ -1,4 +1,4 @@
-"""Arguments and option groups that several commands have in common."""
+"""Arguments and option groups that several commands share."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 DEFAULT = Path(DEFAULT_RECIPE)
 size = make_amount_parser("size", parse_bytes)
-"""Parser of bytes, such as `20GB`."""
+"""Parser of a number of bytes, such as `20GB`."""
 age = make_amount_parser("time", parse_seconds)
-"""Parser of seconds, such as `30d`."""
+"""Parser of a duration in seconds, such as `30d`."""
 
 Recipe = Annotated[
     Path,
@@ -110,7 +110,7 @@ InsecureCache = Annotated[bool, declare_option("--insecure", help="Allow a remot
 
 
 class Selection(NamedTuple):
-    """Recipe and steps that a command is about, with the position of each step that a file names."""
+    """Recipe and steps of a command. `places` has the position of each step that a file names."""
 
     recipe: Path
     steps: tuple[str, ...]
@@ -118,7 +118,7 @@ class Selection(NamedTuple):
 
 
 class Target(OptionGroup, frozen=True, kw_only=True):
-    """Recipe, and optionally steps of it."""
+    """Recipe, optionally with some of its steps."""
 
     names: Names
     recipe: RecipeOption = None
@@ -130,12 +130,12 @@ class Target(OptionGroup, frozen=True, kw_only=True):
 
 
 class TargetSteps(Target, frozen=True, kw_only=True):
-    """Recipe, and steps of it."""
+    """Recipe with at least one of its steps."""
 
     names: Annotated[list[str], _names_argument("[RECIPE] STEP...", _GLOBS)]
 
     def selection(self) -> Selection:
-        """Return the recipe and the steps. Raises UsageError if there is no step."""
+        """Return the recipe and the steps. Raises UsageError without a step."""
         found = super().selection()
         if not found.steps:
             raise UsageError(f"'{found.recipe}' is a recipe: name a step as well, such as 'compile:*'")
@@ -143,12 +143,12 @@ class TargetSteps(Target, frozen=True, kw_only=True):
 
 
 class TargetStep(Target, frozen=True, kw_only=True):
-    """Recipe, and optionally one step of it."""
+    """Recipe, optionally with one of its steps."""
 
     names: Annotated[list[str], _names_argument("[RECIPE] [STEP]", "the id of one step", default_factory=list)]
 
     def selection(self) -> Selection:
-        """Return the recipe and at most one step. Raises UsageError if there are several."""
+        """Return the recipe and at most one step. Raises UsageError for several steps."""
         found = super().selection()
         if len(found.steps) > 1:
             raise UsageError(f"name one step, not {len(found.steps)}: {', '.join(found.steps)}")
@@ -156,7 +156,7 @@ class TargetStep(Target, frozen=True, kw_only=True):
 
 
 class RemoteReading(OptionGroup, frozen=True, kw_only=True):
-    """Use of the remote cache by commands that only read it."""
+    """Options for commands that only read the remote cache."""
 
     panel: ClassVar[str] = "Network"
 
@@ -174,12 +174,12 @@ class RemoteReading(OptionGroup, frozen=True, kw_only=True):
 
     @property
     def choice(self) -> RemoteChoice:
-        """Part of a request for the remote cache."""
+        """Choice of the remote cache for a request."""
         return RemoteChoice(self.remote_cache, self.offline, self.insecure)
 
 
 class Remote(RemoteReading, frozen=True, kw_only=True):
-    """Use of the remote cache by commands that can write to it."""
+    """Options for commands that can write to the remote cache."""
 
     remote_cache: Annotated[
         Mode,
@@ -206,7 +206,7 @@ Certificates = Annotated[
 
 
 class Cluster(OptionGroup, frozen=True, kw_only=True):
-    """Scheduler of other machines that compile."""
+    """Options for a scheduler of other machines that compile."""
 
     panel: ClassVar[str] = "Cluster"
 
@@ -223,9 +223,9 @@ class Cluster(OptionGroup, frozen=True, kw_only=True):
     tls: Certificates = None
 
     def address(self, *, insecure: bool) -> ClusterAddress | None:
-        """Return the address of the scheduler, by option or EPBUILD_EXECUTOR; None if this machine compiles.
+        """Return the address of the scheduler from the option or EPBUILD_EXECUTOR, or None if this machine compiles.
 
-        EPBUILD_CLUSTER_TLS names the certificates if no option does. Raises PlanError.
+        Without an option, EPBUILD_CLUSTER_TLS names the certificates. Raises PlanError.
         """
         text = self.executor if self.executor is not None else os.environ.get(EXECUTOR, "")
         if text in ("", _LOCAL):
@@ -237,7 +237,7 @@ class Cluster(OptionGroup, frozen=True, kw_only=True):
 
 
 class ClusterOfPlan(Cluster, frozen=True, kw_only=True):
-    """Scheduler of other machines to plan for."""
+    """Options for a scheduler of other machines to plan for."""
 
     executor: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""Files about a build: reports, traces, summaries, and documents for CI systems."""
+"""Files about a build: reports, traces, summaries, and documents for CI."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AGAINST_NEEDS_REPORT = Needs(("--against",), ("--report",), "--against requires 
 
 
 class BuildFiles(OptionGroup, frozen=True, kw_only=True):
-    """Files that a build writes about itself."""
+    """Options for the files that a build writes about itself."""
 
     panel: ClassVar[str] = "Files"
 
@@ -63,13 +63,13 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
     ] = None
 
     def check(self, recipe: Path) -> None:
-        """Raise UsageError for a file that cannot be written."""
+        """Raise UsageError if a file cannot be written."""
         refuse_recipe(recipe, self.junit, self.sarif, self.trace, self.summary)
         if self.report is not None:
             check_suffix(self.report)
 
     def add_documents(self, listener: Listener, recipe: Path) -> Listener:
-        """Return a listener that also writes the JUnit and SARIF documents."""
+        """Return a listener that also writes the requested JUnit and SARIF documents."""
         if self.junit is None and self.sarif is None:
             return listener
         from epbuild.report.listeners import DocumentFile
@@ -85,7 +85,7 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
         return listener
 
     def written_after(self, request: Request) -> AbstractContextManager[None]:
-        """Write the report and the trace after a `with` block, also if it fails. After an interrupt, write the trace alone."""
+        """Write the report and the trace after a `with` block, even if it fails. After an interrupt, write only the trace."""
         return nullcontext() if self.report is None and self.trace is None else self._written(request)
 
     @contextmanager
@@ -95,7 +95,7 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
             yield
         except EpbuildError:
             self._write_trace(request, began)
-            with suppress(EpbuildError):  # without a plan there is no report, and the error that is raised says why
+            with suppress(EpbuildError):  # Without a plan, there is no report. The raised error gives the reason.
                 self._write_report(request)
             raise
         except BaseException:
@@ -111,7 +111,7 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
             write_report(compare_report(report(request), self.against, self.report), self.report)
 
     def _write_trace(self, request: Request, since: float) -> None:
-        """Write the trace of this process's build that began after that moment. Raises EnvironmentFailure (EPB443)."""
+        """Write the trace of this process's build that began at or after `since`. Raises EnvironmentFailure (EPB443)."""
         if self.trace is not None:
             from epbuild.commands.reporting.build_record import BuildRecords
             from epbuild.report.json.events import trace_document
@@ -123,20 +123,20 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
 
 
 def check_suffix(file: Path) -> None:
-    """Raise UsageError unless the suffix of a report's file names a form of reports."""
+    """Raise UsageError unless a report's file has a suffix of a supported format."""
     if file.suffix.lower() not in (".html", ".htm", ".json"):
         raise UsageError(f"invalid report file '{file}': the name must end in .html or .json")
 
 
 def refuse_recipe(recipe: Path, *files: Path | None) -> None:
-    """Raise UsageError if one of the files to write is the recipe."""
+    """Raise UsageError if one of the output files is the recipe."""
     for file in files:
         if file is not None and file.resolve() == recipe.resolve():
             raise UsageError(f"'{file}' is the recipe: choose another file to write")
 
 
 def write_report(found: Report, file: Path) -> None:
-    """Write a report in the form that the suffix of the file names. Raises EnvironmentFailure (EPB443)."""
+    """Write a report in the format that the file's suffix indicates. Raises EnvironmentFailure (EPB443)."""
     from epbuild.commands.reporting.against import PAGES
     from epbuild.report.html.report_page import report_page
     from epbuild.report.json.documents import format_json, report_document
@@ -149,7 +149,7 @@ def write_report(found: Report, file: Path) -> None:
 def compare_report(found: Report, against: Path | None, output: Path | None) -> Report:
     """Return a report with the changes since `against`, or else since the recipe's last report at `output`.
 
-    Raises NothingToVerify and Incomparable for an `against` that cannot be compared.
+    Raises NothingToVerify and Incomparable if `against` cannot be compared.
     """
     from epbuild.commands.reporting.against import read_report, with_comparison
 

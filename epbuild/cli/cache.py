@@ -137,7 +137,7 @@ def push(
 
 
 def _request(target: arguments.Target, settings: list[str], remote: RemoteChoice) -> Request:
-    """Return a request for the results of a recipe or of some of its steps."""
+    """Return a request for the results of a recipe or of some steps."""
     recipe, steps, places = target.selection()
     return Request(recipe, steps, settings=tuple(settings), remote=remote, places=places, emits=False)
 

@@ -1,7 +1,7 @@
-"""Completion in shells: commands and options, recipes, ids of steps.
+"""Shell completion of commands, options, recipes and step ids.
 
-Bash splits words at `:` and `=` too (COMP_WORDBREAKS), and replaces only the last part. Typer's script passes these parts on. This module
-joins the parts of a step id, and removes from each proposal the beginning that bash keeps.
+Bash also splits words at `:` and `=` (COMP_WORDBREAKS), and replaces only the last part. Typer's script passes these parts
+on. This module joins the parts of a step id. From each proposal, it removes the beginning that bash keeps.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import typer
 from epbuild.cli.names import split_names
 
 VARIABLE = "_EPBUILD_COMPLETE"
-"""Environment variable with which a shell's script requests completions."""
+"""Environment variable that a shell's script sets to request completions."""
 
 _BREAKS = ":="
-_SPECIAL = re.compile(r"[^\w@%+=:,./~-]")  # characters that bash would interpret
+_SPECIAL = re.compile(r"[^\w@%+=:,./~-]")  # Characters that bash would interpret.
 _SUFFIXES = (".yaml", ".yml")
-MAX_BYTES = 1 << 16  # of a file that are searched for the key of a recipe
+MAX_BYTES = 1 << 16  # Maximum number of bytes to search for the key of a recipe in a file.
 
 
 def complete_recipes(incomplete: str) -> list[str]:
-    """Return the recipes that complete a path. If there are none, the shell completes file names."""
+    """Return the recipes that complete a path. If the list is empty, the shell completes file names."""
     folder, name = os.path.split(incomplete)
     try:
         found = sorted(path.name for path in Path(folder).iterdir() if path.suffix in _SUFFIXES and path.name.startswith(name))
     except (OSError, ValueError):
         return []
-    return [os.path.join(folder, file) for file in found if _is_recipe(Path(folder, file))]  # noqa: PTH118 - keeps the spelling of the folder
+    return [os.path.join(folder, file) for file in found if _is_recipe(Path(folder, file))]  # noqa: PTH118 - keeps the folder
 
 
 def complete_recipes_and_steps(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return what can come next: a recipe as the first name, then ids of its steps."""
+    """Return what can come next on the command line: a recipe as the first name, and then ids of its steps."""
     names: Sequence[str] = ctx.params.get("names") or []
     option = ctx.params.get("recipe")
     recipe, steps = split_names(names, None if option is None else str(option))
@@ -55,7 +55,7 @@ def _is_recipe(path: Path) -> bool:
 
 
 def _steps(recipe: Path, settings: Sequence[str]) -> list[str]:
-    """Return the ids of a recipe's steps, none if it cannot be planned: a completion shows no errors."""
+    """Return the ids of a recipe's steps. Empty if the recipe cannot be planned, because a completion shows no errors."""
     from epbuild.core.errors import EpbuildError
     from epbuild.session.planning import read_plan
     from epbuild.session.request import Request
@@ -68,7 +68,7 @@ def _steps(recipe: Path, settings: Sequence[str]) -> list[str]:
 
 
 def answer_shell(command: Any) -> None:
-    """Print the completions that a shell requested, and exit. `command` is the whole command line."""
+    """Print the completions that a shell requested, and exit. `command` is the command of the whole application."""
     from typer._click.shell_completion import add_completion_class
     from typer._completion_classes import BashComplete
 
@@ -94,9 +94,9 @@ def answer_shell(command: Any) -> None:
 
 
 def join_words(parts: Sequence[str], current: int) -> tuple[list[str], int]:
-    """Join the parts of words that bash has split at `:` and `=`. Return the words and the index of the one with the part `current`.
+    """Join parts of words that bash has split at `:` and `=`. Return the words and the index of the current word.
 
-    Blanks around a part are dropped, except for the empty part of a new word.
+    The current word contains the part `current`. Blanks around a part are dropped, except for the empty part of a new word.
     """
     words: list[str] = []
     found = len(parts)
@@ -115,7 +115,7 @@ def _is_break(part: str) -> bool:
 
 
 def _is_split(parts: Sequence[str], current: int) -> bool:
-    """Return whether bash replaces only the end of the word with the part `current`."""
+    """Return whether bash replaces only the end of the word that contains the part `current`."""
     if current >= len(parts) or current < 2 or not parts[current]:
         return False
     return _is_break(parts[current]) or _is_break(parts[current - 1])

@@ -37,16 +37,16 @@ EXITS = {
 NoCompile = Annotated[bool, declare_option("--no-compile", help="Compile no test models; only list devices.")]
 
 Check = Callable[[DoctorRequest, HealthListener], Diagnoses]
-"""Function that checks a machine, or a part of it."""
+"""Function that checks this machine or a part of it."""
 
 
 def find_recipe(recipe: Path | None) -> Path | None:
-    """Return the recipe of the command line, or else the one in this folder, if there is one."""
+    """Return the recipe of the command line, or else the default recipe if it exists, or else None."""
     return recipe if recipe is not None or not arguments.DEFAULT.exists() else arguments.DEFAULT
 
 
 def show_health(check: Check, request: DoctorRequest, document: Callable[[Diagnoses], Document] | None) -> int:
-    """Run `check` and show its results, as JSON if there is a `document`, else line by line. Return the exit code."""
+    """Run `check` and show its results line by line, or as JSON if there is a `document`. Return the exit code."""
     if document is not None:
         found = check(request, lambda result: None)
         print_json(document(found))

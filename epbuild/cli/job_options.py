@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from epbuild.cli.options import UsageError, declare_option, declare_options
 
-if TYPE_CHECKING:  # only CI uses jobs
+if TYPE_CHECKING:  # Import for types only: only CI uses jobs.
     from epbuild.plan.shards import Shard
     from epbuild.survey.jobs import Label
 
@@ -19,7 +19,7 @@ _EQUAL_JOBS = {
     "BITBUCKET_PARALLEL_STEP": ("BITBUCKET_PARALLEL_STEP_COUNT", 0),
     "SYSTEM_JOBPOSITIONINPHASE": ("SYSTEM_TOTALJOBSINPHASE", 1),  # Azure Pipelines
 }
-"""Variables of CI systems that start equal jobs: number of the job, count of jobs, and number of the first job."""
+"""Variables of CI systems that start equal jobs: the job's number, the number of jobs, and the first job's number."""
 
 Matrix = Annotated[
     int | None,
@@ -50,7 +50,7 @@ ShardText = Annotated[
 
 
 def parse_labels(texts: Iterable[str]) -> dict[str, Label]:
-    """Return the labels of `--runner`, by platform. Raises UsageError."""
+    """Return the runner labels in `--runner` options, by platform. Raises UsageError."""
     from epbuild.toolchain.platforms import PLATFORMS
 
     found: dict[str, Label] = {}
@@ -64,7 +64,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, Label]:
 
 
 def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
-    """Return the shard of `--shard I/N`, or the one of the CI system for `auto`. Raises UsageError."""
+    """Return the shard in `--shard I/N`. For `auto`, return the CI system's shard. Raises UsageError."""
     from epbuild.plan.shards import Shard
 
     if text == "auto":
@@ -78,7 +78,7 @@ def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
 def _equal_job(environment: Mapping[str, str]) -> str:
     for name, (total, first) in _EQUAL_JOBS.items():
         number = environment.get(name, "")
-        if environment.get(total) == "1":  # GitLab sets only this one for a single job
+        if environment.get(total) == "1":  # For a single job, GitLab sets only this variable.
             return "1/1"
         if number and environment.get(total):
             return f"{int(number) - first + 1 if number.isdecimal() else number}/{environment[total]}"

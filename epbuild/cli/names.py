@@ -1,4 +1,4 @@
-"""Names on a command line: a recipe, then steps, also those in a file."""
+"""Names on a command line: a recipe, then steps, including steps in a file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FORM = "Write one id or glob per line, in UTF-8. A # starts a comment."
 
 
 def split_names(names: Sequence[str], recipe: str | None = None) -> tuple[str, tuple[str, ...]]:
-    """Return the recipe, and the ids or globs of steps, of a command that is given `names`; `recipe` is that of its `--recipe`.
+    """Split `names` into the recipe and the ids or globs of steps. `recipe` is the value of `--recipe`.
 
-    The first name is a recipe unless it can only be a step: it has a `:` before any separator, as in `emit:decoder/npu/directory`, or it
-    is a glob, or a file of steps (`@steps.txt`). One letter before a `:` is a drive (`C:`).
+    The first name is a recipe unless it can only be a step. It is a step if it is a glob, a file of steps (`@steps.txt`),
+    or has a `:` before any separator, as in `emit:decoder/npu/directory`. A single letter before a `:` is a drive (`C:`).
     """
     if recipe is not None:
         return recipe, tuple(names)
@@ -38,9 +38,9 @@ def _is_step(name: str) -> bool:
 
 
 def expand_step_files(names: Sequence[str]) -> tuple[tuple[str, ...], Mapping[str, Position]]:
-    """Return ids and globs with each `@FILE` replaced by the steps in it, and the position of each of these.
+    """Replace each `@FILE` in `names` with the steps in the file. Also return the positions of these steps.
 
-    Raises PlanError (EPB278) for a file that cannot be read or names no step: no step would mean every step.
+    Raises PlanError (EPB278) for a file that cannot be read or names no step, because no step would mean every step.
     """
     steps: dict[str, Position | None] = {}
     for name in names:
@@ -52,7 +52,7 @@ def _read_steps(name: str) -> Iterator[tuple[str, Position]]:
     path = name[1:]
     try:
         content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: a name that cannot be a file name
         why = error.strerror if isinstance(error, OSError) else error
         raise PlanError(Problem("EPB278", f"the file of steps cannot be read: {why}", Argument(name), None)) from error
     found = False

@@ -1,4 +1,4 @@
-"""Options of commands: declaring them, grouping them, and refusing combinations."""
+"""Options of commands: declaration, grouping, and invalid combinations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_
 
 import msgspec
 import typer
-from typer._click.exceptions import ClickException, NoSuchOption, UsageError  # typer has no public name for them
+from typer._click.exceptions import ClickException, NoSuchOption, UsageError  # Typer has no public names for these classes.
 from typer.core import TyperCommand
 
 __all__ = [
@@ -41,33 +41,33 @@ _OPTIONS = "Options"
 
 
 class OptionGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that belong together. Each field is an option; a command's parameter of such a type stands for all of them."""
+    """Options that belong together. Each field is an option. A parameter of this type gives a command all of the options."""
 
     panel: ClassVar[str | None] = None
-    """Title of the options in the help; None for the general ones."""
+    """Title of the options in the help, or None for general options."""
 
 
 class Excludes(NamedTuple):
-    """Options, none of which can be given together with any of `others`."""
+    """Rule that no option can be combined with any of `others`."""
 
     options: Collection[str]
     others: Collection[str]
     message: str
 
     def is_broken(self, given: Collection[str]) -> bool:
-        """Return whether `given`, the options of a command line, break the rule."""
+        """Return whether the options of a command line, `given`, break the rule."""
         return any(name in given for name in self.options) and any(name in given for name in self.others)
 
 
 class Needs(NamedTuple):
-    """Options, each of which has a meaning only together with at least one of `others`."""
+    """Rule that each option needs at least one of `others` to have an effect."""
 
     options: Collection[str]
     others: Collection[str]
     message: str
 
     def is_broken(self, given: Collection[str]) -> bool:
-        """Return whether `given`, the options of a command line, break the rule."""
+        """Return whether the options of a command line, `given`, break the rule."""
         return any(name in given for name in self.options) and not any(name in given for name in self.others)
 
 
@@ -76,7 +76,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def make_application(**settings: Any) -> _Application:
-    """Return the application of one command's module. Its help is plain text, and `app.execute` shows its errors."""
+    """Return the application for the module of one command. Its help is plain text, and `app.execute` shows its errors."""
     return _Application(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
 
 
@@ -84,7 +84,7 @@ class _Application(typer.Typer):
     def command(
         self, *arguments: Any, rules: Iterable[Rule] = (), exits: Mapping[int, str] | None = None, **settings: Any
     ) -> Callable[[Function], Function]:
-        """Register a command. `exits` are the meanings of exit codes, where they differ from those of most commands."""
+        """Register a command. `exits` has the meanings of exit codes that differ from those of most commands."""
         codes = None if exits is None else dict(sorted((_EXITS | {**exits}).items()))
         register = super().command(*arguments, cls=_Command, epilog=None if codes is None else _epilog(codes), **settings)
 
@@ -95,7 +95,7 @@ class _Application(typer.Typer):
         return decorate
 
     def callback(self, *, exits: Mapping[int, str], **settings: Any) -> Callable[[Function], Function]:  # type: ignore[override]
-        """Register the command that runs if no subcommand is named."""
+        """Register the command that runs if the command line has no subcommand."""
         codes = dict(sorted((_EXITS | {**exits}).items()))
         register = super().callback(epilog=_epilog(codes), **settings)
 
@@ -117,7 +117,7 @@ def _epilog(codes: Mapping[int, str]) -> str:
 
 class _Command(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the arguments for the line "Usage:". Typer encloses required ones in braces; these are removed."""
+        """Return the arguments for the line "Usage:", without the braces that Typer adds around required arguments."""
         pieces = super().collect_usage_pieces(ctx)
         return [piece[1:-1] if piece.startswith("{") else piece for piece in pieces]
 
@@ -146,7 +146,7 @@ class _Command(TyperCommand):
 def _with_plain_options(
     function: Callable[..., Any], rules: tuple[Rule, ...], exits: Mapping[int, str] | None
 ) -> Callable[..., Any]:
-    """Return `function` with a parameter for each option of its groups, as typer expects."""
+    """Return `function` with a separate parameter for each option of its groups, as Typer expects."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, type[OptionGroup]] = {}
     parameters: list[inspect.Parameter] = []
@@ -175,13 +175,13 @@ def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
         default = inspect.Parameter.empty if field.required else field.default
         kind, info = get_args(field.type)
         if group.panel is not None:
-            info = copy.copy(info)  # other commands have the same option without a panel
+            info = copy.copy(info)  # Copy it: other commands have the same option without a panel.
             info.rich_help_panel = group.panel
         yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 
 
 def _given_options(parameters: Iterable[Any], values: dict[str, Any]) -> Iterator[str]:
-    """Yield the options and arguments of a command line that have a value, those with a text also as "OPTION TEXT"."""
+    """Yield the given options and arguments of a command line. A text value is also yielded as "OPTION TEXT"."""
     for parameter in parameters:
         value = values.get(parameter.name)
         if value is not None and value is not False and value not in ((), []):
@@ -193,28 +193,28 @@ def _given_options(parameters: Iterable[Any], values: dict[str, Any]) -> Iterato
 
 def declare_option(
     *names: str,
-    help: str,  # noqa: A002 - as typer has it
+    help: str,  # noqa: A002 - Typer's name
     default: str | None = None,
     variable: str | None = None,
     **settings: Any,
 ) -> Any:
-    """Declare an option of one value. `default` describes its default, `variable` is the environment variable that sets it."""
+    """Declare an option with one value. `default` describes its default. `variable` is the environment variable for it."""
     text = with_default(help, default) if variable is None else f"{with_default(help, default)} [env: {variable}]"
     return typer.Option(*names, help=text, show_default=False, **settings)
 
 
 def with_default(text: str, default: str | None) -> str:
-    """Return the help of a parameter with its default."""
+    """Return the help of a parameter, extended by its default."""
     return text if default is None else f"{text} [default: {default}]"
 
 
 def declare_options(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002
-    """Declare an option that may be given several times: a list, empty by default."""
+    """Declare an option that can be given several times. Its value is a list, empty by default."""
     return declare_option(*names, help=help, default_factory=list, **settings)
 
 
 def make_amount_parser(name: str, read: Callable[[str], int]) -> Callable[[str], int]:
-    """Return the parser of a number with a unit, which `read` reads."""
+    """Return a parser of numbers with a unit, based on `read`."""
 
     def convert(text: str) -> int:
         try:
@@ -226,7 +226,7 @@ def make_amount_parser(name: str, read: Callable[[str], int]) -> Callable[[str],
 
 
 def make_choice(names: Collection[str]) -> dict[str, Any]:
-    """Return the settings of an option or an argument that is one of `names`, in any case."""
+    """Return the settings for an option or an argument whose value is one of `names`, in any case."""
 
     def convert(text: str) -> str:
         if text.lower() not in names:
@@ -240,7 +240,7 @@ def make_choice(names: Collection[str]) -> dict[str, Any]:
 
 
 def format_sentence(error: ClickException) -> str:
-    """Return the message of an error as a sentence. An unknown option is followed by the most similar ones."""
+    """Return the message of an error as a sentence. For an unknown option, add the most similar options."""
     if isinstance(error, NoSuchOption):
         near = " or ".join(f"'{name}'" for name in sorted(error.possibilities or ()))
         return f"No such option '{error.option_name}'." + (f" Did you mean {near}?" if near else "")

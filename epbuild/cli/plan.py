@@ -38,7 +38,7 @@ def plan(
     request = Request(recipe, steps, settings=tuple(settings), locked=locked, remote=remote.choice, places=places)
     request = request.without_programs() if no_exec else request
     if matrix is not None:
-        from epbuild.commands.workload import build_matrix  # only CI needs it
+        from epbuild.commands.workload import build_matrix  # Import here, because only CI needs it.
 
         with WaitingRow() as waiting:
             job_matrix = build_matrix(request, matrix, parse_labels(runners), waiting)
@@ -61,7 +61,7 @@ def plan(
         print_json(plan_document(str(recipe), survey))
     else:
         print_warnings(survey.plan.warnings, all_warnings=all_warnings)
-        if request.is_whole:  # defaults are of the recipe, and not of some steps
+        if request.is_whole:  # Defaults belong to a recipe, not to some of its steps.
             print_defaults(survey.plan.defaults)
         print_plan(survey)
     return 0

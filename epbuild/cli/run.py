@@ -35,7 +35,7 @@ _EXITS = {
 
 
 class Execution(OptionGroup, frozen=True, kw_only=True):
-    """Limits of a build, and its reaction to failures."""
+    """Options that limit a build and control its reaction to failures."""
 
     panel: ClassVar[str] = "Execution"
 
@@ -56,7 +56,7 @@ class Execution(OptionGroup, frozen=True, kw_only=True):
 
 
 class BuildChoice(OptionGroup, frozen=True, kw_only=True):
-    """Parts of a build to run or to skip."""
+    """Options that select the parts of a build to run or skip."""
 
     panel: ClassVar[str] = "Scope"
 
@@ -154,7 +154,7 @@ def run(
 
 
 def _show_plan(request: Request, *, check: bool, all_warnings: bool, json: bool) -> int:
-    """Show what a build would do; return the exit code."""
+    """Show what a build would do, and return the exit code."""
     with WaitingRow() as waiting:
         found = api.plan(request, waiting)
     if json:
@@ -165,18 +165,19 @@ def _show_plan(request: Request, *, check: bool, all_warnings: bool, json: bool)
 
 
 def _build(request: Request, progress: Progress) -> int:
-    """Build once; return the exit code. Raises EpbuildError if nothing could be started."""
+    """Build once, and return the exit code. Raises EpbuildError if nothing could be started."""
     try:
         api.run(request, progress)
-    except BuildFailed as error:  # its problems have been reported
+    except BuildFailed as error:  # The problems have already been reported.
         return error.result.finished.exit_code
     return 0
 
 
 def build_and_watch(watch: SourceWatch, listening: Callable[[], AbstractContextManager[Progress]], notes: Progress) -> int:
-    """Build now and after every change, until Ctrl-C; return the exit code of the last build.
+    """Build now and after every change until Ctrl-C. Return the exit code of the last build.
 
-    Each build has a listener of its own. `notes` shows how many files are watched. Raises KeyboardInterrupt for a Ctrl-C during a build.
+    Each build has its own listener. `notes` shows the number of watched files. Raises KeyboardInterrupt for Ctrl-C during a
+    build.
     """
     changed: tuple[str, ...] = ()
     while True:

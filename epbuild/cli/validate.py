@@ -1,4 +1,4 @@
-"""`epbuild validate`: every mistake of a recipe, without a build."""
+"""`epbuild validate`: report every mistake in a recipe without building it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def validate(
         recipe = recipes[0] if recipes else arguments.DEFAULT
         code = _validate(recipe, tuple(settings), sarif, json=json, all_warnings=all_warnings, quiet=explain)
         if explain:
-            from epbuild.recipe.explained import explain as explain_recipe  # few look at it
+            from epbuild.recipe.explained import explain as explain_recipe  # Import here, because few users need it.
 
             sys.stdout.write(explain_recipe(recipe, settings=settings))
         return code

@@ -53,7 +53,7 @@ def _metric(text: str) -> tuple[str, float]:
 
 
 def _custom_ops(text: str) -> str:
-    """Return the absolute path of an existing library, or the name of a package. A missing library is refused."""
+    """Return the absolute path of an existing library, or the name of a package. Raises BadParameter for a missing library."""
     if Path(text).is_file():
         return str(Path(text).absolute())
     if is_library_path(text):
@@ -62,7 +62,7 @@ def _custom_ops(text: str) -> str:
 
 
 class Loading(OptionGroup, frozen=True, kw_only=True):
-    """Options to load and run models."""
+    """Options for loading and running models."""
 
     panel: ClassVar[str] = "Loading"
 
@@ -112,7 +112,7 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
 
 
 class Comparison(OptionGroup, frozen=True, kw_only=True):
-    """Options to compare outputs of models with those of their sources."""
+    """Options for comparing outputs of models with outputs of their sources."""
 
     panel: ClassVar[str] = "Comparison (with --numbers)"
 
@@ -233,7 +233,7 @@ def verify(
 
 
 def _run_models(path: Path, live: LiveOptions, waiting: Progress) -> Sequence[Finding]:
-    """Check the artifacts at a path, and load or run their models. Raises UsageError for options that do not fit them."""
+    """Check the artifacts at a path, and load or run their models. Raises UsageError for unsuitable options."""
     try:
         return api.verify(path, live, waiting)
     except Misuse as error:

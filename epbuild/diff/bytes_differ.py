@@ -45,11 +45,11 @@ _MIN_PADDING = 4  # Minimum number of padding bytes in one part. Fewer bytes can
 
 
 class DifferingBytes(Struct, frozen=True):
-    """Differing bytes with one meaning in one part of a file: `count` bytes in `runs` ranges, the first at `offset` in the old file.
+    """Differing bytes with one meaning in one part of a file: `count` bytes in `runs` ranges.
 
-    There are `count` bytes in `runs` runs. `offset` is the first one's position in the old file. `part` is empty outside
-    named parts. `old` and `new` show the first difference: the texts, the sizes, or a few bytes in quotes or hexadecimal.
-    They are None if the file has no such part.
+    `offset` is the position of the first byte in the old file. `part` is empty outside named parts. `old` and `new` show
+    the first difference: the texts, the sizes, or a few bytes in quotes or hexadecimal. They are None if the file has no
+    such part.
     """
 
     meaning: Meaning

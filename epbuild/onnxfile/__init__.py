@@ -1,1 +1,1 @@
-"""ONNX files as bytes and headers, without their weights."""
+"""ONNX files: reading their headers and editing them without loading weights."""

@@ -1,1 +1,1 @@
-"""Copies of ONNX files in which some bytes are replaced."""
+"""Copies of ONNX files with some bytes replaced."""

@@ -1,4 +1,4 @@
-"""Compiled models on disk, with their files and other models that use these."""
+"""Compiled models on disk, with their files and the models that share these files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epbuild.onnxfile.read.wire import MalformedModel
 def read_compiled(path: Path) -> ModelHeader:
     """Read the header of a compiled model.
 
-    Raises VerifyError (EPB600, EPB602), or ChangeRefused (EPB620) if no part of the model is compiled.
+    Raises VerifyError (EPB600, EPB602), or ChangeRefused (EPB620) if the model contains no compiled part.
     """
     try:
         header = read_header(path)
@@ -47,7 +47,7 @@ def find_data(path: Path, location: str) -> Path:
 
 
 class References:
-    """Index of the models that refer to a file. Each folder is listed, and each header read, once, at the first question."""
+    """Index of the models that refer to a file. Folders are listed and headers are read on first use, and only once."""
 
     def __init__(self, read: Callable[[Path], ModelHeader] = read_header) -> None:
         self._read_header = read
@@ -56,14 +56,15 @@ class References:
     def users(self, binary: Path, folder: Path) -> Iterator[Path]:
         """Yield the models that refer to `binary`, in order.
 
-        The folders from `folder` down to that of the binary are searched: a model elsewhere cannot refer to it without leaving its folder.
+        The search covers the folders from `folder` down to the folder of `binary`. A model elsewhere cannot refer to
+        `binary` without leaving its own folder.
         """
         wanted = os.path.realpath(binary)
         for place in _folders_between(binary, folder):
             yield from self._read(place)[0].get(wanted, ())
 
     def unreadable(self, binary: Path, folder: Path) -> Iterator[Path]:
-        """Yield the `.onnx` files in these folders that cannot be read, and so may refer to `binary`."""
+        """Yield the unreadable `.onnx` files in the same folders, because such files may refer to `binary`."""
         for place in _folders_between(binary, folder):
             yield from self._read(place)[1]
 
@@ -76,7 +77,7 @@ class References:
                     names = {node.reference for node in self._read_header(path).ep_context_nodes if node.reference}
                     for binary in {os.path.realpath(place / name) for name in names}:
                         users.setdefault(binary, []).append(path)
-                except (OSError, ValueError):  # an incomplete model, or a reference that cannot be the name of a file
+                except (OSError, ValueError):  # The model is incomplete, or a reference cannot be a file name.
                     unreadable.append(path)
             self._folders[place] = users, unreadable
         return self._folders[place]

@@ -1,7 +1,7 @@
 """Copies of models whose inputs have fixed sizes.
 
-A symbol that gets a size has it everywhere: in inputs, outputs and the declared shapes of inner values, in subgraphs too. The graph and its
-weights are copied in pieces, so memory does not grow with them.
+A symbol with a fixed size is replaced everywhere: in inputs, outputs and declared shapes of inner values, even in
+subgraphs. The graph and its weights are copied in chunks, so that memory does not grow with their size.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ _GRAPH_FIELDS = frozenset({proto.GRAPH_NODE, proto.GRAPH_INPUT, proto.GRAPH_OUTP
 _NODE_FIELDS = frozenset({proto.NODE_OUTPUT, proto.NODE_ATTRIBUTE, proto.NODE_DOMAIN})
 _DIM_SIZE = frozenset({proto.DIMENSION_VALUE, proto.DIMENSION_PARAM})
 
-# ONNX Runtime infers the shapes of the values that operators of these domains compute.
+# ONNX Runtime infers the shapes of values that operators of these domains compute.
 _INFERRED_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 
 
 def fix_sizes(source: Path, destination: Path, shapes: Mapping[str, Shape]) -> None:
-    """Write to `destination` a copy of the model `source` whose inputs have these `shapes`, as `fit_sizes` returns them.
+    """Copy the model `source` to `destination` with the input `shapes` that `fit_sizes` returned.
 
-    A declared shape without an open dimension may date from when the inputs had another size. ONNX Runtime prefers it to the shape that it
-    infers, and an EP then finds no shape at all. Such sizes are removed, except for values that an operator of an unknown domain computes:
-    nothing else gives their shape.
+    A declared shape without an open dimension may be stale: the inputs may have had another size when it was declared. ONNX
+    Runtime prefers the declared shape to the inferred shape, and an EP then finds no shape at all. Such sizes are removed,
+    except for values that an operator of an unknown domain computes. The shape of such a value is only known from its
+    declaration.
 
-    Raises FileExistsError if `destination` exists, and leaves that file; MalformedModel, also if the inputs of the copy do not have the
-    shapes; OSError. No partial copy is left.
+    Raises FileExistsError if `destination` exists, and keeps that file. Raises MalformedModel, for example if the inputs of
+    the copy do not have the shapes. Raises OSError. No partial copy is left.
     """
 
     def find_changes(model: BinaryIO) -> list[Splice]:
-        header = parse_header(model)  # rejects incomplete models and endless nesting
+        header = parse_header(model)  # This call rejects incomplete models and excessive nesting.
         return list(_Sizes(WireReader(model), shapes, bind_symbols(header, shapes)).changes())
 
     splice(source, destination, find_changes)
@@ -57,7 +58,7 @@ def _check_shapes(header: ModelHeader, shapes: Mapping[str, Shape]) -> None:
 
 
 class _Sizes(Struct, frozen=True):
-    """Finds the bytes of one model that change with the sizes of its inputs."""
+    """Search for the bytes of a model that depend on the sizes of its inputs."""
 
     _wire: WireReader
     _shapes: Mapping[str, Shape]
@@ -120,7 +121,8 @@ class _Sizes(Struct, frozen=True):
     def _shape(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
         """Yield the changes of a declared shape.
 
-        Its dimensions become those of `shape` if that is given, else the sizes of their symbols. Stale sizes are removed.
+        If `shape` is given, its dimensions replace the declared ones. Otherwise, symbols become their sizes. Stale sizes
+        are removed.
         """
         dims = list(self._wire.message(path[-1], frozenset({proto.SHAPE_DIMENSION})))
         declared = [self._declared_size(dim) for dim in dims]
@@ -135,7 +137,7 @@ class _Sizes(Struct, frozen=True):
                 yield Splice((*path, dim), dim.end, dim.end, _encoded_size(new))
 
     def _declared_size(self, dim: Field) -> Dimension:
-        """Return the size as written in the file, even if it is negative."""
+        """Return the size of a dimension as written in the file, even if it is negative."""
         declared: Dimension = None
         for field in self._wire.message(dim, _DIM_SIZE):
             declared = read_integer(field) if field.number == proto.DIMENSION_VALUE else self._wire.text(field)
@@ -143,7 +145,7 @@ class _Sizes(Struct, frozen=True):
 
 
 def _encoded_size(size: Dimension) -> bytes:
-    """Encode the one field of a dimension."""
+    """Encode the size or the symbol of a dimension as its only field."""
     if isinstance(size, int):
         return encode_integer(proto.DIMENSION_VALUE, size)
     return encode_bytes(proto.DIMENSION_PARAM, (size or "").encode())

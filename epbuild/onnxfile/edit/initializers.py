@@ -1,7 +1,8 @@
-"""One weights file for the initializers of several models.
+"""Shared weights file for the initializers of several models.
 
-Contents are equal if their bytes are: types and shapes stay in the graphs. The bytes are hashed and copied in pieces and the models
-spliced, so memory does not grow with the weights. The same models in the same order give the same bytes.
+Two tensors share content if their bytes are equal: types and shapes stay in the graphs. Memory does not grow with the
+weights, because bytes are hashed and copied in chunks and models are spliced. The same models in the same order produce the
+same bytes.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from epbuild.onnxfile.read.headers import parse_header, read_header, read_tensor
 from epbuild.onnxfile.read.weights import WeightBytes, hash_extent, locate_external
 from epbuild.onnxfile.read.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer
 
-# A file can be mapped from the start of a page, 4 KiB, and on Windows from a multiple of 64 KiB. ONNX Runtime's own writer
-# (ModelSavingOptions) aligns tensors from 1 MiB on: for smaller ones the gaps would be larger than the tensors.
+# A file can be mapped from the start of a page, 4 KiB, and on Windows from a multiple of 64 KiB. ONNX Runtime's own
+# writer (ModelSavingOptions) aligns tensors of 1 MiB or more: for smaller tensors, the gaps would be larger than the
+# tensors.
 _PAGE = 4 * 1024
 _GRANULARITY = 64 * 1024
 _LARGE = 1024 * 1024
@@ -32,22 +34,25 @@ _GRAPH_FIELDS = frozenset({proto.GRAPH_NODE, proto.GRAPH_INITIALIZER, proto.GRAP
 _ATTRIBUTE_FIELDS = proto.ATTRIBUTE_TENSORS | proto.ATTRIBUTE_GRAPHS | proto.ATTRIBUTE_SPARSE_TENSORS
 
 _TensorPath = tuple[tuple[Field, ...], bool]
-"""Fields that enclose a tensor, outermost first and the tensor last, and whether it is an initializer."""
+"""Fields that enclose a tensor, outermost first and ending with the tensor, and whether the tensor is an initializer."""
 
 
 def share_initializers(
     models: Mapping[Path, Path], file: str, threshold: int = 1024, data: Mapping[Path, Mapping[str, Path]] | None = None
 ) -> WeightBytes:
-    """Write copies of models, whose weights are all in one `file` beside them. `models` maps each copy to its source.
+    """Write copies of models that share one weights `file` beside them. `models` maps each copy to its source.
 
-    These tensors move to the file: all that are external data already, and every initializer, in subgraphs too, of at least `threshold` raw
-    bytes. External data is read from the location in the model, or from the file that `data` has for the copy and the location. If no
-    tensor moves, no file is written. If the copies are in several folders, each folder has the file, as a hard link if the file system
-    can: ONNX Runtime reads such data, though the onnx package refuses to. A copy that refers to the file from a subgraph has a file of its
-    own, because ONNX Runtime leaves the reading to the onnx package then.
+    Two kinds of tensors move to the file: all external data, and every initializer of at least `threshold` raw bytes, even
+    in subgraphs. External data is read from its location in the model, or from the file that `data` has for the copy and
+    the location. If no tensor moves, no weights file is written.
 
-    Raises FileExistsError if a copy or the file exists; MalformedModel, whose text begins with the model's file name, if a model is
-    incomplete or has less external data than it declares; OSError. Then no written file is left.
+    If the copies are in several folders, each folder has the file, as a hard link where the file system supports it. ONNX
+    Runtime reads such data, although the onnx package refuses to. A copy that refers to the file from a subgraph has a
+    separate file, because ONNX Runtime then leaves the reading to the onnx package.
+
+    Raises FileExistsError if a copy or the file exists. Raises MalformedModel if a model is incomplete or has less external
+    data than it declares; the text begins with the model's file name. Raises OSError. After an error, no written file is
+    left.
     """
     folders = list(dict.fromkeys(copy.parent for copy in models))
     places = [folder / file for folder in folders]
@@ -83,7 +88,7 @@ def share_initializers(
 
 
 class _WeightsFile:
-    """Weights file that is being written. `total` counts the bytes of all tensors in it, also of equal contents."""
+    """Weights file that is being written. `total` counts the bytes of all its tensors, including duplicates."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.total = 0
@@ -92,7 +97,7 @@ class _WeightsFile:
         self._offsets: dict[str, int] = {}
 
     def place(self, source: BinaryIO, start: int, size: int) -> bytes:
-        """Write a part of `source`, unless the file has that content. Return a tensor's fields that refer to it."""
+        """Write a part of `source`, unless the file already has this content. Return the tensor fields that refer to it."""
         self.total += size
         content = hash_extent(source, start, size)
         offset = self._offsets.get(content)
@@ -114,9 +119,10 @@ class _WeightsFile:
 def _move(weights: _WeightsFile, model: BinaryIO, *, folder: Path, data: Mapping[str, Path], threshold: int) -> list[Splice]:
     """Move the tensors of one model to the weights file. Return the changes of the model.
 
-    The old reference of a tensor goes as a whole: other entries, such as a checksum, do not hold for the new place.
+    A tensor's old reference is replaced completely: its other entries, such as a checksum, are invalid for the new
+    location.
     """
-    parse_header(model)  # rejects incomplete models and endless nesting
+    parse_header(model)  # This call rejects incomplete models and excessive nesting.
     wire = WireReader(model)
     splices: list[Splice] = []
     for path, is_initializer in _tensors(wire):
@@ -124,7 +130,7 @@ def _move(weights: _WeightsFile, model: BinaryIO, *, folder: Path, data: Mapping
         tensor = read_tensor(wire, field).tensor
         raw = list(wire.message(field, frozenset({proto.TENSOR_RAW_DATA})))
         if tensor.external is not None:
-            # Opened for each tensor: some exporters give each one a file of its own.
+            # Open the file for each tensor: some exporters write a separate file for each.
             location = tensor.external.location
             with open_regular(data.get(location, folder / location)) as file:
                 reference = weights.place(file, *locate_external(tensor, os.fstat(file.fileno()).st_size, field.tag_at))
@@ -138,7 +144,7 @@ def _move(weights: _WeightsFile, model: BinaryIO, *, folder: Path, data: Mapping
 
 
 def _tensors(wire: WireReader) -> Iterator[_TensorPath]:
-    """Yield the path of each tensor of a model. Headers do not store them: a hostile file could exhaust memory."""
+    """Yield the path of each tensor in a model. Headers do not store these paths: a malicious file could exhaust memory."""
     for field in wire.fields(0, wire.size, frozenset({proto.MODEL_GRAPH, proto.MODEL_FUNCTIONS})):
         if field.number == proto.MODEL_GRAPH:
             yield from _tensors_of_graph(wire, (field,))
@@ -170,6 +176,6 @@ def _tensors_of_node(wire: WireReader, path: tuple[Field, ...]) -> Iterator[_Ten
 
 
 def _sparse_parts(wire: WireReader, path: tuple[Field, ...]) -> Iterator[_TensorPath]:
-    """Yield the values and the indices of a sparse tensor."""
+    """Yield the paths of the values and the indices of a sparse tensor."""
     for part in wire.message(path[-1], proto.SPARSE_TENSOR_PARTS):
         yield (*path, part), False

@@ -22,9 +22,9 @@ from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader
 
 Packaging = Literal["embed", "extract", "rename"]
-"""`embed` an external context; `extract` an embedded one; `rename` a context binary, or move it into a subfolder."""
+"""Kind of change. `embed` an external context, `extract` an embedded context, or `rename` or move a context binary."""
 
-# More than the lengths of all fields that enclose a context can grow by.
+# Upper limit for the growth of the lengths of all fields that enclose a context.
 _LENGTHS = 1024
 
 
@@ -33,16 +33,16 @@ class Repackaged(Struct, frozen=True):
 
     models: tuple[Path, ...]
     binaries: tuple[Path, ...]
-    """Context binaries that the models refer to now."""
+    """Context binaries that the models now refer to."""
     removed: tuple[Path, ...] = ()
-    """Context binaries that were removed, because no model in their folder refers to them any more."""
+    """Context binaries that were removed, because no model in their folder still refers to them."""
     kept: tuple[Path, ...] = ()
-    """Context binaries that were not removed, because `unreadable` files beside them may refer to them."""
+    """Context binaries that were kept, because `unreadable` files beside them may refer to them."""
     unreadable: tuple[Path, ...] = ()
 
 
 class _Model(Struct, frozen=True):
-    """Compiled model with one context. `binary` is its file, or None if the model embeds it."""
+    """Compiled model with one context. `binary` is the context's file, or None if the model embeds the context."""
 
     path: Path
     header: ModelHeader
@@ -58,7 +58,7 @@ class _Model(Struct, frozen=True):
 
 
 class _Draft(Struct, frozen=True):
-    """New form of a model: the names of the model and of its context binary (None: embedded) in their folder."""
+    """New form of a model: the names of the model and its context binary in their folder. The latter is None if embedded."""
 
     old: _Model
     name: str
@@ -66,15 +66,16 @@ class _Draft(Struct, frozen=True):
 
 
 def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | None, destination: Path | None) -> Repackaged:
-    """Embed, extract or rename the contexts of `models`. Each model has one context of its own, or all share one.
+    """Embed, extract or rename the contexts of `models`. Each model has its own context, or all models share one.
 
-    `binary` is the new reference, from the models' folder. Without it an extracted context is named after its model. `destination` is a
-    folder for the results or, if it ends in `.onnx`, the file of a single result. None changes the models in place, and removes a context
-    binary that no model beside it refers to any more. Every byte outside the context stays.
+    `binary` is the new reference, relative to the models' folder. Without `binary`, an extracted context is named after its
+    model. `destination` is a folder for the results or, if it ends in `.onnx`, the file of a single result. With None, the
+    models are changed in place, and a context binary is removed if no model beside it still refers to it. Every byte
+    outside the context stays the same.
 
-    Raises ChangeRefused (EPB620 to EPB624) if the change is impossible or the EP would not load the result, VerifyError (EPB600, EPB602,
-    EPB605) if a model is incomplete; then nothing was changed. After an OSError in place, each model is the old one or the new one, and
-    has its context binary.
+    Raises ChangeRefused (EPB620 to EPB624) if the change is impossible or the EP would not load the result. Raises
+    VerifyError (EPB600, EPB602, EPB605) if a model is incomplete. In both cases, nothing was changed. After an OSError
+    during an in-place change, each model is either old or new, and has its context binary.
     """
     opened = [_open(path, packaging) for path in dict.fromkeys(models)]
     folder = _folder_of(opened)
@@ -111,7 +112,7 @@ def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | Non
         path.unlink()
         for parent in path.parents:
             if parent != folder and parent.is_relative_to(folder):
-                with suppress(OSError):  # it is not empty
+                with suppress(OSError):  # The folder is not empty.
                     parent.rmdir()
     return Repackaged(*paths, removed=unused)
 
@@ -165,7 +166,7 @@ def _check_name(reference: str) -> None:
 
 
 def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str | None) -> tuple[Path, ...]:
-    """Reject a change of a shared context for some of its models only. Return the unreadable files beside the binaries."""
+    """Reject changing a shared context for only some of its models. Return the unreadable files beside the binaries."""
     users: dict[str, list[_Model]] = {}
     for model in models:
         if model.binary is not None:
@@ -225,7 +226,7 @@ def _write(draft: _Draft, folder: Path, packaging: Packaging, *, in_place: bool)
 
 
 def _check_draft(draft: _Draft, folder: Path) -> None:
-    """Read the result: its context must be the old one, and everything else must be unchanged."""
+    """Check the result: it must have the old context, and everything else must be unchanged."""
     path, old = folder / draft.name, draft.old
     header = read_header(path)
     node = next(node for node in header.ep_context_nodes if node.reference is not None or node.payload is not None)
@@ -244,7 +245,7 @@ def _without_context(header: ModelHeader) -> ModelHeader:
 
 
 def _stage_data(new: Sequence[_Draft], draft_folder: Path) -> list[str]:
-    """Copy the external data of the models, which must be beside them. Return the names."""
+    """Copy the external data of the models, which must be beside them. Return the names of the copied files."""
     locations = dict.fromkeys(location for draft in new for location in draft.old.header.external_data)
     for location in locations:
         stage(find_data(new[0].old.path, location), draft_folder / location, link=False)

@@ -1,7 +1,7 @@
 """Copies of compiled models with other node names, references or contexts.
 
-No function changes its source. Each raises FileExistsError if the destination exists, and leaves that file; MalformedModel; OSError. No
-partial copy is left.
+No function changes its source. Each function raises MalformedModel and OSError. If the destination exists, it raises
+FileExistsError and keeps that file. No partial copy is left.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from epbuild.onnxfile.read.headers import parse_header
 from epbuild.onnxfile.read.wire import Field, WireReader, encode_bytes, encode_integer
 
 PROTOBUF_LIMIT: Final = 2**31 - 1
-"""Maximal size of a protobuf message. ONNX Runtime cannot read a larger model."""
+"""Maximum size of a protobuf message. ONNX Runtime cannot read a larger model."""
 
 
 def relink(source: Path, destination: Path, names: Mapping[str, str]) -> None:
-    """Write a copy of the model `source` in which each reference that is a key of `names` becomes its value.
+    """Copy the model `source` with other references: each key of `names` becomes its value.
 
-    Names are written as given: call `check_reference` first. Other references, and every other byte, stay.
+    Names are written as given, so callers must use `check_reference` first. Other references and all other bytes stay the
+    same.
     """
 
     def find_changes(model: BinaryIO) -> list[Splice]:
@@ -37,9 +38,10 @@ def relink(source: Path, destination: Path, names: Mapping[str, str]) -> None:
 
 
 def rename_nodes(source: Path, destination: Path, names: Mapping[int, str]) -> None:
-    """Write a copy of the model `source` in which EPContext nodes have new `names`, by index in the header's `ep_context_nodes`.
+    """Copy the model `source` with new `names` of EPContext nodes, by index in the header's `ep_context_nodes`.
 
-    No other part of a model refers to a node by its name. `partition_name`, the graph's name in the context, stays.
+    No other part of a model refers to a node by its name. `partition_name`, the graph's name in the context, stays the
+    same.
     """
 
     def find_changes(model: BinaryIO) -> list[Splice]:
@@ -58,10 +60,10 @@ def rename_nodes(source: Path, destination: Path, names: Mapping[int, str]) -> N
 
 
 def embed(source: Path, destination: Path, binary: Path) -> None:
-    """Write a copy of the model `source` that embeds its context, the content of the file `binary`.
+    """Copy the model `source` with an embedded context, which is the content of the file `binary`.
 
-    Raises ValueError unless exactly one node of `source` refers to a context binary. The caller checks that both files together stay below
-    `PROTOBUF_LIMIT`.
+    Raises ValueError unless exactly one node of `source` refers to a context binary. The caller must check that both files
+    together do not exceed `PROTOBUF_LIMIT`.
     """
 
     def find_changes(model: BinaryIO) -> list[Splice]:
@@ -75,9 +77,10 @@ def embed(source: Path, destination: Path, binary: Path) -> None:
 
 
 def extract(source: Path, destination: Path, binary: Path, reference: str) -> None:
-    """Write the embedded context of the model `source` to the new file `binary`, and a copy of the model that refers to it.
+    """Write the embedded context of the model `source` to the new file `binary`, and copy the model with a reference to it.
 
-    `reference` is written as given. Raises ValueError unless exactly one node of `source` embeds a context. If it fails, no file is left.
+    `reference` is written as given. Raises ValueError unless exactly one node of `source` embeds a context. After an error,
+    no file is left.
     """
 
     def find_changes(model: BinaryIO) -> list[Splice]:
@@ -101,12 +104,15 @@ def extract(source: Path, destination: Path, binary: Path, reference: str) -> No
 
 
 def _replace_field(path: tuple[Field, ...], content: bytes | Path) -> Splice:
-    """Replace the content of the last field of `path`."""
+    """Return the change that replaces the content of the last field in `path`."""
     return Splice(path, path[-1].start, path[-1].end, content)
 
 
 def _modes(wire: WireReader, nodes: Sequence[EPContextNode], mode: int) -> list[Splice]:
-    """Set embed_mode in every EPContext node: a node without a context of its own has the mode of the context that it is in."""
+    """Return the changes that set embed_mode in every EPContext node.
+
+    A node without its own context has the mode of the context that contains its graph.
+    """
     setting = encode_bytes(proto.ATTRIBUTE_NAME, b"embed_mode") + encode_integer(proto.ATTRIBUTE_I, mode)
     encoded = encode_bytes(proto.NODE_ATTRIBUTE, setting + encode_integer(proto.ATTRIBUTE_TYPE, proto.TYPE_INT))
     splices = []

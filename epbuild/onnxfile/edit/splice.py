@@ -1,6 +1,7 @@
 """Splicing: copying a model with some of its bytes replaced.
 
-The model is never decoded and never held in memory. So all other bytes stay as their writer left them, at any size.
+The model is never decoded and never held in memory. Therefore, all other bytes stay as they were written, even in huge
+models.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _CHUNK = 1024 * 1024
 
 
 class Splice(NamedTuple):
-    """Change of a file: `content` replaces the bytes from `start` to `end`. `path` has the fields that enclose them, outermost first."""
+    """Change of a file: `content` replaces the bytes from `start` to `end`. `path` has the enclosing fields, outermost first."""
 
     path: tuple[Field, ...]
     start: int
@@ -27,15 +28,16 @@ class Splice(NamedTuple):
 
 
 def splice(source: Path, destination: Path, splices: Callable[[BinaryIO], Sequence[Splice]]) -> None:
-    """Write to `destination` a copy of the model `source` with the changes that `splices` returns, and correct lengths.
+    """Copy the model `source` to `destination` with the changes that `splices` returns, and correct all lengths.
 
-    Raises FileExistsError if `destination` exists, and leaves that file; MalformedModel; OSError. No partial copy is left.
+    Raises FileExistsError if `destination` exists, and keeps that file. Raises MalformedModel and OSError. No partial copy
+    is left.
     """
     with open_regular(source) as model:
         changes = _with_lengths(splices(model))
         copy = destination.open("xb")
         try:
-            # Closed inside the try: a full disk may be detected only when the last bytes are flushed.
+            # Close the file inside `try`: a full disk may be detected only when the last bytes are flushed.
             with copy:
                 _write(model, copy, changes)
         except BaseException:
@@ -44,7 +46,7 @@ def splice(source: Path, destination: Path, splices: Callable[[BinaryIO], Sequen
 
 
 def copy_bytes(model: BinaryIO, copy: BinaryIO, start: int, end: int) -> None:
-    """Copy the bytes of `model` between two offsets. Raises MalformedModel if the file is too short."""
+    """Copy the bytes of `model` between two offsets to `copy`. Raises MalformedModel if the file is too short."""
     model.seek(start)
     while start < end:
         chunk = model.read(min(_CHUNK, end - start))
@@ -55,7 +57,7 @@ def copy_bytes(model: BinaryIO, copy: BinaryIO, start: int, end: int) -> None:
 
 
 def _with_lengths(splices: Iterable[Splice]) -> list[Splice]:
-    """Add the changes of the lengths of enclosing fields, and sort all changes in file order."""
+    """Add the changes to the lengths of enclosing fields, and sort all changes in file order."""
     changes = list(splices)
     levels: defaultdict[int, dict[Field, Field | None]] = defaultdict(dict)
     growth: defaultdict[Field, int] = defaultdict(int)
@@ -67,7 +69,7 @@ def _with_lengths(splices: Iterable[Splice]) -> list[Splice]:
             levels[level][field] = parent
             parent = field
 
-    # Innermost first: a length whose varint grows or shrinks changes the size of the enclosing field too.
+    # Innermost first: a length whose varint grows or shrinks also changes the size of the enclosing field.
     for level in sorted(levels, reverse=True):
         for field, parent in levels[level].items():
             if growth[field] == 0:

@@ -1,4 +1,4 @@
-"""New files of a folder that appear all at once."""
+"""New files in a folder that appear all at once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from epbuild.core.safepath import resolve_links
 
 @contextlib.contextmanager
 def drafts(folder: Path) -> Iterator[Path]:
-    """Create an empty folder in `folder`, to fill and then `publish`.
+    """Provide an empty folder in `folder`, to fill and then `publish`.
 
-    It is removed at the end. So is `folder`, if it was created here and stayed empty.
+    It is removed at the end. `folder` is also removed if it was created here and is still empty.
     """
     created = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -30,12 +30,12 @@ def drafts(folder: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(draft_folder, ignore_errors=True)
         for place in created:
-            with contextlib.suppress(OSError):  # it is not empty
+            with contextlib.suppress(OSError):  # The folder is not empty.
                 place.rmdir()
 
 
 def stage(file: Path, draft: Path, *, link: bool) -> None:
-    """Copy `file` to a draft, or hard-link it if `link` permits that and the file system can."""
+    """Copy `file` to a draft. With `link`, use a hard link if the file system supports it."""
     draft.parent.mkdir(parents=True, exist_ok=True)
     if link:
         with contextlib.suppress(OSError):
@@ -45,9 +45,9 @@ def stage(file: Path, draft: Path, *, link: bool) -> None:
 
 
 def publish(draft_folder: Path, folder: Path, names: Sequence[str]) -> None:
-    """Rename drafts into `folder`: all of them or none, in the order of `names`, so that a file follows what it refers to.
+    """Rename drafts into `folder`, all or none. The order of `names` must put a file after the files that it refers to.
 
-    Raises ChangeRefused (EPB624) if a file of that name exists: none is overwritten.
+    Raises ChangeRefused (EPB624) if a file with one of these names exists. Existing files are not overwritten.
     """
     published: list[Path] = []
     try:
@@ -64,13 +64,13 @@ def publish(draft_folder: Path, folder: Path, names: Sequence[str]) -> None:
 
 
 def overwrite(draft_folder: Path, folder: Path, name: str) -> None:
-    """Rename a draft over the file of that name in `folder`. Readers see the complete old file or the complete new one."""
+    """Rename a draft over the file with the same name in `folder`. Readers see a complete file, either old or new."""
     shutil.copymode(folder / name, draft_folder / name)
     _replace(draft_folder / name, folder / name)
 
 
 def make_exists_error(target: Path) -> ChangeRefused:
-    """Return the error for a new file whose name is taken."""
+    """Return the error for a new file whose name already exists."""
     hint = "Remove it, or choose another name."
     return ChangeRefused(Problem("EPB624", f"{target} already exists and is not overwritten", None, hint))
 
@@ -83,7 +83,7 @@ def _claim(target: Path) -> None:
 
 
 def _replace(draft: Path, target: Path) -> None:
-    # The caller may remove the replaced file at once, so the new one must survive a power loss.
+    # The caller may remove the replaced file at once, so the new file must survive a power loss.
     with contextlib.suppress(OSError):
         sync_file(draft)
     rename(draft, target)

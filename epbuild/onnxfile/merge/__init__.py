@@ -1,1 +1,1 @@
-"""Merging of compiled models into one, with the onnx package."""
+"""Merging of compiled models into one model, with the onnx package."""

@@ -1,4 +1,4 @@
-"""Connections between models: the output that feeds an input, and their types."""
+"""Connections between models: outputs that feed inputs, and their types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epbuild.onnxfile.read.sizes import format_shape
 
 
 class Connection(NamedTuple):
-    """Output of one model that feeds an input of a later one. Models are numbered from 0."""
+    """Output of one model that feeds an input of a later model. Models are numbered from 0."""
 
     source: int
     output: str
@@ -24,7 +24,7 @@ class Connection(NamedTuple):
 
 
 class ConnectedModel(Struct, frozen=True, dict=True):
-    """Model to be connected. `label` is its name in messages."""
+    """Model to connect. `label` is the model's name in messages."""
 
     path: Path
     label: str
@@ -32,20 +32,20 @@ class ConnectedModel(Struct, frozen=True, dict=True):
 
     @cached_property
     def inputs(self) -> Mapping[str, ValueInfo]:
-        """Inputs by name, the first of each."""
+        """Inputs by name. If a name occurs twice, the first input counts."""
         return {value.name: value for value in reversed(self.header.inputs)}
 
     @cached_property
     def outputs(self) -> Mapping[str, ValueInfo]:
-        """Outputs by name, the first of each."""
+        """Outputs by name. If a name occurs twice, the first output counts."""
         return {value.name: value for value in reversed(self.header.outputs)}
 
 
 def read_connections(texts: Iterable[str], members: Sequence[ConnectedModel]) -> list[Connection]:
-    """Parse texts `MODEL.OUTPUT=MODEL.INPUT`, where MODEL is a file's stem or the model's number, from 1.
+    """Parse texts of the form `MODEL.OUTPUT=MODEL.INPUT`. MODEL is a file's stem or the model's number, from 1.
 
-    Stems and names may contain dots and equals signs, so every way to split a text is tried. Raises ChangeRefused (EPB627) unless exactly
-    one names an existing output and input.
+    Stems and names may contain dots and equals signs, so every way to split a text is tried. Raises ChangeRefused (EPB627)
+    unless exactly one way names an existing output and an existing input.
     """
     named: dict[str, list[int]] = {}
     for number, member in enumerate(members):
@@ -80,7 +80,7 @@ def _read_connection(text: str, members: Sequence[ConnectedModel], named: Mappin
 
 
 def connect_same_names(members: Sequence[ConnectedModel]) -> tuple[Connection, ...]:
-    """Connect each input with the output of its name in the nearest earlier model that has one."""
+    """Connect each input to the output with the same name in the nearest earlier model."""
     found = []
     latest: dict[str, int] = {}
     for target, member in enumerate(members):
@@ -110,7 +110,7 @@ def check_connections(members: Sequence[ConnectedModel], connections: Sequence[C
 
 
 def have_same_type(left: ValueInfo, right: ValueInfo) -> bool:
-    """Return whether one value can replace the other. Only known sizes are compared."""
+    """Return whether one value can replace the other. Unknown sizes are not compared."""
     if left.elem_type != right.elem_type:
         return False
     if left.shape is None or right.shape is None:
@@ -132,7 +132,7 @@ def format_type(value: ValueInfo) -> str:
 
 
 def _ends(text: str, named: Mapping[str, Sequence[int]]) -> list[tuple[int, str]]:
-    """Return the models and value names that `text` may mean. `named` has the models of each name."""
+    """Return the pairs of model and value name that `text` can mean. `named` has the models with each name."""
     return sorted((number, text[at + 1 :]) for at, sign in enumerate(text) if sign == "." for number in named.get(text[:at], ()))
 
 

@@ -20,9 +20,9 @@ from epbuild.onnxfile.merge.naming import GraphPart
 def stage_files(
     members: Sequence[ConnectedModel], parts: Sequence[GraphPart], folder: Path, destination: Path
 ) -> tuple[list[str], list[str]]:
-    """Stage the files of all models in `folder` and update the references of their nodes.
+    """Stage the files of all models in `folder`, and update the references in their nodes.
 
-    Return the names of all files, and of those that do not exist beside `destination` yet.
+    Return the names of all files, and the names of files that do not yet exist beside `destination`.
     """
     names = _FreeNames(destination)
     for member, part in zip(members, parts, strict=True):
@@ -46,25 +46,25 @@ def stage_files(
 
 
 class _FreeNames:
-    """Names of the files beside the merged model `destination`. Files share a name exactly if their contents are equal.
+    """Names of the files beside the merged model `destination`. Files share a name if and only if their contents are equal.
 
-    A file is read only if another file of its size has the same name, and only once.
+    A file is read only if another file of the same size has the same name, and only once.
     """
 
     def __init__(self, destination: Path) -> None:
         self.placed: dict[str, tuple[str, Path]] = {}
-        """Each name and its file, by the case-folded name: some file systems ignore case."""
+        """Names with their files, by the case-folded name, because some file systems ignore case."""
         self._destination = destination
         self._known: dict[tuple[str, Path], str] = {}
         self._taken: dict[tuple[str, int], dict[str, str]] = {}
-        """Names tried for a reference and a file size, by digest."""
+        """Names already tried for a reference and a file size, by digest of the file."""
         self._unread: dict[tuple[str, int], list[tuple[Path, str]]] = {}
-        """Names tried whose digest is not known yet."""
+        """Names already tried for files whose digest is not yet known."""
         self._tried = Counter[str]()
         self._digest = cache(hash_file)
 
     def place(self, reference: str, file: Path) -> str:
-        """Return the name for a file: `reference`, with a number if a different file has that name."""
+        """Return the name for a file: `reference`, with a number if a different file has this name."""
         if (reference, file) not in self._known:
             name = self._known[reference, file] = self._find_name(reference, file)
             self.placed.setdefault(name.casefold(), (name, file))
@@ -87,7 +87,7 @@ class _FreeNames:
         return name
 
     def _tried_name(self, reference: str, size: int, file: Path) -> str | None:
-        """Return the name, among those already tried, whose file has the same content as `file`, or None."""
+        """Return the name, among names already tried, of a file with the same content as `file`, or None."""
         unread = self._unread.pop((reference, size), [])
         taken = self._taken.setdefault((reference, size), {})
         if len(unread) == 1 and unread[0][0] == file and not taken:

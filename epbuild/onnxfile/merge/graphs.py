@@ -1,9 +1,9 @@
-"""Graphs of the onnx package, and the values in them that ONNX Runtime merges.
+"""Graphs of the onnx package, and values in them that ONNX Runtime merges.
 
-When ONNX Runtime optimizes, it replaces equal values by one. If two of them are inputs of one EPContext node, the EP gets one value
-twice. QNN binds each input of a context by the name of its value, and ends the process (`Input name not found`) for an input without a
-name of its own. An Identity in between does not help, nor do two equal nodes: ONNX Runtime removes the former and merges the latter,
-equal constants included (measured with 1.31.1, at every optimization level except none).
+ONNX Runtime's optimizer replaces equal values by one value. If two inputs of an EPContext node are equal, the EP gets one
+value twice. QNN binds each input of a context by the name of its value. For an input without its own name, QNN ends the
+process (`Input name not found`). Neither an Identity between the values nor two equal nodes help: ONNX Runtime removes the
+former and merges the latter, including equal constants (measured with 1.31.1, at every optimization level except none).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def is_context(node: Any) -> bool:
 
 
 def read_text_attribute(node: Any, name: str) -> str | None:
-    """Return the text of a node's attribute, or None if the node has no such attribute."""
+    """Return the text of a node's attribute, or None if the node lacks the attribute."""
     return next((attribute.s.decode("utf-8", "replace") for attribute in node.attribute if attribute.name == name), None)
 
 
 def walk_graphs(graph: Any) -> Iterator[Any]:
-    """Yield a graph, and the subgraphs in its nodes' attributes."""
+    """Yield a graph and all subgraphs in its nodes' attributes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -42,9 +42,10 @@ def walk_nodes(graph: Any) -> Iterator[Any]:
 
 
 def find_equal_inputs(nodes: Sequence[Any], initializers: Iterable[Any]) -> Iterator[tuple[int, str, str]]:
-    """Find EPContext nodes that would get one value twice. Yield the node's index and the names of two equal inputs.
+    """Yield EPContext nodes that would get one value twice, as the node's index and the names of two equal inputs.
 
-    The nodes are those of a main graph, in an order in which they can run. Values that subgraphs compute are not compared.
+    `nodes` are the nodes of a main graph, in an order in which they can run. Values that subgraphs compute are not
+    compared.
     """
     used = {name for node in nodes if not is_context(node) for name in node.input}
     identities = {tensor.name: _content(tensor) for tensor in initializers if tensor.name in used}
@@ -62,7 +63,7 @@ def find_equal_inputs(nodes: Sequence[Any], initializers: Iterable[Any]) -> Iter
 
 
 def _output_identities(node: Any, identities: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each output of a node with its identity: equal identities are equal values."""
+    """Yield each output of a node with its identity. Values with equal identities are equal."""
     inputs = [identities.get(name, name) for name in node.input]
     if not node.domain and node.op_type in _IDENTITIES:
         yield node.output[0], inputs[0]

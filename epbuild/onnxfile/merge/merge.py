@@ -1,4 +1,4 @@
-"""Merging of compiled models into one."""
+"""Merging of compiled models into one model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from epbuild.onnxfile.read.epcontext import COMPATIBILITY, resolve
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ValueInfo
 
-# More than longer names can add to the models' bytes.
+# Upper limit for the bytes that longer names can add to the models.
 _NAMES = 1024 * 1024
 
 
@@ -39,25 +39,27 @@ class Merged(Struct, frozen=True):
 
     model: Path
     files: tuple[Path, ...]
-    """Context binaries, and files of external data, that the model refers to."""
+    """Context binaries and external data files that the model refers to."""
     connections: tuple[Connection, ...]
     shared_inputs: tuple[str, ...]
-    """Inputs that several models had under one name, and that are one input now."""
+    """Inputs that several models had under the same name, and that are now one input."""
     notes: tuple[str, ...]
-    """Parts of the models that the merged model lacks: a sentence each."""
+    """Parts of the models that the merged model lacks, as one sentence each."""
 
 
 def merge_models(
     inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path, tolerances: Tolerances
 ) -> Merged:
-    """Merge compiled models, each with a prefix for its names, into the model `destination`, and write its files beside it.
+    """Merge compiled models, each with a prefix for its names, into `destination`. Write its files beside it.
 
-    The models are in the order in which they run. `connections` are outputs that feed inputs. None connects an output with each later
-    input of the same name. All other inputs and outputs stay, and inputs of one name in several models become one input. EPContext nodes
-    keep their names, by which EPs find a graph in its context, unless two are equal. `tolerances` are the changes that EPs allow.
+    The models are in the order in which they run. `connections` are outputs that feed inputs. With None, an output is
+    connected to each later input with the same name. All other inputs and outputs stay. Inputs with the same name in
+    several models become one input. EPContext nodes keep their names unless two are equal, because EPs find a graph in its
+    context by the node's name. `tolerances` are the changes that EPs allow.
 
-    Raises ChangeRefused (EPB620, EPB623, EPB624, EPB626 to EPB628) if the models do not fit together or an EP would not load the result,
-    VerifyError (EPB600, EPB602, EPB605) if a model is incomplete, OSError. Then nothing was written.
+    Raises ChangeRefused (EPB620, EPB623, EPB624, EPB626 to EPB628) if the models do not fit together or an EP would not
+    load the result. Raises VerifyError (EPB600, EPB602, EPB605) if a model is incomplete. Raises OSError. Nothing is
+    written after an error.
     """
     opened = read_members([path for path, _ in inputs])
     _check_size(opened)
@@ -92,7 +94,7 @@ def merge_models(
 
 
 def read_members(paths: Sequence[Path]) -> tuple[ConnectedModel, ...]:
-    """Read the compiled models at `paths`. Raises VerifyError (EPB600, EPB602), ChangeRefused (EPB620)."""
+    """Read the compiled models at `paths`. Raises VerifyError (EPB600, EPB602) and ChangeRefused (EPB620)."""
     seen = Counter[Path]()
     members = []
     for path in paths:
@@ -102,7 +104,7 @@ def read_members(paths: Sequence[Path]) -> tuple[ConnectedModel, ...]:
 
 
 def _is_shared(item: ConnectedModel, references: References) -> bool:
-    """Return whether another model refers to a context binary of this one. The context then has graphs for both."""
+    """Return whether another model refers to a context binary of this model, so that the context has graphs for both."""
     binaries = [find_binary(item.path, node) for node in item.header.ep_context_nodes if node.reference is not None]
     own = os.path.realpath(item.path)
     users = (path for binary in binaries for path in references.users(binary, item.path.parent))
@@ -117,7 +119,7 @@ def _check_size(opened: Sequence[ConnectedModel]) -> None:
 
 
 def _check_contexts(opened: Sequence[ConnectedModel], tolerances: Tolerances) -> None:
-    """Reject more compiled contexts than an EP loads from one model."""
+    """Raise an error if the models have more compiled contexts than an EP loads from one model."""
     contexts: dict[str, dict[object, str]] = {}
     for number, item in enumerate(opened):
         for place, node in enumerate(item.header.ep_context_nodes):
@@ -136,7 +138,7 @@ def _check_contexts(opened: Sequence[ConnectedModel], tolerances: Tolerances) ->
 
 
 def _check_shared_inputs(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel]) -> tuple[str, ...]:
-    """Return the inputs that become one in the merged model. They must have the same type."""
+    """Return the inputs that become one input in the merged model. Raises an error if their types differ."""
     first: dict[str, tuple[ConnectedModel, ValueInfo]] = {}
     shared: dict[str, None] = {}
     for part, item in zip(parts, opened, strict=True):
@@ -155,7 +157,7 @@ def _check_shared_inputs(parts: Sequence[GraphPart], opened: Sequence[ConnectedM
 
 
 def _assemble(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel], notes: list[str]) -> Any:
-    """Build the merged model without its nodes, whose references are not final yet."""
+    """Build the merged model without its nodes, because their references are not final yet."""
     from onnx import ModelProto
 
     merged = ModelProto(ir_version=max(part.proto.ir_version for part in parts), producer_name="epbuild")
@@ -176,7 +178,7 @@ def _assemble(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel], note
                 inputs.add(value.name)
                 merged.graph.input.append(value)
         for value in graph.output:
-            # EPContext nodes do not declare the types of their outputs, and ONNX Runtime needs the type of each inner value.
+            # EPContext nodes do not declare the types of their outputs, but ONNX Runtime needs the type of each inner value.
             (inner.append if value.name in feeding else merged.graph.output.append)(value)
         inner.extend(graph.value_info)
         merged.graph.initializer.extend(graph.initializer)
@@ -196,7 +198,7 @@ def _assemble(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel], note
 
 
 def _check_equal_inputs(parts: Sequence[GraphPart], merged: Any) -> None:
-    """Reject one value for two inputs of one EPContext node, even through other nodes."""
+    """Raise an error if two inputs of an EPContext node would be the same value, even through other nodes."""
     owned = [(part.label, node) for part in parts for node in part.proto.graph.node]
     for number, first, second in find_equal_inputs([node for _, node in owned], merged.graph.initializer):
         owner, node = owned[number]
@@ -210,7 +212,7 @@ def _check_equal_inputs(parts: Sequence[GraphPart], merged: Any) -> None:
 
 
 def _opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
-    """Return one version of each operator set: the one that other nodes use, because EPContext nodes work with any."""
+    """Return one version of each operator set: the one that other nodes use, because EPContext nodes work with any version."""
     merged: dict[str, int] = {}
     needed: dict[str, tuple[int, str]] = {}
     for part in parts:
@@ -231,7 +233,7 @@ def _opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
 
 
 def _metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, str]:
-    """Merge the models' metadata. The compatibility string of an EP must be equal in all models with a context of that EP."""
+    """Merge the models' metadata. An EP's compatibility string must be equal in all models with a context of this EP."""
     merged: dict[str, str] = {}
     for key in dict.fromkeys(key for item in opened for key in item.header.metadata):
         holders = [item for item in opened if key in item.header.metadata]
@@ -249,7 +251,7 @@ def _metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, s
 
 
 def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel]) -> None:
-    """Read the result: it must have every node of every model, the inputs and outputs, and a file for each reference."""
+    """Check the result: it must have all nodes of all models, the inputs and outputs, and a file for each reference."""
     header = read_header(path)
     operators: Counter[tuple[str, str]] = Counter()
     for item in opened:

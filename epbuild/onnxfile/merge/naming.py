@@ -1,4 +1,4 @@
-"""Names of values and nodes in models that are merged."""
+"""Names of values and nodes in models to merge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HINT = "Keep them apart with --prefix."
 
 
 class ContextTolerance(Protocol):
-    """Changes of its EPContext nodes that an EP tolerates. The catalog has the values and their meaning."""
+    """Changes to its EPContext nodes that an EP tolerates. The catalog defines the values and their meaning."""
 
     @property
     def contexts(self) -> int | None: ...
@@ -28,18 +28,21 @@ class ContextTolerance(Protocol):
 
 
 Tolerances = Mapping[str, ContextTolerance]
-"""Tolerances by the `source` of EPContext nodes. Nodes of other sources may not change, and any number of contexts may be merged."""
+"""Tolerances by the `source` of EPContext nodes.
+
+Nodes of other sources must not change, but any number of their contexts can be merged.
+"""
 
 
 @dataclass
 class GraphPart:
-    """Model to merge: its proto, and the new names of its values by their old names."""
+    """Model to merge: its proto, and the new names of its values by old name."""
 
     label: str
     prefix: str
     proto: Any
     lone: bool
-    """True if no other model is known to have a graph in the same context."""
+    """True if no other model is known to have a graph in the model's context."""
     tolerances: Tolerances
     names: dict[str, str] = field(init=False)
     contexts: list[Any] = field(init=False)
@@ -59,13 +62,13 @@ class GraphPart:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """Inputs of the graph that have no value in the model, by name."""
+        """Inputs of the graph that have no initial value in the model, by name."""
         initialized = {tensor.name for tensor in self.proto.graph.initializer}
         initialized |= {tensor.values.name for tensor in self.proto.graph.sparse_initializer}
         return {value.name: value for value in self.proto.graph.input if value.name not in initialized}
 
     def objection(self, old: str, new: str) -> Problem | None:
-        """Return the problem of the name `new` for a value in this model, if there is one."""
+        """Return the problem with the name `new` for a value of this model, or None if there is none."""
         taken = next((name for name, other in self.names.items() if other == new and name != old), None)
         if taken is not None:
             return Problem(
@@ -74,7 +77,7 @@ class GraphPart:
         return next((problem for node in self.contexts if (problem := self.context_objection(node, old, new))), None)
 
     def names_attribute(self, node: Any) -> str | None:
-        """Return the attribute with the context's own names of the node's values, or None if values cannot be renamed."""
+        """Return the attribute that maps the node's values to their names in the context. None if values cannot be renamed."""
         tolerance = self.tolerances.get(read_text_attribute(node, "source") or "")
         return tolerance.value_names if tolerance is not None else None
 
@@ -98,7 +101,7 @@ class GraphPart:
 
 
 def connect(parts: Sequence[GraphPart], connections: Sequence[Connection]) -> None:
-    """Choose one name for connected values, and check every name. Raises ChangeRefused (EPB626, EPB627) with the first objection."""
+    """Choose one name for connected values, and check every name. Raises ChangeRefused (EPB626, EPB627) for the first problem."""
     fed: dict[tuple[int, str], list[tuple[int, str]]] = {}
     for connection in sorted(connections):
         fed.setdefault((connection.source, connection.output), []).append((connection.target, connection.input))
@@ -120,7 +123,7 @@ def connect(parts: Sequence[GraphPart], connections: Sequence[Connection]) -> No
 
 
 def rename(part: GraphPart) -> None:
-    """Rename the values in the model's proto, and write the old names into attributes for EPs that need them."""
+    """Rename the values in the model's proto. For EPs that need the old names, write them into attributes."""
     for node in part.contexts:
         _write_own_names(part, node)
     _map_graph(part.proto.graph, part.names.__getitem__)
@@ -143,7 +146,7 @@ def name_nodes(parts: Sequence[GraphPart]) -> None:
 
 
 def _map_graph(graph: Any, new: Callable[[str], str]) -> None:
-    """Replace the name of every value with the result of `new`. The empty name stands for no value, and stays."""
+    """Replace the name of every value with the result of `new`. An empty name stands for a missing value and is kept."""
     for inner in walk_graphs(graph):
         for node in inner.node:
             for values in (node.input, node.output):
@@ -161,7 +164,7 @@ def _map_graph(graph: Any, new: Callable[[str], str]) -> None:
 
 
 def _common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, str]], *, fixed: bool) -> str:
-    """Return the first name without an objection: the output's, else an input's. Only the output's is tried if it is `fixed`."""
+    """Return the first name without a problem: the output's name, or else an input's. If `fixed`, try only the output's name."""
     candidates = list(dict.fromkeys(parts[number].names[value] for number, value in ends))[: 1 if fixed else None]
     first: Problem | None = None
     for name in candidates:
@@ -170,12 +173,12 @@ def _common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, str]], *,
         if problem is None:
             return name
         first = first or problem
-    assert first is not None  # noqa: S101 - there is at least one candidate, and each met an objection
+    assert first is not None  # noqa: S101 - there is at least one candidate, and each had a problem
     raise ChangeRefused(first)
 
 
 def _own_names(node: Any, attribute: str) -> dict[str, str]:
-    """Return the context's own name of each input and output of its node, by the value's name."""
+    """Return the names in the context of a node's inputs and outputs, by name of the value."""
     own = dict(pair.split("=", 1) for pair in (read_text_attribute(node, attribute) or "").split(";") if "=" in pair)
     return {value: own.get(value, value) for value in chain(node.input, node.output) if value}
 
@@ -202,7 +205,7 @@ def _set_text(node: Any, name: str, text: str) -> None:
 
 
 def _name_context(part: GraphPart, node: Any, taken: dict[str, str]) -> None:
-    """Rename a node whose name is taken. The EP finds the graph in the context by that name, unless it tolerates another."""
+    """Rename a node whose name is taken. Raises an error if the EP needs this name to find the graph in the context."""
     if node.name not in taken:
         return
     source = read_text_attribute(node, "source")
@@ -219,7 +222,7 @@ def _name_context(part: GraphPart, node: Any, taken: dict[str, str]) -> None:
 
 
 def _refuse_duplicate_names(parts: Sequence[GraphPart]) -> None:
-    """Reject two values of one name, unless they are connected or an input of several models."""
+    """Raise an error for two values with the same name, unless they are connected or are an input of several models."""
     defined: dict[str, tuple[GraphPart, bool]] = {}
     for part in parts:
         inputs = part.inputs
@@ -232,7 +235,7 @@ def _refuse_duplicate_names(parts: Sequence[GraphPart]) -> None:
 
 
 def _defined_values(graph: Any) -> Iterator[str]:
-    """Yield the values that a graph and its subgraphs define: initializers, inputs of subgraphs, and outputs of nodes."""
+    """Yield the names that a graph and its subgraphs define: initializers, inputs of subgraphs, and outputs of nodes."""
     for inner in walk_graphs(graph):
         yield from (tensor.name for tensor in inner.initializer)
         yield from (tensor.values.name for tensor in inner.sparse_initializer)

@@ -1,1 +1,1 @@
-"""Headers of ONNX files, and the places of tensors and contexts in them."""
+"""Headers of ONNX files, and positions of tensors and contexts in them."""

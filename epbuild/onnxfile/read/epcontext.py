@@ -1,4 +1,4 @@
-"""EPContext nodes, and the files that they refer to."""
+"""EPContext nodes and the files that they refer to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epbuild.onnxfile.read.wire import Field, WireReader, read_integer
 DOMAIN: Final = "com.microsoft"
 OP_TYPE: Final = "EPContext"
 
-# AttributeProto.AttributeType, by number.
+# Names of AttributeProto.AttributeType, by number.
 _TYPES = {
     0: "UNDEFINED", 1: "FLOAT", 2: "INT", 3: "STRING", 4: "TENSOR", 5: "GRAPH", 6: "FLOATS", 7: "INTS", 8: "STRINGS", 9: "TENSORS",
     10: "GRAPHS", 11: "SPARSE_TENSOR", 12: "SPARSE_TENSORS", 13: "TYPE_PROTO", 14: "TYPE_PROTOS",
@@ -26,29 +26,32 @@ _ATTRIBUTE_FIELDS = frozenset({proto.ATTRIBUTE_NAME, proto.ATTRIBUTE_I, proto.AT
 
 _CONTEXT = "ep_cache_context"
 COMPATIBILITY: Final = "ep_compatibility_info."
-"""Prefix of the metadata keys under which ONNX Runtime stores the EPs' compatibility strings."""
+"""Prefix of the metadata keys under which ONNX Runtime stores compatibility strings of EPs."""
 _SCHEMA_INTEGERS = frozenset({"main_context", "embed_mode", "max_size"})
 _SCHEMA_TEXTS = frozenset({"ep_sdk_version", "onnx_model_filename", "hardware_architecture", "partition_name", "source", "notes"})
 _SCHEMA = _SCHEMA_INTEGERS | _SCHEMA_TEXTS | {_CONTEXT}
 SCHEMA_TYPES: Final[Mapping[str, str]] = {name: "INT" if name in _SCHEMA_INTEGERS else "STRING" for name in sorted(_SCHEMA)}
-"""Every attribute of the operator's schema, with its required type."""
+"""Required type of every attribute in the operator's schema."""
 
-# A longer string in an attribute outside the schema is a payload, not a setting for people to read.
+# A longer string in an attribute outside the schema is a payload, not a readable setting.
 _MAX_OTHER = 64 * 1024
 
 
 @dataclass(frozen=True)
 class EPContextNode:
-    """`com.microsoft::EPContext` node: the attributes of the schema, with their defaults.
+    """`com.microsoft::EPContext` node, with the attributes of the schema or their defaults.
 
-    `reference` is the path of the context binary as written (embed_mode 0). `payload` is the place of the embedded context in the file, as
-    (offset, bytes) (embed_mode 1). Both are None if the node has no `ep_cache_context`, as with main_context 0.
-    `others` has the integers and strings of attributes outside the schema, except strings over 64 KiB. `unread` describes every other
-    attribute: its type, its size and the SHA-256 of its first 64 KiB.
-    `depth` is the number of subgraphs that enclose the node: 0 in the main graph.
-    `path` has the fields that enclose the node, from the model's graph inward. `reference_path` and `payload_path` lead to the text of the
-    reference or the payload, or are empty.
-    `written` has the name and the type of each attribute in file order, repeated ones too.
+    `reference` is the path of the context binary as written (embed_mode 0). `payload` is the position of the embedded
+    context in the file, as (offset, bytes) (embed_mode 1). Both are None if the node has no `ep_cache_context`, as with
+    main_context 0.
+
+    `others` has the integers and strings of attributes outside the schema, except strings over 64 KiB. `unread` describes
+    every other attribute by its type, its size and the SHA-256 of its first 64 KiB. `depth` is the number of subgraphs that
+    enclose the node, 0 in the main graph.
+
+    `path` has the fields that enclose the node, from the model's graph inward. `reference_path` and `payload_path` lead to
+    the text of the reference or the payload, or are empty. `written` has the name and type of each attribute in file order,
+    including duplicates.
     """
 
     name: str
@@ -73,7 +76,7 @@ class EPContextNode:
 
 
 def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
-    """Read the EPContext node that is the last field of `path`, a path from the model's graph inward. Raises MalformedModel."""
+    """Read the EPContext node at the end of `path`, which leads from the model's graph inward. Raises MalformedModel."""
     name = ""
     integers: dict[str, int] = {}
     texts: dict[str, str] = {}
@@ -89,7 +92,8 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
         if number is not None:
             integers[attribute] = number
         elif text is not None and attribute == _CONTEXT:
-            # Not read yet: only embed_mode, which may follow, tells whether this is a path or the compiled context itself.
+            # Do not read it yet: embed_mode may follow, and only it tells whether this is a path or the compiled context
+            # itself.
             context = (*path, part, text)
         elif text is not None and (attribute in _SCHEMA_TEXTS or text.size <= _MAX_OTHER):
             texts[attribute] = wire.text(text)
@@ -121,9 +125,10 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
 
 
 def resolve(model: Path, node: EPContextNode) -> Path:
-    """Return the context binary of `node`, a node of the model file `model`: its reference, from the model's directory.
+    """Return the path of a node's context binary. The node's reference is relative to the folder of `model`.
 
-    Raises BadReference if the node has no reference or one that EPs reject, MissingReference if no such file exists.
+    Raises BadReference if the node has no reference or a reference that EPs reject. Raises MissingReference if the file
+    does not exist.
     """
     if node.reference is None:
         held = "embeds its context" if node.payload else "has no ep_cache_context"
@@ -137,12 +142,12 @@ def resolve(model: Path, node: EPContextNode) -> Path:
 
 
 def read_compatibility(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the compatibility strings in a model's metadata, by EP. An EP compares its own with a device later."""
+    """Return the compatibility strings in a model's metadata, by EP. An EP later compares its string with a device."""
     return {name.removeprefix(COMPATIBILITY): value for name, value in metadata.items() if name.startswith(COMPATIBILITY)}
 
 
 def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int | None, Field | None]:
-    """Return the attribute's name, the number of its type, its integer and the field of its string."""
+    """Return an attribute's name, the number of its type, its integer, and the field of its string."""
     name = ""
     number: int | None = None
     text: Field | None = None
@@ -157,6 +162,6 @@ def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int |
         else:
             kind = read_integer(part)
     if kind == proto.TYPE_INT and number is None:
-        # Writers that omit zeros, as proto3 does, mean 0 here and not the schema's default.
+        # Writers that omit zeros, as proto3 does, mean 0 here instead of the schema's default.
         number = 0
     return name, kind, number, text

@@ -1,8 +1,8 @@
 """Reader of model headers: the declarations, counts and references of a graph.
 
-The reader seeks over every weight, and so needs 13 MB where the onnx package takes 1,066 MB. Node counts and EPContext nodes are those of
-the main graph and of the subgraphs in its nodes' attributes. The bodies of model-local functions and training graphs are not counted.
-External data is found in function bodies too.
+The reader seeks over every weight, so that it needs 13 MB where the onnx package needs 1,066 MB. Node counts and EPContext
+nodes cover the main graph and the subgraphs in its nodes' attributes. They exclude bodies of model-local functions and
+training graphs. External data is also found in function bodies.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ _TENSOR_FIELDS = proto.TENSOR_VALUES | {
 # Packed values of these fields have the same bytes as raw data and external data. Integer fields have varints instead.
 _PLAIN = frozenset({proto.TENSOR_FLOAT_DATA, proto.TENSOR_RAW_DATA, proto.TENSOR_DOUBLE_DATA})
 
-# Before this IR version, every initializer had to be an input, and ONNX Runtime treats it as constant.
+# Before this IR version, every initializer had to be an input, and ONNX Runtime treats it as a constant.
 _OVERRIDABLE = 4
-# Protobuf readers reject messages nested deeper than this. Such a file must not exhaust the stack here either.
+# Protobuf readers reject messages that are nested deeper. Such a file must not exhaust the stack here either.
 _MAX_DEPTH = 100
-# More than any model has of one kind. Two bytes of a broken file must not become a hundred bytes of memory each, without limit.
+# More than any model has of one kind. Without a limit, two bytes of a broken file could become a hundred bytes of
+# memory each.
 _MAX_COUNT = 500_000
-# A smaller file is read at once.
+# Smaller files are read at once.
 _SMALL_BYTES = 1 << 14
 _LFS_POINTER = b"version https://git-lfs"
 _MIN_LINE_FEEDS = 4
@@ -66,9 +67,9 @@ _EP_CONTEXT: Final = (DOMAIN, OP_TYPE)
 
 
 def read_header(path: Path, *, name_nodes: bool = False) -> ModelHeader:
-    """Read the header of the model file at `path` without reading its weights; with `name_nodes`, also the names of its nodes.
+    """Read the header of the model file at `path` without its weights. With `name_nodes`, also read the names of its nodes.
 
-    Raises MalformedModel if the file is not a complete ONNX model, OSError if it cannot be read.
+    Raises MalformedModel if the file is not a complete ONNX model. Raises OSError if the file cannot be read.
     """
     with open_raw(path) as file:
         data = file.read(_SMALL_BYTES)
@@ -82,13 +83,13 @@ def read_header(path: Path, *, name_nodes: bool = False) -> ModelHeader:
 
 
 def _has_windows_line_endings(data: bytes) -> bool:
-    """Return whether a Git checkout replaced every line feed by two bytes. All ONNX files contain line feeds."""
+    """Return whether a Git checkout replaced every line feed with CR and LF. All ONNX files contain line feeds."""
     line_feeds = data.count(b"\n")
     return line_feeds >= _MIN_LINE_FEEDS and line_feeds == data.count(b"\r\n")
 
 
 def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
-    """Read the header of the model that fills the seekable `file`. Raises MalformedModel."""
+    """Read the header of a model from the seekable `file`, which contains only the model. Raises MalformedModel."""
     wire = WireReader(file)
     _reject_other_files(file, wire.size)
     data = _TensorData()
@@ -137,7 +138,7 @@ def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
 
 
 def read_tensor(wire: WireReader, tensor: Field) -> TensorBytes:
-    """Read the TensorProto in `tensor`, without its values. Raises MalformedModel."""
+    """Read the TensorProto in the field `tensor`, without its values. Raises MalformedModel."""
     name = ""
     start = end = 0
     plain = False
@@ -146,7 +147,7 @@ def read_tensor(wire: WireReader, tensor: Field) -> TensorBytes:
     entries: dict[str, str] = {}
     for field in wire.message(tensor, _TENSOR_FIELDS):
         if field.number in proto.TENSOR_VALUES:
-            # Only a single field has the tensor's bytes in one piece: readers concatenate several.
+            # Only a single field has the tensor's bytes in one piece, because readers concatenate several fields.
             plain = not end and field.number in _PLAIN and field.wire_type == LENGTH_DELIMITED
             start, end = start or field.start, field.end
             inline_bytes += field.size
@@ -166,7 +167,7 @@ def read_tensor(wire: WireReader, tensor: Field) -> TensorBytes:
 
 
 class _TensorData:
-    """All tensors of a model, and the files of external data: the bytes needed of each, and the files that subgraphs need."""
+    """All tensors of a model, and its external data files: the bytes needed of each file, and the files that subgraphs need."""
 
     def __init__(self) -> None:
         self.tensors: list[TensorBytes] = []
@@ -230,7 +231,7 @@ class _Nodes:
         return read.tensor
 
     def read_sparse_tensor(self, tensor: Field) -> str:
-        """Read a SparseTensorProto without its values. Return its name, which is that of its values."""
+        """Read a SparseTensorProto without its values. Return its name, which is the name of its values."""
         name = ""
         for part in self.wire.message(tensor, proto.SPARSE_TENSOR_PARTS):
             read = self.read_tensor(part)
@@ -253,7 +254,7 @@ class _Nodes:
 
 
 class _MainGraph(_Nodes):
-    """Reader of the main graph. Protobuf allows a message to come in several pieces, which are merged."""
+    """Reader of the main graph. Protobuf allows a message to be split into several pieces, which are merged."""
 
     def __init__(self, wire: WireReader, data: _TensorData, *, name_nodes: bool = False) -> None:
         super().__init__(wire, data, name_nodes=name_nodes)
@@ -300,12 +301,12 @@ def _reject_other_files(file: BinaryIO, size: int) -> None:
 def _read_value_info(wire: WireReader, value: Field) -> ValueInfo:
     data = wire.short(value)
     if data is not None:
-        with suppress(MalformedModel):  # raised again below, with its place in the file
+        with suppress(MalformedModel):  # The error is raised again below, with its position in the file.
             return _value_info(data)
     return _read_value_fields(wire, wire.message(value, _VALUE_FIELDS))
 
 
-@lru_cache(maxsize=4096)  # many models have inputs and outputs of the same names and shapes
+@lru_cache(maxsize=4096)  # Many models have inputs and outputs with the same names and shapes.
 def _value_info(data: bytes) -> ValueInfo:
     wire = WireReader(io.BytesIO(data))
     return _read_value_fields(wire, wire.fields(0, wire.size, _VALUE_FIELDS))
@@ -332,7 +333,7 @@ def _read_value_fields(wire: WireReader, fields: Iterable[Field]) -> ValueInfo:
 
 
 def _read_dimension(wire: WireReader, dimension: Field) -> tuple[Dimension, str]:
-    """Return the size of a dimension, and its denotation."""
+    """Return the size and the denotation of a dimension."""
     size: Dimension = None
     denotation = ""
     for field in wire.message(dimension, _DIMENSION_FIELDS):
@@ -342,7 +343,7 @@ def _read_dimension(wire: WireReader, dimension: Field) -> tuple[Dimension, str]
             size = wire.text(field) or None
         else:
             number = read_integer(field)
-            size = number if number >= 0 else None  # Paddle's exporters write -1 for an unknown size
+            size = number if number >= 0 else None  # Paddle's exporters write -1 for an unknown size.
     return size, denotation
 
 
@@ -371,7 +372,7 @@ def _external_data(name: str, entries: Mapping[str, str], tensor: Field) -> Exte
         text = entries.get(key)
         if text is None:
             continue
-        # Stricter than int(), which accepts '1_0' and ' 10 ', and raises another error for very long numbers.
+        # Stricter than int(), which accepts '1_0' and ' 10 ', and raises a different error for very long numbers.
         if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise MalformedModel(f"the {key} of the external tensor '{name}' is not a byte count: {text[:40]!r}", tensor.tag_at)
         counts[key] = int(text)

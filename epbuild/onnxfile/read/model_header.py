@@ -1,4 +1,4 @@
-"""Values that a model's header consists of."""
+"""Parts of a model's header."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMELESS = frozenset({"?", "-1", "None"})
 
 
 class ExternalData(Struct, frozen=True):
-    """Place of a tensor's bytes outside the model: a relative path, an offset, and a length (None: to the end)."""
+    """Position of a tensor's bytes outside the model: a relative path, an offset, and a length. None means to the end."""
 
     location: str
     offset: int = 0
@@ -25,9 +25,10 @@ class ExternalData(Struct, frozen=True):
 class ValueInfo(NamedTuple):
     """Input or output of a graph.
 
-    `elem_type` is ONNX's TensorProto.DataType. It is 0, and there is no shape, for values that are not tensors. A dimension is a size,
-    the name of a symbol, or None if it is unknown or written as a negative size. The shape is None if even the rank is unknown.
-    `denotations` has the meaning of each dimension, such as DATA_BATCH, or an empty text. It is empty if no dimension has a meaning.
+    `elem_type` is ONNX's TensorProto.DataType, or 0 for values that are not tensors. A dimension is a size, the name of a
+    symbol, or None if it is unknown or written as a negative size. `shape` is None if the rank is unknown or the value is
+    not a tensor. `denotations` has the meaning of each dimension, such as DATA_BATCH, or an empty text. It is empty if no
+    dimension has a meaning.
     """
 
     name: str
@@ -37,7 +38,7 @@ class ValueInfo(NamedTuple):
 
 
 class Initializer(NamedTuple):
-    """Dense initializer. `inline_bytes` is the size of its values in the model file itself."""
+    """Dense initializer. `inline_bytes` is the size of its values inside the model file."""
 
     name: str
     elem_type: int
@@ -47,9 +48,10 @@ class Initializer(NamedTuple):
 
 
 class TensorBytes(NamedTuple):
-    """Tensor anywhere in a model, with the place of its inline values in the model file, where the tensor begins at `tag_at`.
+    """Tensor anywhere in a model, with the position of its inline values in the file. The tensor begins at `tag_at`.
 
-    `plain` values have the layout of raw data. Fields that enclose the tensor are not kept: a hostile file has 500,000 tensors.
+    `plain` values have the layout of raw data. Fields that enclose the tensor are not kept, because a malicious file can
+    have 500,000 tensors.
     """
 
     tensor: Initializer
@@ -60,7 +62,7 @@ class TensorBytes(NamedTuple):
 
 
 class NamedNode(NamedTuple):
-    """Name of a node, which may be empty, and its operator."""
+    """Name of a node, which can be empty, and the node's operator."""
 
     name: str
     operator: str
@@ -70,10 +72,11 @@ class NamedNode(NamedTuple):
 class ModelHeader:
     """Declarations of an ONNX model.
 
-    `inputs` excludes inputs that are initializers too. `operators` counts nodes by (domain, op_type) as written.
-    `external_data` maps each file that holds tensors' data to the bytes that the tensors need of it, in order of first appearance, wherever
-    in the model a tensor is. `subgraph_data` is the part of these files that a tensor in a subgraph uses, such as a branch of an If: ONNX
-    Runtime rejects such a file if it has a second name (docs/internals/facts.md).
+    `inputs` excludes inputs that are also initializers. `operators` counts nodes by (domain, op_type) as written.
+
+    `external_data` maps each external data file to the number of its bytes that tensors need. Files are in order of first
+    appearance, and tensors anywhere in the model count. `subgraph_data` has the files that a tensor in a subgraph uses,
+    such as a branch of an If. ONNX Runtime rejects such a file if it has a second name (docs/internals/facts.md).
     """
 
     ir_version: int
@@ -88,14 +91,14 @@ class ModelHeader:
     ep_context_nodes: tuple[EPContextNode, ...]
     external_data: Mapping[str, int]
     overridable: tuple[str, ...]
-    """Initializers that are inputs too, so that the model's user may feed another value. From IR version 4 on."""
+    """Initializers that are also inputs, so that users of the model can feed another value. From IR version 4 on."""
     subgraph_data: frozenset[str]
     other_nodes: tuple[NamedNode, ...] = ()
     """Nodes that are not EPContext nodes, if their names were requested."""
     initialized_inputs: tuple[ValueInfo, ...] = ()
-    """Inputs that `inputs` excludes."""
+    """Inputs that `inputs` excludes, because they are also initializers."""
     tensors: tuple[TensorBytes, ...] = field(default=(), repr=False, compare=False)
-    """Every tensor in file order, including those in subgraphs, functions and attributes."""
+    """All tensors in file order, including tensors in subgraphs, functions and attributes."""
 
     @property
     def external_locations(self) -> tuple[str, ...]:
@@ -107,18 +110,18 @@ class ModelHeader:
 
     @property
     def remaining_nodes(self) -> int:
-        """Number of nodes, in all graphs, that are not EPContext nodes."""
+        """Number of nodes in all graphs that are not EPContext nodes."""
         return sum(self.operators.values()) - len(self.ep_context_nodes)
 
 
 def format_operator(domain: str, op_type: str) -> str:
-    """Return an operator's name for people, with its domain unless that is ONNX's own."""
+    """Return an operator's name for users. The domain is included unless it is ONNX's own."""
     return f"{domain}::{op_type}" if domain not in ("", "ai.onnx") else op_type
 
 
 def get_symbol(dimension: Dimension) -> str | None:
-    """Return the name of an open dimension, which has one size wherever it occurs.
+    """Return the name of an open dimension. Dimensions with the same name have the same size.
 
-    Return None for a size, and for placeholders of exporters: Paddle writes '?' for every such dimension of a model.
+    Return None for a size, and for placeholders of exporters: Paddle writes '?' for every open dimension of a model.
     """
     return dimension if isinstance(dimension, str) and dimension not in _NAMELESS else None

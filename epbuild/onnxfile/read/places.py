@@ -1,4 +1,4 @@
-"""Map of a model's file: its parts, under names for people."""
+"""Map of a model's file: its parts, with readable names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from epbuild.core.safepath import open_regular
 from epbuild.onnxfile.read import proto
 from epbuild.onnxfile.read.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader
 
-# Field numbers of onnx.proto, and names for people.
+# Field numbers of onnx.proto, and readable names.
 _MODEL = {
     1: "IR version", 2: "producer name", 3: "producer version", 4: "domain", 5: "model version", 6: "doc string", 8: "opset import",
     20: "training graph", 25: "function",
@@ -24,7 +24,7 @@ _MAX_NAME = 1 << 16
 
 
 class ModelPlace(Struct, frozen=True):
-    """Part of a model's file: `size` bytes from `start` on. `title` is unique in the file."""
+    """Part of a model's file: `size` bytes from offset `start`. `title` is unique in the file."""
 
     title: str
     start: int
@@ -32,10 +32,11 @@ class ModelPlace(Struct, frozen=True):
 
 
 def find_model_places(path: Path, *, most: int = 200_000) -> tuple[ModelPlace, ...]:
-    """Return the places of a model's file in file order. Tags and lengths belong to no place.
+    """Return the named parts of a model's file in file order. Tags and lengths belong to no part.
 
-    The place of a node's attribute begins at its text, so that an embedded context is found at its first byte. Raises MalformedModel if the
-    file is not a complete model or has over `most` places, more than anyone reads; OSError.
+    The part of a node's attribute begins at its text, so that an embedded context is found at its first byte. Raises
+    MalformedModel if the file is not a complete model or has more than `most` parts, which is more than a user would read.
+    Raises OSError.
     """
     seen: dict[str, int] = {}
     places: list[ModelPlace] = []
@@ -78,7 +79,7 @@ def _graph(wire: WireReader, graph: Field) -> Iterator[tuple[str, Field]]:
 
 
 def _node(wire: WireReader, node: Field, number: int) -> Iterator[tuple[str, Field]]:
-    # By number: two nodes may have one name, and two files may differ in a name.
+    # Name nodes by number: two nodes can have the same name, and two files can differ in a name.
     for field in wire.message(node):
         if field.number == proto.NODE_ATTRIBUTE:
             yield (
@@ -91,11 +92,11 @@ def _node(wire: WireReader, node: Field, number: int) -> Iterator[tuple[str, Fie
 
 
 def _inside(wire: WireReader, message: Field, number: int) -> Field:
-    """Return the field of that number in a message, or the message itself if it has no such field."""
+    """Return the field with `number` in a message, or the message itself if it lacks the field."""
     return next((part for part in wire.message(message) if part.number == number), message)
 
 
 def _text(wire: WireReader, message: Field, number: int) -> str:
-    """Return the text in a message's field of that number, or an empty text if the field is missing or too long for a name."""
+    """Return the text of the field with `number` in a message. Empty if the field is missing or too long for a name."""
     found = next((part for part in wire.message(message) if part.number == number), None)
     return wire.text(found) if found is not None and found.size <= _MAX_NAME else ""

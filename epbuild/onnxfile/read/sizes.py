@@ -1,4 +1,4 @@
-"""Sizes of a model's inputs: the effect of a choice, and likely choices."""
+"""Sizes of a model's inputs: the effect of chosen sizes, and suggestions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from epbuild.onnxfile.read.model_header import Dimension, ModelHeader, ValueInfo
 
 Shape = tuple[Dimension, ...]
 
-# Words in the names that exporters give to dimensions, and the size that people usually choose. The first match counts.
+# Patterns for dimension names that exporters generate, with the usual size. The first match counts.
 _COMMON_SIZES: Sequence[tuple[re.Pattern[str], int]] = [
     (re.compile(pattern, re.IGNORECASE), size)
     for pattern, size in (
@@ -34,7 +34,7 @@ _MIN_IMAGE_RANK = 4
 
 
 class SizeConflict(NamedTuple):
-    """Reason, as a clause, why sizes do not fit an input. `dimension` is the index of the dimension at fault, if there is one."""
+    """Reason why sizes do not fit an input, as a clause. `dimension` is the index of the wrong dimension, if there is one."""
 
     input: str
     kind: Literal["unknown", "rank", "contradiction"]
@@ -45,19 +45,19 @@ class SizeConflict(NamedTuple):
 class FixedSizes(Struct, frozen=True):
     """Effect of chosen input sizes on one model.
 
-    `shapes` has the new, whole shape of every input that changes. This includes inputs that share a symbol with an input that was given
-    sizes. Two ways to write the same choice have equal `shapes`.
+    `shapes` has the complete new shape of every input that changes, including inputs that share a symbol with a given
+    input. Two ways to write the same choice have equal `shapes`.
     """
 
     shapes: Mapping[str, Shape]
     symbols: Mapping[str, int]
-    """Size of each symbol that has one."""
+    """Size of each symbol whose size is known."""
     misfits: tuple[SizeConflict, ...] = ()
 
 
 def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedSizes:
-    """Apply `sizes`, whole shapes by input name, to the model of this header."""
-    if not sizes:  # the usual case, once for each model and target
+    """Apply `sizes`, which are complete shapes by input name, to a model. Return the effect."""
+    if not sizes:  # This is the usual case, once for each model and target.
         return FixedSizes({}, {})
     values = {value.name: value for value in (*header.inputs, *header.initialized_inputs)}
     defaults = {item.name: item.dims for item in header.initializers if item.name in values}
@@ -92,7 +92,7 @@ def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedS
 
 
 def apply_shapes(header: ModelHeader, shapes: Mapping[str, Shape]) -> ModelHeader:
-    """Return the header that a model has after `fix_sizes` with these `shapes`. Only inputs and outputs are updated."""
+    """Return the header that a model would have after `fix_sizes` with these `shapes`. Only inputs and outputs are updated."""
     if not shapes:
         return header
     symbols = bind_symbols(header, shapes)
@@ -115,7 +115,7 @@ def apply_shapes(header: ModelHeader, shapes: Mapping[str, Shape]) -> ModelHeade
 
 
 def bind_symbols(header: ModelHeader, shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the size of each symbol that has one in `shapes`."""
+    """Return the sizes that `shapes` assigns to symbols."""
     return {
         shared: size
         for value in (*header.inputs, *header.initialized_inputs)
@@ -125,14 +125,14 @@ def bind_symbols(header: ModelHeader, shapes: Mapping[str, Shape]) -> dict[str, 
 
 
 def format_shape(shape: Sequence[Dimension] | None) -> str:
-    """Format a shape for people: `[batch, 3, ?, 320]`."""
+    """Format a shape for users, such as `[batch, 3, ?, 320]`."""
     return "[...]" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
 def suggest_sizes(inputs: Sequence[ValueInfo]) -> dict[str, tuple[int, ...]]:
-    """Suggest whole shapes for the inputs that fix every dimension.
+    """Suggest complete shapes for inputs, so that every dimension becomes fixed.
 
-    An input is left out if all of its symbols have a size from an input before it.
+    An input is omitted if an earlier input already determines the sizes of all its symbols.
     """
     symbols: dict[str, int] = {}
     found = {}

@@ -13,15 +13,15 @@ from epbuild.onnxfile.read.wire import Field, WireReader, read_integer
 _SAME_VALUES = frozenset(
     {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
-"""Operators whose output only has values of their first input."""
+"""Operators whose output contains only values of their first input."""
 _SAME_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity"})
-"""Operators whose output has the shape of their first input."""
+"""Operators whose output has the same shape as their first input."""
 _NODE_FIELDS = frozenset({proto.NODE_INPUT, proto.NODE_OUTPUT, proto.NODE_OP_TYPE, proto.NODE_ATTRIBUTE})
 _ATTRIBUTE_FIELDS = frozenset({proto.ATTRIBUTE_NAME, proto.ATTRIBUTE_I}) | proto.ATTRIBUTE_TENSORS
 
 
 class _Node(NamedTuple):
-    """Node of the main graph: its first output, and the shape of the tensor in its attributes."""
+    """Node of the main graph, with its first output and the shape of the tensor in its attributes."""
 
     operator: str
     inputs: tuple[str, ...]
@@ -31,9 +31,9 @@ class _Node(NamedTuple):
 
 
 def find_table_sizes(path: Path) -> dict[str, int]:
-    """Return the number of rows of the table for each input that a Gather of the main graph looks up.
+    """Return the number of rows in the table that each input indexes with a Gather of the main graph.
 
-    If an input looks up several tables, the smallest counts. Raises MalformedModel and OSError.
+    If an input indexes several tables, the smallest counts. Raises MalformedModel and OSError.
     """
     header = read_header(path)
     tables: dict[str, tuple[int, ...]] = {item.name: item.dims for item in header.initializers}
@@ -80,7 +80,7 @@ def _read_node(wire: WireReader, node: Field) -> _Node:
 
 
 def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, tuple[int, ...] | None]:
-    """Return the name, the integer, and the shape of the tensor of an attribute."""
+    """Return an attribute's name, its integer, and the shape of its tensor."""
     name, number, shape = "", 0, None
     for field in wire.message(attribute, _ATTRIBUTE_FIELDS):
         if field.number == proto.ATTRIBUTE_NAME:

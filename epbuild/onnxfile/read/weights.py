@@ -1,7 +1,7 @@
-"""Weights of models: the place of every tensor's bytes, and equal contents.
+"""Weights of models: the position of every tensor's bytes, and equal contents.
 
-Equal bytes are equal weights, whatever their names. Only as much is read as distinguishes two contents: tensors of different sizes
-differ, as do tensors whose first bytes differ, and one place in one file is one content.
+Weights are equal if their bytes are equal, whatever their names. Only the bytes needed to distinguish two contents are
+read. Tensors with different sizes or different first bytes differ. The same part of the same file is the same content.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BITS = {
 
 
 class Weight(NamedTuple):
-    """Place of a tensor's bytes. If they are `plain`, as raw data is, different bytes are different contents."""
+    """Position of a tensor's bytes. If they are `plain`, like raw data, different bytes are different contents."""
 
     file: Path
     start: int
@@ -45,7 +45,7 @@ class Weight(NamedTuple):
 class WeightBytes(Struct, frozen=True):
     """Bytes of the weights of several models.
 
-    `total_bytes` counts a content once for each model that has it, `stored_bytes` once for all models.
+    `total_bytes` counts a content once for each model that has it. `stored_bytes` counts it only once.
     """
 
     total_bytes: int
@@ -53,14 +53,14 @@ class WeightBytes(Struct, frozen=True):
 
 
 def read_weights(model: Path, data: Mapping[str, Path]) -> tuple[Weight, ...]:
-    """Read the weights of the model file `model`; see `find_weights`."""
+    """Read the weights of the model file `model` as `find_weights` does."""
     return find_weights(read_header(model), model, data)
 
 
 def find_weights(header: ModelHeader, model: Path, data: Mapping[str, Path]) -> tuple[Weight, ...]:
-    """Return the tensors of a model that have any bytes. `data` maps the locations in the model to the files of its external data.
+    """Return the weights of a model, without empty tensors. `data` maps locations to the model's external data files.
 
-    Raises MalformedModel if a file is incomplete, OSError if one cannot be accessed.
+    Raises MalformedModel if a file is incomplete. Raises OSError if a file cannot be accessed.
     """
     weights = []
     for tensor, tag_at, start, end, plain in header.tensors:
@@ -75,9 +75,10 @@ def find_weights(header: ModelHeader, model: Path, data: Mapping[str, Path]) -> 
 
 
 def count_weights(models: Sequence[Iterable[Weight]]) -> WeightBytes:
-    """Sum the weights of models, each content once by model, and once for all.
+    """Sum the weights of models, counting each content once per model and once overall.
 
-    Reads contents that may be equal, in pieces. Raises MalformedModel if a file became shorter, OSError if one cannot be read.
+    Contents that may be equal are read in chunks. Raises MalformedModel if a file became shorter. Raises OSError if a file
+    cannot be read.
     """
     weights = [frozenset(model) for model in models]
     samples = _mark(dict.fromkeys(weight for model in weights for weight in model), _read_sample)
@@ -88,10 +89,10 @@ def count_weights(models: Sequence[Iterable[Weight]]) -> WeightBytes:
 
 
 def estimate_common_bytes(models: Mapping[str, Iterable[Weight]]) -> dict[str, tuple[int, int]]:
-    """Return for each model the bytes of weights that another model may have too, and the bytes of all its weights.
+    """Return two sizes for each model: the bytes of weights that another model may also have, and the bytes of all weights.
 
-    The first is an upper limit: only the sizes and the first bytes of contents are compared. Raises MalformedModel if a file became
-    shorter, OSError if one cannot be read.
+    The first size is an upper limit, because only sizes and first bytes of contents are compared. Raises MalformedModel if
+    a file became shorter. Raises OSError if a file cannot be read.
     """
     weights = {name: tuple(model) for name, model in models.items()}
     samples = _mark(dict.fromkeys(weight for model in weights.values() for weight in model), _read_sample)
@@ -106,15 +107,15 @@ def estimate_common_bytes(models: Mapping[str, Iterable[Weight]]) -> dict[str, t
 
 
 def locate_external(tensor: Initializer, file_size: int, tag_at: int) -> tuple[int, int]:
-    """Return the offset and the size of a tensor's bytes in its external data, a file of `file_size` bytes.
+    """Return the offset and the size of a tensor's bytes in its external data file, which has `file_size` bytes.
 
-    Raises MalformedModel if the file is too short; `tag_at` is the tensor's offset in the model.
+    Raises MalformedModel if the file is too short. `tag_at` is the tensor's offset in the model.
     """
     external = tensor.external
     assert external is not None  # noqa: S101 - callers pass tensors with external data
     size = external.length
     if size is None:
-        # Readers then derive the size from the type and the shape, and ignore the bytes after it.
+        # Without a length, readers derive the size from the type and the shape, and ignore the bytes that follow.
         bits = _BITS.get(tensor.elem_type)
         size = max(file_size - external.offset, 0) if bits is None else (math.prod(tensor.dims) * bits + 7) // 8
     end = external.offset + size
@@ -125,7 +126,7 @@ def locate_external(tensor: Initializer, file_size: int, tag_at: int) -> tuple[i
 
 
 def hash_extent(file: BinaryIO, start: int, size: int) -> str:
-    """Return the SHA-256 of a part of a file, read in pieces. Raises MalformedModel if the file is too short."""
+    """Return the SHA-256 of a part of a file, read in chunks. Raises MalformedModel if the file is too short."""
     found = hash_part(file, start, size)
     if found.size < size:
         raise MalformedModel("the file was truncated while it was read", start)
@@ -144,9 +145,9 @@ def _read_sample(file: BinaryIO, weight: Weight) -> bytes:
 def _mark(
     marks: Mapping[Weight, Hashable], read: Callable[[BinaryIO, Weight], Hashable]
 ) -> dict[Weight, tuple[Hashable, int, Hashable]]:
-    """Refine the marks of weights: two weights then have equal marks if their old marks, sizes and what `read` returns are equal.
+    """Refine the marks of weights. New marks are equal if the old marks, the sizes and the results of `read` are equal.
 
-    Weights without an equal so far are not read.
+    A weight that already differs from all others is not read.
     """
     classes = defaultdict[tuple[Hashable, int], list[Weight]](list)
     for weight, mark in marks.items():

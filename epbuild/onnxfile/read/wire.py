@@ -1,6 +1,7 @@
-"""Protobuf's wire format over a seekable file.
+"""Reader and encoder of protobuf's wire format in a seekable file.
 
-Only a small window of the file is in memory at any time. The value of a field is skipped by seeking unless the caller reads it.
+Only a small window of the file is in memory at any time. The reader seeks over the value of a field unless the caller reads
+it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ FIXED64: Final = 1
 LENGTH_DELIMITED: Final = 2
 FIXED32: Final = 5
 
-# Headers are close together and weights are far apart. A window of this size reads a graph in few calls, and wastes little if a
-# seek follows each tensor.
+# Headers are close together, and weights are far apart. A window of this size reads a graph in few calls, and wastes
+# little if a seek follows each tensor.
 _WINDOW = 32 * 1024
-# A tag and a length have at most ten bytes each. With this many bytes ahead the scanner needs no further checks.
+# A tag and a length have at most ten bytes each. With this many bytes ahead, the scanner needs no further checks.
 _AHEAD = 20
 _MAX_SHORT = 256
 _MAX_TEXT = 16 * 1024 * 1024
@@ -27,13 +28,14 @@ _UINT64 = (1 << 64) - 1
 _MAX_TAG = (1 << 32) - 1
 _SIGN = 1 << 63
 _new_tuple = tuple.__new__
-"""Constructor that a named tuple's own `__new__` calls. Models have tens of thousands of fields."""
+"""Constructor that bypasses a named tuple's own, slower `__new__`. Models have tens of thousands of fields."""
 
 
 class MalformedModel(ValueError):
-    """File that is not a well-formed ONNX model. The text says what is wrong, and at which byte of the file.
+    """Error for a file that is not a well-formed ONNX model. The text has the problem and its byte offset in the file.
 
-    The text does not name the file: only the caller knows the name that the user gave. `offset` is the byte, or None for the whole file.
+    The text does not name the file, because only the caller knows the name that the user gave. `offset` is None if the
+    whole file is wrong.
     """
 
     def __init__(self, what: str, offset: int | None = None) -> None:
@@ -42,10 +44,10 @@ class MalformedModel(ValueError):
 
 
 class Field(NamedTuple):
-    """One field of a message, with its place as byte offsets from the start of the file.
+    """Field of a message, with its position as byte offsets from the start of the file.
 
-    `length_at` is the offset of a length-delimited field's length; for the other wire types it equals `start`.
-    `value` is the number of a varint, read as int64, and None for the other wire types.
+    `length_at` is the offset of a length-delimited field's length, and equals `start` for other wire types. `value` is the
+    number of a varint, read as int64, and None for other wire types.
     """
 
     number: int
@@ -72,9 +74,9 @@ class WireReader:
         self.size = file.seek(0, os.SEEK_END)
 
     def fields(self, start: int, end: int, wanted: frozenset[int] | None = None) -> Iterator[Field]:
-        """Yield the fields between two offsets in file order, or only those whose number is `wanted`.
+        """Yield the fields between two offsets in file order. With `wanted`, yield only fields with these numbers.
 
-        Raises MalformedModel if a field is incomplete, even one that is not wanted.
+        Raises MalformedModel for any incomplete field, even if it is not wanted.
         """
         position = start
         while position < end:
@@ -133,21 +135,22 @@ class WireReader:
         return self.fields(field.start, field.end, wanted)
 
     def text(self, field: Field) -> str:
-        """Return the value as text. Bytes that are not UTF-8 become escapes, because ONNX readers accept them.
+        """Return the value of a field as text. Bytes that are not UTF-8 are escaped, because ONNX readers accept them.
 
-        Raises MalformedModel if the value is too long for a header (over 16 MiB), or all texts read so far together (over 64 MiB).
+        Raises MalformedModel if the value is too long for a header (over 16 MiB), or if all texts read so far exceed 64
+        MiB.
         """
         _, wire_type, _, _, start, end, _ = field
         self._text += end - start
         if self._text > _MAX_ALL_TEXTS:
             raise MalformedModel("the strings up to here are too long for a header", field.tag_at)
         at = start - self._base
-        if wire_type == LENGTH_DELIMITED and at >= 0 and end - self._base <= len(self._window):  # true for almost all
+        if wire_type == LENGTH_DELIMITED and at >= 0 and end - self._base <= len(self._window):  # true for almost all fields
             return self._window[at : end - self._base].decode("utf-8", "backslashreplace")
         return self._bytes(field, _MAX_TEXT).decode("utf-8", "backslashreplace")
 
     def short(self, field: Field) -> bytes | None:
-        """Return the bytes of a short message in the window, or None if they would have to be read. They count as text."""
+        """Return the bytes of a short message in the window, or None if a read would be necessary. The bytes count as text."""
         at = field.start - self._base
         if field.wire_type != LENGTH_DELIMITED or field.size > _MAX_SHORT or at < 0 or at + field.size > len(self._window):
             return None
@@ -155,7 +158,7 @@ class WireReader:
         return self._window[at : at + field.size]
 
     def integers(self, field: Field) -> Iterator[int]:
-        """Yield the numbers of one occurrence of a repeated integer field: one, or several if they are packed."""
+        """Yield the numbers in one occurrence of a repeated integer field. A packed field has several numbers."""
         if field.value is not None:
             yield field.value
             return
@@ -168,7 +171,7 @@ class WireReader:
             yield value - (1 << 64) if value >= _SIGN else value
 
     def head(self, field: Field, most: int) -> bytes:
-        """Return at most the first `most` bytes of a message or a text."""
+        """Return the first bytes of a message or a text, at most `most`."""
         if field.wire_type != LENGTH_DELIMITED:
             raise _mismatch(field, LENGTH_DELIMITED)
         self._file.seek(field.start)
@@ -180,7 +183,7 @@ class WireReader:
         if field.size > most:
             raise MalformedModel(f"field {field.number} is {field.size} bytes long instead of a short value", field.tag_at)
         at = field.start - self._base
-        # At the end of the file the window's last bytes are padding, but a field never extends past the end of the file.
+        # At the end of the file, the window's last bytes are padding. A field never extends past the end of the file.
         if at >= 0 and at + field.size <= len(self._window):
             return self._window[at : at + field.size]
         self._file.seek(field.start)
@@ -192,7 +195,7 @@ class WireReader:
         self._window = self._read(position, wanted)
         self._base = position
         if position + wanted == self.size:
-            # A varint that the end of the file cuts off then ends in a zero past the end, and is detected there.
+            # A varint cut off by the end of the file then ends in a zero past the end, where it is detected.
             self._window += bytes(_AHEAD)
 
     def _read(self, position: int, count: int) -> bytes:
@@ -215,7 +218,7 @@ def read_integer(field: Field) -> int:
 
 
 def encode_varint(value: int) -> bytes:
-    """Encode a number that is not negative as the shortest varint."""
+    """Encode a nonnegative number as the shortest varint."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -235,7 +238,7 @@ def encode_integer(number: int, value: int) -> bytes:
 
 
 def _decode_varint(data: bytes, at: int, base: int) -> tuple[int, int]:
-    """Return the number at `data[at]`, and the index after it. `base` is the file offset of `data[0]`."""
+    """Return the number that begins at `data[at]`, and the index after it. `base` is the file offset of `data[0]`."""
     value = data[at]
     at += 1
     if value < 0x80:
