@@ -1,8 +1,8 @@
-"""Shared assets of a model package: files that several variants have in common.
+"""Shared assets of a model package: files that several variants share.
 
-A shared asset is stored once, and the variants name it. ONNX Runtime looks for all files of a model in one folder: the model's own, or that
-of a session option, which moves external data and context binaries alike (measured with onnxruntime 1.31.1, QNN 2.7.0 and OpenVINO 1.8.1).
-So either all files that a model refers to are shared, or none.
+A shared asset is stored once, and variants refer to it. ONNX Runtime looks for all files of a model in one folder: the model's own folder,
+or the folder that a session option names. The option applies to external data and context binaries alike (measured with onnxruntime 1.31.1,
+QNN 2.7.0 and OpenVINO 1.8.1). So either all files that a model refers to are shared, or none.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _Files = Mapping[str, OutputFile]
 def share_files(
     planned: Sequence[OutputFile], variants: Sequence[PackageVariant]
 ) -> tuple[tuple[OutputFile, ...], tuple[PackageVariant, ...]]:
-    """Move the files that movable variants have in common to shared assets. Return the files by path, and the variants in their order.
+    """Move files that movable variants share to shared assets. Return the files sorted by path, and the variants in their old order.
 
     All files that a model refers to are shared if models in several folders refer to equal files by equal names. A model is shared if
-    several folders have it under one name, and if all files that it refers to are shared. The contents of movable variants must be blobs or
-    user's files, whose SHA-256 is known. A file stays where it was while a model that is not moved needs it there too.
+    several folders have it under one name, and if all files that it refers to are shared. The files of movable variants must be blobs or
+    user's files, because their SHA-256 is known. A file also stays at its old path if an unmoved model needs it there.
     """
     files = {file.path: file for file in planned}
     after = [_with_data(variant, uri) for variant, uri in _find_shared(variants, files, _data)]
@@ -43,7 +43,7 @@ def share_files(
 
 
 def _data(variant: PackageVariant, files: _Files) -> dict[str, str] | None:
-    """Return the SHA-256 of each file that the model refers to, by the name in the model; None if the files cannot be moved."""
+    """Return the SHA-256 of each file that the model refers to, by its name in the model; None if the files cannot be moved."""
     home = _home(variant)
     names = {posixpath.relpath(path, home or "."): files[path].content.identity for path in variant.refers}
     inside = all(not name.startswith("../") for name in names)
@@ -61,7 +61,7 @@ def _model(variant: PackageVariant, files: _Files) -> dict[str, str] | None:
 def _find_shared(
     variants: Sequence[PackageVariant], files: _Files, wanted: Callable[[PackageVariant, _Files], dict[str, str] | None]
 ) -> list[tuple[PackageVariant, str | None]]:
-    """Return each variant with the asset that has its wanted files; None if no other folder has the same files."""
+    """Return each variant with the URI of the asset for its `wanted` files; None if no other folder has the same files."""
     found = [wanted(variant, files) if variant.movable and variant.model_file is not None else None for variant in variants]
     homes: dict[Hashable, set[str]] = defaultdict(set)
     for variant, named in zip(variants, found, strict=True):
@@ -88,7 +88,7 @@ def _with_model(variant: PackageVariant, uri: str | None) -> PackageVariant:
 
 
 def _moves(pairs: Iterable[tuple[PackageVariant, PackageVariant]]) -> dict[str, set[str]]:
-    """Return the new paths of each moved file, by the old path. A file of several assets has several."""
+    """Return the new paths of each moved file, by the old path. A file that moves to several assets has several new paths."""
     moved: dict[str, set[str]] = defaultdict(set)
     for before, after in pairs:
         old, new = (before.model_path, *before.refers), (after.model_path, *after.refers)
@@ -99,7 +99,7 @@ def _moves(pairs: Iterable[tuple[PackageVariant, PackageVariant]]) -> dict[str, 
 
 
 def _with_existing_folder(variant: PackageVariant, left: _Files) -> PackageVariant:
-    """Return the variant with a folder that exists: its own, or the folder of its model if no file is left in its own."""
+    """Return the variant with a folder that exists: its own folder, or its model's folder if no file is left in its own."""
     prefix = f"{variant.folder}/" if variant.folder else ""
     if variant.model_path is None or any(path.startswith(prefix) for path in left):
         return variant

@@ -44,11 +44,11 @@ class BomModel(Struct, frozen=True):
     name: str
     file: str
     sources: tuple[str, ...]
-    """Source models: one, or those that were merged."""
+    """Source models: one, or several for a merged model."""
     actions: tuple[str, ...] = ()
-    """Session groups that compiled it; none if it is shipped as it was before compiling."""
+    """Ids of the session groups that compiled the model; empty for an uncompiled model."""
     refers: tuple[str, ...] = ()
-    """Paths of the files of the output that it refers to."""
+    """Paths of the output's files that the model refers to."""
     inputs: Sequence[Mapping[str, Any]] = ()
     """Name, type and shape of each input, as in the manifest."""
     outputs: Sequence[Mapping[str, Any]] = ()
@@ -59,9 +59,9 @@ class BomModel(Struct, frozen=True):
 def list_compiled_models(
     models: Iterable[ManifestModel], built: Iterable[Made], data: Mapping[str, Sequence[str]], folder: str = ""
 ) -> list[BomModel]:
-    """Return the models of one group for one target, which are below `folder`, from the models of the manifest there.
+    """Return the compiled models of one group and target from their manifest. `folder` is the folder of the part.
 
-    `built` are the session groups that compiled them. `data` has the locations of the external data beside the model, by source model.
+    `built` are the models' session groups. `data` has the locations of the external data beside the model, by source model.
     """
     actions = {item.key: item.action.id for item in built}
     found = []
@@ -84,7 +84,7 @@ def list_compiled_models(
 
 
 def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder: str = "") -> list[BomModel]:
-    """Return the models that are shipped as they were before compiling, under the names `base` below `folder`."""
+    """Return the uncompiled models that are shipped. `base` has their paths below `folder`, by name."""
     found = []
     for model in models:
         if model.name in base and model.source is not None:
@@ -94,8 +94,8 @@ def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], f
 
 
 def describe_base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[str, ...]) -> BomModel:
-    """Return a model that is shipped uncompiled. `source` is the `source` of the manifest."""
-    # The manifest has the sizes that it was compiled with, which are not those of the model if the recipe sets sizes.
+    """Return an uncompiled model that is shipped. `source` is its `source` in the manifest."""
+    # If the recipe sets sizes, the manifest has the sizes used for the compile. The uncompiled model has other sizes.
     known = {} if "sizes" in source else {kind: source.get(kind, ()) for kind in ("inputs", "outputs")}
     return BomModel(name, file, (_source_of(name, source),), refers=refers, **known)
 
@@ -105,9 +105,9 @@ def _source_of(member: str, source: Mapping[str, Any] | None) -> str:
 
 
 def build_bill(materials: Materials, models: Iterable[BomModel], listed: Iterable[FileEntry], *, name: str) -> JsonFile:
-    """Return the bill, which is the same for equal values in any order.
+    """Return the bill of materials. The order of the arguments' items does not affect it.
 
-    `listed` are the files of the output, and `name` is its name. A model that several parts have is listed once. Raises KeyError if a model
+    `listed` are the files of the output, and `name` is its name. A model in several parts is listed once. Raises KeyError if a model
     names a file, a source or an action that does not exist.
     """
     files = {file.path: file for file in listed if file.role not in _OF_THE_OUTPUT}
@@ -127,7 +127,7 @@ def build_bill(materials: Materials, models: Iterable[BomModel], listed: Iterabl
         **{f"emitted:{file.path}": [] for file in others},
         **{f"model:{model.name}": [_file_ref(file) for file in model.data] for model in materials.models.values()},
         **{_file_ref(file): [] for model in materials.models.values() for file in model.data},
-        # Dependencies between packages are not known here, so packages are not in the graph: that would mean that they need nothing.
+        # Packages are not in the graph, as their dependencies are unknown. An entry without dependencies would mean that there are none.
         **{f"toolchain:{toolchain.name}": _held(toolchain) for toolchain in materials.toolchains.values()},
     }
     document = {
@@ -143,7 +143,7 @@ def build_bill(materials: Materials, models: Iterable[BomModel], listed: Iterabl
         "components": sorted(components, key=lambda component: str(component["bom-ref"])),
         "dependencies": [_dependency(ref, links[ref]) for ref in sorted(links)],
     }
-    # Derived from the content, so that equal bills have equal numbers.
+    # Derived from the content, so that equal bills have equal serial numbers.
     serial = uuid.uuid5(uuid.NAMESPACE_URL, encode_canonical(document))
     return JsonFile({**document, "serialNumber": serial.urn})
 

@@ -1,4 +1,4 @@
-"""Existing files in the place of an output, unchanged or changed."""
+"""Existing files at the path of an output, unchanged or changed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from epbuild.plan.steps import Emission
 
 
 class Listed(NamedTuple):
-    """Facts that an output lists of one of its files; None for those that it does not list. The size is in bytes."""
+    """Facts that an output lists about one of its files. Facts that it does not list are None. The size is in bytes."""
 
     sha256: str | None = None
     size: int | None = None
     by_name: bool = False
-    """True if the file belongs to epbuild with any content. All other files must match their SHA-256, since anyone can write a list."""
+    """True if the file belongs to epbuild whatever its content. Other files must match their SHA-256, since anyone can write a list."""
 
 
 def read_listed_files(output: Path) -> dict[str, Listed]:
-    """Return the files that an output's own list says epbuild wrote. Empty if there is no such list.
+    """Return the files that epbuild wrote according to the output's own list; empty if there is no such list.
 
     The paths in a folder are POSIX paths below it, and include the manifest. An archive has one path, its own name.
     """
@@ -78,8 +78,8 @@ def _read_facts(file: Mapping[str, Any]) -> Listed:
 class Written(Owned):
     """Files that epbuild wrote to an output.
 
-    They are known by what was `recorded`: each SHA-256 that a file had when epbuild wrote it, by the path below the output's folder, or
-    below the folder of an archive. They are also known by the lists in the output. A manifest that was not recorded is accepted as it is.
+    `recorded` has each SHA-256 that a file had when epbuild wrote it, by its path below the output's folder or below an archive's parent
+    folder. The lists in the output are also used. A manifest that was not recorded is accepted with any content.
     """
 
     def __init__(
@@ -91,16 +91,16 @@ class Written(Owned):
     ) -> None:
         self.recorded = recorded
         self.kept: dict[str, str] = {}
-        """Files that were changed since, by path, with the path under which an emission kept them."""
+        """Files that were changed afterwards, by path, with the path at which an emission kept them."""
         self.announcement = announcement
-        """Fact of the workspace that has the announced files. It is deleted once the emission is recorded."""
+        """Name of the workspace's fact with the announced files. The fact is deleted once the emission is recorded."""
         self._workspace = workspace
         self._digests = digests
         self._read: dict[str, tuple[StatKey, str]] = {}
 
     @classmethod
     def of(cls, workspace: Workspace, place: str, recorded: Mapping[str, str], digests: Digests) -> Written:
-        """Return the files that were written to `place`, a path relative to the workspace's folder: as recorded, and as announced since.
+        """Return the files that epbuild wrote to `place`, a path relative to the workspace's folder, from records and announcements.
 
         Raises StoreError.
         """
@@ -111,7 +111,7 @@ class Written(Owned):
         return cls(known, digests, workspace, fact)
 
     def announce(self, files: Mapping[str, Mapping[str, object]]) -> None:
-        """Record files that are about to be moved into place, so that they are known as epbuild's if the build is killed.
+        """Record files that are about to be moved into place, so that epbuild recognizes them even if the build is killed.
 
         Raises StoreError.
         """
@@ -137,7 +137,7 @@ class Written(Owned):
         ]
 
     def linked(self, path: Path, name: str) -> None:
-        """Update the known times of a file that was given another link."""
+        """Update the known times of a file after another hard link to it was created."""
         known, now = self._read.get(name), StatKey.of(path, path.lstat())
         if known is not None and now._replace(ctime_ns=known[0].ctime_ns) == known[0]:
             self._read[name] = (now, known[1])
@@ -147,15 +147,15 @@ class Written(Owned):
         return read_listed_files(folder).keys() | self.recorded.keys()
 
     def as_written(self, folder: Path) -> Collection[str]:
-        """Return the files of a folder that are as epbuild wrote them."""
+        """Return the files in a folder that have not changed since epbuild wrote them."""
         return self._find_unchanged(folder, listed=folder)
 
     def archive_as_written(self, path: Path) -> Collection[str]:
-        """Return the names of an archive and its statement, both in one folder, as far as they are as epbuild wrote them."""
+        """Return the names of an archive and its provenance file, if they have not changed since epbuild wrote them."""
         return self._find_unchanged(path.parent, listed=path)
 
     def changed(self, path: Path) -> list[str]:
-        """Return the changed files of a folder, or among an archive and its statement."""
+        """Return the changed files in a folder, or of an archive and its provenance file."""
         root = path if path.is_dir() else path.parent
         if path.is_symlink() or (not path.is_dir() and path.name not in self.recorded):
             return []
@@ -163,7 +163,7 @@ class Written(Owned):
         return sorted(name for name in self.wrote(path) if name not in unchanged and os.path.lexists(root / name))
 
     def digest(self, path: Path, name: str) -> str | None:
-        """Return the SHA-256 of the regular file at `path`, which is read once under that name; None if it cannot be read."""
+        """Return the SHA-256 of the regular file at `path`; None if it cannot be read. The file is read only once for each `name`."""
         return self._hash_files({name: path}).get(name)
 
     def _find_unchanged(self, root: Path, listed: Path) -> set[str]:

@@ -1,7 +1,7 @@
 """Files of an output as values: their paths and their content references.
 
 A content reference is known before the file exists. Its `identity` is a digest of everything that determines the bytes: the SHA-256 of a
-blob or of a user's file, else a digest of the inputs and the settings of the content.
+blob or of a user's file, or otherwise a digest of the content's inputs and settings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from epbuild.plan.steps import Merging, Part
 
 
 class UserFile(Struct, frozen=True):
-    """A user's file that is copied as it is. Its SHA-256 is known."""
+    """User's file that is copied unchanged. Its SHA-256 is known."""
 
     file: Path
     sha256: str
@@ -31,11 +31,11 @@ class UserFile(Struct, frozen=True):
 
 
 class RelinkedModel(Struct, frozen=True):
-    """A model in the store whose references to context binaries are rewritten."""
+    """Model in the store whose references to context binaries are rewritten."""
 
     stored: Blob
     references: Mapping[str, str]
-    """The new references, by the old ones."""
+    """New references, by old reference."""
 
     @property
     def identity(self) -> str:
@@ -43,14 +43,14 @@ class RelinkedModel(Struct, frozen=True):
 
 
 class MergedModel(Struct, frozen=True):
-    """The model that the compiled models of a part are merged into."""
+    """Model that a part's compiled models are merged into."""
 
     part: Part
     merging: Merging
     settings: Mapping[str, Any]
-    """Everything that merging depends on beside the models, as plain data."""
+    """Everything except the models that merging depends on, as plain data."""
     drafts: Mapping[str, str]
-    """The path of each member's model in `files`, by member."""
+    """Path of each member's model in `files`, by member."""
     files: tuple[OutputFile, ...]
     """The members' models and the files that they refer to. The paths are below the part's folder."""
 
@@ -74,7 +74,7 @@ class OutputFile(Struct, frozen=True):
 
     @property
     def entry(self) -> FileEntry:
-        """Entry of the file in key documents. Only the size of a blob is known there."""
+        """Entry of the file in key documents. The size is 0 unless the content is a blob."""
         return FileEntry(self.path, self.role, self.content.size if isinstance(self.content, Blob) else 0, self.content.identity)
 
 
@@ -91,7 +91,7 @@ class Document(Protocol):
     def render(self, files: Sequence[FileEntry], merged: Mapping[str, MergedHeader]) -> JsonFile:
         """Return the document about `files`; `merged` has the headers of merged models, by path.
 
-        The document of a key is about the entries of a plan, and has no headers. Raises BuildError if the files do not fit together.
+        To compute a key, the document is rendered from planned entries without headers. Raises BuildError if the files do not fit together.
         """
 
 

@@ -1,7 +1,7 @@
 """`genai_config.json`: compiled models as the stages of one decoder.
 
-Everything but the stages is the user's: sizes, token ids, names of inputs, search. Each refusal here was measured with onnxruntime-genai
-0.18.0. It refuses the same when it reads the file or before the first token, or it computes nonsense.
+The user provides everything but the stages: sizes, token ids, names of inputs, search. Each check here was measured with onnxruntime-genai
+0.18.0, which rejects such a configuration on reading or before the first token, or else computes nonsense.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RUNS: Mapping[str, tuple[str, ...]] = {
     "both": (_PROMPT, _TOKEN),
     "lm_head": (_PROMPT, _TOKEN),
 }
-"""Phases in which each role runs. The roles are in the order in which they run."""
+"""Phases in which each role runs. The roles are in execution order."""
 _OTHER_PARTS = ("embedding", "encoder", "speech", "vision")
 _INPUTS = {
     "input_ids": "input_ids",
@@ -73,20 +73,20 @@ class Stage(Struct, frozen=True):
     provider_options: Sequence[tuple[str, Mapping[str, str]]] = ()
     """ONNX Runtime's name of each EP, with its options."""
     genai_providers: Mapping[str, str] = field(default_factory=dict)
-    """onnxruntime-genai's names of EPs that the user's own catalog files have."""
+    """onnxruntime-genai's names of EPs from the user's own catalog files."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
-    """Known shapes of its inputs and outputs, by name."""
+    """Known shapes of the inputs and outputs, by name."""
 
     def provider(self, ep: str) -> str:
-        """Return onnxruntime-genai's name of an EP; empty if it does not know the EP."""
+        """Return onnxruntime-genai's name of an EP; empty if onnxruntime-genai does not know the EP."""
         return self.genai_providers.get(ep) or BUILT_IN.genai_provider(ep)
 
 
 def build_genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
-    """Return the configuration: `base` with the stages as `model.decoder.pipeline`, in the order in which they run.
+    """Return the configuration: `base` with the stages as `model.decoder.pipeline`, in execution order.
 
-    The model's type becomes `decoder-pipeline`. The session options of a stage are its own, and the decoder's in `base`
-    except the EPs. Raises GenaiError with all problems that `check_base` or `check_stages` finds.
+    The model's type becomes `decoder-pipeline`. A stage has its own session options, and the decoder's from `base`
+    except for the EPs. Raises GenaiError with all problems that `check_base` or `check_stages` finds.
     """
     wrong = check_base(base) or check_stages(base, stages)
     if wrong:
@@ -101,7 +101,7 @@ def build_genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> Json
 
 
 def check_base(document: Any) -> list[str]:
-    """Return why a user's configuration is no valid base, as sentences without a full stop."""
+    """Return the reasons why a user's configuration is not a valid base, as sentences without a full stop."""
     if not isinstance(document, Mapping) or not isinstance(document.get("model"), Mapping):
         return ["it is not an object that contains an object 'model'"]
     model = document["model"]
@@ -125,15 +125,15 @@ def check_base(document: Any) -> list[str]:
 
 
 def check_stages(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
-    """Return why onnxruntime-genai would not run these stages, or would compute nonsense; `base` is valid."""
+    """Return the reasons why onnxruntime-genai would not run these stages or would compute nonsense. `base` must be valid."""
     wrong = [*_wrong_roles(stages), *_wrong_stages(stages)]
     return wrong or list(dict.fromkeys((*_find_unfed(base, stages), *_find_uncached(base, stages), *check_caches(base, stages))))
 
 
 def check_caches(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
-    """Return why onnxruntime-genai cannot hand the cache from run to run, by the shapes that are known.
+    """Return why the known shapes keep onnxruntime-genai from passing the cache from one run to the next.
 
-    It allocates one buffer for each tensor of a cache of fixed size, with the shape of the layer's keys. Every stage reads
+    For a cache of fixed size, it allocates one buffer per tensor, with the shape of the layer's keys. Every stage reads
     this buffer as its past and writes it as its present.
     """
     layers: dict[str, list[tuple[str, str, Shape]]] = {}
@@ -149,7 +149,7 @@ def check_caches(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
 
 
 def _different(tensors: Sequence[tuple[str, str, Shape]]) -> list[tuple[str, str, Shape]]:
-    """Return the tensors that do not fit in one buffer, the first of each shape; none if all may have one shape."""
+    """Return the first tensor of each conflicting shape; none if all tensors may have the same shape."""
     shown: list[tuple[str, str, Shape]] = []
     for tensor in tensors:
         if tensor[2] is not None and (not shown or all(_differ(tensor[2], shape) for _, _, shape in shown)):
@@ -158,7 +158,7 @@ def _different(tensors: Sequence[tuple[str, str, Shape]]) -> list[tuple[str, str
 
 
 def _differ(one: Shape, other: Shape) -> bool:
-    """Return whether two shapes have another rank, or another size where both have one."""
+    """Return whether two shapes have different ranks, or different sizes in a dimension that is known in both."""
     if one is None or other is None:
         return False
     pairs = zip(one, other, strict=False)
@@ -167,7 +167,7 @@ def _differ(one: Shape, other: Shape) -> bool:
 
 def _stage(stage: Stage, common: Mapping[str, Any]) -> dict[str, Any]:
     runs = _RUNS[stage.role]
-    # The CPU EP is always there; an entry for it is refused once it has an option.
+    # The CPU EP is always available. onnxruntime-genai rejects an entry for it that has an option.
     providers = [{stage.provider(ep): dict(options)} for ep, options in stage.provider_options if ep != CPU_EP]
     return {
         "filename": stage.filename,
@@ -205,7 +205,7 @@ def _is_names(value: Any) -> bool:
 
 
 def _unwritable(value: Any, where: str) -> Iterator[str]:
-    """Yield values that the parser of onnxruntime-genai rejects: it reads neither `null` nor escaped characters."""
+    """Yield a sentence for each value that onnxruntime-genai's parser rejects: it reads neither `null` nor escaped characters."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         yield f"{where} has a value that onnxruntime-genai cannot read"
     elif isinstance(value, str) and any(_is_unwritable(character) for character in value):
@@ -252,7 +252,7 @@ def _wrong_stages(stages: Sequence[Stage]) -> Iterator[str]:
 
 
 def _find_unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
-    """Yield inputs without a value, and logits that no stage computes."""
+    """Yield a sentence for each input without a value, and for logits that no stage computes."""
     given = [_pattern(name) for name in _names(base, "inputs").values()]
     logits = _names(base, "outputs")["logits"]
     for phase in (_PROMPT, _TOKEN):
@@ -271,7 +271,7 @@ def _find_unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[st
 
 
 def _find_uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
-    """Yield inputs from the cache that their stage never updates, which onnxruntime-genai does not notice."""
+    """Yield a sentence for each cache input that its stage never updates. onnxruntime-genai does not detect this."""
     for cached in _find_cached(base, stages):
         if cached.present not in cached.stage.outputs:
             yield (
@@ -286,9 +286,9 @@ class _Cached(NamedTuple):
     stage: Stage
     past: str
     present: str
-    """Output that updates it."""
+    """Output that updates the input."""
     key: str
-    """Key of the configuration that names these outputs."""
+    """Configuration key that names such outputs."""
     layer: str
 
 
@@ -311,5 +311,5 @@ def _names(base: Mapping[str, Any], kind: Literal["inputs", "outputs"]) -> dict[
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """Return the expression of a name in which `%d` is the number of a layer."""
+    """Return the regular expression for a name in which `%d` stands for the number of a layer."""
     return re.compile(re.escape(name).replace("%d", r"(\d+)"))

@@ -1,4 +1,4 @@
-"""Files of onnxruntime-genai in an output: its configuration, and the user's own."""
+"""Files for onnxruntime-genai in an output: its configuration, and user's files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _Check = Callable[[Mapping[str, Any], Sequence[Stage]], list[str]]
 
 
 def check_pipelines(plan: Plan) -> None:
-    """Before the first compile, check that onnxruntime-genai can run the pipelines of a plan. Raises PlanError.
+    """Check that onnxruntime-genai can run the pipelines of a plan, before the first compile. Raises PlanError.
 
     If models of a group have not been fetched yet, only the sizes in the recipe are checked. The rest is checked when the output is
     planned.
@@ -60,9 +60,9 @@ def _check_pipeline(plan: Plan, part: Part, genai: Genai) -> Iterator[Problem]:
 def plan_pipeline_files(
     emission: Emission, part: Part, made: Sequence[Made], digests: Mapping[Path, str], *, base: str | None = None
 ) -> Iterator[OutputFile]:
-    """Plan the configuration of a part that is a pipeline, and the files beside it. Raises BuildError.
+    """Plan the configuration and the other files of a part's pipeline; nothing if it has none. Raises BuildError.
 
-    With `base`, the files are for the models before compiling. These are in the folder `base`, and run on the CPU EP.
+    With `base`, the files are for the uncompiled models, which are in the folder `base` and run on the CPU EP.
     """
     genai = part.genai
     if genai is None:
@@ -70,7 +70,7 @@ def plan_pipeline_files(
     names, target, share = (part.models, part.target, made[0].group.share) if base is None else (part.base, None, False)
     models = [model for item in made for model in item.compiled.models]
     stages = [_stage(genai, model.member, model.source, names[model.member], target, share=share) for model in models]
-    if base is None:  # the sizes are those of the compiled models
+    if base is None:  # use the sizes of the compiled models
         stages = [
             replace(stage, shapes={**stage.shapes, **model.output_shapes}) for stage, model in zip(stages, models, strict=True)
         ]
@@ -95,7 +95,7 @@ def _find_problems(genai: Genai, stages: Sequence[Stage], group: str, check: _Ch
 
 
 def _requested_stage(genai: Genai, member: Member) -> Stage:
-    """Return the stage of a model that has not been fetched: it has only the sizes in the recipe."""
+    """Return the stage of a model that has not been fetched. Only the sizes in the recipe are known."""
     shapes = {name: shape.sizes for name, shape in member.input_shapes.items()}
     return Stage(genai.roles[member.name], member.name, "model.onnx", tuple(shapes), (), shapes=shapes)
 
@@ -112,7 +112,7 @@ def _read_json(path: Path, digest: str | None = None, step: StepId | None = None
 
 
 def _stage(genai: Genai, name: str, source: ModelSignature, file: str, target: PlannedTarget | None, *, share: bool) -> Stage:
-    """Return the stage of a model with the signature of its source; `target` is None if the model was not compiled."""
+    """Return the stage of a model whose source has the signature `source`. `target` is None for an uncompiled model."""
     eps = target.eps if target is not None else ()
     needed = [build_inference(target, ep, share=share) for ep in eps] if target is not None else []
     return Stage(

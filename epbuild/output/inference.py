@@ -17,7 +17,7 @@ WRITES_FILES = frozenset(
         "session.optimized_model_filepath",
     }
 )
-"""Session options with which ONNX Runtime opens no package, whatever the value (measured)."""
+"""Session options that keep ONNX Runtime from opening a package, whatever their value (measured)."""
 
 
 class Inference(Struct, frozen=True):
@@ -39,8 +39,8 @@ def select_inference_options(
 ) -> Inference:
     """Return the options of a target that go into a package.
 
-    `share`: the models share weights; `files`: the options that name files; `only_compiling`: the EP's options that only a compile reads.
-    As in epbuild's runtime, a session gets all other options of the compile, and `ep.share_ep_contexts` if the models share.
+    With `share`, the models share weights. `files` has the options that name files, and `only_compiling` the EP's options that only a
+    compile reads. As in epbuild's runtime, a session gets all other options of the compile, and `ep.share_ep_contexts` with `share`.
     """
     left_out = {
         option: "ONNX Runtime does not open packages for which it would write files"
@@ -59,7 +59,7 @@ def select_inference_options(
 
 
 def build_inference(target: PlannedTarget, ep: PlannedEp, *, share: bool) -> Inference:
-    """Return the options that a session with `ep` needs to run the models of a target; `share`: they share weights."""
+    """Return the options that a session with `ep` needs to run the models of a target. With `share`, they share weights."""
     files = [*target.session_files, *ep.files]
     return select_inference_options(
         target.session_options, ep.provider_options, share=share, files=files, only_compiling=ep.only_compiling

@@ -31,14 +31,14 @@ class ManifestModel(Struct, frozen=True):
     fallback_nodes: int
     compatibility: Mapping[str, str]
     left: Sequence[Mapping[str, Any]] = ()
-    """Fallback nodes, each with its operator and why the EP did not take it."""
+    """Fallback nodes, each with its operator and the reason why the EP did not take it."""
     merged: Sequence[Mapping[str, Any]] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    """`figures` of its outputs against those of its source, or `unjudged` with the reason; empty without a check."""
+    """`figures` that compare the outputs with the source's, or `unjudged` with the reason; empty if the model was not verified."""
 
 
 class PartManifest(Struct, frozen=True):
-    """Content of the manifest of a group for a target."""
+    """Content of the manifest for one group and one target."""
 
     recipe: str
     group: str
@@ -49,11 +49,11 @@ class PartManifest(Struct, frozen=True):
     files: Sequence[FileEntry]
     custom_ops: Sequence[Mapping[str, str]] = ()
     provenance: str | None = None
-    """Path of the statement about these files and the manifest. The manifest cannot list the statement."""
+    """Path of the provenance file for these files and the manifest. The manifest cannot list this file."""
 
     @property
     def file(self) -> JsonFile:
-        """Manifest as it is written."""
+        """Manifest as a JSON file."""
         return JsonFile(
             {
                 "format": FORMAT,
@@ -92,13 +92,13 @@ def _describe_model(model: ManifestModel) -> dict[str, Any]:
 
 
 def resolve_beside(file: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths below the output's root that a model at the path `file` means by these names, each once."""
+    """Resolve `names` relative to the model `file`. Return the paths below the output's root, without duplicates."""
     folder = posixpath.dirname(file)
     return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(folder, name)) for name in names))
 
 
 def find_references(model: ManifestModel, folder: str, data: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the files that a model below `folder` refers to; `data` has the locations of the external data beside it, by member."""
+    """Return the files that a model below `folder` refers to. `data` has the locations of its external data, by member."""
     binaries = [str(node["reference"]) for node in model.nodes if "reference" in node]
     members = [str(member["name"]) for member in model.merged] or [model.name]
     external = (location for member in members for location in data[member])

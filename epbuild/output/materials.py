@@ -1,7 +1,7 @@
 """Materials of an output: recipe, source models, toolchains and session groups.
 
-Provenance and bill of materials are both rendered from these values. They hold no absolute path, no time and no host, and their order does
-not depend on the order in which they were gathered: equal builds have equal materials.
+Provenance and bill of materials are both rendered from these values. The values contain no absolute path, no time and no host, and are
+sorted. So equal builds have equal materials.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from epbuild.plan.steps import Emission
 from epbuild.recipe.address import BadAddress, PackageAddress, parse_address, resolve_beside
 from epbuild.recipe.model import Recipe
 
-# Characters that a URI may hold unquoted, beside letters and digits: https://www.rfc-editor.org/rfc/rfc3986, sections 2.1 to 2.3.
+# Characters other than letters and digits that a URI may contain unquoted: https://www.rfc-editor.org/rfc/rfc3986, sections 2.1 to 2.3.
 _URI = "%:/?#[]@!$&'()*+,;="
 
 
@@ -64,7 +64,7 @@ class ToolchainMaterial(Struct, frozen=True, order=True):
 
 
 class RecipeFiles(Struct, frozen=True):
-    """Name of a recipe, and the files that it was read from, its own first."""
+    """Name of a recipe, and the files that it was read from, starting with the recipe's own file."""
 
     name: str
     files: tuple[InputFile, ...]
@@ -79,22 +79,22 @@ class Materials(Struct, frozen=True):
     models: Mapping[str, SourceMaterial]
     toolchains: Mapping[str, ToolchainMaterial]
     assets: tuple[InputFile, ...]
-    """User's files beside the models that are shipped, or read to generate a shipped file."""
+    """User's files, other than models, that are shipped or read to generate a shipped file."""
 
     @property
     def preparations(self) -> tuple[Made, ...]:
-        """Preparations of every session group, each once, in the order of their steps."""
+        """Preparations of all session groups, sorted by id, without duplicates."""
         found = {item.action.id: item for built in self.built for item in list_preparations(built)}
         return tuple(item for _, item in sorted(found.items()))
 
     @property
     def option_files(self) -> tuple[InputFile, ...]:
-        """Files that options of every session group name, each once."""
+        """Files that the options of all session groups name, without duplicates."""
         return tuple(sorted({file for built in self.built for file in list_option_files(built)}))
 
 
 class OutputInputs(Struct, frozen=True):
-    """Inputs that an output is planned from: the results of its session groups, and the user's files by their SHA-256."""
+    """Inputs for planning an output: the results of its session groups, and the user's files with their SHA-256."""
 
     emission: Emission
     made: tuple[Made, ...]
@@ -102,18 +102,18 @@ class OutputInputs(Struct, frozen=True):
     digests: Mapping[Path, str]
 
     def gather_materials(self) -> Materials:
-        """Return the materials of the output. They are not kept, since there may be thousands of outputs."""
+        """Return the materials of the output. They are not cached, since there may be thousands of outputs."""
         assets = (InputFile(path.name, self.digests[path]) for path in self.emission.files)
         return gather(RecipeFiles(self.recipe.name, list_recipe_files(self.recipe, self.digests)), self.made, assets)
 
 
 def list_recipe_files(recipe: Recipe, digests: Mapping[Path, str]) -> tuple[InputFile, ...]:
-    """Return the files that a recipe was read from, those in `digests`: a bill of materials alone does not name them."""
+    """Return the files that a recipe was read from, if they are in `digests`. A bill of materials alone does not need them."""
     return tuple(describe_recipe_file(path, recipe.directory, digests[path]) for path in recipe.files if path in digests)
 
 
 def list_preparations(built: Made) -> tuple[Made, ...]:
-    """Return the preparations of the members of a session group, each once."""
+    """Return the preparations of a session group's members, without duplicates."""
     found = {item.action.id: item for member in built.group.members for item in built.prepared(member.name)}
     return tuple(found.values())
 
@@ -139,7 +139,7 @@ def get_toolchain(item: Made) -> str:
 def gather(recipe: RecipeFiles, built: Iterable[Made], assets: Iterable[InputFile] = ()) -> Materials:
     """Return the materials of an output that consists of the results `built`, which may be in any order.
 
-    Raises ValueError if two results mean different things by one name: then they do not belong to one plan.
+    Raises ValueError if two results use one name for different things. Such results do not belong to one plan.
     """
     ordered = tuple(sorted(built, key=lambda item: item.action.id))
     return Materials(
@@ -157,13 +157,13 @@ def describe_recipe_file(path: Path, directory: Path, sha256: str) -> InputFile:
     """Return a file that a recipe was read from, by its path relative to the recipe's `directory`."""
     try:
         name = Path(os.path.relpath(path, directory)).as_posix()
-    except ValueError:  # another drive of Windows
+    except ValueError:  # on another Windows drive
         name = path.name
     return InputFile(name, sha256)
 
 
 def get_source_name(path: str) -> str:
-    """Return the name of the source model that a recipe has at `path`, without secrets and places of one machine."""
+    """Return the name of the source model at a recipe's `path`, without secrets and paths of this machine."""
     file = _source(path, None, "")
     return file.uri or file.name
 
@@ -186,7 +186,7 @@ def _models(built: Made) -> Iterator[SourceMaterial]:
         prepared = built.prepared(member.name)
         source = prepared[0].source if prepared else listed
         path, folder = member.model.path, member.data_folder
-        # A file in that folder, so that the data is found beside it.
+        # Use a file in that folder, so that the data is found beside it.
         beside = path if folder is None else posixpath.join(folder, "graph")
         data = (_source(beside, location, digest) for location, digest in source["external"].items())
         yield SourceMaterial(member.model.name, _source(path, None, source["graph"]), tuple(sorted(data)))
@@ -199,7 +199,7 @@ def _source(path: str, location: str | None, sha256: str) -> InputFile:
     except BadAddress:
         # `PureWindowsPath` reads both kinds of slashes.
         written = PureWindowsPath(path)
-        # The place of a folder on one machine is private.
+        # The location of a folder on this machine is private.
         name = written.name if written.anchor else written.as_posix()
         return InputFile(name if location is None else posixpath.join(posixpath.dirname(name), location), sha256)
     if location is not None:
@@ -213,7 +213,7 @@ def _source(path: str, location: str | None, sha256: str) -> InputFile:
 
 
 def _with_all_libraries(toolchains: Sequence[ToolchainMaterial]) -> Iterator[ToolchainMaterial]:
-    """Yield each toolchain with the libraries of all EPs that it was used for: a session group names those of its own EPs."""
+    """Yield each toolchain with the libraries of all EPs that it was used for. A session group names only its own EPs' libraries."""
     for toolchain in toolchains:
         used = {library for other in toolchains if other.name == toolchain.name for library in other.libraries}
         yield replace(toolchain, libraries=tuple(sorted(used)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def describe_merging(merging: Merging) -> dict[str, Any]:
-    """Return everything that merging depends on beside the models, as plain data."""
+    """Return everything except the models that merging depends on, as plain data."""
     connect: str | dict[str, str] = "same names"
     if merging.connections is not None:
         ends = (_connection_ends(merging, *connection) for connection in merging.connections)
@@ -38,18 +38,18 @@ def describe_merging(merging: Merging) -> dict[str, Any]:
 
 
 def compute_merged_key(merging: Merging, keys: Mapping[str, str]) -> str:
-    """Return the digest of everything that a merged model depends on; `keys` has the action keys of its members."""
+    """Return the digest of everything that a merged model depends on. `keys` has the action keys of its members."""
     return compute_action_key({"merge": describe_merging(merging), "members": dict(keys)})
 
 
 def name_drafts(part: Part, merging: Merging) -> dict[str, str]:
-    """Return a path for each member while it is merged: beside the merged model, as the references of both are relative to it."""
+    """Return a temporary path for each member: beside the merged model, so that relative references are the same for both."""
     folder = posixpath.dirname(part.models[merging.name])
     return {member: posixpath.join(folder, f".{member}.merging.onnx") for member in merging.members}
 
 
 def merge(model: MergedModel, staged: Path) -> list[str]:
-    """Replace the members' models below `staged` with the merged model, and return notes on what was connected and left out.
+    """Replace the members' models below `staged` with the merged model, and return notes on connections and omissions.
 
     All files that the models refer to are below `staged`. Raises BuildError if the models cannot be merged.
     """

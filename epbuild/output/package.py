@@ -1,6 +1,6 @@
 """Layout `ort-model-package`: an ONNX Runtime model package of several parts.
 
-Its manifest names the models, as components, and the options that a session needs to run them on each target.
+Its manifest names the models, which it calls components, and the options that a session needs to run each model on each target.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ModelPackage:
 
 
 def _list_base_models(parts: Sequence[PlannedPart], variants: Sequence[PackageVariant]) -> Iterator[BomModel]:
-    """Yield the models that were not compiled, with the paths that they have after sharing."""
+    """Yield the uncompiled models, with their paths after files were moved to shared assets."""
     by_component = {
         name: (member, model.source or {})
         for item in parts
@@ -100,12 +100,12 @@ def _list_base_models(parts: Sequence[PlannedPart], variants: Sequence[PackageVa
 
 
 def _base_folder(planned: PlannedPart) -> str:
-    """Return the folder of a package that has a part's models as they were before compiling."""
+    """Return the folder of a package that contains a part's uncompiled models."""
     return posixpath.join(posixpath.dirname(planned.part.folder), BASE)
 
 
 def _plan_all_base_files(emission: Emission, parts: Sequence[PlannedPart], digests: Mapping[Path, str]) -> Sequence[OutputFile]:
-    """Plan the models as they were before compiling: each once, however many targets they were compiled for."""
+    """Plan the uncompiled models. Each model is planned once, however many targets it was compiled for."""
     found: dict[str, OutputFile] = {}
     for folder, planned in {_base_folder(item): item for item in parts if item.part.base}.items():
         pipeline = list(plan_pipeline_files(emission, planned.part, planned.made, digests, base=folder))
@@ -147,7 +147,7 @@ def _list_compiled(planned: PlannedPart, models: Sequence[ManifestModel]) -> Ite
 
 
 def _describe_origin(planned: PlannedPart, model: ManifestModel) -> dict[str, Any]:
-    """Return the action key of a variant and the digest of its source. The manifest in its folder has the rest."""
+    """Return the action key of a variant and the digest of its source. The manifest in the variant's folder has the other facts."""
     return {
         "action_key": model.action_key,
         "manifest": planned.path(MANIFEST),
@@ -156,7 +156,7 @@ def _describe_origin(planned: PlannedPart, model: ManifestModel) -> dict[str, An
 
 
 def _list_base_variants(parts: Sequence[PlannedPart]) -> tuple[PackageVariant, ...]:
-    """Return the variant of each component that was not compiled."""
+    """Return the uncompiled variant of each component."""
     found: dict[str, PackageVariant] = {}
     for item in parts:
         folder = _base_folder(item)
@@ -182,9 +182,10 @@ def _list_base_variants(parts: Sequence[PlannedPart]) -> tuple[PackageVariant, .
 
 
 def _device(target: PlannedTarget) -> str | None:
-    """Return the type of device that the models are for: the one in the recipe, else the first one of the EP.
+    """Return the device type that the models are for, from the recipe or else the EP's first type.
 
-    Return None for an EP that is not a plugin. ONNX Runtime knows no devices of such an EP, and would never select its variant.
+    Return None for an EP that is not a plugin. ONNX Runtime knows no devices of such an EP, and would never
+    select a variant with a device.
     """
     main = target.eps[0]
     if main.entry.kind != "plugin":

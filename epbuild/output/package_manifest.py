@@ -1,7 +1,7 @@
 """Manifest of an ONNX Runtime model package: components and variants.
 
-An application opens one session for a component. A variant is a component compiled for one target. The format is that of ONNX Runtime's
-`model_package/README.md`, schema 1. Facts marked as measured were tried with the OrtModelPackageApi of onnxruntime 1.31.1.
+An application opens one session for a component. A variant is a component compiled for one target. The format is schema 1 of ONNX
+Runtime's `model_package/README.md`. Facts marked as measured were tried with the OrtModelPackageApi of onnxruntime 1.31.1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from epbuild.output.manifest import FORMAT, list_files
 from epbuild.plan.outputs import GENAI_CONFIG
 
 ASSETS = "shared_assets"
-"""Folder of a package that has the files that variants share."""
+"""Folder of a package for the files that variants share."""
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """Session option with the folder of a model's external data and context binaries. It may name a shared asset."""
 
@@ -37,23 +37,23 @@ class PackageVariant(Struct, frozen=True):
     component: str
     name: str
     folder: str
-    """Folder of its files. Models that share a context binary are components whose variants have the same folder."""
+    """Folder of the variant's files. Components that share a context binary have variants in the same folder."""
     model_file: str | None
     """Model, relative to the folder, or in a shared asset: `sha256:<digest>/<path>`. None if the folder has a configuration of
     onnxruntime-genai, which opens several models."""
     ep: str
     device: str | None = None
-    """`npu`, `gpu` or `cpu`. Only for plugin EPs: ONNX Runtime knows no devices of the others, so that it would never select the variant
-    (measured)."""
+    """`npu`, `gpu` or `cpu`; None unless the EP is a plugin. ONNX Runtime knows no devices of other EPs, and would never
+    select their variants if they had a device (measured)."""
     compatibility: str = ""
-    """Compatibility string that the EP wrote into the model, to decide later whether it fits a device."""
+    """Compatibility string that the EP wrote into the model. The EP uses it later to decide whether the model fits a device."""
     session_options: Mapping[str, str] = field(default_factory=dict)
     provider_options: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     refers: tuple[str, ...] = ()
     """Files that the model names: external data and context binaries."""
     movable: bool = False
-    """True if the files may be in shared assets, as only ONNX Runtime's package API opens the model."""
+    """True if the files may be in shared assets, because only ONNX Runtime's package API opens the model."""
 
     @property
     def model_path(self) -> str | None:
@@ -72,8 +72,8 @@ def build_package_manifest(
 ) -> JsonFile:
     """Return the `manifest.json` of a package.
 
-    `files` are all files of the package except the manifest and the statement at `provenance`. The order of `variants` is kept: of those
-    that fit equally well, ONNX Runtime selects the first.
+    `files` are all files of the package except the manifest and the statement at `provenance`. The order of `variants` is kept, because
+    ONNX Runtime selects the first of several variants that fit equally well.
     """
     components: dict[str, Any] = {}
     for variant in variants:
@@ -96,19 +96,19 @@ def build_package_manifest(
 
 
 def check_package(files: Sequence[FileEntry], variants: Sequence[PackageVariant]) -> list[str]:
-    """Return a message for each defect with which ONNX Runtime would open the package, but fail to create a session."""
+    """Return a message for each defect that ONNX Runtime would not report until it fails to create a session."""
     defects = (*_check_variants(variants), *_check_components(variants), *_check_files(files, variants), *_check_assets(files))
     return list(dict.fromkeys(defects))
 
 
 def make_asset_uri(files: Mapping[str, str]) -> str:
-    """Return ONNX Runtime's name of a shared asset with these files: their SHA-256 by their POSIX path in it."""
+    """Return ONNX Runtime's name of a shared asset. `files` maps POSIX paths in the asset to SHA-256."""
     lines = "".join(f"{files[path]}  {path}\n" for path in sorted(files))
     return f"sha256:{hash_bytes(lines)}"
 
 
 def resolve(folder: str, reference: str) -> str:
-    """Return the path in the package of a reference: a path relative to the variant's `folder`, or one in a shared asset."""
+    """Resolve a reference to a path in the package. It is relative to the variant's `folder`, or names a file in a shared asset."""
     asset = _ASSET.fullmatch(reference)
     if asset is None:
         return posixpath.normpath(posixpath.join(folder, reference))
@@ -121,7 +121,7 @@ def _describe_variant(variant: PackageVariant) -> dict[str, Any]:
         **({"provider_options": dict(variant.provider_options)} if variant.provider_options else {}),
         **({"session_options": dict(variant.session_options)} if variant.session_options else {}),
     }
-    # With a device, ONNX Runtime 1.31.1 never selects a variant for its own CPU EP.
+    # ONNX Runtime 1.31.1 never selects a variant for its own CPU EP if the variant has a device.
     device = None if variant.ep == CPU_EP else variant.device
     body = {
         "variant_directory": variant.folder or ".",
@@ -194,12 +194,12 @@ def _title(variant: PackageVariant) -> str:
 
 
 def _reference(variant: PackageVariant, path: str) -> str:
-    """Return the path of one of the model's files relative to the model, as the model names it."""
+    """Return the path of a model's file relative to the model, as in the model's references."""
     return posixpath.relpath(path, posixpath.dirname(variant.model_path or variant.folder) or ".")
 
 
 def _is_portable(path: str) -> bool:
-    """Return whether a portable package may have a path: a relative POSIX path without `..`, or a shared asset."""
+    """Return whether a portable package may contain a path. It must be a relative POSIX path without `..`, or in a shared asset."""
     asset = _ASSET.fullmatch(path)
     if asset is None and ":" in path:
         return False

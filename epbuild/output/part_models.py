@@ -20,7 +20,7 @@ from epbuild.verify.live.judging import list_numbers
 
 
 def list_models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -> list[ManifestModel]:
-    """Return the compiled models of a part, with the references that its `files` have."""
+    """Return the compiled models of a part, with the references in its `files`."""
     references = {file.path: file.content.references for file in files if isinstance(file.content, RelinkedModel)}
     return [
         ManifestModel(
@@ -60,7 +60,7 @@ def describe_merged_model(part: Part, merging: Merging, made: Sequence[Made]) ->
 
 
 def add_numbers(models: Sequence[ManifestModel], checked: Made) -> list[ManifestModel]:
-    """Return the models with the figures of a check, and with those of the members of a merged model."""
+    """Return the models with the figures of a verification. A merged model gets the figures of each member."""
     return [
         replace(
             model,
@@ -94,7 +94,7 @@ def describe_target(part: Part) -> dict[str, Any]:
 
 
 def list_custom_ops(document: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the custom operators of a key document, as applications find them by name."""
+    """Return the custom operators of a key document, with the names by which applications find them."""
     return [
         {"library": ops["name"], "sha256": ops["library"]} if ops["library"] else {"module": ops["name"]}
         for ops in document.get("custom_ops", ())
@@ -102,7 +102,7 @@ def list_custom_ops(document: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _describe_sources(made: Made) -> dict[str, dict[str, Any]]:
-    """Return the source of each member of a session group as manifests have it, by member."""
+    """Return the manifest entry for the source of each member of a session group, by member."""
     signatures = {model.member: model.source for model in made.compiled.models}
     return {
         member.name: {

@@ -38,12 +38,12 @@ from epbuild.plan.steps import Emission, Genai, Part
 
 
 class PlannedPart(Struct, frozen=True):
-    """Part of an output with its files, less its manifest, and its models as the manifest has them. Paths are below the output's root."""
+    """Part of an output, with its files except the manifest, and its models as in the manifest. Paths are below the output's root."""
 
     part: Part
     made: tuple[Made, ...]
     models: tuple[ManifestModel, ...]
-    """A merged model lacks its nodes and compatibility strings: see `complete_models`."""
+    """Models of the manifest. A merged model lacks its nodes and compatibility strings: see `complete_models`."""
     files: tuple[OutputFile, ...]
 
     def path(self, name: str) -> str:
@@ -61,7 +61,7 @@ class PlannedPart(Struct, frozen=True):
         return self.made[0].group.share
 
     def complete_models(self, merged: Mapping[str, MergedHeader]) -> tuple[ManifestModel, ...]:
-        """Return the models, the merged one with the header that its file has."""
+        """Return the models. A merged model is completed from the header of its file in `merged`."""
         if self.part.merging is None:
             return self.models
         (model,) = self.models
@@ -70,12 +70,12 @@ class PlannedPart(Struct, frozen=True):
 
 
 class PartManifestFile(Struct, frozen=True):
-    """Manifest of a part, which lists the files below the part's folder by their paths there."""
+    """Manifest of a part, which lists files by their paths relative to the part's folder."""
 
     part: PlannedPart
     recipe: str
     provenance: str | None = None
-    """Path of the statement about the files and the manifest."""
+    """Path of the provenance file for the files and the manifest."""
 
     def render(self, files: Sequence[FileEntry], merged: Mapping[str, MergedHeader]) -> JsonFile:
         planned, part = self.part, self.part.part
@@ -96,24 +96,24 @@ class PartManifestFile(Struct, frozen=True):
 
 
 class Arrangement(Struct, frozen=True):
-    """Parts of an output as a layout arranges them: the files, the manifests, and the models that are not compiled."""
+    """Parts of an output as arranged by a layout: the files, the manifests, and the uncompiled models."""
 
     files: tuple[OutputFile, ...]
     manifest: Document
     base_models: tuple[BomModel, ...]
     part_manifests: tuple[OutputDocument, ...] = ()
-    """Manifests of the parts, where they are not the output's own."""
+    """Manifests of the parts, unless the part's manifest is the output's own."""
 
 
 def get_statement_path(emission: Emission) -> str | None:
-    """Return the path of the statement in an output; None if there is none, or if it is a file beside an archive."""
+    """Return the path of the provenance file in an output; None if there is none, or if it is beside an archive."""
     return PROVENANCE if emission.provenance and not emission.is_file else None
 
 
 def plan_part(
     emission: Emission, part: Part, made: Sequence[Made], checks: Sequence[Made], digests: Mapping[Path, str]
 ) -> PlannedPart:
-    """Plan the files and the models of a part of the results `made`; `checks` are the results of checks of numbers.
+    """Plan the files and the models of a part from the results `made`. `checks` has the results of verifications.
 
     `digests` has the SHA-256 of the user's files. Raises BuildError if two files would have one path, or if onnxruntime-genai would not run
     the part.
@@ -136,7 +136,7 @@ def plan_part(
 
 
 def plan_base_files(emission: Emission, planned: PlannedPart, folder: str, others: Sequence[OutputFile]) -> list[OutputFile]:
-    """Plan the part's models as they were before compiling, below `folder`, with the external data that is not among `others`.
+    """Plan the part's uncompiled models below `folder`, with external data that is not among `others`.
 
     Raises BuildError if two different files would have one path. An EP may have left external data in its place.
     """
@@ -170,7 +170,7 @@ def plan_base_files(emission: Emission, planned: PlannedPart, folder: str, other
 
 
 def describe_part(part: Part, digests: Mapping[Path, str]) -> dict[str, Any]:
-    """Return why the files of a part are what they are, in the recipe's words; `digests` has the SHA-256 of the user's files."""
+    """Return the settings that determine a part's files, in the recipe's terms. `digests` has the SHA-256 of the user's files."""
     genai = part.genai
     return {
         "folder": part.folder,
@@ -197,8 +197,8 @@ def arrange(
 ) -> tuple[OutputFile, ...]:
     """Assign a path to each file: `names` has the model's path by member, `binaries` the context binary's by member and EP.
 
-    No file gets the path `reserved`. External data keeps its location beside its model, since the model names it. Raises BuildError if a
-    model has several context binaries by one EP, for which the recipe has one name, or if two files would have one path.
+    No file gets the path `reserved`. External data keeps its location beside its model, since the model names it. Raises BuildError if
+    one EP wrote several context binaries of a model, as the recipe has only one name, or if two files would have one path.
     """
     found: dict[str, OutputFile] = {reserved.casefold(): OutputFile(reserved, "manifest", Blob("", 0))}
     for result in results:
@@ -235,7 +235,7 @@ def _check_one_each(model: ModelResult, step: str) -> None:
 
 
 def _add_file(found: dict[str, OutputFile], file: OutputFile, step: str) -> None:
-    # Case-insensitive file systems hold one file under both names.
+    # On case-insensitive file systems, both names refer to one file.
     other = found.setdefault(file.path.casefold(), file)
     if (other.path, _stored_identity(other)) != (file.path, _stored_identity(file)):
         raise BuildError(Problem("EPB422", f"two different artifacts would be written to '{file.path}'", StepId(step)))

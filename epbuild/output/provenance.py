@@ -22,7 +22,7 @@ from epbuild.plan.made import Made
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "pkg:pypi/epbuild#build/v1"
-"""Raised when readers of the parameters must change."""
+"""Type of the build. Its version is incremented when readers of the parameters must change."""
 
 _MEMBER = ("read", "inputs", "free_dimensions", "denoted_dimensions", "compile")
 _GROUP = ("share_weights", "share_initializers", "session_options")
@@ -31,9 +31,9 @@ _GROUP = ("share_weights", "share_initializers", "session_options")
 def build_statement(
     materials: Materials, files: Iterable[FileEntry], *, invocation: str, output: Mapping[str, Any] | None = None
 ) -> JsonFile:
-    """Return the statement about files, which is the same for equal values in any order.
+    """Return the provenance statement about `files`. The order of the files does not affect it.
 
-    `invocation` is the key of the output, `output` has its settings in the recipe, such as the layout, as plain data. The format requires
+    `invocation` is the key of the output. `output` has its settings in the recipe, such as the layout, as plain data. The format requires
     at least one subject.
     """
     subjects = sorted({(file.path, file.digest) for file in files})
@@ -87,7 +87,7 @@ def _preparation(item: Made) -> dict[str, Any]:
 
 
 def _build(built: Made, materials: Materials) -> dict[str, Any]:
-    """Return a session group in the recipe's words: its key document without the parts that digests identify."""
+    """Return the description of a session group: its key document without the parts that digests identify."""
     group, document = built.group, built.document
     return _set(
         {
@@ -123,7 +123,7 @@ def _ep(ep: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `parameters` without empty values: to SLSA, null, empty and absent are the same."""
+    """Return `parameters` without empty values. SLSA treats null, empty and absent values alike."""
     return {name: value for name, value in parameters.items() if value not in (None, {}, [])}
 
 

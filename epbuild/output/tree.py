@@ -1,6 +1,6 @@
 """Tree of an output's files, planned before any of them is written.
 
-Each file has a reference to its content, and the output's key is the digest of the tree. The room `publish` writes a tree into its place.
+Each file has a reference to its content, and the output's key is the digest of the tree. The package `publish` writes trees to disk.
 """
 
 from __future__ import annotations
@@ -43,25 +43,26 @@ from epbuild.recipe.model import Layout as LayoutName
 from epbuild.recipe.outputs import ARCHIVE_FORMS
 
 FORMAT = 5
-"""Raised when equal identities lead to other bytes: because models are relinked or merged, archives packed, or JSON formatted otherwise.
+"""Version of the emitted bytes. Incremented if a change of relinking, merging, packing or JSON formatting makes equal identities lead to
+different bytes.
 
-The content of JSON files counts by itself, so that after an update of epbuild only outputs that differ are emitted."""
+The content of JSON files is part of their identity. So an update of epbuild emits only outputs that differ."""
 
 
 class Layout(Protocol):
-    """Way in which the parts of an output are arranged. The properties that planning needs are in `recipe/outputs.py`."""
+    """Arrangement of the parts of an output. The properties that planning needs are in `recipe/outputs.py`."""
 
     described_as: str | None
     """Name in the key document of the output's title and description; None if the files do not have them."""
 
     def arrange(self, emission: Emission, parts: Sequence[PlannedPart], recipe: str, digests: Mapping[Path, str]) -> Arrangement:
-        """Arrange the parts; `digests` has the SHA-256 of the user's files. Raises BuildError if they do not fit together."""
+        """Arrange the parts. `digests` has the SHA-256 of the user's files. Raises BuildError if the parts do not fit together."""
 
     def describe(self, emission: Emission, digests: Mapping[Path, str]) -> dict[str, Any]:
-        """Return why the files are what they are, in the recipe's words."""
+        """Return the settings that determine the files, in the recipe's terms."""
 
     def find_omissions(self, emission: Emission) -> Iterator[str]:
-        """Yield a sentence for each thing that the recipe has and the output does not hold."""
+        """Yield a sentence for each part of the recipe that is missing from the output."""
 
 
 class Directory:
@@ -89,25 +90,25 @@ LAYOUTS: Mapping[LayoutName, Layout] = MappingProxyType({"directory": Directory(
 
 
 class OutputTree(Struct, frozen=True):
-    """Output before it is written: its files with references to their contents, the documents that list them, and the key of both."""
+    """Output before it is written: files with references to their contents, documents that list the files, and the key of both."""
 
     emission: Emission
     files: tuple[OutputFile, ...]
     documents: tuple[OutputDocument, ...]
-    """The documents, each after those that it lists."""
+    """Documents, each after the documents that it lists."""
     inputs: OutputInputs
     key_document: Mapping[str, Any]
-    """Identity of every file, and why it is what it is, in the recipe's words."""
+    """Identity of every file, and the settings that determine it, in the recipe's terms."""
     key: str
     """Digest of the key document."""
     omissions: tuple[str, ...]
-    """A sentence for each thing that the recipe has and the output does not hold."""
+    """A sentence for each part of the recipe that is missing from the output."""
 
 
 def plan_output(emission: Emission, made: Sequence[Made], recipe: Recipe, digests: Mapping[Path, str]) -> OutputTree:
-    """Plan an output of the results `made`; `digests` has the SHA-256 of the user's files.
+    """Plan an output from the results `made`. `digests` has the SHA-256 of the user's files.
 
-    Raises BuildError if the output is not possible, and EnvironmentFailure if the package that compresses it is missing.
+    Raises BuildError if the output is not possible, and EnvironmentFailure if the Python package for its compression is missing.
     """
     groups = [item for item in made if isinstance(item.action, SessionGroup)]
     checks = [item for item in made if isinstance(item.action, Verification)]
@@ -152,7 +153,7 @@ class BillFile(Struct, frozen=True):
 
 
 def render_statement(inputs: OutputInputs, files: Sequence[FileEntry], key: str) -> JsonFile:
-    """Return the statement of provenance about `files` of the output with a key."""
+    """Return the provenance statement about `files` of the output whose key is `key`."""
     emission = inputs.emission
     registry = str(emission.registry) if emission.registry is not None else None
     settings = {"layout": emission.layout, "archive": emission.archive_format, "registry": registry}
@@ -160,12 +161,12 @@ def render_statement(inputs: OutputInputs, files: Sequence[FileEntry], key: str)
 
 
 def get_image_tag(emission: Emission) -> str:
-    """Return the tag of an image in its layout."""
+    """Return the tag of an image in its OCI layout."""
     return emission.registry.tag if emission.registry is not None else DEFAULT_TAG
 
 
 def build_image_annotations(emission: Emission) -> dict[str, str]:
-    """Return the annotations of an image, by the names of https://github.com/opencontainers/image-spec/blob/main/annotations.md."""
+    """Return the annotations of an image, named as in https://github.com/opencontainers/image-spec/blob/main/annotations.md."""
     described = {"org.opencontainers.image.description": emission.description} if emission.description else {}
     return {"org.opencontainers.image.title": emission.title, **described}
 
@@ -176,7 +177,7 @@ def _identify_files(inputs: OutputInputs, files: Sequence[OutputFile], documents
     entries = [file.entry for file in files]
     for item in documents:
         entries.append(FileEntry(item.path, item.role, 0, item.document.render(entries, {}).identity))
-    # A statement names the key of its output, and everything else in it is part of that key.
+    # A statement contains the key of its output. Everything else in the statement is already part of that key.
     if emission.provenance and not emission.is_file:
         entries.append(FileEntry(PROVENANCE, "provenance", 0, render_statement(inputs, entries, key="").identity))
     if len({entry.path.casefold() for entry in entries}) < len(entries):
@@ -184,7 +185,7 @@ def _identify_files(inputs: OutputInputs, files: Sequence[OutputFile], documents
     identities = {entry.path: entry.digest for entry in entries}
     if emission.statement is not None:
         archive = FileEntry(emission.path.name, "asset", 0, compute_action_key(identities))
-        # The statement may have the name of a file in the archive.
+        # The statement may have the same name as a file in the archive.
         beside = render_statement(inputs, [archive, *entries], key="")
         return {"files": {**identities, f"../{emission.statement.name}": beside.identity}}
     return {
@@ -194,12 +195,12 @@ def _identify_files(inputs: OutputInputs, files: Sequence[OutputFile], documents
 
 
 def _identify_image(emission: Emission, entries: Sequence[FileEntry]) -> dict[str, str]:
-    """Return the identities of the documents of an image, whose layers go by the identities of the files."""
+    """Return the identities of the documents of an image. Its layers are identified by the identities of the files."""
     from epbuild.archive.oci import Layer, describe_image
     from epbuild.archive.zstd import SUFFIX, is_compressed
 
     layers = [Layer(entry) for entry in entries]
-    if emission.compression_level is not None:  # its level and its library are in the key beside the identities
+    if emission.compression_level is not None:  # the key also has the compression's level and library
         layers = [
             Layer(entry._replace(path=f"{entry.path}{SUFFIX}", size=0), Blob(entry.digest, entry.size))
             if is_compressed(entry.role)
@@ -211,7 +212,7 @@ def _identify_image(emission: Emission, entries: Sequence[FileEntry]) -> dict[st
 
 
 def _describe_reasons(inputs: OutputInputs) -> dict[str, Any]:
-    """Return why the files of the output are what they are, in the recipe's words."""
+    """Return the settings that determine the files of the output, in the recipe's terms."""
     emission, made, recipe, digests = inputs.emission, inputs.made, inputs.recipe, inputs.digests
     layout = LAYOUTS[emission.layout]
     described_as = layout.described_as or ("image" if emission.archive_format == "oci" else None)
@@ -228,7 +229,7 @@ def _describe_reasons(inputs: OutputInputs) -> dict[str, Any]:
             {"provenance": {file.name: file.sha256 for file in list_recipe_files(recipe, digests)}} if emission.provenance else {}
         ),
         **({"sbom": True} if emission.sbom else {}),
-        # Both name what made the output.
+        # Provenance and bill of materials both describe how the output was built.
         **({"epbuild": __version__, "named": {item.group.id: _describe_names(item) for item in made}} if documented else {}),
         # Manifests list models in this order.
         "order": {
@@ -241,7 +242,7 @@ def _describe_reasons(inputs: OutputInputs) -> dict[str, Any]:
 
 
 def _describe_names(item: Made) -> dict[str, Any]:
-    """Return the recipe's names for what keys know by content alone, as provenance and bills of materials have them."""
+    """Return the recipe's names for items that keys identify only by content. Provenance and bills of materials contain these names."""
     group = item.group
     folders = {member.name: get_source_name(folder) for member in group.members if (folder := member.data_folder) is not None}
     renamed = {member.name: member.model.name for member in group.members if member.name != member.model.name}
@@ -262,7 +263,7 @@ def _describe_archive(archive: Archive, emission: Emission) -> dict[str, Any]:
         compressed = {"level": archive.level, "compressor": find_compressor(method, StepId(emission.id))}
     return {
         "format": archive.format,
-        # The statement about an archive names it.
+        # The statement about an archive contains the archive's name.
         **({"name": emission.path.name} if emission.is_file and emission.provenance else {}),
         **({"registry": str(emission.registry)} if emission.registry is not None else {}),
         **compressed,

@@ -46,7 +46,7 @@ def _abilities(action: InTarget, *, runs: bool) -> tuple[Ability, ...]:
 
 
 def _devices(ep: PlannedEp, *, runs: bool) -> Iterator[str]:
-    """Yield the devices of an EP: those that its device option names, otherwise that of the target, otherwise an empty text."""
+    """Yield the devices of an EP: those that its device option names, otherwise the target's device, otherwise an empty string."""
     named = str(ep.provider_options.get(ep.entry.device_option or "", "")).lower()
     types = list(dict.fromkeys(_TYPES.findall(named)))
     chosen = ep.device.type or (ep.entry.virtual_devices[0] if ep.device.virtual and ep.entry.virtual_devices else None)

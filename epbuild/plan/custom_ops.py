@@ -24,9 +24,9 @@ class CustomOpLibraries(Struct, frozen=True):
 
 
 def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Problem]) -> tuple[CustomOpLibraries, ...]:
-    """Return the custom operators that a toolchain names, each once, with paths relative to `base`. Problems are added to `problems`.
+    """Return a toolchain's custom operators without duplicates. Paths are relative to `base`. Problems are added to `problems`.
 
-    They are sorted by name. No other order has a meaning, as ONNX Runtime takes a domain from one library only.
+    They are sorted by name, as the order is irrelevant: ONNX Runtime takes a domain from one library only.
     """
     found: dict[str, CustomOpLibraries] = {}
     for reference in named:

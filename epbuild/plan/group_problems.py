@@ -40,7 +40,7 @@ def find_runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[P
 
 
 def find_size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Problem]:
-    """Yield a problem for each input of a member whose sizes differ from those that its model fixes."""
+    """Yield a problem for each input of a member whose sizes differ from the model's fixed sizes."""
     for name, shape in member.input_shapes.items():
         fixed = model.input_shapes.get(name) if model is not None else None
         if fixed is not None and fixed.sizes != shape.sizes:
@@ -51,7 +51,7 @@ def find_size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator
 
 
 def find_sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:
-    """Return a warning for each member of a sharing group that has no weight in common with another, or next to none.
+    """Return a warning for each member of a sharing group that shares no or almost no weights with other members.
 
     Raises OSError and MalformedModel if a weight cannot be read.
     """

@@ -1,7 +1,8 @@
-"""Action keys: digests of canonical JSON documents; differences of two documents.
+"""Action keys, which are digests of JSON documents, and comparison of documents.
 
 A document lists everything that an action's result depends on. It never contains an absolute path, a time, a host name, or the order of
-the recipe's keys. `changes` compares two documents and nothing else, so an action is out of date exactly if there is a reason to show.
+the recipe's keys. `compare_documents` compares two documents and nothing else.
+So an action is out of date exactly if there is a reason to show.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LISTS = {("prepare", "command")}
 class Change(Struct, frozen=True):
     """One difference between a document and an older one. `place` is the path of the value. A missing value is None.
 
-    A changed order is one difference, with lists of names as values. An item that was added or removed is one too, with a table as value.
+    A changed order is one difference, with lists of names as values. An added or removed item is also one, with a table as value.
     """
 
     kind: Kind
@@ -64,12 +65,12 @@ def compute_action_key(document: Mapping[str, Any]) -> str:
 
 
 def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the reasons why two keys differ: a sentence for each of the `changes`."""
+    """Return the reasons why two keys differ: a sentence for each difference between their documents."""
     return [str(change) for change in compare_documents(old, new)]
 
 
 def compare_documents(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """Return all differences between two documents, each once. The list is empty exactly if their keys are equal."""
+    """Return all differences between two documents, without duplicates. The list is empty exactly if their keys are equal."""
     whole = (_items(old) ^ _items(new)) | _shapes(old) | _shapes(new) | _LISTS
     found = [Change(*fact) for fact in compare_facts(old, new, whole=whole)]
     for part in _ORDERS:

@@ -73,7 +73,7 @@ def describe_preparations(made: Sequence[Made]) -> dict[str, Any]:
         return {}
     source = made[0].source
     sizes = {"sizes": source["inputs"]} if "inputs" in source else {}
-    # What the recipe says, without the staged names and settings that follow from it.
+    # Keep the recipe's settings, without staged names and derived settings.
     kept = ("kind", "command", "options")
     documents = (item.document["prepare"] for item in made)
     return {

@@ -43,7 +43,7 @@ class Member(Struct, frozen=True):
     input_shapes: Mapping[str, InputShape] = field(default_factory=dict)
     """Sizes that the recipe gives to inputs of the source, by the input's name."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
-    """Shapes of the inputs that these sizes change, if the model's header is known. The model is staged with these shapes."""
+    """New shapes of the inputs in `input_shapes`, if the model's header is known. The model is staged with these shapes."""
     denotations: frozenset[str] = frozenset()
     """Keys of the model's `dimensions` that are denotations, if its header is known. All others are names."""
     where: Position | None = None
@@ -104,7 +104,7 @@ class Member(Struct, frozen=True):
         return str(substitute(name, {"model": self.name})) if name else None
 
 
-@lru_cache(maxsize=1024)  # most members have the same
+@lru_cache(maxsize=1024)  # most members have the same settings
 def resolve_settings(level: GraphOptimization, own: CompileSettings) -> CompileSettings:
     """Return the compile settings of a member, with the target's optimization `level` if the recipe sets none."""
     return replace(own, graph_optimization_level=own.graph_optimization_level or level)

@@ -52,7 +52,7 @@ def _connection(
 
 
 def _end(group: GroupSpec, members: Sequence[str], end: Reference, problems: list[Problem]) -> tuple[int, str] | None:
-    """Split `model.value` into the number of a member and the name of its value. Both may contain dots: the longest member wins."""
+    """Split `model.value` into a member's number and the value's name. Names may contain dots: the longest matching member wins."""
     if not end.name.partition(".")[2]:
         problems.append(Problem("EPB235", f"'{end.name}' does not have the form model.value", end.where))
         return None

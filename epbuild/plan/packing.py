@@ -18,12 +18,12 @@ class Bundle(Struct, frozen=True):
     """Actions that have to stay in one job, and their expected total cost."""
 
     actions: tuple[str, ...]
-    """Ids of the actions, each after the actions that it needs."""
+    """Ids of the actions, in dependency order."""
     cost: float
 
     @property
     def rank(self) -> tuple[float, str]:
-        """Sort key: the longest first, then by name."""
+        """Sort key: costliest first, then by id."""
         return -self.cost, min(self.actions)
 
 
@@ -63,7 +63,7 @@ def pack(found: Iterable[Bundle], max_jobs: int) -> list[list[Bundle]]:
 
 
 def select_ids(actions: Mapping[str, Action], job: Sequence[Bundle]) -> tuple[str, ...]:
-    """Return the ids that select a job's actions: those that no other action of the job needs. The needs of these follow."""
+    """Return the ids that select a job: the actions that no other action of the job needs. Selecting them also selects their needs."""
     inside = [ident for bundle in job for ident in bundle.actions]
     needed = {need for ident in inside for need in actions[ident].needs}
     return tuple(ident for ident in inside if ident not in needed)

@@ -43,7 +43,7 @@ def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems:
 
 def _without_role(group: GroupSpec, choice: GenaiChoice, members: Iterable[str], roles: Iterable[str]) -> Iterator[Problem]:
     if any(model.name not in members for model in choice.roles.values()):
-        return  # a name that is mistyped is reported once
+        return  # report a mistyped name only once
     for name in members:
         if name not in roles:
             message = f"the model '{name}' of the group '{group.name}' has no role in genai's pipeline"

@@ -28,7 +28,7 @@ def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Probl
 
 
 def find_obstacle(target: PlannedTarget, platform: str) -> str | None:
-    """Return a sentence why `target` cannot be compiled on a `platform` (a value of `sys.platform`); None if it can."""
+    """Return a sentence that says why `target` cannot be compiled on `platform` (a value of `sys.platform`); None if it can."""
     for ep in target.eps:
         for row in ep.entry.cannot:
             if row.stops and row.platforms and row.holds(platform, ep.device.type, ep.provider_options):

@@ -18,9 +18,9 @@ _RUNTIME = "onnxruntime"
 
 
 def resolve_preparation_options(kind: str, node: Node | None, where: Position) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the options of a built-in preparation as its script takes them, and their problems.
+    """Return the options of a built-in preparation as its script expects them, and their problems.
 
-    `node` is the recipe's value of the kind, with substituted templates; None if the recipe has the kind alone, at `where`. Options that
+    `node` is the recipe's value of the kind, with substituted templates; None if the recipe has only the kind, at `where`. Options that
     name files keep the recipe's text.
     """
     if kind not in list_preparation_kinds():
@@ -32,7 +32,7 @@ def resolve_preparation_options(kind: str, node: Node | None, where: Position) -
 
 
 def find_package_problems(kind: str, options: Mapping[str, Any], toolchain: ToolchainSpec, where: Position) -> list[Problem]:
-    """Return a problem for the packages that a preparation needs and its toolchain does not name. Empty if that cannot be decided.
+    """Return a problem if a toolchain lacks packages that its preparation needs. Return none if that cannot be decided.
 
     An existing environment without `packages` is checked when the step runs.
     """
@@ -51,7 +51,7 @@ def find_package_problems(kind: str, options: Mapping[str, Any], toolchain: Tool
 
 
 def list_providers(name: str) -> set[str]:
-    """Return the distributions that provide a package: any of them is enough, such as one of the builds of ONNX Runtime."""
+    """Return the distributions that provide a package. Any one of them is enough, such as any build of ONNX Runtime."""
     builds = entry(CPU_EP).distributions if name == _RUNTIME else ()
     return {name, *builds, *find_dependents(name)}
 

@@ -50,7 +50,7 @@ def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain
 def build_worker_document(
     group: SessionGroup, document: Mapping[str, Any], node_log: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the document that the worker of a session group reads: the key document with all options, and `places`."""
+    """Return the document that the worker of a session group reads: the key document with all options and this machine's paths."""
     target = group.target
     eps = [{**ep, "options": dict(planned.provider_options)} for ep, planned in zip(document["eps"], target.eps, strict=True)]
     here = resolve_places(target.eps, group.custom_ops, node_log)
@@ -81,7 +81,7 @@ def resolve_places(
 
 
 def build_ep_document(ep: PlannedEp) -> dict[str, Any]:
-    """Return the name, the device and the options that a session gets for an EP."""
+    """Return the name, device and options of an EP for a session."""
     return {
         "name": ep.entry.ep,
         "device": {

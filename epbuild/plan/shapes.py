@@ -1,6 +1,6 @@
 """Checks of a recipe's input sizes against the model and the EP.
 
-They need only the model's header. They run when the plan is made, or before the compile if the model is not there yet.
+The checks need only the model's header. They run during planning, or before the compile if the model is not available yet.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null
 
 
 def fit_inputs(member: Member, header: ModelHeader) -> Member:
-    """Return a copy of a member with the shapes that its inputs get from the recipe's sizes, as they are in the key."""
+    """Return a copy of a member with the input shapes that result from the recipe's sizes. The key contains these shapes."""
     denotations = frozenset(member.model.dimensions.keys() - {name for name, _ in _dimensions(header)})
     return replace(member, inputs=_fit(member.input_shapes, header).shapes, denotations=denotations)
 
@@ -122,7 +122,7 @@ def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem
 
 
 def _dimensions(header: ModelHeader) -> Iterator[tuple[str | None, str]]:
-    """Yield the name and the denotation of each dimension of the inputs. An open one without a name has '', a fixed one None."""
+    """Yield the name and denotation of each input dimension. The name is '' for an unnamed open dimension, and None for a fixed one."""
     for value in header.inputs:
         for size, denotation in zip(value.shape or (), _denotations(value), strict=True):
             yield size if isinstance(size, str) else "" if size is None else None, denotation
@@ -176,7 +176,7 @@ def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: Mod
     hint = f"Set the sizes that you need, such as `input_shapes: {{{', '.join(line.strip() for line in lines)}}}`."
     if not sizes:
         hint = "Set the sizes of these inputs with 'input_shapes'."
-    # A problem of a model that is the same in all groups is reported at the model, once.
+    # A problem that a model has in all groups is reported once, at the model.
     own = member.name != member.model.name or member.input_shapes != member.model.input_shapes
     where = member.where if own and member.where is not None else member.model.where
     return Problem("EPB264", message, where, hint, lines=("input_shapes:", *lines) if lines else ())

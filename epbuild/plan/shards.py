@@ -1,7 +1,7 @@
 """Shards of a plan, for n jobs that do not communicate.
 
-Only actions with stored results are split. Outputs are left to a later job. The split depends on nothing but the recipe and the files
-beside it, so it is the same in every job, whatever the job's store and the remote cache contain.
+Only actions with stored results are split. Outputs are left to a later job. The split depends only on the recipe and the files beside
+it. So it is the same in every job, whatever the job's store and the remote cache contain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from epbuild.plan.packing import make_bundles, pack, select_ids
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup
 
 _BYTES_PER_STEP = 50_000_000
-"""Bytes of models that weigh as much as one step."""
+"""Size of model files that has the same weight as one step."""
 
 
 class Shard(Struct, frozen=True):
@@ -38,7 +38,7 @@ class Shard(Struct, frozen=True):
 def select_shard(plan: Plan, shard: Shard) -> tuple[str, ...]:
     """Return the ids that select the steps of a shard with their needs. Empty if there are fewer jobs than shards.
 
-    The plan must be made without locating remote models, as each job may have other models on its machine.
+    The plan must be made without locating remote models, as the models on each job's machine may differ.
     """
     actions = {ident: action for ident, action in plan.actions.items() if not isinstance(action, Emission)}
     jobs = pack(make_bundles(actions, {ident: _weight(action) for ident, action in actions.items()}), shard.total)

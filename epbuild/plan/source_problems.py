@@ -1,6 +1,6 @@
 """Checks of the source models of a session group.
 
-They run when the plan is made, or before the compile if a model is not there yet.
+The checks run during planning, or before the compile if a model is not available yet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def find_source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]
 
 
 def find_data_name_problems(name: str, model: ModelSpec, locations: Iterable[str]) -> Iterator[Problem]:
-    """Yield a problem for each external data file that has the name under which the graph of model `name` is staged."""
+    """Yield a problem for each external data file whose name equals the staged name of the graph of model `name`."""
     for location in locations:
         if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{name}.onnx"):
             message = (
@@ -36,7 +36,7 @@ def find_data_name_problems(name: str, model: ModelSpec, locations: Iterable[str
 
 
 def _unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
-    """Yield a problem for each member that an EP would compile to a model which cannot be opened, as the catalog knows."""
+    """Yield a problem for each member that, according to the catalog, an EP would compile to a model that cannot be opened."""
     known = [(ep, row) for ep in group.target.eps for row in ep.entry.cannot if row.source_has == "overridable initializers"]
     for member in group.members:
         names = headers[member.name].overridable if member.name in headers else ()

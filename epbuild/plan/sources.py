@@ -30,13 +30,13 @@ class SourceModel(Struct, frozen=True, dict=True):
     model: ModelSpec
     files: ModelFiles
     known_header: ModelHeader | None
-    """None if a memo had the model's references, so that its header need not be read for these."""
+    """Header of the model; None if it was not read because a memo had the model's references."""
     graph_key: StatKey
     """Stat of the graph from before its header was read."""
 
     @cached_property
     def header(self) -> ModelHeader:
-        """Header of the model, read on first access. Raises PlanError if the file has been damaged in the meantime."""
+        """Header of the model, read on first access. Raises PlanError if the file was damaged in the meantime."""
         return self.known_header or _read_header(self.model, self.files.graph)
 
     @cached_property
@@ -55,7 +55,7 @@ class SourceModel(Struct, frozen=True, dict=True):
 
 
 class SourceReferences(Struct, frozen=True):
-    """Part of a model's header that planning always needs. It is small, so that a memo can hold it for every model."""
+    """Part of a model's header that planning always needs. It is small enough for a memo to store it for every model."""
 
     is_compiled: bool
     external: tuple[str, ...]
@@ -96,7 +96,7 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
 
 
 def _references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceReferences, ModelHeader | None, StatKey]:
-    """Return the references of a model's graph, its header if it was read, and the graph's stat from before. Raises PlanError."""
+    """Return the references of a model's graph, its header if it was read, and the graph's stat before reading. Raises PlanError."""
     try:
         seen = os.stat(graph)  # noqa: PTH116 - a recipe has thousands of models
     except (OSError, ValueError):
@@ -149,7 +149,7 @@ def _package_folder(package: str) -> Path | None:
     """Return the folder of a package that is installed beside epbuild; None if there is none. Imports nothing, not even a parent."""
     first, *others = package.split(".")
     try:
-        # For a dotted name `importlib.util.find_spec` would run the code of the packages above.
+        # For a dotted name, `importlib.util.find_spec` would run the code of parent packages.
         found = importlib.util.find_spec(first) if first else None
         for number, name in enumerate(others, 2):
             places = found.submodule_search_locations if found is not None else None
@@ -203,17 +203,17 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
 
 
 def _is_plainly_in(folder: Path, location: str) -> bool:
-    """Return whether a location is a regular file directly in a folder. This is the usual case, and no link has to be resolved."""
+    """Return whether a location is a regular file directly in a folder. In this usual case, no link has to be resolved."""
     if any(sign in location for sign in "/\\:"):
         return False
     try:
         return stat.S_ISREG(os.lstat(f"{folder}{os.sep}{location}").st_mode)
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # an invalid file name
         return False
 
 
 def _beside_link(graph: Path, location: str) -> bool:
-    """Return whether graph and data are links into one folder, as in content stores. Staging puts them side by side again."""
+    """Return whether graph and data are links into one folder, as in content stores. Staging puts both into one folder again."""
     return resolve_links(graph.parent / location).parent == resolve_links(graph).parent
 
 

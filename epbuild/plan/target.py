@@ -27,7 +27,7 @@ class OptionFile(Struct, frozen=True):
 
 
 class PlannedEp(Struct, frozen=True):
-    """EP of a target, with its options as the strings that ONNX Runtime takes."""
+    """EP of a target, with its options as the strings that ONNX Runtime expects."""
 
     entry: EpEntry
     device: DeviceChoice
@@ -43,7 +43,7 @@ class PlannedEp(Struct, frozen=True):
 
     @property
     def lasting_options(self) -> dict[str, str]:
-        """Options without those in `only_compiling`, as outputs list them."""
+        """Options that outputs list: all except those in `only_compiling`."""
         return {name: value for name, value in self.provider_options.items() if name not in self.only_compiling}
 
     @property
@@ -65,11 +65,11 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     """Session keys that do not change what a compile writes. They are not part of the key."""
     environment: Mapping[str, str]
     unchecked: tuple[str, ...]
-    """Options and session keys that the catalog, or the pinned release, does not know and the recipe allows."""
+    """Options and session keys that the catalog or the pinned release does not know, but the recipe allows."""
     allow_nondeterminism: bool = False
-    """True if the recipe accepts that a repeated compile writes other bytes."""
+    """True if the recipe allows a repeated compile to write different bytes."""
     where: Position | None = None
-    """Position of its definition in the recipe."""
+    """Position of the target's definition in the recipe."""
     old_runtime: str | None = None
     """Pinned release of ONNX Runtime if it has no ModelCompiler, so that a session compiles; else None."""
 
@@ -91,7 +91,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
 
     @property
     def compiling(self) -> tuple[PlannedEp, ...]:
-        """EPs that compile. The CPU EP is not among them: it runs the nodes that no other EP took."""
+        """EPs that compile. This excludes the CPU EP, which runs the nodes that no other EP took."""
         return tuple(ep for ep in self.eps if ep.entry.sources)
 
     @property
@@ -110,7 +110,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
         return tuple(row for ep in self.compiling for row in ep.entry.known_differences(ep.provider_options))
 
     def known_to_differ(self, *, allow_nondeterminism: bool) -> str | None:
-        """Return the reasons why a repeated compile writes other bytes, as clauses; None if no reason is known.
+        """Return the known reasons why a repeated compile writes different bytes, as clauses; None if there are none.
 
         `allow_nondeterminism` is True if the recipe accepts such differences for the target or for the compiled group.
         """
@@ -118,7 +118,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
         return "; ".join(dict.fromkeys((*(row.why for row in self.known_differences), *accepted))) or None
 
     def limitations(self, reported: str, act: Literal["compile", "load"]) -> Iterator[tuple[str, Limitation]]:
-        """Yield the known limitations that explain the `quote_report` text of a compile or a load, each with the name of its EP."""
+        """Yield each known limitation that explains `reported` (from `quote_report`) of a compile or a load, with its EP's name."""
         for ep in self.eps:
             for limitation in ep.entry.cannot:
                 if limitation.shows(reported, act, ep.device.type, ep.provider_options):
@@ -133,7 +133,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Files that options and session keys name, and plugin libraries of the user."""
+        """Files that options and session keys name, and the user's plugin libraries."""
         named = (file.path for file in self.option_files)
         return (*named, *(ep.library for ep in self.eps if ep.library))
 

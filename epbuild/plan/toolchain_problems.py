@@ -14,7 +14,7 @@ _Eps = Mapping[str, PlannedEp]
 
 
 def find_toolchain_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalog, *, is_default: bool) -> Iterator[Problem]:
-    """Yield the problems of a toolchain's packages for the EPs of its targets. `is_default` says that the recipe has no such toolchain.
+    """Yield the problems of a toolchain's packages for the EPs of its targets. `is_default`: the recipe does not define the toolchain.
 
     The environment of an interpreter may contain more than its packages.
     """
@@ -54,6 +54,6 @@ def find_toolchain_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalo
 
 
 def _lacks_package(ep: PlannedEp, named: Collection[str]) -> bool:
-    """Return whether an EP needs a package and none of the `named` is one. Every ONNX Runtime contains the CPU EP."""
+    """Return whether an EP needs a package and none of the `named` packages provides it. Every ONNX Runtime contains the CPU EP."""
     is_in_package = bool(ep.entry.distributions) and not ep.entry.takes_every_node and ep.library is None
     return is_in_package and set(named).isdisjoint(ep.entry.distributions)

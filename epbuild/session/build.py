@@ -1,4 +1,4 @@
-"""Actions of one build: look each up, run what is missing, record and report it."""
+"""Executor that looks up, runs, records and reports the actions of one build."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Actions:
     ) -> None:
         self.cancelled = cancelled
         self.idle = Idle()
-        """Actions that wait for another build with the same action, or that only store what they compiled."""
+        """Actions that wait for another build of the same action, or that only store their results."""
         self.leases = Leases(progress, cancelled, self.idle)
         self.executions = Executions(surveyor, toolchains, progress, cancelled, self.idle)
         self._found = found
@@ -72,14 +72,14 @@ class Actions:
         self._remembered: set[str] = set()
         """Actions that failed before and were not tried again."""
         self._held_back: dict[str, str] = {}
-        """Actions that cannot run because another one failed whose failure is allowed, with the id of that one."""
+        """Actions that cannot run because an action that may fail has failed, with the id of the failed step."""
         steps: dict[str, list[str]] = {}
         for step in found.plan.steps:
             steps.setdefault(step.action, []).append(step.id)
         self._made: dict[str, Made] = {}
         self._remaking = (
             threading.RLock()
-        )  # the scheduler does not count the memory of lost results that are built again: one at a time
+        )  # one rebuild of a lost result at a time, as the scheduler does not count the memory of rebuilds
         self._results: dict[str, ActionResult] = {}
         """All known results, including those that do not meet expectations."""
         self._failures: dict[str, Sequence[Problem]] = {}
@@ -119,7 +119,7 @@ class Actions:
         self._emitter.adopt_current()
 
     def expect(self, jobs: int) -> float | None:
-        """Start to count progress, with `jobs` actions at once. Returns the expected seconds, if they are known."""
+        """Start counting progress with `jobs` parallel actions. Return the expected seconds; None if they are unknown."""
         return self._ledger.expect({action: self.cost(action) for action in self._found.todo}, jobs)
 
     def cost(self, ident: str) -> Cost:
@@ -129,7 +129,7 @@ class Actions:
         return estimate_cost(self._plan.actions[ident], self._workspace, self._memory)
 
     def memory(self, ident: str) -> int:
-        """Return the memory of this machine that an action needs: none if another machine runs it."""
+        """Return the bytes of this machine's memory that an action needs: 0 if another machine runs the action."""
         action = self._plan.actions[ident]
         if isinstance(action, Emission) or self._runner.is_for_others(action):
             return 0
@@ -153,9 +153,9 @@ class Actions:
             self._build(found)
 
     def fail(self, action: str, error: EpbuildError) -> bool:
-        """Report that an action failed. Returns whether other actions may go on."""
+        """Report that an action failed. Return whether other actions may continue."""
         allowed = action in self._plan.may_fail
-        if not isinstance(error, MissingResultError):  # nothing is known of its coverage
+        if not isinstance(error, MissingResultError):  # the coverage of a missing result is unknown
             self._failures[action] = error.problems
         step = self._ledger.fail(action, error, allowed=allowed, remembered=action in self._remembered)
         if allowed:
@@ -163,9 +163,9 @@ class Actions:
         return allowed or not error.stops_others
 
     def _hold_back(self, action: str, failed: str) -> None:
-        """Hold back the actions that need a failed one, and warn of their outputs from an earlier build."""
+        """Hold back the actions that need a failed action, and warn about their outputs from an earlier build."""
         held = {action}
-        for ident, other in self._plan.actions.items():  # each after its needs
+        for ident, other in self._plan.actions.items():  # in dependency order
             if not held.intersection(other.needs) or ident in self._held_back:
                 continue
             held.add(ident)
@@ -178,7 +178,7 @@ class Actions:
                 self._progress.report(Warned(Problem("EPB460", message, StepId(other.id), hint)))
 
     def skip(self, action: str) -> None:
-        """Report that an action was not run, since another failed."""
+        """Report that an action was not run because another action failed."""
         note = f"needs {self._held_back[action]}" if action in self._held_back else ""
         self._ledger.end_all(action, "skipped", note)
 
@@ -212,12 +212,12 @@ class Actions:
                     yield saved
 
     def remake(self, ident: str) -> None:
-        """Build an action again whose result the store has lost. Raises what `execute` raises."""
+        """Rebuild an action whose result the store has lost. Raises the same errors as `execute`."""
         with self._remaking:
             self._build(self._plan.actions[ident], again=True)
 
     def _build(self, planned: Action, *, again: bool = False) -> None:
-        """Find the result of an action, or run it; then judge, record and report it.
+        """Look up the result of an action or run the action. Then check, record and report the result.
 
         With `again`, the action was current, but the store has lost its result.
         """
@@ -226,7 +226,7 @@ class Actions:
         if self._known(subject, again=again)[1] is None:
             self._check_runnable(subject)
             if not self._runner.is_for_others(action) and not self._has_toolchain(subject):
-                self._build(planned, again=again)  # with the key that its toolchain gives it
+                self._build(planned, again=again)  # with a new key, as the toolchain differs
                 return
         self._progress.report(StepStarted(action.steps[0], kind.doing))
         work = self.executions.workplace(subject)
@@ -237,10 +237,10 @@ class Actions:
             if result is None:
                 result, outcome, machine = self._run(subject, work)
             self._results[action.id] = result
-            self._check_expectations(action, result)  # a result that fails anyway is not finished
+            self._check_expectations(action, result)  # do not finish a result that fails in any case
             for more in self._runner.finish(action, result, work):
                 result, is_finished = more, True
-                self._put(subject, result)  # at once, since it may have taken as long as the action itself
+                self._put(subject, result)  # stored at once, as it may have taken as long as the action itself
         self._check_expectations(action, result)
         for warning in kind.warnings(action, result):
             self._progress.report(Warned(warning))
@@ -268,9 +268,9 @@ class Actions:
             )
 
     def _look_up(self, planned: Action) -> tuple[KeyedAction, Origin | None]:
-        """Key an action, and fetch its result if only the remote cache has it. Returns where the result came from.
+        """Compute the key of an action, and fetch its result if only the remote cache has it. Return the origin of a fetched result.
 
-        If there is no result, results that the action needs and the store has lost are built again first.
+        If there is no result, first rebuild needed results that the store has lost.
         """
         subject = self._compute_key(planned)
         origin = self._fetch(subject)
@@ -287,12 +287,12 @@ class Actions:
         needed = tuple(self._made[ident] for ident in planned.needs)
         if status.key is not None and not needed and not self._toolchains.is_refused(planned):
             return KeyedAction(planned, status.key, status.document, needed)
-        # Results that it needs may have been built in this very build, and may differ from those of the survey.
+        # This build may have rebuilt needed results, which may differ from the survey's.
         action, document = self._surveyor.keyed(planned, needed, toolchain)
         return KeyedAction(action, compute_action_key(document), document, needed)
 
     def _fetch(self, subject: KeyedAction) -> Origin | None:
-        """Store the result of an action if only the remote cache has it. Returns where it came from."""
+        """Store the result of an action if only the remote cache has it. Return its origin; None if nothing was fetched."""
         remote, action, key = self._surveyor.remote, subject.action, subject.key
         if remote is None or self._surveyor.result(action, key) is not None:
             return None
@@ -306,18 +306,18 @@ class Actions:
         return "remote"
 
     def _known(self, subject: KeyedAction, *, again: bool) -> tuple[Outcome, ActionResult | None]:
-        """Return the known result of an action, and the outcome of its steps with that result."""
+        """Return the outcome of an action's steps with its known result, and the result; None if no result is known."""
         action, key = subject.action, subject.key
         result = self._surveyor.result(action, key)
         if self._found.actions[action.id].key is None and not again:
-            # The results that it needs have not changed. So its own has not either, even if the store has lost it and outputs are in place.
+            # The needed results have not changed, so this result has not either, even if the store has lost it.
             here = self._surveyor.result_here(action, key)
             if here is not None:
                 return "current", result or here
         return "restored", result
 
     def _run(self, subject: KeyedAction, work: Workplace) -> NewResult:
-        """Run an action, and store its result. A failure is remembered for its key."""
+        """Run an action, and store its result. A failure is recorded under the action's key."""
         action = subject.action
         self._check_runnable(subject)
         try:
@@ -332,7 +332,7 @@ class Actions:
         return new
 
     def _has_toolchain(self, subject: KeyedAction) -> bool:
-        """Provision the toolchain of an action. Returns whether it is the one in the key document."""
+        """Provision the toolchain of an action. Return whether its identity matches the key document."""
         action, name = subject.action, name_of(subject.action)
         if name not in self._toolchains.known.environments:
             self._progress.report(StepStarted(action.steps[0], f"waiting for the toolchain {name}"))
@@ -345,7 +345,7 @@ class Actions:
         return not describe_differences({"toolchain": subject.document["toolchain"]}, {"toolchain": identity})
 
     def _restore(self, needed: Iterable[Made]) -> bool:
-        """Build the needed results again that the store has lost. Returns whether there were any."""
+        """Rebuild needed results that the store has lost. Return whether there were any."""
         lost = [made for made in needed if not self._surveyor.is_whole(made)]
         for made in lost:
             self._progress.report(StepOutput(made.action.steps[0], "its result is missing from the store; rebuilding it"))
@@ -353,9 +353,9 @@ class Actions:
         return bool(lost)
 
     def _check_runnable(self, subject: KeyedAction) -> None:
-        """Raise the error of the last run if it would fail the same way again, unless it is to be retried.
+        """Raise the recorded error of an action whose last run failed with the same key, unless failures are retried.
 
-        Raises EpbuildError, too, if the action cannot run here.
+        Also raises EpbuildError if the action cannot run here.
         """
         action = subject.action
         failure = None if self._runner.retry else self._known_failures.of(action.id, subject.key)

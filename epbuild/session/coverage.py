@@ -1,4 +1,4 @@
-"""Coverage: how far the EPs of each target take each model of a plan."""
+"""Coverage of the models of a plan by the EPs of each target."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from epbuild.verify.fallback import Outside
 from epbuild.verify.live.judging import find_number_problems
 
 _FIGURES = {"cosine": 6, "snr_db": 1}
-"""Metrics in the table, with their significant decimals. Larger values are better."""
+"""Metrics in the coverage table, with their number of decimals. Larger values are better."""
 _NOT_TRIED = "a step that it needs failed"
 
 
 def find_covered_models(
     plan: Plan, results: Mapping[str, ActionResult], failures: Mapping[str, Sequence[Problem]], touched: Container[str]
 ) -> list[ModelCovered]:
-    """Yield the coverage of each model for all its targets, in the plan's order, from the session groups in `touched`.
+    """Return the coverage of each model for all its targets, in the plan's order, from the session groups in `touched`.
 
-    `results` has all known results, including those that do not meet expectations. `failures` has why actions failed. Models that the build
-    did not reach are left out.
+    `results` has all known results, even if they do not meet expectations. `failures` has the problems of failed actions. Models that
+    the build did not reach are left out.
     """
     return [row for row in list_all_models(plan, results, failures, touched) if row.outcome != "not built"]
 
@@ -77,7 +77,7 @@ def list_all_models(
 def _verify_problems(
     action: Action | None, member: str, result: ActionResult | None, failures: Mapping[str, Sequence[Problem]]
 ) -> Sequence[Problem]:
-    """Return why the `verify` of a model failed; nothing if it passed, was not run, or does not exist."""
+    """Return the problems of a model's failed `verify` step; none if the step passed, was not run, or does not exist."""
     if not isinstance(action, Verification):
         return ()
     checked = next((checked for checked in action.members if checked.name == member), None)
@@ -85,7 +85,7 @@ def _verify_problems(
         return ()
     if isinstance(result, VerificationResult):
         return tuple(find_number_problems(action, checked, result, fails=True))
-    return failures.get(action.id, ())  # of all models of the group: none of them is emitted
+    return failures.get(action.id, ())  # the failure applies to all models of the group, as none of them is emitted
 
 
 def _accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:
@@ -105,7 +105,7 @@ def find_worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | 
 
 
 def _problems(plan: Plan, ident: str, failures: Mapping[str, Sequence[Problem]]) -> Sequence[Problem] | None:
-    """Return why an action failed: nothing if an action that it needs failed, None if neither failed."""
+    """Return the problems of a failed action: none if only an action that it needs failed, None if nothing failed."""
     if ident in failures:
         return failures[ident]
     waiting = list(plan.actions[ident].needs)
@@ -118,7 +118,7 @@ def _problems(plan: Plan, ident: str, failures: Mapping[str, Sequence[Problem]])
 
 
 def _reason(group: SessionGroup, step: str, problems: Sequence[Problem]) -> str:
-    """Return why one model failed: its own problem, or that of a model that is compiled with it."""
+    """Return why a model failed: its own problem, or the problem of another model in the group."""
     if not problems:
         return _NOT_TRIED
     mine = [problem for problem in problems if problem.where in (step, group.id)] or list(problems)

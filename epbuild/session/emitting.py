@@ -1,4 +1,4 @@
-"""Emission of outputs: those that are out of date are written, recorded or pushed."""
+"""Emission of outputs, which writes, records or pushes the outdated ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Results(Protocol):
         """Actions whose results are in the store, by id."""
 
     def remake(self, ident: str) -> None:
-        """Build an action again whose result the store has lost."""
+        """Rebuild an action whose result the store has lost."""
 
 
 class Emitter:
@@ -84,7 +84,7 @@ class Emitter:
         self._ledger.end_current(step for emission in current for step in self._ledger.steps[emission.id])
 
     def emit(self, emission: Emission) -> None:
-        """Write an output to its place if it is out of date, or push it without writing it.
+        """Write an output if it is out of date. If the emission is push-only, push the output without writing it.
 
         Raises EpbuildError, and Cancelled if the build is being stopped.
         """
@@ -95,8 +95,8 @@ class Emitter:
         with self._actions.leases.hold(
             emission.id, emission.id, self._surveyor.workspace.directory, get_lease_name(self._outputs.place(emission.path))
         ):
-            begin = time.monotonic()  # waiting for another build is no work
-            recorded = self._outputs.last(emission.path)  # of this configuration or another one, perhaps in another form
+            begin = time.monotonic()  # waiting for another build does not count as work
+            recorded = self._outputs.last(emission.path)  # from this or another configuration, perhaps in another form
             tree = self._plan(emission)
             is_same = recorded is not None and recorded.action_key == tree.key
             if recorded is not None and is_same and not self._surveyor.damage(emission.root, recorded.files):
@@ -109,7 +109,7 @@ class Emitter:
             last = read_last_files(emission.path, recorded.files if recorded is not None else self._moved_files(emission))
             written = self._surveyor.written(emission, recorded)
             if recorded is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
-                # A rename cannot replace a file by a folder, or a folder by a file.
+                # A rename cannot replace a file with a folder, or a folder with a file.
                 remove_output(recorded, self._outputs.base, self._surveyor.digests, ())
             # A missing output may have been moved away by a build that was killed just now.
             hidden = self._hidden if recorded is None or emission.path.exists() else None
@@ -125,7 +125,7 @@ class Emitter:
         self._end(emission, files, time.monotonic() - begin, note, changed)
 
     def _push(self, emission: Emission) -> None:
-        """Push an image. Each blob comes from the store, or from the remote cache."""
+        """Push an image, with blobs from the store or the remote cache."""
         self._progress.report(StepStarted(emission.steps[0], "pushing"))
         begin = time.monotonic()
         tree, written = self._plan(emission), self._surveyor.written(emission, self._outputs.last(emission.path))
@@ -141,22 +141,22 @@ class Emitter:
         self._ledger.end(StepFinished(emission.id, "emitted", seconds, note, emitted.size))
 
     def _emission_record(self, emission: Emission, key: str, document: Mapping[str, Any]) -> StepRecord:
-        """Return the record of an emission that is in place: its path, and the keys of the results in it."""
+        """Return the step record of an output that is in place: its path, and the keys of the results in the output."""
         made = [self._actions.made.get(ident) or self._found.actions[ident].made for ident in emission.needs]
         results = sorted(item.key for item in made if item is not None)
         result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
         return make_step_record(emission.id, key, document, result)
 
     def _moved_files(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
-        """Return the files that the emission wrote to its former place, under their present names."""
+        """Return the files that the emission wrote to its former path, by their current names."""
         left = self._left.get(emission.id)
         if left is None or not emission.is_file:
             return left.files if left is not None else {}
-        # An archive and its statement have the name of the output.
+        # The names of an archive and its provenance file begin with the name of the output.
         return {f"{emission.path.name}{name.removeprefix(left.directory.name)}": file for name, file in left.files.items()}
 
     def _clear_away(self, current: Mapping[Path, Emission]) -> None:
-        """Remove what killed builds left beside current outputs, unless another build is working on them."""
+        """Remove leftovers of killed builds beside current outputs, unless another build is working on these outputs."""
         for directory in find_interrupted_swaps(current):
             emission = current[directory]
             with suppress(OSError, StoreError), self._outputs.held_if_free(directory) as free:
@@ -170,9 +170,9 @@ class Emitter:
         return self._surveyor.plan_output(emission, self._made(emission))
 
     def _write(self, tree: OutputTree, written: Written, hidden: HiddenFolders | None) -> tuple[OutputTree, dict[str, Any]]:
-        """Write an output or push it. `written` are the files in its place. Results that the store has lost are built again, once.
+        """Write or push an output. `written` are the files at its path. Rebuild results that the store has lost, once.
 
-        Returns the files, and the tree that was written: another one if a result was built again.
+        Return the tree that was written, and its files. It is a new tree if a result was rebuilt.
         """
         emission = tree.emission
         pusher, digests = _Pusher(emission.id, self._progress, self._actions.cancelled), self._surveyor.digests
@@ -225,7 +225,7 @@ class _PushLog:
 
 
 def find_ends(emission: Emission, files: Mapping[str, Any]) -> Iterator[StepEnd]:
-    """Yield how each step of an emission ended that wrote these files."""
+    """Yield the end of each step of an emission that wrote `files`."""
     for part in emission.parts:
         if part.merging is not None:
             merged = files.get(posixpath.join(part.folder, part.models[part.merging.name]))
@@ -238,7 +238,7 @@ def make_step_record(step: str, key: str, document: Mapping[str, Any], result: M
 
 
 def remove_orphans(found: Survey, surveyor: Surveyor, progress: Progress, cancelled: threading.Event) -> None:
-    """Remove the outputs that the recipe no longer asks for, and report them. Raises Cancelled."""
+    """Remove the outputs that the recipe no longer requests, and report them. Raises Cancelled."""
     outputs = surveyor.outputs
     for left in outputs.release(emission.path for emission in found.plan.emissions.values()):
         place = format_path(surveyor.workspace.base / left.place)
@@ -267,7 +267,7 @@ def remove_orphan(
     cancelled: threading.Event,
     hidden: HiddenFolders | None = None,
 ) -> Cleaned | None:
-    """Remove an orphan, except the `claimed` files, and forget it. Returns None if it is gone already or no longer an orphan.
+    """Remove an orphan, except the `claimed` files, and forget it. Return None if the output is already gone or no longer an orphan.
 
     `hidden`: see `recover_swaps`. Raises EnvironmentFailure if its folder cannot be written, StoreError if a file cannot be read
     or the workspace cannot be written, and Cancelled if `cancelled` is set while another build holds the lease.
@@ -284,6 +284,6 @@ def remove_orphan(
 def remove_output(
     output: OutputRecord, base: Path, digests: Digests, claimed: Collection[Path], hidden: HiddenFolders | None = None
 ) -> Cleaned:
-    """Remove an output below the folder `base`, whose lease is held. It is not forgotten. Raises what `remove_orphan` raises."""
+    """Remove an output below the folder `base`, but keep its record. Callers hold its lease. Raises the errors of `remove_orphan`."""
     recorded = {name: file["digest"] for name, file in output.files.items()}
     return Emitted(output.step, base / output.place, recorded, digests, claimed=claimed).remove(base, hidden)

@@ -26,7 +26,7 @@ Coverage = Literal["whole", "partial", "failed verify", "failed", "not built"]
 `failed verify`: the model was compiled, and its `verify` failed. `not built`: it was never compiled.
 """
 Comparison = Literal["same", "known", "different"]
-"""Outcome of a comparison: equal bytes, only differences that are known of the target, or other differences."""
+"""Outcome of a comparison: equal bytes, only known differences of the target, or other differences."""
 
 
 class Noted(Event, frozen=True):
@@ -115,16 +115,16 @@ class ToolchainStarted(Event, frozen=True):
     toolchain: str
     """Name of the toolchain."""
     text: str
-    """Work that begins, in a few words."""
+    """Short description of the work that begins."""
 
 
 class ToolchainInstalling(Event, frozen=True):
-    """The installer of an environment has received `done` of the `total` bytes that it knows of."""
+    """The installer of an environment has received `done` of `total` known bytes."""
 
     toolchain: str
     """Name of the toolchain."""
     text: str
-    """Current work, in a few words."""
+    """Short description of the current work."""
     done: int
     """Bytes that were received."""
     total: int
@@ -152,7 +152,7 @@ class ToolchainFailed(Event, frozen=True):
 
 
 class ToolchainLocked(Event, frozen=True):
-    """A toolchain is resolved for locking, with a number of packages for each platform."""
+    """A toolchain was resolved for the lock, with a number of packages for each platform."""
 
     toolchain: str
     platforms: tuple[str, ...]
@@ -161,7 +161,7 @@ class ToolchainLocked(Event, frozen=True):
 
 
 class Fetching(Event, frozen=True):
-    """A file of a remote model is being fetched: `done` bytes of `total`, if that is known."""
+    """A file of a remote model is being fetched: `done` of `total` bytes. The total may be unknown."""
 
     model: str
     """Name of the model."""
@@ -181,7 +181,7 @@ class Fetched(Event, frozen=True):
 
 
 class ResultsShared(Event, frozen=True):
-    """The build waits for results to be written to the `remote` cache: `done` of `total` are."""
+    """The build waits for uploads to the `remote` cache: `done` of `total` results are written."""
 
     remote: str
     """Address of the remote cache."""
@@ -192,7 +192,7 @@ class ResultsShared(Event, frozen=True):
 
 
 class RemoteCacheUsed(Event, frozen=True):
-    """Use of the `remote` cache by a build, in results and bytes. In `seconds`, at least one request was under way."""
+    """Use of the `remote` cache by a build, in results, bytes and seconds with at least one active request."""
 
     remote: str
     """Address of the remote cache."""
@@ -235,7 +235,7 @@ class ModelCovered(Event, frozen=True):
     step: str
     """Id of the step."""
     model: str
-    """Name of the model, after its group's if several groups have a model of that name for the target."""
+    """Name of the model. The group's name precedes it if several groups have a model of this name for the target."""
     target: str
     """Name of the target."""
     outcome: Coverage
@@ -267,12 +267,12 @@ class ComparisonStarted(Event, frozen=True):
 
 
 class StepCompared(Event, frozen=True):
-    """A session group was rebuilt and compared. `step` is its last step, `files` and `size` are of the stored result."""
+    """A session group was rebuilt and compared. `step` is its last step. `files` and `size` describe the stored result."""
 
     step: str
     """Id of the last step of the session group."""
     verdict: Comparison
-    """`same`: equal to the byte. `known`: differs only as the target is known to differ. `different`: differs otherwise."""
+    """`same`: equal bytes. `known`: only known differences of the target. `different`: other differences."""
     seconds: float
     """Duration of the rebuild."""
     files: int
@@ -282,9 +282,9 @@ class StepCompared(Event, frozen=True):
     differences: tuple[FileDifference, ...] = ()
     """Files that differ."""
     known: str | None = None
-    """Reason why the target is known to differ, if it is, whether it did or not."""
+    """Reason for known differences of the target, if it has any, even if this result did not differ."""
     kept: str | None = None
-    """Folder that keeps both if they differ."""
+    """Folder that keeps the stored and the rebuilt files if they differ."""
     problems: tuple[Problem, ...] = ()
     """One problem for each file that differs unexpectedly."""
     progress: Completion | None = None
@@ -299,9 +299,9 @@ class ComparisonFinished(Event, frozen=True):
     same: int
     """Session groups that are equal."""
     known: int
-    """Session groups that differ as known."""
+    """Session groups with known differences only."""
     different: int
-    """Session groups that differ otherwise."""
+    """Session groups with other differences."""
     failed: int
     """Session groups whose rebuild failed."""
     skipped: int

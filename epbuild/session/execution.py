@@ -54,7 +54,7 @@ class WatchedExecution(Execution):
         return collect_digests(self.surveyor, self.subject, files)
 
     def recheck(self) -> None:
-        """Raise BuildError if an input of the action differs from its key document, or may have differed for a while."""
+        """Raise BuildError if an input of the action differs from its key document, or may have differed temporarily."""
         action, needed, document = self.subject.action, self.subject.needed, self.subject.document
         kind, environment = get_action_type(action), self.environment.now()
         digests = self.surveyor.digests.of_many(action.files)
@@ -71,7 +71,7 @@ class WatchedExecution(Execution):
             raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))
 
     def compiled(self) -> None:
-        """Let another action start while this one is checked and stored, unless a process of this action follows."""
+        """Let another action start while this result is checked and stored, unless this action starts another process."""
         action = self.subject.action
         if not get_action_type(action).starts_another_process(action) and len(self.idle) < _MAX_STORING:
             self.idle.add(action.id)
@@ -93,12 +93,12 @@ class Executions:
         self._idle = idle
 
     def workplace(self, subject: KeyedAction) -> Workplace:
-        """Return the factory of an action's executions. The first has an empty name, which is the prefix of the others."""
+        """Return the factory of an action's executions. The first execution has an empty name. The others have names of their own."""
         return _Workplace(self, subject)
 
     @contextmanager
     def open(self, subject: KeyedAction, name: str) -> Iterator[Execution]:
-        """Open one run of an action while its files match its key document. `name` names the log."""
+        """Open one run of an action for a `with` block. `name` is the name of its log. Raises BuildError if its toolchain has changed."""
         action, workspace, store = subject.action, self._surveyor.workspace, self._surveyor.store
         environment = self._check_toolchain(action, subject.document)
         blobs = {store.place(digest) for made in subject.needed for digest in made.result.digests.values()}
@@ -140,7 +140,7 @@ class _Workplace(Struct, frozen=True):
 
 
 def collect_digests(surveyor: Surveyor, subject: KeyedAction, files: Iterable[Path]) -> Mapping[Path, str]:
-    """Return the SHA-256 of files of an action, and of the blobs that it needs, which are named by it."""
+    """Return the SHA-256 of an action's files and needed blobs. Blobs are not read, as their names contain the digest."""
     blobs = {surveyor.store.place(digest): digest for made in subject.needed for digest in made.result.digests.values()}
     return {**surveyor.digests.of_many(file for file in files if file not in blobs), **blobs}
 

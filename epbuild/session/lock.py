@@ -1,8 +1,8 @@
-"""Lock of a recipe in a build, and deviations from it.
+"""Use of a recipe's lock in a build, and deviations from the lock.
 
 With `strict` (`--locked`), a deviation is an error. Without, it is a warning, and a deviating toolchain is provisioned without the lock.
-Parts that fit are used either way, so the same build has the same keys with and without `--locked`. A toolchain whose `platforms` leave
-this one out is for other machines: it is never provisioned here, but its identity may be known (`session.toolchains`).
+Parts that fit are used either way, so the same build has the same keys with and without `--locked`. A toolchain whose `platforms`
+exclude this platform is for other machines. It is never provisioned here, but its identity may be known (`session.toolchains`).
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _WITHOUT = "It is provisioned without the lock. Run `epbuild lock` to update the
 
 
 class HeldLock(Struct, frozen=True):
-    """Parts of a recipe's lock that hold for a build."""
+    """Parts of a recipe's lock that apply to a build."""
 
     path: Path
     exists: bool = False
     strict: bool = False
     lock: Lock | None = None
-    """None if there is no lock of this recipe."""
+    """Lock of this recipe; None if there is none."""
     platform: str | None = None
     environments: Mapping[str, LockedEnvironment] = field(default_factory=dict)
-    """Toolchains of the plan that the lock fits, as locked for this platform."""
+    """Locked environments for this platform, by toolchain. Only toolchains of the plan that match the lock are included."""
     elsewhere: Mapping[str, Mapping[str, LockedEnvironment]] = field(default_factory=dict)
-    """These toolchains, as locked for other platforms. Toolchains that epbuild does not provision are left out."""
+    """Locked environments of these toolchains for other platforms. Toolchains that epbuild does not provision are left out."""
     warnings: tuple[Problem, ...] = ()
 
     def deviations(self, plan: Plan, environments: Mapping[str, Environment], digests: Digests) -> tuple[Problem, ...]:
-        """Return how toolchains that exist now, and fetched models, differ from the lock.
+        """Return the deviations of existing toolchains and fetched models from the lock.
 
         Raises ToolchainError or PlanError if the lock is strict.
         """
@@ -60,7 +60,7 @@ class HeldLock(Struct, frozen=True):
         )
 
     def other_toolchains(self, toolchains: Iterable[ToolchainSpec], environments: Mapping[str, Environment]) -> list[Problem]:
-        """Return how existing toolchains differ from the lock. Raises ToolchainError if the lock is strict."""
+        """Return the deviations of existing toolchains from the lock. Raises ToolchainError if the lock is strict."""
         problems = []
         for toolchain in toolchains:
             if toolchain.name in self.environments and toolchain.name in environments:
@@ -122,12 +122,12 @@ def read_lock_text(path: Path) -> str | None:
 
 
 def check_lock(recipe: Recipe) -> None:
-    """Raise PlanError unless there is a lock that fits the recipe, as far as the two alone show it."""
+    """Raise PlanError unless the recipe has a matching lock. Compare only these two files."""
     _fitting(recipe, _lock_beside(recipe), strict=True)
 
 
 def find_locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
-    """Return the locked SHA-256 of the wheels of the releases that models come from, by requirement.
+    """Return the locked SHA-256 of the wheels that contain models, by the requirement of each release.
 
     Raises PlanError (EPB242) for a lock that cannot be read.
     """
@@ -140,9 +140,9 @@ def find_locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
 
 
 def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
-    """Return the parts of the recipe's lock that hold for a plan.
+    """Return the parts of the recipe's lock that apply to a plan.
 
-    Raises PlanError for a lock that cannot be read; if `strict`, for any deviation.
+    Raises PlanError if the lock cannot be read or, with `strict`, if there is any deviation.
     """
     path, lock = lock_path(recipe.file), _lock_beside(recipe)
     unfit = _fitting(recipe, lock, strict=strict)
@@ -176,7 +176,7 @@ def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
 
 
 def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]:
-    """Return the deviations of a recipe from its lock. Raises PlanError for them, and for a missing lock, if `strict`."""
+    """Return the deviations of a recipe from its lock. With `strict`, raise PlanError for deviations or a missing lock."""
     path = lock_path(recipe.file)
     if lock is None:
         if strict:

@@ -1,4 +1,4 @@
-"""Deviations of a recipe from its lock, found from the two alone."""
+"""Deviations of a recipe from its lock, found by comparing only the two files."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def find_misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
 
 
 def collect_catalog_facts(recipe: Recipe) -> dict[str, str]:
-    """Return the locked facts of the catalog: a revision for each EP of the recipe's targets in its packaging, and one for session keys.
+    """Return the locked facts of the catalog: the revision of each EP (as packaged) that targets use, and of the session keys.
 
-    Raises BadCatalog and OSError for a catalog file of the user's own, KeyError for an unknown EP.
+    Raises BadCatalog or OSError if a user's catalog file cannot be used, and KeyError for an unknown EP.
     """
     catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
     used = {(choice.ep.name, target.toolchain.name) for target in recipe.targets.values() for choice in target.eps}
@@ -100,7 +100,7 @@ def list_remote_models(recipe: Recipe) -> dict[str, ModelSpec]:
 
 
 def list_model_releases(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelSpec]]:
-    """Return the releases whose wheels models come from, by requirement: an address in each, and its first model."""
+    """Return the releases whose wheels contain models, by requirement. Each has the address and the spec of its first model."""
     releases: dict[str, tuple[PackageAddress, ModelSpec]] = {}
     for model in list_remote_models(recipe).values():
         address = parse_address(model.path)

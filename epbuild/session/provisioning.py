@@ -1,7 +1,7 @@
 """Provisioning of toolchains, when the first action needs them.
 
-Several are provisioned at once. Each is compared with its record. If the two differ, the record is no longer used, and actions that have
-not started get keys with the new identity.
+Several toolchains are provisioned in parallel. Each environment is compared with its toolchain's record. If the two differ, the record is
+no longer used, and actions that have not started get keys with the new identity.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Circumstances(Struct, frozen=True):
 
 
 class Provisioning:
-    """Provisioner of the toolchains of one build, each once. Any number of threads may use it."""
+    """Provisioner of the toolchains of one build, which provisions each toolchain once. Any number of threads may use it."""
 
     def __init__(
         self, known: PlanToolchains, under: Circumstances, sink: RecordSink, progress: Progress, cancelled: threading.Event
@@ -65,7 +65,7 @@ class Provisioning:
         self._progress = progress
         self._cancelled = cancelled
         self._futures: dict[str, Future[Environment]] = {}
-        """Toolchains that did not exist when the build began."""
+        """Environments of toolchains that did not exist when the build began, by name."""
         self._guard = threading.Lock()
         self._refused: set[str] = set()
         self._noted = False
@@ -84,7 +84,7 @@ class Provisioning:
             wait(self._futures.values(), _STOP_SECONDS)
 
     def record(self) -> None:
-        """Record the identities of environments that exist as locked, and those that a remote cache knew."""
+        """Record the identities of environments that match the lock, and identities from a remote cache."""
         with suppress(StoreError):  # records only save time
             self.known.remember_known()
         for name, environment in self.known.environments.items():
@@ -100,7 +100,7 @@ class Provisioning:
             self._wait(name)
 
     def begin(self, names: Iterable[str]) -> None:
-        """Start to provision these toolchains in the background, except those that exist or are under way."""
+        """Start provisioning toolchains in the background, unless they exist or are already being provisioned."""
         with self._guard:
             for name in dict.fromkeys(names):
                 if name not in self.known.environments and name not in self._futures:
@@ -113,7 +113,7 @@ class Provisioning:
         return bool(self._refused) and name_of(action) in self._refused
 
     def environment(self, action: Action) -> Environment:
-        """Return the environment of an action, provisioned if it is missing.
+        """Return the environment of an action. Provision it if it is missing.
 
         Raises ToolchainError, EnvironmentFailure if the action cannot run on this machine, and Cancelled.
         """
@@ -127,7 +127,7 @@ class Provisioning:
         return self.known.environments[name]
 
     def current(self, action: Action) -> Environment:
-        """Return the environment of an action as it is now. Raises what `environment` raises."""
+        """Return the current state of an action's environment. Raises the same errors as `environment`."""
         now = self.known.environments[name_of(action)] = self.environment(action).now()
         return now
 
@@ -177,7 +177,7 @@ class Provisioning:
         return environment
 
     def _note(self, name: str) -> str:
-        """Return how provisioning could have been saved, if that is known; once."""
+        """Return a hint on how to avoid provisioning. Return it once; afterwards, and if there is none, an empty string."""
         toolchain, lock = self.known.needs[name].toolchain, self._under.lock
         if self._noted or not self._under.shares or lock.exists or toolchain.interpreter is not None:
             return ""

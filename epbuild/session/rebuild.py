@@ -1,7 +1,7 @@
 """`run --rebuild-and-compare`: results rebuilt and compared with stored ones.
 
-They are rebuilt in a fresh folder by a fresh process. If they differ, both are kept beside the workspace's logs. Nothing of a rebuild goes
-into the store or the records.
+A fresh process rebuilds each result in a fresh folder. If the result differs from the stored one, both are kept beside the workspace's
+logs. A rebuild writes nothing to the store or the records.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def rebuild_and_compare(
 
 
 def get_kept_folder(workspace: Path, action: str) -> Path:
-    """Return the folder that keeps both versions of an action that differ."""
+    """Return the folder that keeps both versions of an action's result if they differ."""
     # As with logs: no name in a recipe has a '+', so two actions never share a folder.
     return workspace / _FOLDER / re.sub(r"[^A-Za-z0-9._-]", "+", action)
 
 
 def judge_differences(differences: Sequence[FileDifference], known: Sequence[KnownDifference]) -> Comparison:
-    """Return the verdict on differences: `known` if they are all among the `known` ones of the target."""
+    """Return the verdict on differences: `known` if all of them are known differences of the target."""
     if not differences:
         return "same"
     if any(row.by is None for row in known):
@@ -125,7 +125,7 @@ class _Rebuilding:
                     if differences:
                         _remove(place)
                         _move(trees, place)
-                    execution.log.unlink(missing_ok=True)  # it is kept only for a failed compile
+                    execution.log.unlink(missing_ok=True)  # a log is kept only if the compile failed
                 size = sum(artifact.size for artifact in made.result.artifacts.values())
         known = kind.known_differences(made.action)
         verdict = judge_differences(differences, known)
@@ -151,14 +151,14 @@ class _Rebuilding:
             self._progress.report(replace(compared, progress=self._tally.end(ident, compiled=True)))
 
     def fail(self, ident: str, error: EpbuildError) -> bool:
-        """Count a session group that could not be rebuilt or compared. That is never allowed."""
+        """Count a session group that could not be rebuilt or compared. Return False, as this failure is never allowed."""
         self._count("failed", error.exit_code)
         with self._ending:
             self._progress.report(StepFailed(ident, error.problems, self._tally.end(ident, compiled=False)))
         return False
 
     def skip(self, ident: str) -> None:
-        """Count a session group that was not tried, since another failed."""
+        """Count a session group that was not rebuilt because another one failed."""
         self._count("skipped", 0)
         self._tally.end(ident, compiled=False)
 
@@ -185,7 +185,7 @@ class _Rebuilding:
             raise BuildError(problem, *error.problems) from error
 
     def _compare(self, made: Made, files: Mapping[str, Path], trees: Path) -> list[FileDifference]:
-        """Return how a rebuild differs from the stored result. If it does, both are in `trees` afterwards."""
+        """Return the differences between a rebuild and the stored result. If there are any, put both into `trees`."""
         artifacts = made.result.artifacts
         digests = {name: Payload.whole(path).sha256() for name, path in files.items()}
         if digests == made.result.digests:
@@ -211,7 +211,7 @@ class _Rebuilding:
 
 
 def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference], trees: Path) -> tuple[str, ...] | None:
-    """Return differences other than in the bytes of contexts, as text; None if such bytes are not `accepted`, or a file is lost."""
+    """Return all differences except in context bytes, as text. Return None unless they are `accepted` and all parts were compared."""
     if not accepted or any(item.old_size is not None and item.new_size is not None and not item.found for item in differences):
         return None
     if not differences:
@@ -249,7 +249,7 @@ def _move(path: Path, place: Path) -> None:
 
 
 def _remove(place: Path) -> None:
-    """Remove what the last comparison kept, and the common folder if it is empty then."""
+    """Remove the files that the last comparison kept, and the parent folder if it is then empty."""
     if place.exists():
         shutil.rmtree(place)
     with suppress(OSError):

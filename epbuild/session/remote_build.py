@@ -36,11 +36,11 @@ from epbuild.survey.remote_results import RemoteResults
 from epbuild.survey.status import Surveyor
 
 MAX_IDLE = 256
-"""Number of actions that wait for other machines without occupying a job of this machine. Each has a thread."""
+"""Maximum number of actions that wait for other machines without occupying a job of this machine. Each action uses a thread."""
 _MAX_UNABLE = 3
 _IDENTITIES_AT_ONCE = 16
 _MAX_IDENTITY_MACHINES = 3
-"""Number of machines that are asked for the identity of one toolchain."""
+"""Maximum number of machines to query for the identity of one toolchain."""
 _PIECE_BYTES = 1 << 20
 _NAME_CACHE = "Set `cache.remote` in the recipe, or EPBUILD_REMOTE_CACHE. With --rebuild-and-compare, build on this machine."
 LOOK_AT_CACHE = (
@@ -111,9 +111,9 @@ class RemoteMachines:
         return Problem("EPB540", message, None, "Install the same release on all machines.")
 
     def runs(self, action: Action) -> bool:
-        """Return whether an action runs on other machines: if one of them offers what it needs, or if this machine cannot run it.
+        """Return whether an action runs on other machines. It does if a machine offers its needs, or if this machine cannot run it.
 
-        The decision for an action is made once.
+        The decision for each action is made only once.
         """
         with self._decision_lock:
             if action.id not in self._decisions:
@@ -135,7 +135,7 @@ class RemoteMachines:
     def run(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> RemoteResult | None:
         """Run an action on another machine. It occupies no job of this machine while it waits.
 
-        Returns None if the machines that offered it lack a device or a driver that this machine may have. Raises the error of the failed
+        Returns None if the offering machines lack a device or a driver that this machine may have. Raises the error of the failed
         run, EnvironmentFailure if no machine can run it, and Cancelled.
         """
         action, key, step = subject.action, subject.key, subject.action.steps[0]
@@ -165,7 +165,7 @@ class RemoteMachines:
         return RemoteResult(result, reply.machine, reply.outcome == "made")
 
     def _reply(self, action: Action, request: ActionRequest, labels: frozenset[str]) -> MachineReply:
-        """Return the reply of the first machine that can run an action, or else of the last one that cannot."""
+        """Return the reply of the first machine that can run an action. If none can, return the last machine's reply."""
         toolchain = action.runs_in.toolchain.name if action.runs_in is not None else ""
         unable: dict[str, MachineReply] = {}
         while True:
@@ -233,7 +233,7 @@ def _file_pieces(path: Path) -> Iterator[bytes]:
 class IdentityRequests:
     """Requests for toolchain identities, which machines publish in the remote cache.
 
-    With them, this machine knows its keys without provisioning toolchains, and the keys of other platforms.
+    With these identities, this machine can compute keys without provisioning toolchains, even for other platforms.
     """
 
     def __init__(self, executor: RequestExecutor, known: PlanToolchains, progress: Progress) -> None:
@@ -244,8 +244,8 @@ class IdentityRequests:
     def fetch(self, unknown: Mapping[Place, UnknownToolchain]) -> None:
         """Request that machines publish the records of these toolchains, and read the records.
 
-        A toolchain of this platform that no machine offers is left to be provisioned here. Raises UnofferedError if no machine offers one
-        of another platform for a minute, SchedulerLostError, the error of a failed provisioning, and Cancelled.
+        If no machine offers a toolchain of this platform, it is provisioned here later. Raises UnofferedError if no machine offers a
+        toolchain of another platform within a minute. Also raises SchedulerLostError, the error of a failed provisioning, and Cancelled.
         """
         offered = self._find_offered(unknown)
         with ThreadPoolExecutor(_IDENTITIES_AT_ONCE, thread_name_prefix="identity") as pool:
@@ -258,7 +258,7 @@ class IdentityRequests:
                 raise EnvironmentFailure(Problem("EPB537", message, item.needs.toolchain.where, LOOK_AT_CACHE))
 
     def _find_offered(self, unknown: Mapping[Place, UnknownToolchain]) -> dict[Place, UnknownToolchain]:
-        """Return the toolchains that a machine offers, after waiting for those that cannot be provisioned here."""
+        """Return the toolchains that a machine offers. Wait for offers of toolchains that cannot be provisioned here."""
         for item in unknown.values():
             if not self._known.is_for_here(item.action):
                 self._executor.wait_for_offer(_placement(item), 1)

@@ -1,4 +1,4 @@
-"""Request of a user: a recipe, steps of it, and options."""
+"""Request of a user: a recipe, the steps to select, and options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RemoteChoice(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """Recipe, the steps of it (globs over ids, none for all), and options."""
+    """Recipe, globs that select steps by id (all steps if there are none), and options."""
 
     recipe: Path = Path(DEFAULT_RECIPE)
     selection: tuple[str, ...] = ()
@@ -39,13 +39,13 @@ class Request(Struct, frozen=True):
     settings: tuple[str, ...] = ()
     """Variables of the recipe to set, as `vars.name=value`."""
     memory: int | None = None
-    """Bytes of memory for all running actions. None means all there is."""
+    """Bytes of memory for all running actions. None means all available memory."""
     locked: bool = False
-    """Whether everything must be as the recipe's lock has it."""
+    """Whether everything must match the recipe's lock."""
     rebuild_and_compare: bool = False
-    """Whether to rebuild everything afterwards, and compare."""
+    """Whether to rebuild everything after the build, and compare the results."""
     every_model: bool = False
-    """Whether to report the coverage of every model, not only of those that were compiled."""
+    """Whether to report the coverage of every model, not only of compiled models."""
     retry: bool = False
     """Whether to retry earlier failures whose inputs have not changed."""
     remote: RemoteChoice | None = None
@@ -55,9 +55,9 @@ class Request(Struct, frozen=True):
     places: Places = field(default_factory=dict)
     """Positions of ids and globs of `selection` that come from a file."""
     emits: bool = True
-    """Whether outputs are emitted, not only results built."""
+    """Whether outputs are emitted. Otherwise, only results are built."""
     push_only: bool = False
-    """Whether only pushed outputs are emitted, without a folder on this machine."""
+    """Whether outputs are only pushed, without being written on this machine."""
     compiles: bool = True
     """True if missing results may be built."""
     toolchains: Toolchains = field(default_factory=lambda: list_toolchains())  # noqa: PLW0108 - looked up when a request is made
@@ -70,7 +70,7 @@ class Request(Struct, frozen=True):
             raise ValueError(f"invalid number of jobs: {self.jobs}")
 
     def without_programs(self) -> Request:
-        """Return this request without starting interpreters: an unknown toolchain stays unknown."""
+        """Return a copy of this request that starts no interpreters. Unknown toolchains then stay unknown."""
         return replace(self, toolchains=dataclasses.replace(self.toolchains, may_run=False))
 
     @property
@@ -90,5 +90,5 @@ class Request(Struct, frozen=True):
 
     @property
     def emits_all(self) -> bool:
-        """Whether outputs are emitted as the recipe has them."""
+        """Whether outputs are emitted as the recipe defines them."""
         return self.emits and not self.push_only

@@ -1,4 +1,4 @@
-"""Runs of actions: on this machine, on another one, or not at all."""
+"""Runner of actions on this or another machine, if results may be built."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MissingResultError(BuildError):
-    """The result of an action is missing, and may not be built (EPB406)."""
+    """Error for a missing result that may not be built (EPB406)."""
 
     def __init__(self, action: Action) -> None:
         message = "its result is neither in the store nor in a remote cache"
@@ -37,11 +37,11 @@ class NewResult(NamedTuple):
     result: ActionResult
     outcome: Outcome
     machine: str | None = None
-    """The other machine that has the result. None: this one."""
+    """Other machine that has the result; None if this machine has it."""
 
 
 class ActionRunner(Struct, frozen=True):
-    """Runs actions, if results may be built, and on which machine."""
+    """Runner of actions. It decides whether an action may run, and on which machine."""
 
     compiles: bool = True
     """True if missing results may be built."""
@@ -78,7 +78,7 @@ class ActionRunner(Struct, frozen=True):
             return NewResult(get_action_type(action).run(action, subject.document, execution), "built")
 
     def finish(self, action: Action, result: ActionResult, work: Workplace) -> Iterator[ActionResult]:
-        """Yield the result with one more of its missing parts each time. Raises what `run` raises."""
+        """Yield the result again after adding each of its missing parts. Raises the same errors as `run`."""
         if not self.compiles and get_action_type(action).missing_parts(action, result):
             raise MissingResultError(action)
         yield from get_action_type(action).finish(action, result, work)

@@ -1,4 +1,4 @@
-"""Build session: everything that one command opens of a recipe, and its steps."""
+"""Build session: everything that one command opens for a recipe, and its phases."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Session:
-    """One recipe with everything that is open for it: plan, lock, toolchains, workspace, store and remote cache."""
+    """One recipe with everything that a command opens for it: plan, lock, toolchains, workspace, store and remote cache."""
 
     request: Request
     recipe: Recipe
@@ -74,9 +74,9 @@ class Session:
     begin: float
     """Time when the session was opened, as `time.monotonic` returns it."""
     began: Moment | None
-    """Time when the session was opened, by `snapshot.clock`. None if nothing is built, or if there was no workspace yet."""
+    """Time when the session was opened, as `read_clock` returns it. None if nothing is built, or if there was no workspace yet."""
     refused: list[Problem] | None
-    """Warnings about the remote cache that belong to the plan. None: they were reported."""
+    """Warnings about the remote cache to add to the plan; None if they are reported as events."""
 
     @property
     def toolchains(self) -> PlanToolchains:
@@ -100,13 +100,13 @@ class Session:
             if self.shared.results is not None:
                 self.shared.results.warn_of_the_rest()
             found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *self.refused)))
-        if not self.request.is_whole:  # selected steps do not show what the whole recipe asks for
+        if not self.request.is_whole:  # a selection does not show which outputs the whole recipe requests
             return found
         orphans = self.surveyor.outputs.orphans(emission.path for emission in found.plan.emissions.values())
         return replace(found, orphans=orphans)
 
     def build(self, found: Survey) -> Actions:
-        """Run what is out of date and emit outputs, in dependency order. Failures of steps are events.
+        """Run the outdated actions and emit outputs, in dependency order. Failures of steps are reported as events.
 
         Raises EnvironmentFailure if a step cannot run on this machine, and KeyboardInterrupt.
         """
@@ -117,7 +117,7 @@ class Session:
         must_run = [found.plan.actions[ident] for ident in todo if not found.actions[ident].remote]
         _refuse_obstacles(request, (action for action in must_run if isinstance(action, SessionGroup)))
         if todo:
-            forget(str(request.recipe))  # should this build be killed, the next one has to clean up
+            forget(str(request.recipe))  # if this build is killed, the next one has to clean up
             # A build with nothing to do writes nothing, and removes no half-written files of killed builds.
             self.surveyor.store.sweep()
             self.surveyor.records.sweep()
@@ -191,7 +191,7 @@ class Session:
         from epbuild.session.rebuild import rebuild_and_compare
 
         request = self.request
-        forget(str(request.recipe))  # should it be killed, the next build has to clean up
+        forget(str(request.recipe))  # if this process is killed, the next build has to clean up
         memory = request.memory or get_memory()
         with self.workspace.staging("run"):
             return rebuild_and_compare(
@@ -205,7 +205,7 @@ class Session:
             )
 
     def _write_snapshot(self, found: Survey, actions: Actions, ended: RunFinished) -> None:
-        """Write the snapshot that answers the next run if nothing changes, unless the next run has work in any case."""
+        """Write the snapshot for the fast path of the next run, unless the next run has work in any case."""
         request, lock = self.request, self.lock
         began = self.began or estimate_clock(self.begin, request.recipe)
         is_complete = request.emits_all and request.shard is None and not self.provisioning.warnings
@@ -241,11 +241,11 @@ def open_session(
     """Open the recipe, lock, remote cache, toolchains and workspace of a request, in that order.
 
     With `builds`, fetch missing models with `fetcher`, provision toolchains whose identity is unknown, create the workspace, and report
-    warnings. Without it, nothing is written, and warnings are added to the plan; those about the remote cache are passed to `warn`, if it
-    is given. Raises EpbuildError or Cancelled.
+    warnings. Without `builds`, nothing is written, and warnings are added to the plan. Warnings about the remote cache are passed to
+    `warn` instead, if it is given. Raises EpbuildError or Cancelled.
     """
     begin, variables = time.monotonic(), ReadVariables()
-    began = read_clock(str(request.recipe)) if builds else None  # it touches a file in the workspace
+    began = read_clock(str(request.recipe)) if builds else None  # reading the clock touches a file in the workspace
     progress = NoProgress() if progress is None else progress  # an empty list of events is falsy
     cancelled = cancelled or threading.Event()
     memo = Memo.read(get_memo_path(str(request.recipe), request.settings))
@@ -308,7 +308,7 @@ def _report(progress: Progress, warnings: Iterable[Problem]) -> None:
 
 
 def _refuse_obstacles(request: Request, groups: Iterable[SessionGroup]) -> None:
-    """Raise EnvironmentFailure if some of these groups, which have to be compiled, cannot be compiled on this machine."""
+    """Raise EnvironmentFailure if any of these groups, which have to be compiled, cannot be compiled on this machine."""
     impossible = find_obstacles([group for group in groups if not group.may_fail], sys.platform)
     if impossible and not request.keep_going and request.cluster is None:
         raise EnvironmentFailure(*impossible)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the client of remote caches is loaded only if one is used
     from epbuild.survey.remote_results import RemoteResults
 
 _UPLOADS = 4
-"""How many results are written at once."""
+"""Number of results that are written in parallel."""
 _NOTHING_FOUND = (
     "No machine has shared results of this epbuild for these files and toolchains. For EPs whose output depends on the machine, only a "
     "machine like this one can share them. `docs/guides/remote-cache.md` lists what must match."
@@ -33,7 +33,7 @@ _NOTHING_FOUND = (
 def open_remote_cache(
     settings: RemoteSettings | None, warn: Warn, cancelled: threading.Event | None = None
 ) -> Iterator[RemoteCache | None]:
-    """Open the remote cache of these settings without contacting it; None if there are none. Raises StoreError."""
+    """Open a remote cache without contacting it, and yield it. Yield None if there are no settings. Raises StoreError."""
     if settings is None:
         yield None
         return
@@ -71,7 +71,7 @@ class SharedResults:
 
     @contextmanager
     def opened(self, settings: RemoteSettings | None, *, reads: bool = True) -> Iterator[None]:
-        """Open the remote cache of these settings, and use its results if `reads`. Raises what `remote_cache` raises."""
+        """Open the remote cache of these settings, and use its results if `reads`. Raises StoreError."""
         with open_remote_cache(settings, self._warn, self.cancelled) as self.cache:
             if self.cache is not None and reads:
                 from epbuild.survey.remote_results import RemoteResults
@@ -88,13 +88,13 @@ class SharedResults:
                     self._pool.shutdown(cancel_futures=True)
 
     def add(self, key: str, record: Mapping[str, Any], *, more: bool = False) -> None:
-        """Write a result in the background, if this build writes. With `more`, replace one that has fewer parts."""
+        """Write a result in the background, if this build writes. With `more`, replace a stored result that has fewer parts."""
         if self._pool is not None and self.cache is not None:
             with self._lock:
                 self._writing.append(self._pool.submit(self._publish, self.cache, key, record, more=more))
 
     def offer(self, keys: Collection[str], records: ActionRecords) -> None:
-        """Write stored results that the remote cache lacks in the background, if this build writes."""
+        """Write stored results in the background if the remote cache lacks them and this build writes to it."""
         if self._pool is not None and self.cache is not None and keys:
             self._offer = self._pool.submit(self._add_missing, self.cache, keys, records)
 
@@ -113,7 +113,7 @@ class SharedResults:
                 self._offer.result()
         for future in self._writing_toolchains:
             with suppress(StoreError, Cancelled):
-                future.result()  # these records only save others time
+                future.result()  # these records only save other machines time
         lost = 0
         for number, future in enumerate(self._writing):
             if not future.done():

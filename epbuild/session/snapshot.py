@@ -30,7 +30,7 @@ _CURRENT_OUTCOMES = frozenset({"built", "emitted", "restored", "current"})
 
 
 def read_last(request: Request, *, refresh: bool = False) -> Snapshot | None:
-    """Return the snapshot of the last run of a request if nothing has changed since, and the request needs no other work; else None.
+    """Return the snapshot of a request's last run; None if anything has changed or the request needs other work.
 
     With `refresh`, the new times of files that were only touched are recorded.
     """
@@ -82,7 +82,7 @@ def collect_ends(
     outputs: Mapping[str, OutputRecord],
     surveyor: Surveyor,
 ) -> dict[str, ActionEnd]:
-    """Return the end of each action of the plan."""
+    """Return the end of each action of the plan, by id."""
     needed = {need for action in found.plan.actions.values() for need in action.needs}
     recorded = surveyor.memory.keys(found.plan.emissions)
     ends = {}
@@ -107,7 +107,7 @@ def list_observed_files(
     outputs: Mapping[str, OutputRecord],
     surveyor: Surveyor,
 ) -> dict[str | Path, str]:
-    """Return all files and folders that a run read or emitted, with their SHA-256, or an empty text if it is unknown."""
+    """Return all files and folders that a run read or emitted, with their SHA-256, or an empty string if it is unknown."""
     shared = [*map(Path, list_own_files()), *((lock.path,) if lock.exists else ())]
     shared += (recipe.directory / catalog.name for catalog in recipe.catalogs)
     read = {**dict.fromkeys(shared, ""), **toolchains.watched(), **dict.fromkeys(recipe.names, ""), **recipe.digests}
@@ -121,6 +121,6 @@ def list_observed_files(
 
 
 def estimate_clock(begin: float, recipe: Path) -> Moment | None:
-    """Return the time of a workspace's clock at the moment `begin` of this process, when there was no workspace yet."""
+    """Return the time of the workspace's clock at the monotonic time `begin`, when there was no workspace yet."""
     now = read_clock(str(recipe))
     return (now[0] - int((time.monotonic() - begin) * 1e9), now[1]) if now is not None else None

@@ -1,9 +1,9 @@
-"""Toolchains of a plan: environments that exist, and records of the others.
+"""Toolchains of a plan: existing environments, and records of other toolchains.
 
-The identity of a toolchain comes, in this order, from its environment, from its records (`toolchain.identity`) in the store, from those
-in a remote cache, or else from provisioning it (`session.provisioning`). A toolchain that cannot be provisioned on this machine, since the
-recipe names other platforms or its EP cannot compile here, is known by the records of a locked platform. So results compiled there are
-found here.
+The identity of a toolchain comes from the first of these that exists: its environment, its records (`toolchain.identity`) in the store, or
+its records in a remote cache. Otherwise, the toolchain is provisioned (`session.provisioning`). Some toolchains cannot be provisioned on
+this machine, because the recipe names other platforms or the EP cannot compile here. They are identified by the records of a locked
+platform, so that results compiled there are found here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SharedRecords(Protocol):
     """Toolchain records in a remote cache."""
 
     def toolchains(self, wanted: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the usable records of some keys, given with the toolchain of each."""
+        """Return the usable records by key. `wanted` has the toolchain's name for each key to look up."""
 
 
 class ToolchainSources(Struct, frozen=True):
@@ -58,7 +58,7 @@ class ToolchainSources(Struct, frozen=True):
 
 
 class UnknownToolchain(Struct, frozen=True):
-    """Locked toolchain of unknown identity: an action that needs it, on a platform, and the keys of its records."""
+    """Locked toolchain whose identity on a platform is unknown, with an action that needs it, and the keys of its records."""
 
     action: Action
     platform: str
@@ -107,14 +107,14 @@ class PlanToolchains:
         return None
 
     def locked_for(self, action: Action) -> tuple[str, LockedEnvironment | None]:
-        """Return the platform that the key of an action is for, and the locked environment there."""
+        """Return the platform of an action's key, and the locked environment for this platform; None if there is none."""
         places = self._places(action)
         known = (place for place in places if place[1] == self._here or place in self._recorded)
         place = next(known, (places or (("", self._here),))[0])
         return place[1] or get_own_platform() or "", self._find_locked(place) if place[0] else None
 
     def unidentified(self, actions: Iterable[Action]) -> dict[Place, UnknownToolchain]:
-        """Return the locked toolchains of actions whose identity is unknown, each with its first action."""
+        """Return the locked toolchains with an unknown identity, each with the first action that needs it."""
         found: dict[Place, UnknownToolchain] = {}
         for action in actions:
             if self.of(action) is not None:
@@ -130,7 +130,7 @@ class PlanToolchains:
         return found
 
     def look_again(self, places: Iterable[Place]) -> None:
-        """Read records again that may have been published in the meantime."""
+        """Read the records of `places` again, as they may have been published in the meantime."""
         self._records |= dict(self._read({*places}))
         self._recorded |= dict(self._known())
 
@@ -160,17 +160,17 @@ class PlanToolchains:
         return self._sources.environments.ready(self.needs[name].toolchain, self._base, self._lock.environments.get(name))
 
     def prepare(self, name: str, listener: UvListener | None = None) -> Environment:
-        """Return the environment of a toolchain, provisioned if it is missing. Raises ToolchainError."""
+        """Return the environment of a toolchain. Provision it if it is missing. Raises ToolchainError."""
         toolchain, entries, packages = self.needs[name]
         locked = self._lock.environments.get(name)
         return self._sources.environments.prepare(toolchain, self._base, entries, locked, packages, listener)
 
     def recorded(self, name: str) -> RecordedToolchain | None:
-        """Return the record of a toolchain that did not exist."""
+        """Return the record that was used for a toolchain without an environment; None if there is none."""
         return self._recorded.get((name, self._here))
 
     def records(self, name: str, environment: Environment) -> dict[str, dict[str, Any]]:
-        """Return the records of a toolchain whose environment is as locked, by key."""
+        """Return the records, by key, of a toolchain whose environment matches the lock."""
         return dict(make_records(environment, self._documents.get((name, self._here), {}).values()))
 
     def remember(self, records: Mapping[str, Mapping[str, Any]]) -> None:
@@ -185,7 +185,7 @@ class PlanToolchains:
             self.remember({record_key(record["document"]): record for record in records.values()})
 
     def watched(self) -> dict[Path, str]:
-        """Return the files and folders that identities came from, with their SHA-256 where it is known. Raises OSError."""
+        """Return the files and folders that identities came from, with their SHA-256; empty if unknown. Raises OSError."""
         files = [path for environment in self.environments.values() for path in environment.watched()]
         keys = {
             record_key(document)
@@ -197,7 +197,7 @@ class PlanToolchains:
         return {**dict.fromkeys(files, ""), **{path: hash_file(path) if path.is_file() else "" for path in kept}}
 
     def drivers(self) -> Mapping[Any, str]:
-        """Return the versions of the drivers that identities depend on, by how each is read."""
+        """Return the versions of the drivers that identities depend on, by arguments of `read_driver_version`."""
         return read_drivers(entry for uses in self._used for entry in uses)
 
     def absent(self) -> list[Path]:
@@ -209,11 +209,11 @@ class PlanToolchains:
         ]
 
     def _is_replaced(self, place: Place) -> bool:
-        """Return whether the environment exists by now that a record was used for."""
+        """Return whether a recorded toolchain has an environment by now."""
         return place[1] == self._here and place[0] in self.environments
 
     def _places(self, action: Action) -> tuple[Place, ...]:
-        """Return the toolchain of an action on the platforms that it can run on, the best first."""
+        """Return the name of an action's toolchain with this platform if it can run here, or else with all possible platforms."""
         needs = action.runs_in
         if needs is None:
             return ()
@@ -233,7 +233,7 @@ class PlanToolchains:
         return self._lock.elsewhere[name][platform]
 
     def _read(self, places: set[Place]) -> Iterator[tuple[Place, Mapping[str, Mapping[str, Any]]]]:
-        """Yield the records of toolchains by Python package: those in the store, else those in the remote cache."""
+        """Yield the records of toolchains by Python package: from the store, or else from the remote cache."""
         keys = {place: {module: record_key(document) for module, document in self._documents[place].items()} for place in places}
         wanted = {key: name for (name, _), of in keys.items() for key in of.values()}
         found: dict[str, Mapping[str, Any]] = {}
