@@ -37,7 +37,7 @@ class BlobSource(Protocol):
 
 
 class BlobStore:
-    """Store of the blobs below `root`. Any number of threads and processes may use one root at once."""
+    """Store of the blobs below `root`. Any number of threads and processes may use the same root concurrently."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -77,9 +77,9 @@ class BlobStore:
         If this raises StoreError, the file stays at `path`.
         """
         with translate_os_errors(f"store {path} in {self.root}"), path.open("r+b") as file:
-            touch(path)  # it may have arrived long ago
+            touch(path)  # the file may be old, so that the blob would look unused
             self._publish(Draft(path, file), blob)
-        with suppress(OSError):  # if the store had the blob already
+        with suppress(OSError):  # the file still exists if the store already had the blob
             discard(path)
 
     def put_stream(self, blob: Blob, source: Readable) -> bool:

@@ -158,7 +158,7 @@ class Database:
         return self._connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        self._check_mark(connection)  # before writing to a file that may be another user's
+        self._check_mark(connection)  # checked before writing, as the file may be another user's
         if self.path is not None:
             _use_write_ahead_log(connection)
             # A power cut may lose the last transactions, but never the file. That is acceptable for a cache.

@@ -15,7 +15,7 @@ from epbuild.core.digest import LARGE_BYTES, Readable, hash_bytes, hash_stream
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.host import get_change_time_ns, is_windows
 
-# Files per task: handing a small file to a thread takes longer than reading it.
+# Numbers of files per task. Small files are batched, as handing one to a thread takes longer than reading it.
 _BATCH = 20
 _SMALL_BATCH = 200
 _SMALL_BYTES = 1 << 16

@@ -38,7 +38,7 @@ class Draft:
             self.path.chmod(0o444)
         destination.parent.mkdir(parents=True, exist_ok=True)
         rename(self.path, destination)
-        self.file.close()  # only now: closing it releases its lock
+        self.file.close()  # closed only now, as closing releases the lock
         if durable:
             sync_directory(destination.parent)
 

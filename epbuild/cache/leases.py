@@ -27,7 +27,7 @@ class LeaseListener(Protocol):
     """Listener that is notified when a lease must be waited for."""
 
     def waiting(self) -> None:
-        """Handle that another process or thread holds the lease. Called at most once."""
+        """Handle the start of a wait, as another process or thread holds the lease. Called at most once."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def lease(
 
 @contextmanager
 def lease_if_free(root: Path, key: str) -> Iterator[bool]:
-    """Hold the lease `key` during the block if it is free, and yield whether it is."""
+    """Hold the lease `key` during the block if the lease is free. Yield whether it is held."""
     lock = _try(_place(root, key))
     try:
         yield lock is not None

@@ -35,7 +35,7 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class ActionRecords:
-    """Records below `root`, one file each. Any number of threads and processes may use one root at once.
+    """Store of the records below `root`, one file per record. Any number of threads and processes may use the same root concurrently.
 
     A record counts as damaged if `shape` rejects its document. A use updates the mtime of the file, at most every `fresh` seconds.
     """

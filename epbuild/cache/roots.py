@@ -20,7 +20,7 @@ _FORMAT = 1
 
 
 class Roots:
-    """Workspaces that are registered in the store at `root`. Any number of processes may use it at once."""
+    """Workspaces that are registered in the store at `root`. Any number of processes may use the store concurrently."""
 
     def __init__(self, root: Path) -> None:
         self._roots = root / "roots"

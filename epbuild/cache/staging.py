@@ -68,7 +68,7 @@ def _remove(directory: Path, lock: BaseFileLock) -> None:
 
     # A later sweep removes the rest, such as a file that a program on Windows still has open.
     shutil.rmtree(directory, ignore_errors=True)
-    if os.name == "nt":  # Windows removes no open file
+    if os.name == "nt":  # Windows cannot remove open files
         lock.release()
     if not directory.exists():
         with suppress(OSError):

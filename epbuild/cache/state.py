@@ -120,7 +120,7 @@ class Memory:
         return _step(found[0])[1] if found else None
 
     def previous(self, step: str) -> StepRecord | None:
-        """Return the latest outcome of a step in this configuration, else in the recipe's latest configuration. Raises StoreError."""
+        """Return the latest outcome of a step in this configuration, or else in the recipe's latest one. Raises StoreError."""
         query = f"{_STEPS} WHERE step = ? AND recipe = ? ORDER BY configuration != ?, finished DESC LIMIT 1"
         found = self._database.read(query, (step, _ascii(self.configuration.recipe), self.configuration.ident))
         return _step(found[0])[1] if found else None
@@ -142,7 +142,7 @@ class Memory:
         return found
 
     def owned(self) -> dict[str, str]:
-        """Return the action key of each output of this configuration, by its place. Raises StoreError."""
+        """Return the action key of each output that this configuration owns, by place. Raises StoreError."""
         mine = json.dumps([self.configuration.recipe, self.configuration.ident])
         rows = self._database.select("SELECT place, action_key FROM outputs WHERE instr(owners, ?)", (mine,))
         return dict(rows)

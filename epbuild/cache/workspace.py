@@ -45,7 +45,7 @@ _MAX_STATE_BYTES = 504
 
 
 class Workspace:
-    """Workspace in the folder `directory`. Any number of threads and processes may have it open at once."""
+    """Workspace in the folder `directory`. Any number of threads and processes may use it concurrently."""
 
     def __init__(self, directory: Path, database: Database) -> None:
         self.directory = directory
