@@ -16,10 +16,10 @@ from msgspec import Struct
 from epbuild.core.digest import Blob
 from epbuild.onnxfile.read.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer
 
-_FILES, _STDOUT, _STDERR_DIGEST, _METADATA = 2, 5, 8, 9  # of ActionResult
-_PATH, _DIGEST, _EXECUTABLE = 1, 2, 4  # of OutputFile
-_HASH, _SIZE = 1, 2  # of Digest
-_WORKER = 1  # of ExecutedActionMetadata
+_FILES, _STDOUT, _STDERR_DIGEST, _METADATA = 2, 5, 8, 9  # field numbers of ActionResult
+_PATH, _DIGEST, _EXECUTABLE = 1, 2, 4  # field numbers of OutputFile
+_HASH, _SIZE = 1, 2  # field numbers of Digest
+_WORKER = 1  # field number of ExecutedActionMetadata
 
 _HEX = re.compile(rb"[0-9a-f]{64}")
 _MAX_VARINT = 10  # bytes
