@@ -63,8 +63,8 @@ def parse_worker_address(text: str, certificates: str | None, *, where: str) -> 
 def parse_cluster_address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
     """Parse an address such as `dask://HOST:PORT`, and check the folder of certificates.
 
-    Raises PlanError (EPB536) for an invalid address. Unless `insecure` is set, also raises it without certificates for an address that is
-    not loopback.
+    Raises PlanError (EPB536) for an invalid address. Without certificates, any address other than loopback is also an error unless
+    `insecure` is set.
     """
     hint = "Name the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
     return _address(text, certificates, insecure=insecure, where=where, hint=hint)

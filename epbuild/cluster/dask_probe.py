@@ -61,7 +61,7 @@ class WorkerProbe:
         if probe.outcome == "cannot":
             self._withdrawn.update(offered)
             self._offer(offered, 0.0)
-        elif restored := self._withdrawn.intersection(offered):  # it works with another toolchain
+        elif restored := self._withdrawn.intersection(offered):  # another toolchain has the ability
             self._withdrawn -= restored
             self._offer(restored, PLENTY)
 

@@ -1,7 +1,7 @@
 """`Machine`: executes the requests of clients, using a store and the remote cache.
 
-A request is executed like an action of a local build, with the same code, checks and records. The machine fetches its inputs from the
-remote cache and publishes its results there.
+A request is executed like an action of a local build, with the same code, checks and records. The machine fetches the request's inputs from
+the remote cache, and publishes the result there.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def decode_error(reply: MachineReply) -> EpbuildError:
 
 
 def make_unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: int = 1) -> UnofferedError:
-    """Return the error for `actions` (a number) that no machine can run. It lists all machines and what the best one lacks."""
+    """Return the error for `actions` (a number) that no machine can run. Its message lists all machines and what is lacking."""
     best = max(offers, key=lambda offer: len(labels & offer.labels), default=None)
     lacking = sorted(labels - best.labels) if best is not None else sorted(labels)
     machines = ", ".join(sorted(offer.machine for offer in offers)) or "no machine is connected"
