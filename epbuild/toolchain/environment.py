@@ -285,5 +285,5 @@ def list_provisioned_toolchains(home: Path) -> Iterator[ProvisionedToolchain]:
 def _time_of(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # it was removed meanwhile
+    except OSError:  # the file was removed meanwhile
         return 0.0

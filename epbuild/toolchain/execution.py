@@ -32,7 +32,7 @@ class Worker(Struct, frozen=True):
     """Name of the process in errors."""
     script: Path
     timeout: float | None = None
-    """Seconds; None: no limit."""
+    """Time limit in seconds, or None for no limit."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -121,7 +121,7 @@ class Workplace(Protocol):
     """Factory of additional executions for an action."""
 
     def open(self, name: str) -> AbstractContextManager[Execution]:
-        """Open an execution with a staging directory and a log of that name."""
+        """Open an execution whose staging directory and log are called `name`."""
 
 
 @contextmanager

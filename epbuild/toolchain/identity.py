@@ -117,7 +117,7 @@ def record_documents(
 
 
 def find_recorded_toolchain(records: Mapping[str, Mapping[str, Any]]) -> RecordedToolchain | None:
-    """Return the toolchain that sound records, given by Python package, describe.
+    """Return the toolchain that valid records describe. `records` has one record per Python package.
 
     None if there is no record of ONNX Runtime, or if the records are of different environments.
     """
