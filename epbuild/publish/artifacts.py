@@ -19,7 +19,7 @@ class ArtifactBuilder:
     """Builder of the artifacts of one output.
 
     Models that are relinked or merged are written below `folder`, at their paths relative to the output's root. The folder is created on
-    demand. Blobs are left in the store, users' files in their place, and generated files in memory.
+    demand. Blobs are left in the store, users' files in their original location, and generated files in memory.
     """
 
     def __init__(self, tree: OutputTree, folder: Path, store: BlobSource, progress: Progress) -> None:

@@ -217,7 +217,7 @@ class OutputWriter:
         path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         if artifact.file.is_relative_to(self._work):
-            rename(artifact.file, path)  # it was written for this output
+            rename(artifact.file, path)  # the file was written for this output
         else:
             hasher = Hasher()
             with open_raw(artifact.file) as source, path.open("x+b") as copy:
@@ -307,7 +307,7 @@ def _save(path: Path) -> Path:
     kept = choose_free_name(path, path)
     try:
         os.link(path, kept, follow_symlinks=False)
-    except FileExistsError:  # the file there has the same content
+    except FileExistsError:  # a saved file with the same content exists
         return kept
     except (OSError, NotImplementedError):
         rename(path, kept)
