@@ -31,7 +31,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 class Partial:
-    """Partially downloaded file at `path`. Users must hold a lease, so that only one process uses it. Raises StoreError."""
+    """Partially downloaded file at `path`. Only one process may use it, under a lease. Raises StoreError if the disk fails."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
