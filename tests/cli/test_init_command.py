@@ -130,7 +130,7 @@ def test_a_file_that_is_there_is_kept_unless_force_is_asked_for(folder: Path) ->
 
 
 def test_without_a_terminal_and_flags_init_says_what_it_needs_and_does_not_wait(folder: Path) -> None:
-    for there, needs in ((folder, "it needs --ep, --target"), (folder / "empty", "it needs --model, --ep, --target")):
+    for there, needs in ((folder, "without one, pass --ep, --target"), (folder / "empty", "without one, pass --model, --ep, --target")):
         there.mkdir(exist_ok=True)
         done = epbuild(there, "init")
         assert (done.returncode, done.stdout) == (2, "")
@@ -141,8 +141,8 @@ def test_without_a_terminal_and_flags_init_says_what_it_needs_and_does_not_wait(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--model", "relu.onnx"], "it needs --ep, --target"),
-        (["--model", "relu.onnx", "--ep", "qnn"], "it needs --target"),
+        (["--model", "relu.onnx"], "without one, pass --ep, --target"),
+        (["--model", "relu.onnx", "--ep", "qnn"], "without one, pass --target"),
         ([*FLAGS, "--ep", "qmn"], "'qmn' is not one of 'qnn', 'openvino', 'openvino-npu', 'tensorrt'"),
         ([*FLAGS, "--soc", "SM8750"], "two targets have the name 'SM8750'"),
         ([*FLAGS, "--target", "phone="], "invalid target: phone="),
@@ -153,14 +153,14 @@ def test_without_a_terminal_and_flags_init_says_what_it_needs_and_does_not_wait(
         ([*FLAGS, "--modell", "x"], "No such option '--modell'"),
         ([*FLAGS, "nowhere"], "'nowhere' does not exist"),
         ([*FLAGS, "--size", "x"], "invalid size: x"),
-        ([*FLAGS, "--size", "x=1,many"], "'1,many' is no shape"),
-        ([*FLAGS, "--size", "x=1,0"], "'1,0' is no shape"),
+        ([*FLAGS, "--size", "x=1,many"], "'1,many' is not a shape"),
+        ([*FLAGS, "--size", "x=1,0"], "'1,0' is not a shape"),
         ([*FLAGS, "--size", "y=1,4"], "no model has an input 'y'"),
-        ([*FLAGS, "--size", "x=1,5"], "The input x of relu, dimension 2: the model has 4 there, and not 5."),
+        ([*FLAGS, "--size", "x=1,5"], "The input x of relu, dimension 2: the model has 4 there instead of 5."),
         ([*FLAGS, "--size", "x=1,4,4"], "The input x of relu"),
         (
             ["text.onnx", "compiled.onnx", "--ep", "qnn", "--soc", "SM8750"],
-            "no model to start with: text.onnx: The model 'text' is not a",
+            "no usable model: text.onnx: The model 'text' is not a",
         ),
         ([*FLAGS, "--model", "gone.onnx"], "EPB201"),
         ([*FLAGS, "--model", "text.onnx"], "EPB202"),
@@ -276,7 +276,7 @@ def test_numbers_are_checked_where_what_is_compiled_can_be_run(folder: Path) -> 
 def test_the_first_recipe_of_every_ep_of_the_catalog_is_valid(folder: Path, ep: str) -> None:
     done = epbuild(folder, "init", "--model", "relu.onnx", "--ep", ep, "--target", KINDS[ep].start.example)
     assert (done.returncode, done.stderr) == (0, "")
-    assert ("Not here" in done.stdout) == (KINDS[ep].obstacle() is not None)
+    assert ("here: " in done.stdout) == (KINDS[ep].obstacle() is not None)
     assert epbuild(folder, "validate").returncode == 0
 
 
@@ -334,7 +334,7 @@ def test_on_a_terminal_it_asks_for_sizes_and_for_those_of_a_name_once(folder: Pa
     )
     assert code == 0, said
     assert "a: sizes of x[batch,channels,8] [1,3,8]: " in said
-    assert "the model has 8 there, and not 9" in said
+    assert "the model has 8 there instead of 9" in said
     assert "b: sizes" not in said
     assert "c: sizes of x[?,?,?,3] [1,224,224,3]: " in said
     recipe = load(folder / "epbuild.yaml")

@@ -61,8 +61,8 @@ def test_a_report_in_the_place_of_another_has_what_changed_since_that(folder: Pa
         (["report", "-o", "epbuild.yaml/x.json"], 3, "epbuild.yaml/x.json"),
         (["report", "nowhere.yaml"], 2, "nowhere.yaml"),
         (["run", "--against", "x.json"], 2, "--against requires a report: pass its file with --report"),
-        (["run", "--report", "x.pdf"], 2, "a report is a page or JSON"),
-        (["run", "--check", "--trace", "x.json"], 2, "--report, --trace, --junit and --sarif are about a build"),
+        (["run", "--report", "x.pdf"], 2, "the name must end in .html or .json"),
+        (["run", "--check", "--trace", "x.json"], 2, "--report, --trace, --junit and --sarif describe a build"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(folder: Path, arguments: list[str], code: int, words: str) -> None:

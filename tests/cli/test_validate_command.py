@@ -64,7 +64,7 @@ def test_a_toolchain_without_its_targets_ep_is_refused_before_anything_is_instal
     done = epbuild(wrong, command)
     assert (done.returncode, done.stdout) == (2, "")
     said = " ".join(done.stderr.split())
-    assert "error: the toolchain 'qnn' has no package of QNNExecutionProvider." in said
+    assert "error: the toolchain 'qnn' has no package for QNNExecutionProvider." in said
     assert "Add onnxruntime-qnn==2.7.0 to its packages. [EPB257]" in said
 
 
@@ -164,7 +164,7 @@ def test_a_recipe_is_not_written_over(wrong: Path, arguments: tuple[str, ...]) -
     before = (wrong / "epbuild.yaml").read_bytes()
     refused = epbuild(wrong, *arguments, str(wrong / "epbuild.yaml"))
     assert refused.returncode == 2
-    assert "is the recipe: name another file" in refused.stderr.replace("\n", " ")
+    assert "is the recipe: choose another file" in refused.stderr.replace("\n", " ")
     assert (wrong / "epbuild.yaml").read_bytes() == before
 
 

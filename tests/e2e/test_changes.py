@@ -422,7 +422,7 @@ def test_a_change_is_seen_for_what_it_is_named_and_made_good(row: Row, case: Cas
     if case.fast:
         done = case.epbuild("run")
         assert ("Nothing to do" in done.stdout) == (row.does == NOTHING), done.stdout + done.stderr
-        assert all(f"it is kept as dist/pair/{name}" in done.stderr for name in saved), done.stderr
+        assert all(f"is kept as dist/pair/{name}" in done.stderr for name in saved), done.stderr
         check_outputs(case, saved.keys())
         assert {name: data for name, data in case.files("dist/pair").items() if name in saved} == saved
         return

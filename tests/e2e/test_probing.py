@@ -46,9 +46,9 @@ def environment(entry: EpEntry, home: Path) -> Environment:
         (Ability(QNN, "npu"), "cannot", "has no suitable device; available: cpu from"),
         (Ability(QNN, runs=True), "cannot", "which emulates it"),
         (Ability(OPENVINO), "does", "compiles with onnxruntime-openvino"),
-        (Ability(OPENVINO, "npu"), "cannot", "OpenVINO's Linux wheels hold no NPU compiler"),
+        (Ability(OPENVINO, "npu"), "cannot", "Linux wheels contain no NPU compiler"),
         (Ability(OPENVINO, "cpu", runs=True), "cannot", "cannot load the CPU models that it compiles here"),
-        (Ability(PLUGIN, "virtual-npu"), "cannot", "is in the Windows x64 wheel only"),
+        (Ability(PLUGIN, "virtual-npu"), "cannot", "cannot compile for Intel NPUs here"),
     ],
     ids=lambda value: f"{value.entry.distribution}-{value.device}-{value.runs}" if isinstance(value, Ability) else "",
 )

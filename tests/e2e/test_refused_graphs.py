@@ -103,7 +103,7 @@ def test_data_dependent_sizes_are_reported_with_the_node_where_they_begin(projec
     write_graph(project.folder / "voice.onnx", voice, constants, {"x": (TensorProto.FLOAT, ["words", 16])})
     [told] = failures(project, "{voice: {path: voice.onnx, input_shapes: {x: [4, 16]}}}")
     assert "of the model 'voice': " in told
-    assert "depends on the data, and no size in the recipe fixes it" in told
+    assert "depend on the data, and no size in the recipe fixes them" in told
     assert "The first is Range '/Range'." in told
     assert "Set a size for every open dimension" not in told
 
@@ -123,6 +123,6 @@ def test_an_if_whose_branches_want_different_sizes_is_told_as_that(project: Proj
     inputs = {"x": (TensorProto.FLOAT, ["batch", "samples"]), "rate": (TensorProto.INT64, [])}
     write_graph(project.folder / "speech.onnx", nodes, {"sixteen": numpy.int64(16000)}, inputs)
     [told] = failures(project, "{speech: {path: speech.onnx, input_shapes: {x: [1, 16]}}}")
-    assert "If its branches want different ones, no size suits all" in told
+    assert "If its branches need different sizes, none fits all" in told
     assert "silero_vad_16k_op15.onnx" in told
     assert "Change them in the recipe" not in told

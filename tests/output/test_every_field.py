@@ -253,6 +253,7 @@ CASES: dict[str, Case | str] = {
     "models.*.dimensions.*": Case({"models.right.dimensions.n": 2}, given={"models.right": sized(dimensions={"n": 4})}),
     "models.*.prepare[].run[]": Case({"models.right.prepare.0.run": ["python", "fold.py", "${in}", "${out}", 2]}, given=PREPARED),
     "models.*.prepare[].opset": Case({"models.right.prepare.0.opset": 21}, given=OPSET),
+    "models.*.prepare[].rewrite": "only one EP has patterns",
     "models.*.prepare[].toolchain": Case(
         {"models.right.prepare.0.toolchain": "next"},
         given={**PREPARED, "toolchains.next": {"packages": ["onnx==1.19.0"]}},
