@@ -66,4 +66,5 @@ def test_an_editor_explains_a_short_key(server: LanguageServer) -> None:
 
 
 def test_an_editor_explains_an_option_of_an_ep(server: LanguageServer) -> None:
-    assert "Leave the (de)quantization of the graph's inputs and outputs to the CPU" in server.hover(f"{TARGET}      offload_graph_io_quan|tization: 0\n")
+    shown = server.hover(f"{TARGET}      offload_graph_io_quan|tization: 0\n")
+    assert "Leave the (de)quantization of the graph's inputs and outputs to the CPU" in shown

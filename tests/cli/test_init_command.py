@@ -130,7 +130,10 @@ def test_a_file_that_is_there_is_kept_unless_force_is_asked_for(folder: Path) ->
 
 
 def test_without_a_terminal_and_flags_init_says_what_it_needs_and_does_not_wait(folder: Path) -> None:
-    for there, needs in ((folder, "without one, pass --ep, --target"), (folder / "empty", "without one, pass --model, --ep, --target")):
+    for there, needs in (
+        (folder, "without one, pass --ep, --target"),
+        (folder / "empty", "without one, pass --model, --ep, --target"),
+    ):
         there.mkdir(exist_ok=True)
         done = epbuild(there, "init")
         assert (done.returncode, done.stdout) == (2, "")
