@@ -182,7 +182,7 @@ def _folder_is_gone() -> bool:
 
 
 def _interrupt_once(number: int, frame: object) -> None:
-    """Handle the first Ctrl-C. Ignore later ones, because stopping the workers takes a moment and must finish."""
+    """Handle the first Ctrl-C, and ignore all later Ctrl-C. Stopping the workers takes a moment and must finish."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 

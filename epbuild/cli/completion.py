@@ -36,7 +36,7 @@ def complete_recipes(incomplete: str) -> list[str]:
 
 
 def complete_recipes_and_steps(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return what can come next on the command line: a recipe as the first name, and then ids of its steps."""
+    """Return completions for a name: recipes for the first name, and ids of the recipe's steps."""
     names: Sequence[str] = ctx.params.get("names") or []
     option = ctx.params.get("recipe")
     recipe, steps = split_names(names, None if option is None else str(option))

@@ -84,7 +84,7 @@ class _Application(typer.Typer):
     def command(
         self, *arguments: Any, rules: Iterable[Rule] = (), exits: Mapping[int, str] | None = None, **settings: Any
     ) -> Callable[[Function], Function]:
-        """Register a command. `exits` has the meanings of exit codes that differ from those of most commands."""
+        """Register a command. `exits` has the meanings of exit codes for which the command differs from most commands."""
         codes = None if exits is None else dict(sorted((_EXITS | {**exits}).items()))
         register = super().command(*arguments, cls=_Command, epilog=None if codes is None else _epilog(codes), **settings)
 

@@ -1,4 +1,4 @@
-"""`epbuild run`: build what is out of date."""
+"""`epbuild run`: build out-of-date steps."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def run(
 
 
 def _show_plan(request: Request, *, check: bool, all_warnings: bool, json: bool) -> int:
-    """Show what a build would do, and return the exit code."""
+    """Show the steps that a build would run, and return the exit code."""
     with WaitingRow() as waiting:
         found = api.plan(request, waiting)
     if json:

@@ -137,7 +137,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _read_lock(path: Path, progress: Progress) -> tuple[str | None, Lock | None]:
-    """Return the text of the existing lock and its readable part, or a pair of None if there is no lock."""
+    """Return the text of the existing lock and its readable part, or (None, None) if there is no lock."""
     text = read_lock_text(path)
     if text is None:
         return None, None

@@ -66,7 +66,7 @@ def find_advice(target: PlannedTarget, member: Member, found: LeftGroup) -> tupl
 
 
 def find_main_limitations(target: PlannedTarget, member: Member, outside: Outside) -> list[tuple[str, Limitation]]:
-    """Return the catalog's limitations that explain the most fallback nodes, in this order. Omit those that explain few."""
+    """Return the catalog's limitations that explain the most fallback nodes, in this order. Minor limitations are omitted."""
     counts: Counter[str] = Counter()
     concerned: dict[str, tuple[str, Limitation]] = {}
     first: dict[str, tuple[str, str]] = {}

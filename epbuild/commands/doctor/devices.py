@@ -1,4 +1,4 @@
-"""EPs of toolchains: their devices on this machine, and what they can compile."""
+"""EPs of toolchains: their devices and abilities on this machine."""
 
 from __future__ import annotations
 

@@ -158,7 +158,10 @@ def _side_of_report(report: Report) -> _Side:
 
 
 def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
-    """Reduce a report's side to what the outputs at a path cover. A single output covers only its group and target."""
+    """Reduce a report's side to the groups and targets that the outputs at `path` cover.
+
+    A single output covers only its own group and target.
+    """
     outputs = {step: output for step, output in after.outputs.items() if step in before.outputs}
     is_of_many = path.is_dir() and not (path / MANIFEST).exists()
     places = {(group, target) for group, _, target in (after.models if is_of_many else before.models)} - before.merged

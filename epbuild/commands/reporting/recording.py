@@ -77,7 +77,7 @@ class Recording:
         self.events: list[tuple[float, Event]] = []
         """Events, with the seconds since the build's start."""
         self.found: Survey | None = None
-        """Survey of the build; None until it is known."""
+        """Survey of the build, or None until the survey is known."""
         self.seconds = 0.0
         self.exit_code = 0
         self._workspace: Workspace | None = None

@@ -170,7 +170,7 @@ class _Report:
         )
 
     def _all_ends(self) -> Iterator[StepEnd]:
-        """Yield the final events of all steps whose results are known."""
+        """Yield the step ends of all actions whose results are known."""
         for ident, action in self._plan.actions.items():
             if isinstance(action, Emission):
                 record = self._session.surveyor.outputs.last(action.path)

@@ -96,7 +96,7 @@ class ReportedBuild(Struct, frozen=True):
     machine: str
     """Host name of the machine."""
     jobs: int
-    """Maximum number of actions that ran at once."""
+    """Maximum number of actions to run at once."""
     steps: int
     """Number of requested steps."""
     todo: int

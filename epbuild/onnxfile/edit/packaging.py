@@ -58,7 +58,10 @@ class _Model(Struct, frozen=True):
 
 
 class _Draft(Struct, frozen=True):
-    """New form of a model: the names of the model and its context binary in their folder. The latter is None if embedded."""
+    """New form of a model: the names of the model and its context binary in their folder.
+
+    The binary's name is None if the model embeds its context.
+    """
 
     old: _Model
     name: str

@@ -82,7 +82,7 @@ class GraphPart:
         return tolerance.value_names if tolerance is not None else None
 
     def context_objection(self, node: Any, old: str, new: str) -> Problem | None:
-        """Return why an EP would not load an EPContext node after its value `old` is renamed to `new`; None if it would."""
+        """Return why an EP would not load an EPContext node after its value `old` is renamed to `new`, or None if it would."""
         if new == old or old not in chain(node.input, node.output):
             return None
         source, attribute = read_text_attribute(node, "source"), self.names_attribute(node)

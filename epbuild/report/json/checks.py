@@ -30,7 +30,7 @@ class FindingView(View, frozen=True, kw_only=True):
     outcome: Outcome
     """Outcome of the check. A skipped check was not possible on this machine."""
     message: str
-    """Description of the problem, of the reason for skipping the check, or of what was measured."""
+    """Description of the problem or of the measurement, or the reason for skipping the check."""
     code: str | None
     """Error code; null if the check did not fail."""
     hint: str | None
@@ -79,9 +79,9 @@ class SizeView(View, frozen=True, kw_only=True):
     artifact: str
     """Folder of the artifact below the compared paths; empty if there is only one."""
     before: int | None = field(name="old")
-    """Bytes in the old artifact; null if it has no such file."""
+    """Bytes in the old artifact; null if the file is not in it."""
     after: int | None = field(name="new")
-    """Bytes in the new artifact; null if it has no such file."""
+    """Bytes in the new artifact; null if the file is not in it."""
 
 
 class ComparisonDocument(Document, frozen=True, kw_only=True):
@@ -209,7 +209,7 @@ class DevicesDocument(Document, frozen=True, kw_only=True):
     healthy: bool
     """True if no check failed."""
     toolchains: tuple[ToolchainView, ...]
-    """Toolchains of the recipe, or the newest ones on this machine."""
+    """Toolchains of the recipe or, without a recipe, the newest toolchains on this machine."""
 
 
 class HealthDocument(Document, frozen=True, kw_only=True):
@@ -222,7 +222,7 @@ class HealthDocument(Document, frozen=True, kw_only=True):
     checks: tuple[CheckView, ...]
     """Results of the checks, in order."""
     toolchains: tuple[ToolchainView, ...]
-    """Toolchains of the recipe, or the newest ones on this machine."""
+    """Toolchains of the recipe or, without a recipe, the newest toolchains on this machine."""
 
 
 def build_health_document(found: Diagnoses) -> HealthDocument:

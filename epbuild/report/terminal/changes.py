@@ -32,7 +32,7 @@ _MAX_STEPS_OF_SHORT_BUILD = 4
 _LONG_BUILD = 60
 """Minimum seconds of work for a long list of steps."""
 _MIN_SECONDS = 0.05
-"""Minimum duration of a step in the list. Shorter ones would be printed as 0.0."""
+"""Minimum duration of a step in the list. A shorter duration would be printed as 0.0."""
 
 _Row = tuple[str, ...]
 
@@ -197,10 +197,10 @@ def format_times(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
 
 
 def _has_row(output: OutputCompared, file: ChangedFile) -> bool:
-    """Return whether a file gets a table row.
+    """Return whether a file has a table row.
 
-    An output's archive gets none, because it is the output itself. Blobs of an image get none, because their names mean
-    nothing.
+    An output's archive has no row, because it is the output itself. Blobs of an image have no rows, because their names
+    mean nothing.
     """
     name = file.path.rpartition("/")[2]
     return file.before != file.after and name != PurePath(output.directory).name and not re.fullmatch("[0-9a-f]{64}", name)

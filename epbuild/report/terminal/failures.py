@@ -26,7 +26,7 @@ _MAX_STEPS = 20
 
 
 class FailureGroup(Struct, frozen=True):
-    """Reason with the steps that failed because of it."""
+    """Reason for failures, with the steps that failed for this reason."""
 
     reason: str
     steps: tuple[str, ...]

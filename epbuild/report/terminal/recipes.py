@@ -40,7 +40,7 @@ class TerminalQuestions:
         return str(typer.prompt("Models (files, folders or globs, separated by spaces)")).split()
 
     def kind(self) -> StarterKind:
-        """Ask for an EP. The catalog's EPs are listed with what each can do on this machine."""
+        """Ask for an EP. List the catalog's EPs with their limitations on this machine."""
         print_line("Execution providers:")
         wide = max(map(len, KINDS)) + 2
         for name, kind in KINDS.items():

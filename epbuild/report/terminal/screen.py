@@ -20,7 +20,7 @@ BOLD, DIM = "1", "2"
 
 
 def print_line(text: str, stream: Any = None) -> None:
-    """Write a line, by default to standard output. Control characters are escaped, except those that `paint` writes."""
+    """Write a line, by default to standard output. Escape all control characters except color codes from `paint`."""
     stream = sys.stdout if stream is None else stream
     stream.write(f"{escape_line(text, stream)}\n")
 
@@ -31,7 +31,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def escape_line(text: str, stream: Any) -> str:
-    """Escape control characters, except those that `paint` writes."""
+    """Escape all control characters except color codes from `paint`."""
     if text.isprintable() or not has_colors(stream):
         return escape_sequences(text)
     return "".join(part if number % 2 else escape_sequences(part) for number, part in enumerate(_PAINT.split(text)))

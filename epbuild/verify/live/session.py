@@ -89,7 +89,7 @@ def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources:
 
 
 def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOpLibraries, ...]:
-    """Find the custom operators of an artifact's models: those the user names, or else those in the manifest. Raises CannotLoad.
+    """Find the custom operators of an artifact's models: the user's choice, or else the manifest's. Raises CannotLoad.
 
     An artifact contains no libraries, so the user or the recipe must provide them.
     """
@@ -113,7 +113,7 @@ def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sourc
 
 
 def _eps_in(artifact: ArtifactFolder) -> list[str]:
-    """Return the EPs that compiled an artifact's models, without duplicates. An unknown source is returned as it is."""
+    """Return the EPs that compiled an artifact's models, without duplicates. An unknown EP is returned by its source."""
     sources = dict.fromkeys(node.source or "" for model in artifact.models for node in model.nodes)
     names = {source: entry.ep for ep in known_eps() for entry in entries_for(ep) for source in entry.sources}
     return list(dict.fromkeys(names.get(source, source) for source in sources))
@@ -141,7 +141,7 @@ def open_target_session(
 
 
 def get_real_device(choice: DeviceChoice) -> DeviceChoice:
-    """Return the real device for a virtual device. Models are compiled for virtual devices, but run only on real ones."""
+    """Return the real device for a virtual device. Models are compiled for virtual devices, but never run on them."""
     return DeviceChoice(choice.type, choice.vendor) if choice.virtual else choice
 
 
