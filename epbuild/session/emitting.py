@@ -170,9 +170,9 @@ class Emitter:
         return self._surveyor.plan_output(emission, self._made(emission))
 
     def _write(self, tree: OutputTree, written: Written, hidden: HiddenFolders | None) -> tuple[OutputTree, dict[str, Any]]:
-        """Write or push an output. `written` are the files at its path. Rebuild results that the store has lost, once.
+        """Write or push an output. `written` are the files at its path. Rebuild results that the store has lost, but only once.
 
-        Return the tree that was written, and its files. It is a new tree if a result was rebuilt.
+        Return the tree that was written, and its files. If a result was rebuilt, the tree is a new one.
         """
         emission = tree.emission
         pusher, digests = _Pusher(emission.id, self._progress, self._actions.cancelled), self._surveyor.digests

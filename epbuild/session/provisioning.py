@@ -177,7 +177,7 @@ class Provisioning:
         return environment
 
     def _note(self, name: str) -> str:
-        """Return a hint on how to avoid provisioning. Return it once; afterwards, and if there is none, an empty string."""
+        """Return a hint on how to avoid provisioning; empty if there is none or it was returned before."""
         toolchain, lock = self.known.needs[name].toolchain, self._under.lock
         if self._noted or not self._under.shares or lock.exists or toolchain.interpreter is not None:
             return ""

@@ -211,7 +211,7 @@ class _Rebuilding:
 
 
 def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference], trees: Path) -> tuple[str, ...] | None:
-    """Return all differences except in context bytes, as text. Return None unless they are `accepted` and all parts were compared."""
+    """Return all differences except in context bytes, as text. Return None if context bytes must not differ or a file was not compared."""
     if not accepted or any(item.old_size is not None and item.new_size is not None and not item.found for item in differences):
         return None
     if not differences:

@@ -78,7 +78,7 @@ class ActionRunner(Struct, frozen=True):
             return NewResult(get_action_type(action).run(action, subject.document, execution), "built")
 
     def finish(self, action: Action, result: ActionResult, work: Workplace) -> Iterator[ActionResult]:
-        """Yield the result again after adding each of its missing parts. Raises the same errors as `run`."""
+        """Add the missing parts of a result one by one, and yield the result after each. Raises the same errors as `run`."""
         if not self.compiles and get_action_type(action).missing_parts(action, result):
             raise MissingResultError(action)
         yield from get_action_type(action).finish(action, result, work)

@@ -82,7 +82,7 @@ def pack_jobs(
 
 
 def _platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runners: Runners) -> Iterable[tuple[str, str]]:
-    """Yield the id and the platform of each action. If no platform can run the whole bundle, each action gets its own best platform."""
+    """Yield each action's id and platform: one that the whole bundle can run on, or else the best platform for the action."""
     for bundle in make_bundles(missing, seconds):
         possible = {ident: runners.platforms(missing[ident]) for ident in bundle.actions}
         first = possible[bundle.actions[0]]
