@@ -1,1 +1,1 @@
-"""The build loop: scheduler, events, capacity. It knows no ONNX and no EP."""
+"""Build loop with its scheduler and events, independent of ONNX and of EPs."""

@@ -1,4 +1,4 @@
-"""Memory of this machine for actions, and estimated memory of one."""
+"""Memory of this machine, and estimated memory of an action."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from pathlib import Path
 
 from epbuild.core.host import is_windows
 
-_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # control groups of version 2, and of version 1
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # control groups of version 2 and version 1
 
-# Peaks of QNN's compiler, without the memory of a started worker: 228 MB for 64 MB of weights, 1.06 GB for 512 MB, 4.7 GB for 2.25 GB.
+# Peak memory of QNN's compiler, excluding a started worker: 228 MB for 64 MB of weights, 1.06 GB for 512 MB, 4.7 GB for 2.25 GB.
 _BASE_BYTES = 200_000_000
 _BYTES_PER_BYTE = 2.5
 
 
 def estimate_memory(model_bytes: int) -> int:
-    """Estimate the memory in bytes to compile models of `model_bytes`. Measured figures are better, if there are any."""
+    """Estimate the memory in bytes for compiling `model_bytes` of models. Prefer measured values if they are available."""
     return _BASE_BYTES + int(_BYTES_PER_BYTE * model_bytes)
 
 
 def get_memory(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the bytes of memory of this machine, or of this container by its control `groups`; None if neither is known."""
+    """Return the memory in bytes of this machine or its container, whichever is smaller. Return None if neither is known.
+
+    `groups` is the folder of the container's control groups.
+    """
     known = [size for size in (_physical(), *(_limit(groups / name) for name in _LIMITS)) if size]
     return min(known, default=None)
 
@@ -42,5 +45,5 @@ def _physical() -> int | None:
 def _limit(file: Path) -> int | None:
     try:
         return int(file.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no limit: version 2 has the text "max" then
+    except (OSError, ValueError):  # no limit, for which version 2 has the text "max"
         return None

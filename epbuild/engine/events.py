@@ -1,4 +1,4 @@
-"""Events of a build, and the protocol of their receivers."""
+"""Events of a build, and receivers of events."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from epbuild.core.errors import Problem
 Outcome = Literal["built", "restored", "current", "emitted", "failed", "skipped", "allowed"]
 
 Origin = Literal["remote"]
-"""Source of a result that was neither produced here nor in the store: the remote cache."""
+"""Source of a result that was neither produced on this machine nor found in the store: the remote cache."""
 
 
 class Event(Struct, frozen=True):
-    """Event of a build: a frozen value of plain fields. A domain defines its events as subclasses beside the code that reports them."""
+    """Base class of a build's events, which are frozen values with plain fields.
+
+    Other rooms define subclasses beside the code that reports them.
+    """
 
 
 class Progress(Protocol):
-    """Receiver of events, from any thread, one event at a time."""
+    """Receiver of events. `report` may be called from any thread, but not by two threads at the same time."""
 
     def report(self, event: Event, /) -> None:
         """Receive an event."""
@@ -36,7 +39,7 @@ class Completion(Struct, frozen=True):
     total: int
     """Number of out-of-date steps."""
     seconds_left: float | None = None
-    """Estimate for the rest, from measured times; None if no time has been measured yet."""
+    """Estimated seconds for the remaining steps, from measured times; None if no time has been measured yet."""
 
 
 class RunStarted(Event, frozen=True):
@@ -55,12 +58,12 @@ class RunStarted(Event, frozen=True):
 
 
 class StepStarted(Event, frozen=True):
-    """Work on a step begins; `doing` describes the work in a few words."""
+    """Work on a step started. `doing` describes the work in a few words."""
 
     step: str
     """Id of the step."""
     doing: str
-    """Work that begins, in a few words."""
+    """Description of the work, in a few words."""
 
 
 class StepOutput(Event, frozen=True):
@@ -71,7 +74,7 @@ class StepOutput(Event, frozen=True):
     text: str
     """The line."""
     status: bool = True
-    """True if the line reports progress. Other output of an EP is for logs only."""
+    """True if the line reports progress. False for other output of an EP, which only logs contain."""
 
 
 class StepFinished(Event, frozen=True):
@@ -88,23 +91,26 @@ class StepFinished(Event, frozen=True):
     size: int | None = None
     """Bytes that the step wrote; null if unknown."""
     progress: Completion | None = None
-    """Progress of the build with this step; None for a current step."""
+    """Progress of the build, including this step; None for a current step."""
     from_: Origin | None = None
     """Source of a restored result; None for the store."""
     machine: str | None = None
-    """Machine that produced or had the result; None for this one."""
+    """Machine that produced or provided the result; None for this machine."""
     memory: int | None = None
-    """Peak memory of the process that produced the result in this build, in bytes. Set on the last step of an action, if known."""
+    """Peak memory in bytes of the process that produced the result in this build. Set only on an action's last step, if known."""
 
 
 class StepsCurrent(Event, frozen=True):
-    """Many current steps at once: there may be thousands. It replaces a `StepFinished` for each, and only `TakesMany` receives it."""
+    """Many steps are current. It replaces one `StepFinished` for each step, because there may be thousands.
+
+    Only subclasses of `TakesMany` receive it.
+    """
 
     steps: tuple[str, ...]
 
     @property
     def each(self) -> Iterator[StepFinished]:
-        """Events that it replaces."""
+        """`StepFinished` events that this event replaces."""
         return (StepFinished(step, "current", 0.0) for step in self.steps)
 
 
@@ -116,11 +122,11 @@ class StepFailed(Event, frozen=True):
     problems: tuple[Problem, ...]
     """Errors."""
     progress: Completion | None = None
-    """Progress of the build with this step."""
+    """Progress of the build, including this step."""
     allowed: bool = False
-    """True if the recipe allows the failure, so that the build goes on and counts as a success."""
+    """True if the recipe allows the failure, so that the build continues and may succeed."""
     remembered: bool = False
-    """True if the step failed in an earlier build and was not tried again, because no input has changed."""
+    """True if the step failed in an earlier build and was not retried, because no input has changed."""
 
 
 class Warned(Event, frozen=True):
@@ -152,22 +158,22 @@ class RunFinished(Event, frozen=True):
 
 
 class TakesMany:
-    """Base of a `Progress` that receives `StepsCurrent`. Any other receives a `StepFinished` for each step instead."""
+    """Base class of receivers that accept `StepsCurrent`. All others get one `StepFinished` for each step instead."""
 
 
 def forward_one_by_one(progress: Progress) -> Progress:
-    """Return a `Progress` that receives all events and forwards them to `progress`, which may be no `TakesMany`."""
+    """Return a receiver that accepts all events and forwards them to `progress`, even if that is not a `TakesMany`."""
     return progress if isinstance(progress, TakesMany) else _OneByOne(progress)
 
 
 class _OneByOne(TakesMany):
-    """Adapter for a `Progress` that does not receive `StepsCurrent`."""
+    """Adapter for a receiver that does not accept `StepsCurrent`."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
     def report(self, event: Event, /) -> None:
-        """Forward an event, or the events that it replaces."""
+        """Forward an event. Forward `StepsCurrent` as the events that it replaces."""
         if isinstance(event, StepsCurrent):
             for finished in event.each:
                 self._progress.report(finished)
@@ -183,7 +189,7 @@ class NoProgress(TakesMany):
 
 
 class EventList(list[Event]):
-    """`Progress` that keeps all events, in their order."""
+    """`Progress` that stores all events in order."""
 
     def report(self, event: Event, /) -> None:
         """Append an event."""
@@ -191,20 +197,20 @@ class EventList(list[Event]):
 
 
 class Serialised:
-    """`Progress` for any thread, in front of one that receives one event at a time."""
+    """Thread-safe `Progress` that forwards events to another receiver, one at a time."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._lock = threading.Lock()
 
     def report(self, event: Event, /) -> None:
-        """Forward an event, after those before it."""
+        """Forward an event after all earlier events."""
         with self._lock:
             self._progress.report(event)
 
 
 class OutputOf(Struct, frozen=True):
-    """`Progress` that forwards the output of any step as output of one `step`, and drops all other events."""
+    """`Progress` that forwards the output of all steps as output of `step`, and drops all other events."""
 
     progress: Progress
     step: str

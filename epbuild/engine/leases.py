@@ -1,4 +1,4 @@
-"""Leases of a build: an action runs in one build at a time."""
+"""Leases of a build, so that each action runs in only one build at a time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from epbuild.engine.loop import Idle
 
 
 class WaitLine(Struct, frozen=True):
-    """Line that a step reports while it waits for a lease."""
+    """Listener that reports a line of output while a step waits for a lease."""
 
     step: str
     text: str
     progress: Progress
     yield_place: Callable[[], None] | None = None
-    """Function that lets another action run in the place of the waiting one."""
+    """Function that lets another action run in the slot of the waiting action."""
 
     def waiting(self) -> None:
         if self.yield_place is not None:
@@ -31,7 +31,7 @@ class WaitLine(Struct, frozen=True):
 
 
 class Leases:
-    """Leases that the actions of one build hold. Any number of threads may use it."""
+    """Thread-safe provider of leases for the actions of one build."""
 
     def __init__(self, progress: Progress, cancelled: threading.Event, idle: Idle) -> None:
         self._progress = progress
@@ -40,7 +40,10 @@ class Leases:
 
     @contextmanager
     def hold(self, action: str, step: str, root: Path, key: str) -> Iterator[None]:
-        """Keep other builds from running the same action. While another build runs it, wait and let other actions of this build run."""
+        """Hold the lease of an action, so that no other build runs it. While another build holds the lease, wait.
+
+        Other actions of this build may run during the wait.
+        """
         listener = WaitLine(
             step, "waiting for another build that runs this action", self._progress, partial(self._idle.add, action)
         )

@@ -1,4 +1,4 @@
-"""Ledger of a build: the outcome of each step, counted and reported."""
+"""Ledger of a build, which counts and reports the outcomes of steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epbuild.engine.tally import Tally
 
 
 class Ledger:
-    """Outcomes of the steps of a build. Any number of threads may use it."""
+    """Thread-safe recorder of the outcomes of a build's steps."""
 
     def __init__(self, steps: Mapping[str, Sequence[str]], progress: Progress) -> None:
         self.outcomes: dict[str, Outcome] = {}
@@ -25,10 +25,13 @@ class Ledger:
         self._progress = progress
         self._tally = Tally({}, {}, 1)
         self._end_lock = threading.Lock()
-        """Held while the end of a step is counted and reported, so that reported counts increase."""
+        """Lock for counting and reporting the end of a step, so that reported counts never decrease."""
 
     def expect(self, costs: Mapping[str, Cost], jobs: int) -> float | None:
-        """Start to count the actions of `costs`, of which `jobs` run at once. Return their estimated seconds, or None."""
+        """Start to count the steps of the actions in `costs`. Return their estimated seconds, or None.
+
+        At most `jobs` actions run at once.
+        """
         self._tally = Tally({action: self.steps[action] for action in costs}, costs, jobs)
         return self._tally.seconds_left()
 
@@ -55,7 +58,7 @@ class Ledger:
             self.end(StepFinished(step, outcome, 0.0, note, from_=from_))
 
     def fail(self, action: str, error: EpbuildError, *, allowed: bool, remembered: bool) -> str:
-        """Record that an action failed. Report the step at fault, skip the other steps, and return the step at fault."""
+        """Record that an action failed. Report its faulty step, record the other steps as skipped, and return the faulty step."""
         if not allowed:
             self.exit_code = max(self.exit_code, error.exit_code)
         steps = self.steps[action]
@@ -70,7 +73,7 @@ class Ledger:
         return failed
 
     def finished(self, seconds: float) -> RunFinished:
-        """Return the event that ends the build, with the number of steps of each outcome."""
+        """Return the last event of the build, with the number of steps for each outcome."""
         counts = Counter(self.outcomes.values())
         return RunFinished(
             exit_code=self.exit_code,
@@ -85,6 +88,6 @@ class Ledger:
 
 
 def find_faulty_step(steps: Sequence[str], problems: Iterable[Problem]) -> str:
-    """Return the step at fault in a failed action: the first that a problem names, else the last."""
+    """Return the faulty step of a failed action: the first step that a problem names, or else the last step."""
     at_fault = {problem.where for problem in problems}
     return next((step for step in steps if step in at_fault), steps[-1])

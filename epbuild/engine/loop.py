@@ -1,4 +1,4 @@
-"""Loop that runs actions in as many places as there are jobs."""
+"""Loop that runs actions in parallel, in one slot for each job."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Protocol
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.scheduler import Scheduler
 
-_STOP_SECONDS = 1.5  # for running actions to end when the build is stopped
-_POLL_SECONDS = 0.2  # maximal delay of an interrupt on platforms where waiting blocks signals
+_STOP_SECONDS = 1.5  # grace period for running actions when the build is stopped
+_POLL_SECONDS = 0.2  # maximum delay of an interrupt on platforms where a wait blocks signals
 
 _Ended = tuple[str, BaseException]
-"""Failed action, with what it raised."""
+"""Id of a failed action, and the exception that it raised."""
 
 
 class Executor(Protocol):
-    """Executor of actions. `execute` is called in several threads at once, the other methods in one."""
+    """Executor of actions. `execute` is called from several threads at the same time, other methods from one thread at a time."""
 
     def execute(self, action: str, /) -> None:
         """Execute an action. Raises EpbuildError if it fails."""
 
     def fail(self, action: str, error: EpbuildError, /) -> bool:
-        """Record that an action failed. Return whether the failure is allowed, so that the build goes on."""
+        """Record that an action failed. Return True if the failure is allowed, so that the build continues."""
 
     def skip(self, action: str, /) -> None:
         """Record that an action was not started."""
 
 
 class Idle:
-    """Running actions that occupy no job now, as they wait, or only read and write files. Any number of threads may use it."""
+    """Running actions that do not need a job slot now, because they wait or only read and write files. It is thread-safe."""
 
     def __init__(self) -> None:
         self._actions: set[str] = set()
@@ -41,7 +41,7 @@ class Idle:
         return len(self._actions)
 
     def wake(self, ended: queue.SimpleQueue[_Ended | None]) -> None:
-        """Put None into `ended` whenever an action is added, to wake a loop that waits there."""
+        """Put None into `ended` whenever an action is added, to wake a loop that waits for an item."""
         self._ended = ended
 
     def add(self, action: str) -> None:
@@ -50,7 +50,7 @@ class Idle:
             self._ended.put(None)
 
     def discard(self, action: str) -> None:
-        """Record that the action continues, or ended. An action that took its slot keeps the slot."""
+        """Record that an idle action continues or ended. Another action that runs in its slot keeps running."""
         self._actions.discard(action)
 
 
@@ -66,31 +66,31 @@ def drive(
 ) -> None:
     """Execute all actions, at most `jobs` at once.
 
-    Other actions may run in the places of those that are `idle`. Actions that depend on a failed one are skipped. Unless `keep_going`, the
-    first failure that is not allowed also skips all actions that have not started. Any error but EpbuildError, and Ctrl-C, sets
-    `cancelled`, waits for running actions, and is raised.
+    Other actions may run in the slots of `idle` actions. Actions that depend on a failed action are skipped. Unless `keep_going`,
+    the first failure that is not allowed also skips all actions that have not started. On Ctrl-C, or on any error except
+    EpbuildError, `drive` sets `cancelled`, waits for running actions, and raises the error.
     """
     workers = _Workers(scheduler, executor, jobs, Idle() if idle is None else idle)
     try:
         _work_off(workers, poll_seconds, keep_going=keep_going)
     except BaseException:
         cancelled.set()
-        # Actions end within moments, except one that reads or writes a large file: it ends with the process.
+        # Actions end quickly. The exception is an action that reads or writes a large file, which ends with the process.
         workers.end(_STOP_SECONDS)
         raise
     workers.end()
 
 
 class _Workers:
-    """Threads that execute actions. They are reused: starting one per action takes a fifth of the time to emit a small output.
+    """Threads that execute actions. They are reused, because starting a thread takes a fifth of the time to emit a small output.
 
-    A thread that finished an action takes the next one itself and wakes no other thread for that. On two cores, a third thread between
-    every two actions would delay the two that work.
+    A thread that finished an action starts the next action itself, without waking another thread. On two cores, a third thread
+    between every two actions would delay the two working threads.
     """
 
     def __init__(self, scheduler: Scheduler, executor: Executor, jobs: int, idle: Idle) -> None:
         self.ended: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
-        """Failed actions for the loop, and None if a place became free or no action runs anymore."""
+        """Failed actions for the loop. None means that a slot became free or that no action is running."""
         self._scheduler = scheduler
         self._executor = executor
         self._jobs = jobs
@@ -104,15 +104,15 @@ class _Workers:
         idle.wake(self.ended)
 
     def fill(self) -> bool:
-        """Start as many actions as there are places. Return whether any runs."""
+        """Start actions in all free slots. Return whether any action is running."""
         with self._lock:
             while (action := self._next()) is not None:
                 self._begin(action)
             return bool(self._running)
 
     def fail(self, action: str, error: EpbuildError, *, keep_going: bool) -> None:
-        """Record that an action failed, and skip the actions that will not run because of it."""
-        with self._lock:  # else another action might start meanwhile
+        """Record that an action failed, and skip the actions that will not run because of the failure."""
+        with self._lock:  # no other action may start before all skipped actions are recorded
             self._running.remove(action)
             followers = self._scheduler.fail(action)
             goes_on = self._executor.fail(action, error) or keep_going
@@ -120,7 +120,7 @@ class _Workers:
                 self._executor.skip(follower)
 
     def end(self, seconds: float | None = None) -> None:
-        """Start no more actions, and wait for the running ones, at most `seconds`."""
+        """Stop starting actions, and wait for running actions for at most `seconds`."""
         self._stopped = True
         deadline = time.monotonic() + seconds if seconds is not None else None
         for _ in self._threads:
@@ -130,7 +130,7 @@ class _Workers:
                 thread.join(max(0.0, deadline - time.monotonic()) if deadline is not None else None)
 
     def _next(self) -> str | None:
-        """Return the next action and count it as running, if there is one and a place for it."""
+        """Return the next action and count it as running. Return None if no action is ready or no slot is free."""
         if self._stopped or len(self._running) >= self._jobs + len(self._idle):
             return None
         action = self._scheduler.next()
@@ -158,7 +158,7 @@ class _Workers:
                 action = following
 
     def _finish(self, action: str) -> str | None:
-        """Mark an action done. Return the next action of this thread, and start others in other threads."""
+        """Mark an action as done. Return the next action for this thread, and start further actions in other threads."""
         with self._lock:
             self._running.remove(action)
             self._scheduler.finish(action)
@@ -171,14 +171,14 @@ class _Workers:
 
 
 def _work_off(workers: _Workers, poll_seconds: float, *, keep_going: bool) -> None:
-    """Run the loop of `drive`. Raises any error of an action but EpbuildError."""
+    """Run actions until none is left. Raises any error of an action except EpbuildError."""
     while workers.fill():
         try:
             end = workers.ended.get(timeout=poll_seconds)
         except queue.Empty:
             continue
         if end is None:
-            continue  # a place became free, or no action runs
+            continue  # a slot became free, or no action is running
         action, error = end
         if not isinstance(error, EpbuildError):
             raise error

@@ -1,8 +1,8 @@
 """Scheduler of actions: a state machine with one transition function.
 
-An action waits until everything that it needs is done. The ready action with the highest cost starts first: if it started last, a parallel
-build would wait for it. Actions of equal cost start in their given order. If the memory of an action does not fit beside the running ones,
-a few smaller actions may start before it. An action that needs more than all memory runs alone.
+An action waits until all actions that it needs are done. The ready action with the highest cost starts first. If it started last,
+a parallel build would wait for it at the end. Actions of equal cost start in their given order. If an action needs more memory
+than running actions leave free, a few smaller actions may start before it. An action that needs more than all memory runs alone.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from enum import Enum
 from msgspec import Struct
 
 _MAX_OVERTAKING = 4
-"""Number of actions that may start before one that waits for memory."""
+"""Maximum number of actions that may start before an action that waits for memory."""
 
 
 class Cost(Struct, frozen=True):
-    """Expected seconds of an action: `measured`, or a guess that can only order the work."""
+    """Expected seconds of an action. If they are not `measured`, they are a guess that is only good for ordering actions."""
 
     seconds: float
     measured: bool
 
 
 class Runnable(Struct, frozen=True):
-    """Action to execute. Its key may depend on the results of the actions that it `needs`: the executor computes it."""
+    """Action to schedule. It has no key, because the key may depend on results of the actions that it `needs`."""
 
     id: str
     needs: Collection[str] = ()
     """Ids of the actions that must finish first. An id that is not part of the build counts as finished."""
     cost: Cost = Cost(0.0, measured=False)
     memory: int = 0
-    """Bytes of memory that it uses while it runs."""
+    """Memory in bytes that the action uses while it runs."""
 
 
 class State(Enum):
-    """State of an action. The last three are final."""
+    """State of an action. DONE, FAILED and SKIPPED are final."""
 
     WAITING = "waiting"
     READY = "ready"
@@ -54,23 +54,23 @@ _TRANSITIONS = {
 
 
 class Scheduler:
-    """States of a set of actions. `budget` is the memory in bytes for all of them (None: unlimited)."""
+    """Scheduler of a set of actions. `budget` is the memory in bytes for all running actions. None means unlimited."""
 
     def __init__(self, actions: Iterable[Runnable], budget: int | None = None) -> None:
         self._actions = {action.id: action for action in actions}
         self.states = dict.fromkeys(self._actions, State.WAITING)
-        # Needed actions that are not part of this build are finished already.
+        # Actions outside this build count as finished.
         self._unmet_needs = {
             action.id: {need for need in action.needs if need in self._actions} for action in self._actions.values()
         }
         self._budget = budget
         self._used_memory: dict[str, int] = {}
-        """Bytes of each running action."""
+        """Memory in bytes of each running action."""
         self._overtaking = 0
-        """Number of actions that started since the first one in the queue began to wait for memory."""
+        """Number of actions that started while the first action in the queue has waited for memory."""
         self._order = {action: index for index, action in enumerate(self._actions)}
         self._ready: list[tuple[float, int, str]] = []
-        """Heap of ready actions: negative cost, order and id. It may have abandoned ones."""
+        """Heap of ready actions, as negative cost, order and id. It may also contain abandoned actions."""
         self._dependents: dict[str, list[str]] = {action: [] for action in self._actions}
         for action, needs in self._unmet_needs.items():
             for need in needs:
@@ -80,7 +80,7 @@ class Scheduler:
                 self._set(action, State.READY)
 
     def next(self) -> str | None:
-        """Return the action to start, which becomes RUNNING; None if no action is ready, or none fits into memory."""
+        """Mark the next action as RUNNING and return it. Return None if no action is ready or none fits into memory."""
         too_big: list[tuple[float, int, str]] = []
         chosen: str | None = None
         while self._ready and chosen is None and self._overtaking + len(too_big) <= _MAX_OVERTAKING:
@@ -106,7 +106,7 @@ class Scheduler:
         return sum(self._used_memory.values()) + memory <= self._budget
 
     def finish(self, action: str) -> None:
-        """Mark a RUNNING action as done. Actions that only waited for it become READY."""
+        """Mark a RUNNING action as done. Actions that waited only for this action become READY."""
         self._set(action, State.DONE)
         for dependent in self._dependents[action]:
             self._unmet_needs[dependent].discard(action)
@@ -114,7 +114,7 @@ class Scheduler:
                 self._set(dependent, State.READY)
 
     def fail(self, action: str) -> list[str]:
-        """Mark a RUNNING action as failed. Return the actions that need it, which become SKIPPED."""
+        """Mark a RUNNING action as failed. Mark the actions that depend on it as SKIPPED, and return them."""
         self._set(action, State.FAILED)
         skipped: list[str] = []
         unvisited = list(self._dependents[action])

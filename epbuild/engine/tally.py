@@ -1,8 +1,9 @@
 """Tally of a build: the number of finished steps, and an estimate for the rest.
 
-The estimate assumes that all jobs stay busy. It is the sum of the remaining times divided by the number of jobs, and at least the remaining
-time of the longest action. The time of an action that was never measured is guessed from the size of its models. Guesses are scaled by the
-error of the earlier guesses in this build. There is no estimate until the first guessed action has ended.
+The estimate assumes that all jobs stay busy. It is the sum of the remaining times divided by the number of jobs, but at least the
+remaining time of the longest action. If an action was never measured, its time is guessed from the size of its models. Guesses
+are scaled by the error of earlier guesses in this build. If there are guesses, the first estimate is available after the first
+guessed action has ended.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from epbuild.engine.events import Completion
 from epbuild.engine.scheduler import Cost
 
 _MIN_GUESSED_SECONDS = 1e-6
-"""Smallest divisor: the quotient by a smaller number may be infinite."""
+"""Minimum sum of guesses to divide by. A smaller divisor could give an infinite quotient."""
 
 
 @dataclass
 class _Remaining:
-    """Actions that have not ended, with either measured or guessed times."""
+    """Actions that have not ended, of one kind: with measured times, or with guessed times."""
 
     count: int
     seconds: float
     waiting: list[str]
-    """Actions that have not begun, the longest last. An action that has begun is removed only once it is the last."""
+    """Actions that have not begun, with the longest last. An action that has begun is removed only when it becomes the last."""
 
 
 class Tally:
-    """Counter of the ended steps of a build's actions. Any number of threads may use it.
+    """Thread-safe counter of the steps that have ended in a build.
 
-    `steps` has the steps of each out-of-date action, `costs` the cost of each. At most `jobs` actions run at once.
+    `steps` has the steps of each out-of-date action, and `costs` has their costs. At most `jobs` actions run at once.
     """
 
     def __init__(
@@ -53,11 +54,11 @@ class Tally:
         self._start_times: dict[str, float] = {}
         self._guessed_seconds = 0.0
         self._actual_seconds = 0.0
-        """Guessed and actual seconds of the guessed actions that have ended."""
+        """Actual seconds of the guessed actions that have ended. `_guessed_seconds` is the sum of their guesses."""
         self._remaining = {measured: self._find_remaining(measured=measured) for measured in (True, False)}
 
     def seconds_left(self) -> float | None:
-        """Estimate the seconds for the rest. Return None until there is a measured time to estimate from."""
+        """Estimate the seconds for the remaining steps. Return None until a time has been measured."""
         with self._lock:
             return self._estimate()
 
@@ -69,7 +70,7 @@ class Tally:
     def end(self, step: str, *, compiled: bool) -> Completion | None:
         """Record that a step ended. Return the progress of the build, or None if the step was current.
 
-        If it was `compiled` in this build, its time is used for the estimate.
+        If the step was `compiled` in this build, its time improves the estimate.
         """
         with self._lock:
             action = self._actions.pop(step, None)
@@ -89,7 +90,7 @@ class Tally:
         cost = self._costs[action]
         remaining = self._remaining[cost.measured]
         remaining.count -= 1
-        # Exactly 0 at the end: a difference of fractions may leave a remainder.
+        # The last value is set to 0, because a difference of fractions may leave a remainder.
         remaining.seconds = remaining.seconds - cost.seconds if remaining.count else 0.0
         start = self._start_times.pop(action, None)
         if compiled and start is not None and not cost.measured:
