@@ -1,4 +1,4 @@
-"""Devices that fit a variant."""
+"""Selection of the variant and the devices that fit this machine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from onnxruntime import OrtEpDevice
 
 process_wide = threading.RLock()
-"""Guards the state that plugin EPs keep for the whole process: registrations, and the contexts that sessions share."""
+"""Lock for state that plugin EPs keep for the whole process: registrations, and contexts that sessions share."""
 
 _DEVICE_TYPES = ("NPU", "GPU", "CPU")
-"""Types of devices in order of preference."""
+"""Device types in order of preference."""
 
 _OPTIMAL, _RECOMPILE, _UNKNOWN, _UNSUPPORTED = range(4)
-"""ONNX Runtime's verdicts on a compiled model and a device, best first."""
+"""ONNX Runtime's verdicts on a compiled model and a device, starting with the best."""
 _VERDICTS = {"EP_SUPPORTED_OPTIMAL": _OPTIMAL, "EP_SUPPORTED_PREFER_RECOMPILATION": _RECOMPILE, "EP_UNSUPPORTED": _UNSUPPORTED}
 
 _registered: dict[ModuleType, set[str]] = {}
@@ -31,16 +31,16 @@ _registered: dict[ModuleType, set[str]] = {}
 
 @dataclass(frozen=True)
 class Fit:
-    """Variant that can be opened here. A lower `rank` fits better."""
+    """Variant that can be opened on this machine. A lower `rank` means a better fit."""
 
     verdict: int
     kind: int
-    """Rank of the type of the first EP's device."""
+    """Rank of the device type for the first EP."""
     variant: Variant
     devices: tuple[OrtEpDevice | None, ...]
     """Device of each EP; None for an EP that is selected by name."""
     libraries: tuple[str, ...]
-    """Paths of the libraries with its custom operators."""
+    """Paths of the libraries with the variant's custom operators."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -48,11 +48,11 @@ class Fit:
 
 
 class _Unfit(Exception):
-    """Reason why a variant does not fit. The text completes a sentence that begins with its target."""
+    """A variant does not fit. The text completes a sentence that begins with the variant's target."""
 
 
 def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
-    """Return the variant that fits best. Raises OpenError if none fits, or if several may fit equally well."""
+    """Return the best fit. Raises OpenError if no variant fits, or if several variants may fit equally well."""
     fits, misfits = [], []
     for variant in variants:
         try:
@@ -62,7 +62,7 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
     if not fits:
         what = variants[0].group if len(variants) > 1 else variants[0].manifest
         raise OpenError("EPB634", f"no variant of {what} fits this machine", *misfits)
-    best = min(fits, key=lambda fit: fit.rank)  # the first of equal ones, in the order of their paths
+    best = min(fits, key=lambda fit: fit.rank)  # of equal fits, the first in the order of paths
     equal = [fit.variant.target for fit in fits if fit.rank == best.rank]
     if best.verdict == _UNKNOWN and len(equal) > 1:
         text = f"ONNX Runtime does not know which variant fits this machine: {', '.join(equal)}"
@@ -71,7 +71,7 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
 
 
 def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
-    """Find the best devices for a variant: by ONNX Runtime's verdict, then by the type of the device. Raises _Unfit."""
+    """Return a variant with its best devices, by ONNX Runtime's verdict and then by device type. Raises _Unfit."""
     for file in (*variant.models.values(), *variant.files):
         if not is_file(file):
             raise _Unfit(f"lacks its file {file}")
@@ -81,7 +81,7 @@ def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevic
         raise _Unfit(str(reason)) from reason
     best = [_best_device(onnxruntime, variant, ep, devices) for ep in variant.eps]
     verdicts, kinds, chosen = zip(*best, strict=True)
-    # An EP without a compatibility string in the models, such as the CPU EP, does not count.
+    # EPs without a compatibility string in the models, such as the CPU EP, are ignored.
     counted = [verdict for ep, verdict in zip(variant.eps, verdicts, strict=True) if ep.name in variant.compatibility]
     return Fit(max(counted, default=_UNKNOWN), kinds[0], variant, chosen, libraries)
 
@@ -89,10 +89,10 @@ def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevic
 def _best_device(
     onnxruntime: ModuleType, variant: Variant, ep: Ep, devices: Sequence[OrtEpDevice] | None
 ) -> tuple[int, int, OrtEpDevice | None]:
-    """Return the verdict, the rank of the type, and the device of the best device of an EP. Raises _Unfit."""
+    """Return the best device of an EP, after its verdict and the rank of its type. Raises _Unfit."""
     offered = _find_devices(onnxruntime, ep, devices)
     if not offered:
-        # Registering adds a plugin EP's name to the providers, whether or not it has a device.
+        # A registered plugin EP is among the available providers even if it has no device, so it is excluded here.
         if (
             ep.module is None
             and ep.name in onnxruntime.get_available_providers()
@@ -114,7 +114,7 @@ def _best_device(
         if not suitable:
             raise _Unfit(f"has models that share weights, which {SHARED_NOT_ON_CPU[ep.name]}")
     ranked = [(_verdict(onnxruntime, variant, ep, device), _type_rank(device), device) for device in suitable]
-    # A device without a verdict must not be preferred to one that was judged unfit.
+    # If any device has a verdict, all devices without a verdict are ignored: they must not win over an unsupported device.
     judged = [item for item in ranked if item[0] != _UNKNOWN]
     best = min(judged or ranked, key=lambda item: item[:2])
     if best[0] == _UNSUPPORTED:
@@ -124,7 +124,10 @@ def _best_device(
 
 
 def _find_devices(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | None) -> list[OrtEpDevice]:
-    """Return the devices of an EP. If `devices` is None, register the EP's plugin library if needed. Raises _Unfit."""
+    """Return the devices of an EP among `devices`. Raises _Unfit.
+
+    If `devices` is None, return all devices of the EP, and register its plugin library if necessary.
+    """
     if devices is not None:
         return [device for device in devices if device.ep_name == ep.name]
     with process_wide:
@@ -136,16 +139,16 @@ def _find_devices(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice
         except Exception as error:  # a module may raise anything while it is imported
             raise _Unfit(f"needs {ep.name} from the package {ep.package}, which cannot be imported: {error}") from error
         try:
-            # The registered name becomes the name of the EP, to which the compiled model refers.
+            # The registered name becomes the EP's name, which compiled models refer to.
             onnxruntime.register_execution_provider_library(ep.name, str(library))
-        except Exception as error:  # ORT's exceptions have no base of their own
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise _Unfit(f"needs {ep.name}, whose library cannot be registered: {error}") from error
         _registered.setdefault(onnxruntime, set()).add(ep.name)
         return [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep.name]
 
 
 def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDevice) -> int:
-    """Return ONNX Runtime's verdict on the models on a device; the worst one if they differ."""
+    """Return ONNX Runtime's verdict on a variant's models and a device. If the models' verdicts differ, return the worst."""
     texts = variant.compatibility.get(ep.name, ())
     judge = _compatibility_function(onnxruntime)
     if judge is None or not texts or (ep.name in JUDGE_NPUS_ONLY and _type(device) != "NPU"):
@@ -154,13 +157,13 @@ def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDev
     for text in texts:
         try:
             verdicts.append(_VERDICTS.get(judge([device], text).name, _UNKNOWN))
-        except Exception:  # noqa: BLE001 - an EP that cannot judge may raise anything
+        except Exception:  # noqa: BLE001 - an EP without a verdict may raise anything
             verdicts.append(_UNKNOWN)
     return max(verdicts)
 
 
 def _compatibility_function(onnxruntime: ModuleType) -> Callable[..., Any] | None:
-    """Return ONNX Runtime's function that judges compiled models. Versions up to 1.31 do not re-export it."""
+    """Return ONNX Runtime's function for verdicts on compiled models, or None. Versions up to 1.31 do not re-export it."""
     for place in (onnxruntime, getattr(getattr(onnxruntime, "capi", None), "onnxruntime_pybind11_state", None)):
         function: Callable[..., Any] | None = getattr(place, "get_model_compatibility_for_ep_devices", None)
         if function is not None:
@@ -169,7 +172,10 @@ def _compatibility_function(onnxruntime: ModuleType) -> Callable[..., Any] | Non
 
 
 def _matches(device: OrtEpDevice, request: Mapping[str, Any]) -> bool:
-    """Return whether a device is the one in the recipe. Metadata of a virtual device is not compared, as the real device differs."""
+    """Return whether a device matches the recipe's request.
+
+    Metadata of a virtual device is not compared, because the real device has other metadata.
+    """
     if request.get("type") and _type(device) != str(request["type"]).upper():
         return False
     if request.get("vendor") and device.device.vendor.lower() != str(request["vendor"]).lower():

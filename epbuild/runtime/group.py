@@ -1,4 +1,4 @@
-"""Open group of models, with its sessions."""
+"""Group of models with open sessions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class Group(Mapping[str, "InferenceSession"]):
-    """Open sessions of a group by the names of its models, in their order. Close it with `close`, or use it as a context manager.
+    """Open sessions of a group, by model name, in the order of the group.
 
-    `variant` is the chosen variant. Keep no session longer than its group: a session closes only when it is no longer referenced.
+    Close the group with `close`, or use it as a context manager. `variant` is the selected variant. Do not keep a session longer
+    than its group, because a session closes only when it is no longer referenced.
     """
 
     def __init__(self, variant: Variant, sessions: dict[str, InferenceSession]) -> None:
@@ -50,7 +51,7 @@ class Group(Mapping[str, "InferenceSession"]):
         self.close()
 
     def close(self) -> None:
-        """Close the sessions, the last one first. A session that the caller still holds stays open, with a ResourceWarning."""
+        """Close the sessions in reverse order. A session that is still referenced stays open, and causes a ResourceWarning."""
         self._closed = True
         with process_wide:
             for model in _close(self._sessions):
@@ -70,15 +71,16 @@ def open_group(
     configure: Callable[[str, SessionOptions], None] | None = None,
     custom_ops: Places | None = None,
 ) -> Group:
-    """Open the group at `path`: a manifest, or a folder with one, or a folder with the manifests of several variants below it.
+    """Open the group at `path`: a manifest, or a folder that contains one manifest, or those of several variants in subfolders.
 
-    `group` and `target` select among several in a folder. `devices` are the devices of `onnxruntime.get_ep_devices()` to choose from; by
-    default all of them, after the plugin EPs of the variants have been registered. `configure` is called with each model's name and session
-    options before its session is created, to set options of the application: threads, logging, profiling. `custom_ops` maps the names of
-    libraries of custom operators in the manifest to their paths here. Libraries that a Python package ships are found without it.
+    `group` and `target` select a group and a target if the folder has several. `devices` restricts the choice to some devices of
+    `onnxruntime.get_ep_devices()`. By default, all devices are candidates, after the plugin EPs of the variants have been
+    registered. `configure` is called with each model's name and session options before its session is created. It can set the
+    application's own options, such as threads, logging and profiling. `custom_ops` maps names of custom operator libraries in the
+    manifest to their paths on this machine. Libraries that a Python package ships are found automatically.
 
-    Raises OpenError if no variant fits this machine, if the best one is not known, if a session cannot be created, or for an invalid
-    argument; and any error of `configure`.
+    Raises OpenError if no variant fits this machine, if the best variant is unknown, if a session cannot be created, or if an
+    argument is invalid. Errors of `configure` are raised unchanged.
     """
     _check_arguments(path, group, target, devices, configure)
     places = _checked_places(custom_ops)
@@ -97,7 +99,7 @@ def open_group(
 
 
 def _check_arguments(path: object, group: object, target: object, devices: object, configure: object) -> None:
-    """Raise OpenError (EPB654) for an argument of a wrong type."""
+    """Raise OpenError (EPB654) if an argument has the wrong type."""
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise OpenError("EPB654", f"path must be a string or a path, not {path!r}")
     for name, value in (("group", group), ("target", target)):
@@ -118,7 +120,7 @@ def _check_arguments(path: object, group: object, target: object, devices: objec
 
 
 def _checked_places(custom_ops: object) -> Places:
-    """Return the paths of libraries by their names. Raises OpenError (EPB654)."""
+    """Return the argument `custom_ops`. Raises OpenError (EPB654) if it does not map names to paths."""
     if custom_ops is None:
         return {}
     if not isinstance(custom_ops, Mapping):
@@ -157,14 +159,14 @@ def _session(
             options.add_session_config_entry(key, value)
         if variant.share_weights:
             options.add_session_config_entry("ep.share_ep_contexts", "1")
-        # Without its fallback, which prints, tries the CPU EP, which cannot run a compiled model, and hides the first error.
+        # The fallback is disabled: it prints, tries the CPU EP, which cannot run compiled models, and hides the first error.
         return onnxruntime.InferenceSession(str(file), sess_options=options, enable_fallback=0)
-    except Exception as error:  # ORT's exceptions have no base of their own
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
         raise OpenError("EPB636", f"ONNX Runtime cannot open {file} for {variant.target}: {error}") from error
 
 
 def _close(sessions: dict[str, InferenceSession]) -> list[str]:
-    """Release the sessions, the last one first. Return the names of those that the caller still holds."""
+    """Release the sessions in reverse order. Return the model names of sessions that are still referenced."""
     held = []
     while sessions:
         model, session = sessions.popitem()

@@ -19,20 +19,20 @@ Places = Mapping[str, "str | os.PathLike[str]"]
 
 
 class NoLibrary(Exception):
-    """Missing library of custom operators. The text completes a sentence that begins with a target."""
+    """A library of custom operators is missing. The text completes a sentence that begins with a target."""
 
 
 def find_libraries(custom_ops: Sequence[CustomOps], places: Places) -> tuple[str, ...]:
-    """Return the path of each library. Raises NoLibrary."""
+    """Return the paths of the libraries of custom operators. Raises NoLibrary."""
     return tuple(_find_library(ops, places) for ops in custom_ops)
 
 
 def register(options: SessionOptions, custom_ops: Sequence[CustomOps], libraries: Sequence[str]) -> None:
-    """Register the libraries at these paths in session options. Raises OpenError (EPB636)."""
+    """Register custom operators, whose libraries are at the paths `libraries`, in session options. Raises OpenError (EPB636)."""
     for ops, library in zip(custom_ops, libraries, strict=True):
         try:
             options.register_custom_ops_library(library)
-        except Exception as error:  # ORT's exceptions have no base of their own
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise OpenError(
                 "EPB636", f"the custom operators of {ops.name} cannot be registered from {library}: {error}"
             ) from error
@@ -43,7 +43,7 @@ def _find_library(ops: CustomOps, places: Places) -> str:
         path = os.fspath(places[ops.name])
         if not is_file(path):
             raise NoLibrary(f"needs the custom operators of {ops.name}, but the file in custom_ops= does not exist: {path}")
-        return os.path.abspath(path)  # noqa: PTH100 - the loader would search the system's folders for a bare name
+        return os.path.abspath(path)  # noqa: PTH100 - the loader would search system folders for a bare name
     if ops.module is None:
         example = f"custom_ops={{{json.dumps(ops.name)}: <path>}}"
         raise NoLibrary(f"needs the custom operators of {ops.name}: name its path on this machine, with {example}")
@@ -57,5 +57,5 @@ def _find_library(ops: CustomOps, places: Places) -> str:
 def is_file(path: str | Path) -> bool:
     try:
         return Path(path).is_file()
-    except (OSError, ValueError):  # the system allows no such file name
+    except (OSError, ValueError):  # the file name is invalid on this system
         return False

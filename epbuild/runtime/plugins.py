@@ -1,6 +1,7 @@
-"""Facts on plugin EPs that applications need.
+"""Facts about plugin EPs that applications need.
 
-The catalog has them too, but cannot be imported here: an application has only this package and onnxruntime. A test compares both.
+They duplicate the catalog, which cannot be imported here, because an application has only this package and onnxruntime. A test
+compares both.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ PLUGINS = {
     "onnxruntime-ep-nv-tensorrt-rtx-cu13": ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx"),
     "onnxruntime-ep-webgpu": ("WebGpuExecutionProvider", "onnxruntime_ep_webgpu"),
 }
-"""Packages that ship plugin EPs, with the EP and the module that has the path of the library. For manifests without a module."""
+"""EP and Python module of each plugin package. The module returns the library's path. Used for manifests without a module."""
 
 SHARED_NOT_ON_CPU = {
     # Measured with 2.7.0 on x86-64: the emulator ends the process with a segmentation fault.
     "QNNExecutionProvider": "need a Snapdragon: on other machines QNN crashes when it loads them",
 }
-"""EPs that cannot load models with shared weights on a CPU device. The reason is the end of a sentence about these models."""
+"""EPs that cannot load models with shared weights on a CPU device, with the reason. It completes a sentence about the models."""
 
 JUDGE_NPUS_ONLY = frozenset({"QNNExecutionProvider"})
-"""EPs that judge compiled models only for an NPU. For other devices QNN 2.7.0 has no verdict, and sometimes crashes."""
+"""EPs that return verdicts on compiled models only for NPUs.
+
+For other devices, QNN 2.7.0 has no verdict and sometimes crashes.
+"""

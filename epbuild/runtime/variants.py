@@ -11,17 +11,17 @@ from typing import Any
 
 from .plugins import PLUGINS
 
-MANIFEST = "manifest.json"  # defined again, because the runtime imports no other part of epbuild
+MANIFEST = "manifest.json"  # duplicated, because the runtime imports no other part of epbuild
 FORMAT = 1
 
 _MAX_QUOTE = 120
 _BUILT_IN = "onnxruntime"
 _NEEDED = ("context-binary", "external-data")
-"""Roles of listed files that models need to be opened."""
+"""Roles of files in a manifest that models need when they are opened."""
 
 
 class OpenError(Exception):
-    """Failure to open a group, with a line for each detail. epbuild's docs/reference/errors.md explains the `code`."""
+    """A group cannot be opened. The text has a line for each detail. epbuild's docs/reference/errors.md explains `code`."""
 
     def __init__(self, code: str, text: str, *details: str) -> None:
         super().__init__("\n  ".join((f"{text} [{code}]", *details)))
@@ -35,23 +35,23 @@ class Ep:
     name: str
     provider_options: Mapping[str, str]
     module: str | None
-    """Python module of the plugin package that ships it; None if it is built into onnxruntime, or unknown."""
+    """Python module of the plugin package that ships the EP; None if onnxruntime contains the EP, or if it is unknown."""
     package: str | None
-    """Requirement for pip that installs this package, such as `onnxruntime-qnn==2.7.0`."""
+    """Pip requirement that installs the plugin package, such as `onnxruntime-qnn==2.7.0`."""
     device: Mapping[str, Any]
-    """`type`, `vendor` and `metadata` of the device that the recipe requests."""
+    """`type`, `vendor`, `metadata` and `virtual` of the device that the recipe requests."""
 
 
 @dataclass(frozen=True)
 class CustomOps:
-    """Custom operators, for which ONNX Runtime needs a library."""
+    """Custom operators from one library, which ONNX Runtime has to load."""
 
     name: str
-    """Module that ships the library, or the file name that the library had when the models were compiled."""
+    """Python module that ships the library, or else the library's file name at compile time."""
     module: str | None
-    """None if the application provides the library."""
+    """Python module that ships the library; None if the application provides the library."""
     package: str | None
-    """The module's package as a requirement for pip, if it is known."""
+    """Pip requirement of the module's package, if it is known."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Variant:
     session_options: Mapping[str, str]
     share_weights: bool
     several: bool
-    """Whether there are several models, or one that was merged from several."""
+    """True if the variant has several models, or a model that was merged from several models."""
     models: Mapping[str, Path]
     """EPContext models by name, in the order of the group."""
     compatibility: Mapping[str, tuple[str, ...]]
@@ -77,7 +77,10 @@ class Variant:
 
 
 def find_variants(path: Path) -> list[Variant]:
-    """Return the variants at `path`, a manifest or a folder: the variant of its own manifest, else all below it. Raises OpenError."""
+    """Return the variants at `path`, which is a manifest or a folder. Raises OpenError.
+
+    A folder with a manifest has one variant. Otherwise, return the variants of all manifests below the folder.
+    """
     try:
         if not path.is_dir():
             return [_read_variant(path, _read_manifest(path))]
@@ -95,14 +98,14 @@ def find_variants(path: Path) -> list[Variant]:
 
 def _find_manifests(folder: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
-        # A build writes its output to a hidden folder first.
+        # Hidden folders are skipped, because a build first writes its output to a hidden folder.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if MANIFEST in files:
             yield Path(root) / MANIFEST
 
 
 def _read_manifest(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
-    """Read a manifest. If the file is not one of epbuild's, return None if `or_none`, else raise OpenError."""
+    """Read a manifest. Raises OpenError. With `or_none`, return None for a file that is not an epbuild manifest."""
     if path.exists() and not path.is_file():  # reading a pipe would block
         raise OpenError("EPB632", f"the manifest {path} cannot be read: it is not a regular file")
     try:
@@ -179,13 +182,13 @@ def _read_custom_ops(listed: Mapping[str, Any], distributions: Mapping[str, str]
     if "module" not in listed:
         return CustomOps(_typed(listed["library"], str, "library"), None, None)
     module = _typed(listed["module"], str, "module")
-    # Only a guess: a module's package may have another name.
+    # This is a guess, because a module's package may have another name.
     package = module.partition(".")[0].replace("_", "-").lower()
     return CustomOps(module, module, f"{package}=={distributions[package]}" if package in distributions else None)
 
 
 def _typed(value: Any, kind: type, key: str) -> Any:
-    """Return the value of a key of the manifest if it has the right type. Raises TypeError."""
+    """Return a value of the manifest. Raises TypeError, which names `key`, if the value has the wrong type."""
     if not isinstance(value, kind):
         raise TypeError(f"{key} is {_quote(value)}")
     return value
@@ -208,8 +211,8 @@ def _quote(value: Any) -> str:
 
 
 def _relative_path(file: Any) -> str:
-    """Return a path if it cannot lead out of its folder. Raises TypeError and ValueError."""
-    windows = PureWindowsPath(_typed(file, str, "file"))  # Windows' rules recognize absolute POSIX paths too
+    """Return a path of the manifest. Raises ValueError if it could leave its folder, and TypeError if it is not a string."""
+    windows = PureWindowsPath(_typed(file, str, "file"))  # Windows rules also recognize absolute POSIX paths
     if windows.drive or windows.root or ".." in windows.parts or not windows.parts or "\0" in file:
         raise ValueError(f"{file!r} is not a path inside its folder")
     return str(file)
@@ -224,7 +227,7 @@ def _read_compatibility(models: Iterable[Mapping[str, Any]]) -> dict[str, tuple[
 
 
 def select(variants: list[Variant], path: Path, group: str | None, target: str | None) -> list[Variant]:
-    """Return the variants of one group, or only the variant for `target`."""
+    """Return the variants of one group, or only its variant for `target`. Raises OpenError if the choice is not unique."""
     groups = sorted({variant.group for variant in variants})
     if group is None and len(groups) > 1:
         raise OpenError(
