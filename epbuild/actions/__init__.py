@@ -1,1 +1,1 @@
-"""Types of action whose results the store keeps: compile, prepare, verify."""
+"""Action types whose results the store keeps: prepare, compile, verify."""

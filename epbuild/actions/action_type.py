@@ -1,4 +1,4 @@
-"""`ActionType`: everything that differs between the types of action."""
+"""Base class of action types, with all methods that differ between types."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ R = TypeVar("R", bound=ActionResult)
 
 
 class KeyInputs(Struct, frozen=True):
-    """Inputs of a key document beside the action: SHA-256 of its files, identity of its toolchain, and results that it needs."""
+    """Inputs of a key document in addition to the action.
+
+    These are the SHA-256 of the action's files, the identity of its toolchain, and the results that it needs.
+    """
 
     digests: Mapping[Path, str]
     toolchain: Mapping[str, Any]
@@ -35,7 +38,7 @@ class KeyInputs(Struct, frozen=True):
 
 
 class StepEnd(Struct, frozen=True):
-    """End of one step of an action. `seconds` is None if the step took as long as the action."""
+    """End of an action's step. `seconds` is None if the step took as long as the whole action."""
 
     step: str
     seconds: float | None
@@ -44,27 +47,27 @@ class StepEnd(Struct, frozen=True):
 
 
 class ActionType(ABC, Generic[A, R]):
-    """One type of action: its key, how it runs, and how its results are judged and reported.
+    """Type of action, which defines the key, the run, and the checks and reports of results.
 
-    The compiler is imported only when an action runs: a survey uses all other methods and never loads it.
+    The compiler is imported only when an action runs, because a survey uses all other methods and never needs the compiler.
     """
 
     doing: str
-    """Progress text when an action begins."""
+    """Progress text at the start of an action."""
     doing_again: str
-    """Progress text when an action is rebuilt for comparison."""
+    """Progress text at the start of a rebuild for comparison."""
     done: str
-    """Past participle for messages."""
+    """Past participle of the action's verb, for messages."""
     result: type[R]
 
     # -- Key -----------------------------------------------------------------------------------------------------------
 
     def unknown_inputs(self, action: A) -> Sequence[str]:
-        """Return why the key cannot be computed yet, apart from results that the action needs."""
+        """Return reasons why the key cannot be computed yet, apart from missing results that the action needs."""
         return ()
 
     def resolve_inputs(self, action: A, needed: Sequence[Made], store: BlobStore) -> A:
-        """Return the action with the files from the results that it needs. The store may have lost these files."""
+        """Return the action with the files of the results in `needed`. The files may be missing from the store."""
         return action
 
     @abstractmethod
@@ -72,7 +75,7 @@ class ActionType(ABC, Generic[A, R]):
         """Return the document whose digest is the action key."""
 
     def identity(self, action: A, toolchain: Identified) -> dict[str, Any]:
-        """Return the identity of the toolchain as it is in the key document."""
+        """Return the identity of the toolchain for the key document."""
         return toolchain.identity(())
 
     # -- Run -----------------------------------------------------------------------------------------------------------
@@ -82,14 +85,14 @@ class ActionType(ABC, Generic[A, R]):
 
     @abstractmethod
     def run(self, action: A, document: Mapping[str, Any], execution: Execution) -> R:
-        """Run the action that has this key document, and return its result. Raises EpbuildError and Cancelled."""
+        """Run an action, whose key document is `document`, and return its result. Raises EpbuildError and Cancelled."""
 
     def finish(self, action: A, result: R, work: Workplace) -> Iterator[R]:
-        """Add the missing parts one at a time, and yield the result after each. Raises what `run` raises."""
+        """Add the result's missing parts one at a time, and yield the result after each part. Raises the errors of `run`."""
         return iter(())
 
     def rebuild(self, action: A, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
-        """Run the action, store nothing, and return its artifacts by name. Raises what `run` raises."""
+        """Run the action without storing its result. Return its artifacts by name. Raises the errors of `run`."""
         return {}
 
     # -- Result --------------------------------------------------------------------------------------------------------
@@ -99,7 +102,7 @@ class ActionType(ABC, Generic[A, R]):
         return convert(document, self.result)
 
     def unmet_expectations(self, action: A, result: R) -> Sequence[Problem]:
-        """Return expectations that are no part of the key, and that the result does not meet."""
+        """Return the unmet expectations of a result. Expectations are not part of the key."""
         return ()
 
     def warnings(self, action: A, result: R) -> Sequence[Problem]:
@@ -107,42 +110,45 @@ class ActionType(ABC, Generic[A, R]):
         return ()
 
     def missing_parts(self, action: A, result: R) -> Sequence[str]:
-        """Return the parts that the result still lacks and `finish` adds."""
+        """Return descriptions of the parts that the result lacks and that `finish` adds."""
         return ()
 
     # -- Comparison ----------------------------------------------------------------------------------------------------
 
     def is_comparable(self, action: A) -> bool:
-        """Return whether the action has artifacts that can be compared with those of a rebuild."""
+        """Return whether the action's artifacts can be compared with the artifacts of a rebuild."""
         return True
 
     def known_differences(self, action: A) -> Sequence[KnownDifference]:
-        """Return the differences that a rebuild is known to have."""
+        """Return the known differences between the artifacts of an action and of its rebuild."""
         return ()
 
     def known_to_differ(self, action: A) -> str | None:
-        """Return the reasons of known differences, as clauses."""
+        """Return the reasons for known differences as clauses, or None if there are no known differences."""
         return None
 
     def accepts_other_bytes(self, action: A) -> bool:
-        """Return whether a rebuild may differ in the bytes of its compiled contexts, if their sizes are equal."""
+        """Return whether a rebuild may have compiled contexts with other bytes, provided that their sizes are equal."""
         return False
 
     # -- Steps and cost ------------------------------------------------------------------------------------------------
 
     def step_ends(self, action: A, result: R) -> Iterator[StepEnd]:
-        """Yield how each step of the action ended."""
+        """Yield the end of each step of the action."""
         for step in action.steps:
             yield StepEnd(step, None if step == action.id else 0.0)
 
     def starts_another_process(self, action: A) -> bool:
-        """Return whether the action starts another process after this one. No other action may start in between."""
+        """Return whether the action starts a second process after its first. No other action may start in between."""
         return False
 
     def size(self, action: A) -> int:
-        """Return the bytes that the action reads, for estimates until it has been measured."""
+        """Return the size in bytes of the files that the action reads. It is used for estimates until the action was measured."""
         return sum(path.stat().st_size for path in action.files)
 
     def memory(self, action: A, measured: int | None) -> int:
-        """Return the memory that the action needs: as the recipe states, else as `measured` last time, else by its size."""
+        """Return the memory in bytes that the action needs.
+
+        It is the value in the recipe, or else the value `measured` in an earlier run, or else an estimate from the action's size.
+        """
         return measured or estimate_memory(self.size(action))

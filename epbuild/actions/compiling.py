@@ -1,4 +1,4 @@
-"""Compile action: one session group in one process, which may share weights."""
+"""Action type that compiles a session group, which may share weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Compile(ActionType[SessionGroup, CompileResult]):
-    """Compile models, and share weights between them."""
+    """Action type that compiles models in one process, and shares weights between them."""
 
     doing = "staging"
     doing_again = "compiling again"
@@ -46,7 +46,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         ]
 
     def resolve_inputs(self, action: SessionGroup, needed: Sequence[Made], store: BlobStore) -> SessionGroup:
-        """Return the group with its prepared members read from the store."""
+        """Return the group with the files of its prepared members from the store."""
         files = {made.action.id: list_prepared_files(made, store) for made in needed}
         members = (
             _with_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member
@@ -64,7 +64,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         reason = find_obstacle(action.target, sys.platform)
         if reason is not None:
             raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can."))
-        # The plan has checked the members without a preparation.
+        # Members without a preparation were checked by the plan.
         headers = {member.name: read_header(member.graph) for member in action.members if member.prepared is not None}
         problems = find_source_problems(action, headers)
         if problems:
@@ -107,7 +107,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return action.min_shared_ratio is not None
 
     def size(self, action: SessionGroup) -> int:
-        """Return the bytes of the sources. Originals stand in for prepared models that are unknown."""
+        """Return the size of the sources in bytes. Models that are not prepared yet count with the size of their originals."""
         originals = (
             path for member in action.members if not member.has_files and member.original for path in member.original.all
         )
@@ -125,17 +125,17 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
 
 def _with_shapes(member: Member) -> Member:
-    """Return a member with the shapes of its inputs, if the store has its graph."""
+    """Return a member with the shapes of its inputs. Return it unchanged if the store does not have its graph."""
     if not member.input_shapes and not member.model.dimensions:
         return member
     try:
         return fit_inputs(member, read_header(member.graph))
-    except OSError:  # it is made again before anything is compiled
+    except OSError:  # the model is prepared again before it is compiled
         return member
 
 
 def _note(group: SessionGroup, result: CompileResult, member: str | None) -> tuple[str, int]:
-    """Return the note of a finished compile or share step, and its bytes. A shared binary belongs to the share step."""
+    """Return the note and the size in bytes of a finished compile or share step. A shared binary counts for the share step."""
     models = [model for model in result.models if member in (None, model.member)]
     files = {model.file for model in models if member}
     if member is None or not group.share:

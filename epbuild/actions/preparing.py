@@ -1,4 +1,4 @@
-"""Prepare: programs that change models before they are compiled."""
+"""Action type that runs a preparation of a model before it is compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Prepare(ActionType[Preparation, PreparationResult]):
-    """Change a model before it is compiled."""
+    """Action type that converts a model with a program before it is compiled."""
 
     doing = "staging"
     doing_again = "preparing again"

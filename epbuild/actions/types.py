@@ -1,4 +1,4 @@
-"""`ACTION_TYPES`: the type of each action whose result the store keeps."""
+"""Table of action types whose results the store keeps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ ACTION_TYPES: Mapping[type, ActionType[Any, Any]] = {
     SessionGroup: Compile(),
     Verification: Verify(),
 }
-"""Emissions have no entry: their result is an output on disk, which the session emits and the survey compares."""
+"""Action types by class of action.
+
+Emissions have no entry, because their result is an output on disk. The session emits it, and the survey compares it.
+"""
 
 
 def get_action_type(action: Action) -> ActionType[Any, Any]:
@@ -35,7 +38,7 @@ def is_stored(action: Action) -> bool:
 
 
 def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | None:
-    """Return the result in a record of an action; None if it does not have the shape of this version."""
+    """Return the result in an action's record, or None if the record does not have the format of this version."""
     try:
         result: ActionResult = get_action_type(action).read_result(document)
     except ValidationError:
@@ -44,7 +47,7 @@ def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | N
 
 
 def reject_reasons(action: Action, result: ActionResult) -> tuple[str, ...]:
-    """Return why a result cannot be used: its unmet expectations, or else its missing parts."""
+    """Return the reasons why a result cannot be used: unmet expectations, or else missing parts."""
     kind = get_action_type(action)
     unmet = kind.unmet_expectations(action, result)
     return tuple(problem.message for problem in unmet) or tuple(kind.missing_parts(action, result))

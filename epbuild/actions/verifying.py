@@ -1,4 +1,4 @@
-"""Action type that compares the outputs of compiled models with their sources'."""
+"""Action type that compares outputs of compiled models and of their sources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Verify(ActionType[Verification, VerificationResult]):
-    """Run compiled models and compare their outputs with those of their sources."""
+    """Action type that runs compiled models and their sources, and compares the outputs."""
 
     doing = "checking numbers"
     doing_again = "checking numbers again"
@@ -56,7 +56,7 @@ class Verify(ActionType[Verification, VerificationResult]):
         return [problem for checked in action.members for problem in find_number_problems(action, checked, result, fails=False)]
 
     def is_comparable(self, action: Verification) -> bool:
-        return False  # the result has numbers, and no files
+        return False  # the result contains numbers but no files
 
     def memory(self, action: Verification, measured: int | None) -> int:
         return action.memory_asked or super().memory(action, measured)
@@ -66,13 +66,16 @@ class Verify(ActionType[Verification, VerificationResult]):
 
 
 def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMember:
-    """Return the member with its reference: its source, or the prepared model if its inputs or outputs differ from the source's."""
+    """Return the member with the prepared model as its reference if the inputs or outputs of the two models differ.
+
+    Otherwise the reference is the source model.
+    """
     member = checked.member
     if member is None or member.prepared is None or member.original is None or checked.choice.reference is not None:
         return checked
     try:
         header = read_header(member.original.graph)
-    except (OSError, MalformedModel):  # reported by the check itself
+    except (OSError, MalformedModel):  # the check itself reports this error
         return checked
     differs = bool(find_other_values(header, action.compiled_of(checked).compiled.model(checked.name).source))
     return replace(checked, reference="prepared") if differs else checked
