@@ -1,1 +1,1 @@
-"""Reader of recipes: YAML text to a `Recipe`, and problems with their positions."""
+"""Reader that converts YAML text to a `Recipe`, and reports problems."""

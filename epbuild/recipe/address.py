@@ -1,4 +1,4 @@
-"""Addresses of remote models. Parsing uses no network."""
+"""Addresses of remote models, and their parser, which uses no network."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WebAddress(Struct, frozen=True):
     url: str
 
     def __str__(self) -> str:
-        """Return the address without its query, which may contain a secret. No address contains a user."""
+        """Return the address without its query, which may contain a secret. Addresses never contain a user."""
         return self.url.partition("?")[0]
 
     @property
@@ -83,13 +83,13 @@ class HubAddress(Struct, frozen=True):
 
 
 class PackageAddress(Struct, frozen=True):
-    """File in the wheel of a version of a Python distribution. The installer's settings decide the index."""
+    """File in the wheel of a Python distribution, at one version. The installer's settings select the package index."""
 
     distribution: str
     """Normalized name (PEP 503)."""
     version: str
     file: str
-    """Path from the root of the wheel, or from the only folder with such a file."""
+    """Path relative to the root of the wheel, or to the only folder that contains such a file."""
 
     def __str__(self) -> str:
         return self.text
@@ -104,11 +104,11 @@ class PackageAddress(Struct, frozen=True):
 
 
 Address = WebAddress | ObjectAddress | HubAddress | PackageAddress
-"""`text` is the whole address as in the recipe, `str()` the address without secrets, and `file` the POSIX path of the file."""
+"""Address of a remote file. `text` is the address in the recipe, `str()` omits secrets, and `file` is the file's POSIX path."""
 
 
 def resolve_beside(address: Address, location: str) -> Address:
-    """Return the address of the file at `location`, relative to the folder of this one, with the query of this one."""
+    """Return the address of the file at `location`, relative to the folder of `address`. The query of `address` is kept."""
     file = str(PurePosixPath(location))
     if isinstance(address, WebAddress):
         parts = urlsplit(address.url)
@@ -117,14 +117,14 @@ def resolve_beside(address: Address, location: str) -> Address:
 
 
 def is_immutable(address: Address) -> bool:
-    """Return whether the address alone determines the content: a commit of the hub, or a release of a package."""
+    """Return whether the content at an address cannot change, as for a commit of the hub or a release of a package."""
     return isinstance(address, PackageAddress) or (
         isinstance(address, HubAddress) and _COMMIT.fullmatch(address.revision) is not None
     )
 
 
 def find_address_problem(path: str, where: Position, *, pinned: bool) -> Problem | None:
-    """Return the problem of a model's address, or None. `pinned`: the recipe has the file's SHA-256."""
+    """Return the problem of a model's address, or None. `pinned` means that the recipe has the file's SHA-256."""
     try:
         address = parse_address(path)
     except BadAddress as error:
@@ -137,7 +137,7 @@ def find_address_problem(path: str, where: Position, *, pinned: bool) -> Problem
 
 
 def parse_address(text: str) -> Address:
-    """Parse an address. Raises BadAddress."""
+    """Parse the address of a remote file. Raises BadAddress."""
     if RELEASE.match(text):
         return _package(text)
     found = SCHEME.match(text)

@@ -1,4 +1,4 @@
-"""Reader of the `cache` section: a remote cache, and the trusted keys."""
+"""Reader of the `cache` section, which has a remote cache and trusted keys."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ _KEY_FORM = "`epbuild cache key` creates a key pair. Write its public key here: 
 
 
 def read_cache(fields: MappingReader) -> CacheChoice:
-    """Read the section. Invalid values are added to the problems, and left out."""
+    """Read the `cache` section. Invalid values are added to the problems and skipped."""
     trust: list[str] = []
     for key, where in fields.texts("trust"):
         if PUBLIC_KEY.fullmatch(key):
             trust.append(key)
-        else:  # not quoted, as it may be a secret key
+        else:  # the message does not quote the text, because it may be a secret key
             fields.problems.append(Problem(WRONG_VALUE, "not a public key", where, _KEY_FORM))
     return CacheChoice(fields.where, _remote(fields), tuple(dict.fromkeys(trust)))
 
 
 def find_environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -> list[Problem]:
-    """Refuse an address that holds a variable of the environment, itself or through one of the recipe's `variables`.
+    """Return a problem if the address of the remote cache contains an environment variable.
 
-    Otherwise a foreign recipe could send any variable to any server.
+    The variable may be in the address itself or in one of the recipe's `variables`. Otherwise, an untrusted recipe could send any
+    environment variable to any server.
     """
     remote = cache.entries.get("remote") if isinstance(cache, MappingNode) else None
     if remote is None:
@@ -46,7 +47,7 @@ def find_environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -
 
 
 def _names_in(node: Node) -> frozenset[str]:
-    """Return the names that a node's text refers to."""
+    """Return the names that the template in a node refers to."""
     return find_variables(node.value) if isinstance(node, ScalarNode) and isinstance(node.value, str) else frozenset()
 
 

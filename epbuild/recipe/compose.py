@@ -220,7 +220,7 @@ def _content(path: Path) -> bytes:
 
 
 def _check_version(root: MappingNode) -> None:
-    """Stop at a recipe for another epbuild: any other problem reported of it would be noise."""
+    """Raise RecipeError for another version of the recipe language, because all other problems would be noise."""
     entry = root.entries.get("epbuild")
     if entry is None or not isinstance(entry.node, ScalarNode):
         return

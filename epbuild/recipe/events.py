@@ -1,7 +1,8 @@
-"""YAML events as the nodes of a recipe.
+"""Conversion of YAML events to the nodes of a recipe.
 
-The events are followed here, because PyYAML's own loader guesses like YAML 1.1 (`no`, `1:30`, `0x1F`), keeps the last of two equal keys,
-forgets where a key stood, and recurses without a bound. A large recipe has a hundred thousand of them, and each is a few calls.
+PyYAML's own loader is not used, because it guesses types as in YAML 1.1 (`no`, `1:30`, `0x1F`), keeps the last of two equal keys,
+loses the positions of keys, and recurses without a limit. A large recipe has 100,000 events, so the code uses few calls for each
+event.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from epbuild.recipe.problems import (
     quote_text,
 )
 
-# A number as JSON writes it. Everything else that some YAML calls a number is text: `012`, `0x1F`, `1:30`, `1_000`, `.5`, `.inf`.
+# A number in JSON's syntax. Other numbers of some YAML version are text: `012`, `0x1F`, `1:30`, `1_000`, `.5`, `.inf`.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)((?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")
 _CONSTANTS: Mapping[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -48,14 +49,14 @@ _LONGEST_INTEGER = len(str(-(1 << 63)))
 
 
 class ReadText(NamedTuple):
-    """Nodes of a recipe's text, and its problems that did not prevent reading."""
+    """Nodes of a recipe's text, and problems that did not prevent parsing."""
 
     root: MappingNode
     problems: tuple[Problem, ...]
 
 
 class EventReader:
-    """Builder of nodes from events, bottom up: the size of an alias is known before it is used."""
+    """Builder of nodes from events. It works bottom up, so that the size of an alias is known before the alias is used."""
 
     def __init__(self, events: Iterator[Any], file: str) -> None:
         self._events = events
@@ -66,7 +67,7 @@ class EventReader:
         self._problems: list[Problem] = []
 
     def text(self) -> ReadText:
-        """Read all events. Raises RecipeError when they are not one mapping, or too many."""
+        """Read all events. Raises RecipeError if they are not a single mapping or if they exceed a limit."""
         next(self._events)  # the stream's start
         start = next(self._events)
         if isinstance(start, StreamEndEvent):
@@ -113,7 +114,7 @@ class EventReader:
 
     def _scalar(self, event: Any) -> ScalarNode:
         text: str = event.value
-        # The text as a whole has no such character, but an escape may stand for one.
+        # The text itself cannot contain such a character, but an escape sequence can produce it.
         if event.style == '"' and (unusable := UNUSABLE.search(text)):
             self._note(WRONG_VALUE, f"the character {format_code_point(unusable[0])} is not allowed here", event)
             text = UNUSABLE.sub("\N{REPLACEMENT CHARACTER}", text)
@@ -154,7 +155,7 @@ class EventReader:
         return MappingNode(self._where(event), entries, *measure_extent([entry.node for entry in entries.values()]))
 
     def _merged(self, value: Node, event: Event) -> list[MappingNode]:
-        """Return the mappings of a merge key: one, or a list in which the earlier ones win."""
+        """Return the mappings of a merge key, which has a mapping or a list of mappings. Earlier mappings take precedence."""
         mappings = value.items if isinstance(value, SequenceNode) else (value,)
         found = [node for node in mappings if isinstance(node, MappingNode)]
         if len(found) < len(mappings):
@@ -193,9 +194,9 @@ class EventReader:
         raise RecipeError(*self._problems, problem)
 
 
-@lru_cache(maxsize=4096)  # keys and values are the same again and again
+@lru_cache(maxsize=4096)  # keys and values are often repeated
 def _plain_scalar(text: str) -> Scalar | None:
-    """Return the value of an unquoted scalar. A number of more than 64 bits stays a text."""
+    """Return the value of an unquoted scalar. A number that needs more than 64 bits is returned as text."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     number = _NUMBER.fullmatch(text)

@@ -1,4 +1,4 @@
-"""Reader of one mapping's values, as the types of the recipe model."""
+"""Reader of a mapping's values as types of the recipe model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from epbuild.recipe.problems import WRONG_VALUE, make_type_problem, quote_text
 
 
 class MappingReader:
-    """One mapping, read key by key. Paths become relative to the recipe `home`, whichever file they were written in.
+    """Reader of one mapping, key by key. Paths become relative to the recipe `home`, no matter which file contains them.
 
-    The JSON Schema has checked the mapping, and its violations have been removed. So a value has the type that the caller asks for, or
-    it is absent.
+    The mapping was validated against the JSON Schema, and violations were removed. A value therefore has the type that the caller
+    expects, or it is absent.
     """
 
     def __init__(
@@ -30,41 +30,41 @@ class MappingReader:
         self.problems = problems
         self._home = home
         self.rebased_paths = {} if paths is None else paths
-        """Paths relative to the recipe, by the position and the text that each was read from."""
+        """Paths relative to the recipe. The keys are the position and the text of each path as written."""
         self._absent: MappingReader | None = None
 
     def lacks(self, key: str) -> bool:
-        """Return whether the key was not written at all. A removed violation was written."""
+        """Return whether the recipe does not contain the key. A key that was removed as a violation does not count as missing."""
         return key not in self.entries and key not in self.gaps
 
     def where_of(self, key: str) -> Position:
-        """Return the position of the value, or of the mapping if the key is absent."""
+        """Return the position of the key's value, or of the mapping if the key is absent."""
         entry = self.entries.get(key)
         return entry.node.where if entry else self.where
 
     def text(self, key: str) -> str | None:
-        """Return a string, or None."""
+        """Return a string, or None if the key is absent."""
         value = self._scalar(key)
         return value if isinstance(value, str) else None
 
     def flag(self, key: str) -> bool:
-        """Return a boolean, or False."""
+        """Return a boolean, or False if the key is absent."""
         return self._scalar(key) is True
 
     def number(self, key: str) -> float | None:
-        """Return a number, or None."""
+        """Return a number, or None if the key is absent."""
         entry = self.entries.get(key)
         number = self._number_of(entry.node, "number") if entry else None
         return None if number is None else float(number)
 
     def integer(self, key: str) -> int | None:
-        """Return an integer, or None. `2.0` and `1e3` are integers too, as in JSON Schema."""
+        """Return an integer, or None if the key is absent. As in JSON Schema, `2.0` and `1e3` are integers."""
         entry = self.entries.get(key)
         number = self._number_of(entry.node, "integer") if entry else None
         return None if number is None else int(number)
 
     def integer_or_any(self, key: str) -> int | Literal["any"] | None:
-        """Return an integer, the word `any`, or None."""
+        """Return an integer, the string `any`, or None if the key is absent."""
         value = self._scalar(key)
         if not isinstance(value, str):
             return self.integer(key)
@@ -75,7 +75,7 @@ class MappingReader:
         return None
 
     def size(self, key: str) -> int | None:
-        """Return a number of bytes, which may be written with a unit such as `8 GB`, or None."""
+        """Return a number of bytes, or None if the key is absent. The recipe may use a unit, such as `8 GB`."""
         value = self._scalar(key)
         if not isinstance(value, str):
             return self.integer(key)
@@ -89,40 +89,40 @@ class MappingReader:
         return size
 
     def of(self, node: Node) -> MappingReader:
-        """Return the reader of another mapping of the same recipe."""
+        """Return a reader of another mapping in the same recipe."""
         return MappingReader(node, self.problems, self._home, self.rebased_paths)
 
     def expand_shorthand(self, node: Node, key: str) -> MappingReader:
-        """Return the reader of a mapping, or of a scalar that is short for a mapping with one key."""
+        """Return a reader of a mapping. A scalar is short for a mapping from `key` to the scalar."""
         return self.of(
             MappingNode(node.where, {key: KeyedNode(node.where, node)}, 2, 1) if isinstance(node, ScalarNode) else node
         )
 
     def reference(self, key: str) -> Reference:
-        """Return a name with its position. It is empty if the key is absent."""
+        """Return a name with its position. The name is empty if the key is absent."""
         return Reference(self.text(key) or "", self.where_of(key))
 
     def path(self, key: str) -> Reference | None:
-        """Return a path, or None."""
+        """Return a path relative to the recipe, or None if the key is absent."""
         text = self.text(key)
         return self.rebased(text, self.where_of(key)) if text else None
 
     def paths(self, key: str) -> tuple[Reference, ...]:
-        """Return the paths of a list."""
+        """Return the paths in a list, relative to the recipe."""
         return tuple(self.rebased(text, where) for text, where in self.texts(key))
 
     def rebased(self, text: str, where: Position) -> Reference:
-        """Return the path `text`, written at `where`, relative to the recipe."""
+        """Return the path `text`, which is written at `where`, relative to the recipe."""
         path = self.rebased_paths[where, text] = rebase_path(text, where, self._home)
         return Reference(path, where)
 
     def setting(self, key: str) -> Setting | None:
-        """Return a text with the positions of its value and key, or None."""
+        """Return a string with the positions of its value and its key, or None if the key is absent."""
         text = self.text(key)
         return Setting(text, self.where_of(key), self.entries[key].name_where) if text else None
 
     def texts(self, key: str) -> list[tuple[str, Position]]:
-        """Return the strings of a list, each with its position."""
+        """Return the strings in a list with their positions."""
         return [
             (item.value, item.where) for item in self.items(key) if isinstance(item, ScalarNode) and isinstance(item.value, str)
         ]
@@ -132,7 +132,7 @@ class MappingReader:
         return [float(number) for item in self.items(key) if (number := self._number_of(item, "number")) is not None]
 
     def shapes(self, key: str) -> dict[str, InputShape]:
-        """Return the sizes of inputs by name. An input with an invalid size is skipped."""
+        """Return the shapes of inputs by name. An input with an invalid size is skipped."""
         fields, found = self.mapping(key), {}
         for name, entry in fields.entries.items():
             items = fields.items(name)
@@ -150,7 +150,7 @@ class MappingReader:
         }
 
     def mapping(self, key: str) -> MappingReader:
-        """Return the reader of a mapping, without keys if it is absent."""
+        """Return a reader of a mapping. It has no keys if the mapping is absent."""
         entry = self.entries.get(key)
         if entry is not None:
             return self.of(entry.node)
@@ -165,7 +165,10 @@ class MappingReader:
         return entry.node.items if entry is not None and isinstance(entry.node, SequenceNode) else ()
 
     def _number_of(self, node: Node, kind: Literal["number", "integer"]) -> float | None:
-        """Return a number, or None. The schema admits a template at some places for numbers, and its value may be a text."""
+        """Return the number in a node, or None after a problem.
+
+        The schema permits templates in some places for numbers. The value of such a template may be a string, which is reported.
+        """
         value = node.value if isinstance(node, ScalarNode) else None
         if isinstance(value, str):
             self.problems.append(make_type_problem(node, kind))

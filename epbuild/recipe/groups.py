@@ -25,7 +25,7 @@ from epbuild.recipe.problems import MISSING_KEY
 from epbuild.recipe.template import substitute
 
 LATER = dict.fromkeys(("file", "node_name_prefix"), ("model",))
-"""Texts of a group that may refer to the name of each model."""
+"""Keys of a group whose templates may contain the name of each model."""
 
 
 def read_group(
@@ -36,7 +36,7 @@ def read_group(
     targets: tuple[Reference, ...],
     allow_failure: frozenset[str],
 ) -> GroupSpec:
-    """Read a group with its members and targets, and with the targets for which it may fail."""
+    """Return a group with its members and targets. `allow_failure` lists targets for which the group may fail."""
     return GroupSpec(
         name=name,
         where=where,
@@ -54,7 +54,7 @@ def read_group(
 
 
 def read_member(model: Reference, group: MappingReader, own: MappingReader) -> GroupMember:
-    """Read a member: the settings of its group, with its own over them."""
+    """Read a member of a group. Its own settings override the settings of the group."""
     name = own.text("name") or model.name
     if name != model.name and (problem := name_problem(name, own.where_of("name"))):
         own.problems.append(problem)
@@ -70,7 +70,10 @@ def read_member(model: Reference, group: MappingReader, own: MappingReader) -> G
 
 
 def _overlaid(group: MappingReader, own: MappingReader, key: str) -> MappingReader | None:
-    """Return a group's settings overlaid with a member's own, key by key, or None if neither has any."""
+    """Return the settings of a group with the member's own settings merged over them, key by key.
+
+    Return None without settings.
+    """
     nodes = [fields.entries[key].node for fields in (group, own) if key in fields.entries]
     match nodes:
         case [MappingNode() as base, MappingNode() as over]:
@@ -141,14 +144,14 @@ def _read_genai(fields: MappingReader) -> GenaiChoice:
     return GenaiChoice(
         where=fields.where,
         config=fields.path("config") or Reference("", fields.where),
-        # The schema has checked that the keys are roles.
+        # The schema ensures that all keys are roles.
         roles={role: roles.reference(role) for role in roles.entries},  # type: ignore[misc]
         files=fields.paths("files"),
     )
 
 
 def _connections(fields: MappingReader) -> Iterator[tuple[Reference, Reference]]:
-    """Yield each output with each of the inputs that it feeds: one, or a list of them."""
+    """Yield all pairs of an output and an input that it feeds. The recipe has one input or a list for each output."""
     for output, entry in fields.entries.items():
         several = isinstance(entry.node, SequenceNode)
         for value, where in fields.texts(output) if several else [(fields.text(output), entry.node.where)]:

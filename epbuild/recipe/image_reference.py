@@ -1,4 +1,4 @@
-"""References of images in registries. Parsing uses no network."""
+"""References to images in registries, and their parser, which uses no network."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from epbuild.recipe.problems import quote_text
 
 DEFAULT_TAG = "latest"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-"""Hosts that are accessed without TLS, as Docker does."""
+"""Hosts that are accessed without TLS, as in Docker."""
 
 _FORM = "Write HOST/REPOSITORY:TAG, such as registry.example/team/models:1.0."
 _LONGEST = 255
 _LONGEST_TAG = 128
 
-# The parts of a name are from the OCI distribution specification 1.1, "Pulling manifests"; the host is as in Docker's references.
+# The parts of a name follow the OCI distribution specification 1.1, "Pulling manifests". The host follows Docker's references.
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
 _PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
@@ -26,14 +26,14 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class BadImageReference(BadText):
-    """Invalid reference of an image. The message contains no secrets."""
+    """Invalid reference to an image. The message contains no secrets."""
 
     def __init__(self, message: str, hint: str = _FORM) -> None:
         super().__init__(message, hint)
 
 
 class ImageReference(Struct, frozen=True):
-    """Image in a registry. `host` includes the port, if any, and the brackets of an IPv6 address."""
+    """Reference to an image in a registry. `host` includes an optional port, and the brackets of an IPv6 address."""
 
     host: str
     repository: str
@@ -44,14 +44,14 @@ class ImageReference(Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """True if the registry is on this machine, which is accessed without TLS."""
+        """True if the registry is on this machine. It is then accessed without TLS."""
         return re.sub(r":[0-9]+$", "", self.host) in LOOPBACK
 
 
 def parse_image_reference(text: str) -> ImageReference:
     """Parse `HOST[:PORT]/REPOSITORY[:TAG]`, with the default tag `latest`. Raises BadImageReference.
 
-    There is no default host: the first part has a dot or a port, or is `localhost`.
+    There is no default host. The first part must contain a dot or a port, or be `localhost`.
     """
     host, slash, rest = text.partition("/")
     if "://" in text:

@@ -1,11 +1,11 @@
-"""Models of a recipe that are listed by paths or patterns, and not by name.
+"""Reader of models that a recipe lists by paths or patterns instead of names.
 
     models: models/*.onnx
     models: [det.onnx, more/*.onnx]
 
-A name is that of the file, without its last ending. A pattern matches files in the order of their paths, without those that a path in
-the list names and those that an earlier pattern matches.
-It matches no hidden file, as some systems leave such files beside others, and no file of a hidden folder.
+A model's name is the name of its file without the last suffix. A pattern yields files in the order of their paths. It skips files
+that the list names explicitly or that an earlier pattern matches. It also skips hidden files and folders, because some systems
+add hidden files beside others.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _LIMITS = PatternLimits(files=100_000, hidden=False)
 
 
 class ListedModels(Struct, frozen=True):
-    """Models of a list by the names of their files."""
+    """Models from a list, with names from their files."""
 
     entries: Mapping[str, KeyedNode]
     folders: tuple[Path, ...]
     """Folders in which a new file may match a pattern."""
     is_whole: bool
-    """False if an entry is invalid. Models that the recipe refers to elsewhere may then be missing from `entries`."""
+    """False if an entry is invalid. Models that other parts of the recipe refer to may then be missing from `entries`."""
 
 
 def read_listed(models: Node, recipe: Path, names: Mapping[str, Scalar], problems: list[Problem]) -> ListedModels | None:
-    """Return the models of a list or of a single text; None if there is neither. Problems are added to `problems`.
+    """Return the models in a list or a single text, or None for any other node. Problems are added to `problems`.
 
-    Templates are substituted from `names`, as they decide which files a pattern matches.
+    Templates are substituted from `names`, because they affect which files a pattern matches.
     """
     items = models.items if isinstance(models, SequenceNode) else (models,)
     texts = [item for item in items if isinstance(item, ScalarNode) and isinstance(item.value, str) and item.value]
@@ -79,7 +79,7 @@ class _Reader:
         return ListedModels(entries, self._finder.folders, self._is_whole)
 
     def _text(self, item: ScalarNode) -> str | None:
-        """Return a text with its templates substituted."""
+        """Return a text with its templates substituted, or None after a problem."""
         try:
             return render(substitute(str(item.value), self._names))
         except TemplateError as error:
@@ -121,7 +121,7 @@ class _Reader:
             yield PurePath(folder, name).relative_to(found.root).as_posix()
 
     def _place(self, path: str, where: Position) -> str:
-        """Return a text by which two spellings of a path are equal."""
+        """Return a canonical form of a path, which is equal for all of its spellings."""
         if not _is_file_path(path):
             return path
         return os.path.normcase(os.path.normpath(rebase_path(path, where, self._recipe)))
@@ -132,7 +132,10 @@ class _Reader:
 
 
 def _starts(pattern: str, written: str) -> tuple[str, str]:
-    """Return what comes before the first part with a wildcard in a pattern, and the same with its templates, if they all are there."""
+    """Return the text of a pattern before its first part with a wildcard, and the same text with its templates.
+
+    If a template is in the part after that, the second text has no templates.
+    """
     path = Path(pattern).as_posix()
     parts = path.split("/")
     rest = "/".join(parts[next(index for index, part in enumerate(parts) if is_glob(part)) :])

@@ -1,4 +1,4 @@
-"""Matrix of a target: its axes, and the rows that they span."""
+"""Matrix of a target, with axes and rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quote_text
 
 
 class MatrixRow(NamedTuple):
-    """Row of a matrix: its suffix of the target's name, its values by axis, and its position if it was written out."""
+    """Row of a matrix.
+
+    `suffix` is appended to the target's name. `values` are the values by axis. `where` is set only for a row from `include`.
+    """
 
     suffix: str
     values: Mapping[str, Scalar]
@@ -28,9 +31,10 @@ EXCLUDE = "exclude"
 
 
 class Matrix:
-    """Matrix of a target: every combination of the axes' values, without those of `exclude`, and with the rows of `include`.
+    """Matrix of a target.
 
-    Every value must be valid as a part of a name, and unique on its axis.
+    Its rows are all combinations of the axes' values, except combinations in `exclude`, plus the rows in `include`. Each value
+    must be a valid part of a name, and unique on its axis.
     """
 
     def __init__(self, node: Node, home: Path) -> None:
@@ -47,14 +51,14 @@ class Matrix:
                     self.problems.append(make_unknown_problem("axis", axis, self._axes, item.entries[axis].name_where))
 
     def __len__(self) -> int:
-        """Return the number of rows before the exclusions."""
+        """Return the number of rows, including rows that `exclude` removes."""
         combinations = math.prod(map(len, self._axes.values())) if self._axes else 0
         return combinations + len(self._included)
 
     def rows(self) -> list[MatrixRow]:
-        """Return every combination that is not excluded, with the last axis changing fastest, then the included rows.
+        """Return all combinations that are not excluded, and then the included rows. The last axis changes fastest.
 
-        Adds problems for an `exclude` without effect, and for a matrix without rows.
+        Problems are added for an `exclude` without effect and for a matrix without rows.
         """
         kept = list(self._kept()) if self._axes else []
         for where, values in self._included:
@@ -66,7 +70,7 @@ class Matrix:
         return kept
 
     def _kept(self) -> Iterator[MatrixRow]:
-        # By the axes of an `exclude`, then by its values: one look-up for each set of axes, however many entries there are.
+        # Entries of `exclude` are indexed by their axes and then by their values, so that a row needs one lookup per set of axes.
         excluded: dict[tuple[int, ...], dict[tuple[str, ...], list[Node]]] = {}
         order = list(self._axes)
         for item, given in self._excluded:
@@ -104,7 +108,7 @@ class Matrix:
         return {axis: value for axis, entry in entries.items() if (value := self._value(entry.node)) is not None}
 
     def _value(self, node: Node) -> Scalar | None:
-        """Return a value that is valid as a part of a name. Add a problem and return None for another one."""
+        """Return the value of a node. Return None, and add a problem, if it is not a valid part of a name."""
         if not isinstance(node, ScalarNode) or node.value is None:
             return None
         part = render(node.value)

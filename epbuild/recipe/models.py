@@ -16,13 +16,13 @@ from epbuild.recipe.problems import WRONG_VALUE
 RUN: Final = "run"
 REWRITE: Final = "rewrite"
 BUILT_IN: Final = ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut", REWRITE)
-"""Kinds that epbuild has a script for. The catalog has their options."""
+"""Kinds of preparation that epbuild has scripts for. The catalog has their options."""
 LATER: Final = {RUN: ("in", "out", "model")}
-"""Names that only the words of a command may refer to."""
+"""Template names that only the arguments of a command may use."""
 
 
 def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
-    """Read a model."""
+    """Read the definition of a model, and report problems of its path."""
     path, path_where, sha256 = fields.text("path") or "", fields.where_of("path"), fields.text("sha256")
     folder = fields.path("external_data")
     if is_remote(path):
@@ -54,7 +54,7 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
 
 
 def _read_preparation(fields: MappingReader) -> PrepareStep:
-    # The schema requires exactly one. There is none if that one was a violation.
+    # The schema requires exactly one kind. If it violated the schema, it was removed.
     kind = next((name for name in (RUN, *BUILT_IN) if name in fields.entries), RUN)
     entry = fields.entries.get(kind)
     return PrepareStep(
@@ -78,7 +78,7 @@ def _words(fields: MappingReader) -> Iterator[Setting]:
 
 
 def read_verify(owner: MappingReader) -> VerifyChoice | None:
-    """Read the `verify` of a model, a group or a member. Return None if there is none."""
+    """Read the key `verify` of a model, a group or a member. Return None if the key is absent."""
     entry = owner.entries.get("verify")
     if entry is None:
         return None
@@ -102,7 +102,7 @@ def read_verify(owner: MappingReader) -> VerifyChoice | None:
 
 
 def overlay_choice(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoice | None:
-    """Overlay the choice of a group with a member's own, key by key."""
+    """Return the settings of a group with the settings of a member merged over them, key by key."""
     if own is None or base is None or not base.wanted or not own.wanted:
         return base if own is None else own
     has_data = own.files is not None or own.made is not None
@@ -118,7 +118,7 @@ def overlay_choice(own: VerifyChoice | None, base: VerifyChoice | None) -> Verif
 
 
 def _globs(fields: MappingReader, node: Node) -> tuple[Reference, ...]:
-    """Return one glob, or those of a list."""
+    """Return the globs in a list, or a single glob."""
     several = isinstance(node, SequenceNode)
     written = fields.texts("data") if several else [(fields.text("data") or "", node.where)]
     return tuple(fields.rebased(text, where) for text, where in written)
@@ -132,7 +132,7 @@ def _made(fields: MappingReader) -> MadeInputs:
         bounds = ranges.numbers(name)
         if len(bounds) == 2 and bounds[0] <= bounds[1]:
             found[name] = (bounds[0], bounds[1])
-        elif len(bounds) == 2:  # otherwise one of them or their number was a violation
+        elif len(bounds) == 2:  # otherwise a bound was removed as a violation of the schema
             message = "a range must be the smallest number, then the largest one"
             fields.problems.append(Problem(WRONG_VALUE, message, entry.node.where))
     return MadeInputs(

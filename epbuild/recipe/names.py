@@ -1,4 +1,4 @@
-"""Names in a recipe, and globs over them."""
+"""Rules for names in a recipe, and globs that match names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_NAME = 100
 
 
 def name_problem(name: str, where: Position) -> Problem | None:
-    """Return the problem of an invalid name. Names become ids, and file names on every system."""
+    """Return the problem of an invalid name, or None. Names become ids and file names, so they must be valid on every system."""
     if not _NAME.fullmatch(name):
         message = f"invalid name {quote_text(name)}: expected letters, digits, '.', '_' and '-', starting with a letter or digit"
     elif name.endswith("."):
@@ -37,12 +37,12 @@ def is_name_part(text: str) -> bool:
 
 
 def name_of_text(text: str) -> str:
-    """Return a name that is as close to a text as names can be. Empty if the text has no letter or digit."""
+    """Return the valid name that is closest to a text, or an empty string if the text has no letter or digit."""
     return _NO_NAME_PART.sub("-", text).strip("-._")
 
 
 def find_clashes(names: Iterable[tuple[str, Position]]) -> list[Problem]:
-    """Return problems for names that differ in letter case only: their files would collide on Windows and macOS."""
+    """Return problems for names that differ only in case, because their files would collide on Windows and macOS."""
     first: dict[str, str] = {}
     found = []
     for name, where in names:
@@ -54,7 +54,7 @@ def find_clashes(names: Iterable[tuple[str, Position]]) -> list[Problem]:
 
 
 def match_names(pattern: str, names: Collection[str]) -> list[str]:
-    """Return the names that a name or glob matches, sorted, as the order of a recipe's keys has no meaning."""
+    """Return the names that a name or glob matches. They are sorted, because the order of a recipe's keys has no meaning."""
     if pattern in names:
         return [pattern]
     return sorted(filter(re.compile(fnmatch.translate(pattern)).match, names)) if is_glob(pattern) else []
@@ -67,7 +67,7 @@ def is_glob(pattern: str) -> bool:
 def make_unknown_problem(
     kind: str, name: str, known: Collection[str], where: Position | Argument, *, suggest: bool = True
 ) -> Problem:
-    """Return the problem of a reference or glob that matches nothing of `kind`. With `suggest`, search for a similar known name."""
+    """Return the problem of a reference or glob without a match. With `suggest`, the hint has a similar known name."""
     message = f"no {kind} matches {quote_text(name)}" if is_glob(name) else f"there is no {kind} {quote_text(name)}"
     hint = _suggestion(name, known) if suggest else None
     return Problem(UNKNOWN_REFERENCE, message, where, hint)

@@ -10,20 +10,20 @@ from msgspec import Struct
 from epbuild.core.errors import Position
 
 Scalar = str | int | float | bool
-"""Types of a YAML scalar. `null` is refused where a value is needed."""
+"""Types of a YAML scalar. `null` is rejected if a value is required."""
 
 MAX_NODES = 250_000
-"""Maximum number of values of a recipe with all aliases expanded."""
+"""Maximum number of values in a recipe with all aliases expanded."""
 
 MAX_DEPTH = 50
-"""Maximum nesting of values."""
+"""Maximum nesting depth of values."""
 
 KeyPath = tuple[str | int, ...]
-"""Path from the root to a value: keys of mappings and indices of lists."""
+"""Path from the root to a value, made of mapping keys and list indices."""
 
 
 class ScalarNode(Struct, frozen=True, tag=True):
-    """Scalar: its value, and its text without quotes."""
+    """Scalar. `written` is its text without quotes."""
 
     where: Position
     value: Scalar | None
@@ -33,7 +33,7 @@ class ScalarNode(Struct, frozen=True, tag=True):
 
 
 class SequenceNode(Struct, frozen=True, tag=True):
-    """A list. `gaps` is the number of items that were written and cannot be used."""
+    """List. `gaps` is the number of items that were removed because they are invalid."""
 
     where: Position
     items: tuple[Node, ...]
@@ -43,16 +43,16 @@ class SequenceNode(Struct, frozen=True, tag=True):
 
 
 class KeyedNode(NamedTuple):
-    """Value in a mapping, and the position of its key."""
+    """Value in a mapping, with the position of its key."""
 
     name_where: Position
     node: Node
 
 
 class MappingNode(Struct, frozen=True, tag=True):
-    """Mapping with merge keys applied: its own keys in the order of the text, then the merged ones.
+    """Mapping with merge keys applied. Its own keys are first, in the order of the text, followed by merged keys.
 
-    `gaps` are keys that were written and cannot be used: they have no entry, and are not missing.
+    `gaps` are keys that were removed because they are invalid. They have no entry, but are not reported as missing.
     """
 
     where: Position
@@ -63,7 +63,7 @@ class MappingNode(Struct, frozen=True, tag=True):
 
 
 Node = ScalarNode | SequenceNode | MappingNode
-"""Value in the text. `size` counts it and everything in it with aliases expanded; `height` is its depth."""
+"""Value in the text. `size` counts the value and all nested values, with aliases expanded. `height` is its nesting depth."""
 
 
 def to_plain(node: Node) -> object:
@@ -76,7 +76,7 @@ def to_plain(node: Node) -> object:
 
 
 def locate(root: Node, path: KeyPath) -> Node:
-    """Return the node at `path`. Raises KeyError or IndexError if there is none."""
+    """Return the node at `path`. Raises KeyError or IndexError if the path does not exist."""
     node = root
     for step in path:
         if isinstance(node, MappingNode) and isinstance(step, str):
@@ -89,7 +89,7 @@ def locate(root: Node, path: KeyPath) -> Node:
 
 
 def merge_nodes(base: MappingNode, over: MappingNode) -> MappingNode:
-    """Overlay `base` with `over`: mappings merge key by key, in the order of `base`; lists and scalars are replaced."""
+    """Return `over` merged over `base`. Mappings merge key by key, in the order of `base`. Lists and scalars are replaced."""
     entries = dict(base.entries)
     for key, entry in over.entries.items():
         below = entries.get(key)
@@ -100,13 +100,13 @@ def merge_nodes(base: MappingNode, over: MappingNode) -> MappingNode:
 
 
 def drop_keys(node: MappingNode, keys: Collection[str]) -> MappingNode:
-    """Return the mapping without some of its keys."""
+    """Return the mapping without `keys`."""
     entries = {key: entry for key, entry in node.entries.items() if key not in keys}
     return MappingNode(node.where, entries, *measure_extent([entry.node for entry in entries.values()]), node.gaps)
 
 
 def prune_paths(node: Node, paths: Collection[KeyPath]) -> Node:
-    """Return the node without the values at the `paths` below it, which need not exist. They become gaps."""
+    """Return the node without the values at `paths`, which become gaps. A path may name a value that does not exist."""
     if not paths:
         return node
     below: dict[str | int, list[KeyPath]] = {}

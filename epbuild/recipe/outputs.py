@@ -14,33 +14,36 @@ from epbuild.recipe.problems import WRONG_VALUE
 from epbuild.recipe.template import OUTPUT_NAMES
 
 LATER = dict.fromkeys(("path", "model", "context_binary", "include_source", "component_name", "registry"), OUTPUT_NAMES)
-"""Texts of an output that may refer to names of a group and a target."""
+"""Keys of an output whose templates may contain names that depend on a group and a target."""
 
 _DEFAULT_MODEL = "${model}_ctx.onnx"
 _DEFAULT_CONTEXT_BINARY = "${first_model}_${ep.short}.bin"
 
 Match = Callable[[str, Position, str], tuple[str, ...] | None]
-"""Function that returns the names a glob matches in a section of the recipe, or None if they are unknown."""
+"""Function that returns the names that a glob matches in a section of the recipe, or None if the names are unknown."""
 
 
 class LayoutForm(Struct, frozen=True):
-    """Properties of a layout that plans need."""
+    """Properties of a layout that the planner uses."""
 
     prefix: str
-    """Prefix of an archive format in the ids of steps."""
+    """Text before the archive format in the ids of steps."""
     gathers: bool = False
-    """True if all groups and targets of one path are one output. Each has its own folder there, and each model is a component."""
+    """True if all groups and targets with the same path form one output.
+
+    Each group and target has its own folder in the output, and each model is a component.
+    """
 
 
 class ArchiveForm(Struct, frozen=True):
-    """Properties of an archive format that plans need."""
+    """Properties of an archive format that the planner uses."""
 
     method: CompressionMethod
     """Compression method."""
     max_level: int
-    """Level with the smallest files."""
+    """Maximum compression level, which gives the smallest files."""
     default_level: int | None = None
-    """Level if the recipe has none. None means that the files are then stored as they are."""
+    """Compression level if the recipe does not set one. None means no compression."""
     is_file: bool = False
     """True if the output is one file with the format's suffix."""
 
@@ -51,9 +54,9 @@ LAYOUT_FORMS: Mapping[Layout, LayoutForm] = {
 }
 
 ARCHIVE_FORMS: Mapping[ArchiveFormat, ArchiveForm] = {
-    # Only the method that all readers of zip archives support: many do not open zstd members.
+    # Deflate is the only method that all zip readers support. Many cannot read zstd members.
     "zip": ArchiveForm("deflate", 9, is_file=True),
-    # Beyond 19, zstd needs far more memory, also for unpacking.
+    # Above level 19, zstd needs far more memory, even for unpacking.
     "tar.zst": ArchiveForm("zstd", 19, default_level=3, is_file=True),
     "oci": ArchiveForm("zstd", 19),
 }
@@ -61,7 +64,7 @@ ARCHIVE_FORMS: Mapping[ArchiveFormat, ArchiveForm] = {
 
 def read_output(fields: MappingReader, match: Match) -> OutputSpec:
     """Read an entry of `outputs`."""
-    layout: Any = fields.text("layout") or "directory"  # required by the schema; it is absent if it was a violation
+    layout: Any = fields.text("layout") or "directory"  # the schema requires it, but violations are removed
     return OutputSpec(
         where=fields.where,
         layout=layout,
@@ -80,7 +83,7 @@ def read_output(fields: MappingReader, match: Match) -> OutputSpec:
 
 
 def _read_archive(output: MappingReader) -> Archive | None:
-    """Read a format, or a mapping with its compression level."""
+    """Read the key `archive`: a format, or a mapping with a format and a compression level."""
     if "archive" not in output.entries:
         return None
     fields = output.expand_shorthand(output.entries["archive"].node, "format")
@@ -97,7 +100,7 @@ def _read_archive(output: MappingReader) -> Archive | None:
 
 
 def _chosen(fields: MappingReader, key: str, match: Match) -> tuple[Reference, ...] | None:
-    """Return the groups or targets of an output, each once. Return None for all of them, or if they are unknown."""
+    """Return the groups or targets of an output, without duplicates. None means all, or that they are unknown."""
     if key not in fields.entries:
         return None
     found: dict[str, Reference] = {}

@@ -1,7 +1,7 @@
-"""Files that the patterns of a recipe match.
+"""Finder of the files that a recipe's patterns match.
 
-A finder lists each folder at most once for all patterns. Links to folders are followed only if a pattern names them before the first
-wildcard, so that a walk ends and stays below the folder that it starts in.
+It lists each folder at most once for all patterns. A link to a folder is followed only if a pattern names it before the first
+wildcard. A walk therefore ends, and stays below the folder in which it starts.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ _FEWER = "Name fewer files, or a folder that contains nothing else."
 _NAMED = "Name a folder beside or below the recipe, or the full path of a single file."
 
 _Part = Callable[[str], object] | None
-"""Predicate for names that match one part of a pattern; None for `**`, which matches any number of folders."""
+"""Predicate for names that match a part of a pattern. None stands for `**`, which matches any number of folders."""
 
 
 class PatternLimits(Struct, frozen=True):
-    """Limits that keep a walk short, and names that it leaves out."""
+    """Limits of a walk, which keep it short."""
 
     entries: int = 2_000_000
-    """Entries of folders that all patterns of a recipe may examine."""
+    """Maximum number of folder entries that all patterns of a recipe may examine."""
     files: int = 500_000
-    """Files that one pattern may match."""
+    """Maximum number of files that a pattern may match."""
     bytes: int = 10**12
-    """Total size of the files that one pattern may match."""
+    """Maximum total size of the files that a pattern may match."""
     hidden: bool = True
-    """False if wildcards match no name with a dot at its beginning, as in shells."""
+    """False if wildcards do not match names that start with a dot, as in shells."""
 
 
 class Matches(Struct, frozen=True):
-    """Files that one pattern matches, as pairs of folder and name, in the order of their paths."""
+    """Files that a pattern matches, as pairs of folder and name, sorted by path."""
 
     files: Sequence[tuple[str, str]]
     root: str = ""
-    """Folder before the first wildcard, in which all of them are."""
+    """Folder before the first wildcard, which contains all matches."""
     folders: Sequence[str] = ()
-    """Folders that were listed. A new file in one of them may match too."""
+    """Folders that were listed. A new file in one of these folders may match."""
 
 
 class _PatternError(Exception):
-    """Error of a pattern that cannot be used. The message lacks its subject, the pattern."""
+    """A pattern cannot be used. The pattern is the subject of the message, which does not contain it."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.message = message
@@ -62,7 +62,7 @@ class _PatternError(Exception):
 
 
 class FileFinder:
-    """Finder of the files that patterns match, relative to the folder `base`. Invalid patterns are added to `problems`."""
+    """Finder of files that match patterns, relative to the folder `base`. It adds invalid patterns to `problems`."""
 
     def __init__(self, base: Path, problems: list[Problem], limits: PatternLimits | None = None) -> None:
         self.base = base
@@ -75,13 +75,13 @@ class FileFinder:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Folders in which a new file may match one of the patterns, each once."""
+        """Folders in which a new file may match one of the patterns, without duplicates."""
         return tuple(dict.fromkeys(Path(folder) for matches in self._known.values() for folder in matches.folders))
 
     def find(self, pattern: Reference) -> Matches | None:
-        """Return the files that a pattern matches. If the pattern cannot be used, return None and add to `problems`.
+        """Return the files that a pattern matches. If the pattern is invalid, add a problem and return None.
 
-        A name without wildcards matches a file, or all files in a folder.
+        A pattern without wildcards matches a file, or all files in a folder.
         """
         try:
             if pattern.name not in self._known:
@@ -94,14 +94,14 @@ class FileFinder:
         return None
 
     def _find(self, pattern: str) -> Matches:
-        """Walk from the folder before the first wildcard, or return the one file that the pattern names. Raises _PatternError."""
+        """Return the file that a pattern names, or walk from the folder before its first wildcard. Raises _PatternError."""
         parts = Path(pattern).parts
         fixed = next((index for index, part in enumerate(parts) if is_glob(part)), len(parts))
         root = self.base.joinpath(*parts[:fixed])
         if fixed == len(parts) and is_file(root):
             folder, name = os.path.split(root)
             return Matches(((folder, name),), folder)
-        if not os.path.isdir(root):  # noqa: PTH112 - false also for what no path can be
+        if not os.path.isdir(root):  # noqa: PTH112 - also returns False for invalid paths
             return Matches((), os.fspath(root), (os.fspath(root),))
         if ".." in parts[fixed:]:
             raise _PatternError("has '..' after a wildcard", "Write the folders before the wildcards.")
@@ -109,7 +109,10 @@ class FileFinder:
         return self._walk(os.fspath(root), _compiled(parts[fixed:] or ("**",)))
 
     def _check_root(self, root: Path) -> None:
-        """Raise _PatternError for the root of a file system and for a folder above the recipe's, as a walk would find far too much."""
+        """Raise _PatternError if a walk from `root` would be too large.
+
+        That is the case for the root of a file system and for folders above the recipe's folder.
+        """
         real = os.path.realpath(root)
         if (Path(self._real_base).is_relative_to(real) and real != self._real_base) or os.path.dirname(real) == real:  # noqa: PTH120
             raise _PatternError(f"would search all of {real}", _NAMED)
@@ -119,7 +122,7 @@ class FileFinder:
         files: list[tuple[str, str]] = []
         folders: list[str] = []
         size = 0
-        # A position is a number of parts that the path so far has matched. It can be at several.
+        # A position is the number of parts that a path has matched. Because of `**`, a path can have several positions.
         pending: list[tuple[str, os.DirEntry[str] | None, frozenset[int]]] = [(root, None, _closed((0,), parts))]
         while pending:
             folder, entry, positions = pending.pop()
@@ -138,7 +141,7 @@ class FileFinder:
                 raise _PatternError(f"would search more than {self._limits.entries:,} files and folders", _FEWER)
             kept = _closed((index for index in positions if index < end and parts[index] is None), parts)
             steps = [(part, _closed((index + 1,), parts)) for index in positions if index < end and (part := parts[index])]
-            for item in found:  # the last name first, since the last item is the next one
+            for item in found:  # in descending order, because the last item is visited next
                 reached = kept
                 for part, after in steps:
                     if part(item.name):
@@ -156,13 +159,13 @@ class FileFinder:
         return self._limits.hidden or not name.startswith(".")
 
     def _listed(self, folder: str) -> list[os.DirEntry[str]]:
-        """Return the entries of a folder in descending order of their names."""
+        """Return the entries of a folder, sorted by name in descending order."""
         found = self._listings.get(folder)
         if found is None:
             try:
                 with os.scandir(folder) as entries:
                     found = [entry for entry in entries if entry.name not in _SKIPPED and self._is_visible(entry.name)]
-            except FileNotFoundError:  # it was removed since its parent was listed
+            except FileNotFoundError:  # it was removed after its parent was listed
                 found = []
             except OSError as error:
                 hint = "Make the folder readable for this user, or name other files."
@@ -179,7 +182,7 @@ def make_unmatched_problem(pattern: Reference) -> Problem:
 
 
 def _compiled(parts: Sequence[str]) -> list[_Part]:
-    """Return a matcher for each part of a pattern. Adjacent `**` count as one."""
+    """Return a matcher for each part of a pattern. Adjacent `**` are merged."""
     flags = re.IGNORECASE if is_windows() else 0
     compiled: list[_Part] = []
     for part in parts:
@@ -191,7 +194,7 @@ def _compiled(parts: Sequence[str]) -> list[_Part]:
 
 
 def _closed(positions: Iterable[int], parts: Sequence[_Part]) -> frozenset[int]:
-    """Add the positions after each `**`, which may match no folder."""
+    """Add the position after each `**`, because `**` may match zero folders."""
     found = frozenset(positions)
     return found.union(index + 1 for index in found if index < len(parts) and parts[index] is None)
 
@@ -206,5 +209,5 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 def _size(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat().st_size
-    except OSError:  # the file was removed; reading it will report that
+    except OSError:  # the file was removed, which is reported when it is read
         return 0

@@ -1,4 +1,4 @@
-"""Codes of mistakes in a recipe, and descriptions of its types and values."""
+"""Error codes for recipes, and formatting of types and values for messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEMPLATE: Final = "EPB109"
 TOO_LARGE: Final = "EPB110"
 
 UNUSABLE: Final = re.compile(r"[\0\uD800-\uDFFF]")
-"""Characters that no file name and no JSON document can hold."""
+"""Characters that file names and JSON documents cannot contain."""
 
 _MAX_QUOTE = 80
 _MAX_LIST = 30
@@ -38,7 +38,7 @@ _EXPECTED = {
 
 
 def quote_text(text: str) -> str:
-    """Return `text` in quotes, on one line, without its middle if it is long, and without values of the environment."""
+    """Return `text` in quotes, as one line, with values of environment variables concealed. A long text loses its middle."""
     text = conceal_text(text)
     if len(text) > _MAX_QUOTE:
         half = _MAX_QUOTE // 2
@@ -47,12 +47,12 @@ def quote_text(text: str) -> str:
 
 
 def format_code_point(character: str) -> str:
-    """Write a character as Unicode's tables do."""
+    """Format a character as a Unicode code point, such as `U+00AD`."""
     return f"U+{ord(character):04X}"
 
 
 def format_choices(words: Iterable[str]) -> str:
-    """Return the allowed words for a hint, or `nothing` if there are none."""
+    """Return a list of allowed words for a hint, or `nothing` if the list is empty."""
     known = list(words)
     shown = ", ".join(known[:_MAX_LIST])
     if len(known) > _MAX_LIST:
@@ -61,7 +61,7 @@ def format_choices(words: Iterable[str]) -> str:
 
 
 def make_type_problem(node: Node, types: str | list[str]) -> Problem:
-    """Return the problem of a value that has none of the JSON Schema `types`."""
+    """Return the problem of a value that has the wrong type. `types` are the valid JSON Schema types."""
     expected = [types] if isinstance(types, str) else types
     *most, last = [_EXPECTED[name] for name in expected]
     words = f"{', '.join(most)} or {last}" if most else last

@@ -1,4 +1,4 @@
-"""Addresses of remote caches, parsed, and what a recipe has of one."""
+"""Addresses of remote caches, their parser, and a recipe's `cache` section."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _FORMS = {
 
 
 PUBLIC_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
-"""Public key of signatures: 32 bytes in Base64."""
+"""Form of a public key for signatures: 32 bytes in Base64."""
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether the name of a host is this machine."""
+    """Return whether the name of a host means this machine."""
     if host == "localhost":
         return True
     try:
@@ -40,9 +40,9 @@ def is_loopback(host: str) -> bool:
 
 
 class RemoteAddress(Struct, frozen=True):
-    """Address of a remote cache: a directory, a URL without a slash at its end, or a bucket and a prefix in it.
+    """Address of a remote cache: a directory, a URL without a trailing slash, or a bucket with a prefix.
 
-    It holds no secret: neither users nor queries are taken.
+    An address contains no secrets, because users and queries are rejected.
     """
 
     scheme: Scheme
@@ -53,17 +53,17 @@ class RemoteAddress(Struct, frozen=True):
 
     @property
     def is_directory(self) -> bool:
-        """True if the address is a path."""
+        """True if the address is the path of a directory."""
         return self.scheme == "directory"
 
     @property
     def host(self) -> str:
-        """Host of a web server, or bucket in a cloud."""
+        """Host of a web server, or bucket of a cloud storage."""
         return urlsplit(self.text).hostname or ""
 
     @property
     def bucket(self) -> tuple[str, str]:
-        """The bucket or container, and the prefix of all objects, which may be empty."""
+        """Bucket or container, and the prefix of all objects. The prefix may be empty."""
         bucket, _, prefix = self.text.partition("://")[2].partition("/")
         return bucket, prefix
 
@@ -74,11 +74,11 @@ class RemoteAddress(Struct, frozen=True):
 
 
 class CacheChoice(Struct, frozen=True):
-    """The `cache` section of a recipe: a remote cache, and the trusted public keys."""
+    """Section `cache` of a recipe, with a remote cache and the trusted public keys."""
 
     where: Position
     remote: RemoteAddress | None
-    """A directory is relative to the folder of the recipe."""
+    """Address of the remote cache. A directory is relative to the folder of the recipe."""
     trust: tuple[str, ...]
 
 

@@ -1,10 +1,11 @@
-"""Pip requirements of a toolchain, as far as epbuild reads them.
+"""Parser of pip requirements, limited to the parts that epbuild uses.
 
     onnxruntime==1.31.1       names onnxruntime, pins 1.31.1
     onnxruntime[extra]~=1.31  names onnxruntime, pins nothing
 
-The rest of the language (markers, ranges, addresses) is for the installer to read. `packaging` would read all of it; but every plan reads
-requirements, and it takes 20 ms to import. Only versions that are spelled differently are worth that of its `version`: 3 ms.
+The installer interprets all other syntax (markers, ranges, addresses). The package `packaging` could parse everything, but every
+plan reads requirements, and its import takes 20 ms. `packaging.version`, which takes 3 ms, is imported only to compare versions
+with different spellings.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import re
 from msgspec import Struct
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
-# A version as indexes and installed metadata write it: 1.31.1, 2.0rc1, 1.24.0.post1, 1.25.0.dev20260801001, 1.22+cu12.
+# A version as in indexes and installed metadata: 1.31.1, 2.0rc1, 1.24.0.post1, 1.25.0.dev20260801001, 1.22+cu12.
 _VERSION = (
     r"(?:[0-9]+!)?[0-9]+(?:\.[0-9]+)*(?:(?:a|b|rc)[0-9]+)?(?:\.post[0-9]+)?(?:\.dev[0-9]+)?(?:\+[a-z0-9]+(?:\.[a-z0-9]+)*)?"
 )
 _WEB = re.compile(r"(?:git\+)?https://")
 _REQUIREMENT = re.compile(rf"\s*({_NAME})\s*(\[[^\]]*\])?\s*(?:==\s*({_VERSION}))?\s*")
 
-# A path or an address can begin like a name, as wheels/x.whl does; another character follows then.
+# A path or an address can start like a name, as in wheels/x.whl. The character after the name shows the difference.
 _NAMED = re.compile(rf"\s*({_NAME})\s*(?:$|[\[(<>=!~;@,])")
 
 
@@ -30,21 +31,24 @@ class Requirement(Struct, frozen=True):
 
     text: str
     distribution: str
-    """Normalized name (PEP 503). Empty if the text does not begin with a name."""
+    """Normalized name (PEP 503). Empty if the requirement does not start with a name."""
     version: str | None
     """Version that is pinned with `==`, or None."""
     is_plain: bool
-    """True if distribution and version are the whole requirement, so that an environment can be checked against it."""
+    """True if the requirement consists only of a distribution and a version, so that environments can be checked against it."""
 
     def is_met_by(self, version: str | None) -> bool:
-        """Return whether an environment with `version` of the distribution, or None without it, meets a plain requirement."""
+        """Return whether an environment meets a plain requirement.
+
+        `version` is the installed version of the distribution, or None if it is not installed.
+        """
         if version is None or self.version is None:
             return version is not None
         return is_same_version(version if "+" in self.version else version.partition("+")[0], self.version)
 
 
 def read_requirement(text: str) -> Requirement:
-    """Parse a pip requirement. Every text is accepted."""
+    """Parse a pip requirement. Any text is accepted."""
     whole = _REQUIREMENT.fullmatch(text)
     name = whole or _NAMED.match(text)
     distribution = normalize_name(name[1]) if name else ""
@@ -54,7 +58,10 @@ def read_requirement(text: str) -> Requirement:
 
 
 def is_requirement(text: str) -> bool:
-    """Return whether a text is a pip requirement by a distribution's name, and no option, path, file or second line for an installer."""
+    """Return whether a text is a pip requirement that starts with a distribution's name.
+
+    Other texts could be an option, a path, a file or a second line for the installer.
+    """
     if _REQUIREMENT.fullmatch(text):
         return text.isprintable()
     from packaging.requirements import InvalidRequirement

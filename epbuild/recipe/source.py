@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from epbuild.recipe.events import ReadText
 
 MAX_BYTES = 1 << 20
-"""Maximum size of a text."""
+"""Maximum size of a recipe file."""
 
 
 def read(content: bytes, file: str) -> ReadText:
     """Parse a recipe into nodes whose positions name `file`.
 
-    Raises RecipeError if the text is not one YAML mapping, or is too large.
+    Raises RecipeError if the text is not a single YAML mapping, or if it is too large.
     """
     if len(content) > MAX_BYTES:
         problem = Problem(TOO_LARGE, f"the recipe is too large: at most {MAX_BYTES:,} bytes are allowed", Position(file, 1, 1))
@@ -41,7 +41,7 @@ def _decode(content: bytes, file: str) -> str:
         where = _end_of(body[: error.start].decode("utf-8"), file)
         problem = Problem(SYNTAX, f"the byte 0x{body[error.start]:02X} is not valid UTF-8", where, hint)
         raise RecipeError(problem) from None
-    from yaml.reader import Reader  # yaml takes long to import
+    from yaml.reader import Reader  # imported here because yaml is slow to import
 
     if control := Reader.NON_PRINTABLE.search(text):
         where = _end_of(text[: control.start()], file)
@@ -61,7 +61,7 @@ def _end_of(text: str, file: str) -> Position:
 def _parse(text: str, file: str) -> ReadText:
     import yaml
 
-    from epbuild.recipe.events import EventReader  # which needs yaml at once
+    from epbuild.recipe.events import EventReader  # imported here because it imports yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -69,13 +69,13 @@ def _parse(text: str, file: str) -> ReadText:
     except yaml.MarkedYAMLError as error:
         raise RecipeError(_syntax_problem(error, text, file)) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        # What PyYAML lets through without a mark: an escape such as "\UFFFFFFFF" in its pure Python scanner.
+        # PyYAML raises some errors without a mark, such as for the escape "\UFFFFFFFF" in its pure Python scanner.
         problem = Problem(SYNTAX, f"invalid YAML: {error}", Position(file, 1, 1))
         raise RecipeError(problem) from None
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
-    """Return PyYAML's error as one sentence, at the likely position of the mistake."""
+    """Return PyYAML's error as a one-sentence problem, at the likely position of the mistake."""
     mark, start = error.problem_mark, error.context_mark
     what = error.problem or "it cannot be parsed"
     if mark is None:

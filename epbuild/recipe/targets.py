@@ -16,7 +16,7 @@ _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 def read_toolchain(name: str, where: Position, fields: MappingReader) -> ToolchainSpec:
-    """Read a toolchain."""
+    """Read the definition of a toolchain, and report invalid requirements."""
     packages, interpreter, python = fields.texts("packages"), fields.path("interpreter"), fields.text("python")
     named = [(text, where) for text, where in packages if text]
     foreign = [(text, where) for text, where in named if not is_requirement(text)]
@@ -41,7 +41,7 @@ def read_toolchain(name: str, where: Position, fields: MappingReader) -> Toolcha
 
 
 def read_target(name: str, where: Position, fields: MappingReader, *, whole: bool) -> Target:
-    """Read a row of a target's definition. `whole` goes to the target."""
+    """Read a target from one row of its definition. `whole` is False if an invalid part was removed."""
     listed = [fields.of(item) for item in fields.items("eps")]
     return Target(
         name=name,
@@ -58,7 +58,7 @@ def read_target(name: str, where: Position, fields: MappingReader, *, whole: boo
 
 
 def _read_custom_ops(fields: MappingReader) -> tuple[Reference, ...]:
-    """Read paths of libraries, relative to the recipe, and names of packages."""
+    """Read the list `custom_ops`: paths of libraries, relative to the recipe, and names of packages."""
     named = [(text, where) for text, where in fields.texts("custom_ops") if text]
     fields.problems += filter(None, (_custom_ops_problem(text, where) for text, where in named))
     return tuple(fields.rebased(text, where) if is_library_path(text) else Reference(text, where) for text, where in named)
@@ -98,13 +98,13 @@ def _uncheckable(requirement: str, where: Position) -> Problem:
 
 
 def _custom_ops_problem(text: str, where: Position) -> Problem | None:
-    """Return the problem of a text that is neither the path of a library nor the import name of a package."""
+    """Return a problem if a text is neither the path of a library nor the import name of a package."""
     if is_library_path(text) or _MODULE.fullmatch(text):
         return None
     message = f"{quote_text(text)} is neither the path of a shared library nor the name of a Python package"
     imported = text.replace("-", "_")
     hint = "Write a path that ends in .so, .dll or .dylib, or the import name of the package."
-    if _MODULE.fullmatch(imported):  # its name for pip
+    if _MODULE.fullmatch(imported):  # the text is the package's name for pip
         hint = (
             f"Write the import name of the package, such as {quote_text(imported)}, or the path of a library, such as './{text}'."
         )

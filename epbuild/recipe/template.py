@@ -1,7 +1,7 @@
 """Templates in texts: `${name}`, and `$${` for a literal `${`.
 
-The names are a closed set, and nothing computes. A variable of the environment may have a default for when it is unset or empty:
-`${env.NAME:-default}`.
+Only known names are allowed, and templates have no expressions. A reference to an environment variable may have a default, which
+applies if the variable is unset or empty: `${env.NAME:-default}`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNod
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, format_choices, quote_text
 
 OUTPUT_NAMES = ("group", "target", "model", "first_model", "ep", "ep.short", "ep.binary")
-"""Names that only an emit step defines. Templates of outputs keep them until `substitute` is called with their values."""
+"""Names that only emit steps define. Templates of outputs contain them until `substitute` is called with their values."""
 
 MAX_TEXT = 8192
-"""The length, in characters, of the longest text that a template may become."""
+"""Maximum length, in characters, of a text after its templates are substituted."""
 
 
 class TemplateError(ValueError):
-    """A template that cannot be substituted: a message, a hint, and the unknown name where that is the reason."""
+    """A template cannot be substituted. `name` is the unknown name, if that is the reason."""
 
     def __init__(self, message: str, hint: str | None = None, name: str | None = None) -> None:
         super().__init__(message)
@@ -41,9 +41,10 @@ class TemplateError(ValueError):
 
 
 class TemplateNames(Mapping[str, Scalar]):
-    """Names in a recipe's templates: those that it defines, and `env.<NAME>` for environment variables.
+    """Values of the names in a recipe's templates: names that the recipe defines, and `env.<NAME>` for environment variables.
 
-    A value of the environment is always a text. Iterating gives what the recipe defines, and `env.<NAME>` once, for all of them.
+    The value of an environment variable is always a string. Iteration yields the recipe's names, and then `env.<NAME>` as a
+    placeholder for all environment variables.
     """
 
     def __init__(self, environment: Mapping[str, str], *values: Mapping[str, Scalar]) -> None:
@@ -51,7 +52,7 @@ class TemplateNames(Mapping[str, Scalar]):
         self._values = values
 
     def with_values(self, values: Mapping[str, Scalar]) -> TemplateNames:
-        """Return these names with additional ones, which win."""
+        """Return a copy with additional names, which override existing names."""
         return TemplateNames(self._environment, values, *self._values)
 
     def __getitem__(self, name: str) -> Scalar:
@@ -79,7 +80,7 @@ class TemplateNames(Mapping[str, Scalar]):
 
 
 def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
-    """Return `text` with every `${name}` replaced. A text that is one reference alone becomes the value with its type.
+    """Return `text` with every `${name}` replaced. A text that is only a reference becomes the value, and keeps its type.
 
     Raises TemplateError for a name that is not in `names`, a `${` without `}`, or a result longer than `MAX_TEXT`.
     """
@@ -90,7 +91,7 @@ def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
 
 
 def find_variables(text: str) -> frozenset[str]:
-    """Return the names that a template refers to; none for a template that cannot be read."""
+    """Return the names that a template refers to, or an empty set if the template is invalid."""
     try:
         return frozenset(piece.name for piece in _pieces(text) if isinstance(piece, _Name))
     except TemplateError:
@@ -98,9 +99,9 @@ def find_variables(text: str) -> frozenset[str]:
 
 
 def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[str]) -> str:
-    """Return `text` with the `names` replaced, as a template: references to `later` names stay, for `substitute`.
+    """Replace `names` in `text`, and keep references to names in `later`. Return the result as a template for `substitute`.
 
-    Raises TemplateError for a name that is in neither, a `${` without `}`, or a result longer than `MAX_TEXT`.
+    Raises TemplateError for an unknown name, a `${` without `}`, or a result longer than `MAX_TEXT`.
     """
     if "${" not in text:
         return text
@@ -113,7 +114,7 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
             literal += render(_value(piece, names, later))
         else:
             if literal.endswith("$"):
-                # The two together would read as an escape when the rest is substituted.
+                # `$` followed by `${` would later be read as an escaped `${`.
                 raise TemplateError(f"'$' is not allowed before {quote_text('${' + piece.name + '}')}")
             done += f"{escape(literal)}${{{piece.name}}}"
             literal = ""
@@ -123,10 +124,10 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
 def resolve_templates(
     node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
 ) -> tuple[Node, list[Problem]]:
-    """Substitute the templates of a node's values. Return the new node and the problems. Keys have no templates.
+    """Substitute the templates in the values of a node, but not in its keys. Return the new node and the problems.
 
-    A node without templates is returned as the same object, so that the rows of a matrix share it. `later` has, for a key at any depth, the
-    names that the planner substitutes.
+    A node without templates is returned as the same object, so that the rows of a matrix share it. `later` maps keys, at any
+    depth, to names that the planner substitutes in their values.
     """
     problems: list[Problem] = []
 
@@ -159,7 +160,7 @@ def resolve_templates(
 
 
 def _is_plain(node: Node) -> bool:
-    """Return whether a node is a scalar without a template, as most are."""
+    """Return whether a node is a scalar without a template. Most nodes are."""
     return type(node) is ScalarNode and (type(node.value) is not str or "${" not in node.value)
 
 
@@ -173,9 +174,9 @@ _VARIABLE = re.compile(r"env\.[^\s=${}:<>]+")
 _MARKER = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 
 
-@lru_cache(maxsize=1024)  # one output's templates are substituted for every group and target
+@lru_cache(maxsize=1024)  # an output's templates are substituted for every group and target
 def _pieces(text: str) -> tuple[str | _Name, ...]:
-    """Split `text` into its literal parts, unescaped, and the names that it refers to."""
+    """Split `text` into its unescaped literal parts and the names that it refers to."""
     return tuple(_split(text))
 
 
@@ -201,7 +202,7 @@ def _split(text: str) -> Iterator[str | _Name]:
 
 
 def _name(inside: str) -> _Name:
-    """Parse the text between the braces: a name, or a variable of the environment with a default."""
+    """Parse the text between the braces: a name, or an environment variable with a default."""
     name, has_default, default = inside.partition(":-")
     if not has_default:
         return _Name(inside)

@@ -1,4 +1,4 @@
-"""Variables of a recipe and of the command line (`--set`)."""
+"""Reader of variables in a recipe and on the command line (`--set`)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PREFIX = "vars."
 
 
 class Override(Struct, frozen=True):
-    """Value of a variable, and the `--set` that it comes from."""
+    """Value of a variable from the command line, with its `--set` argument."""
 
     value: Scalar
     where: Argument
 
 
 def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], list[Problem]]:
-    """Return the values by variable, of which the last counts, and the problems of the texts."""
+    """Return the overrides by variable, and the problems of invalid settings. The last setting of a variable wins."""
     found: dict[str, Override] = {}
     problems: list[Problem] = []
     for setting in settings:
@@ -43,7 +43,7 @@ def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], lis
 
 
 def _scalar(text: str) -> Scalar | None:
-    """Parse a text as a YAML scalar. Return None if it is something else."""
+    """Parse a text as a YAML scalar. Return None for any other text."""
     try:
         source = read(f"value: {text}".encode(errors="surrogateescape"), "--set")
     except RecipeError:
@@ -55,7 +55,10 @@ def _scalar(text: str) -> Scalar | None:
 def read_variables(
     section: Mapping[str, KeyedNode], overrides: Mapping[str, Override], environment: Mapping[str, str], problems: list[Problem]
 ) -> dict[str, Scalar]:
-    """Read the variables, by their names in templates. An invalid one is included, so that references to it cause no further problems."""
+    """Return the values of variables, by their names in templates.
+
+    Invalid variables are included, so that references to them cause no further problems.
+    """
     found: dict[str, Scalar] = {}
     for name, entry in section.items():
         node = entry.node

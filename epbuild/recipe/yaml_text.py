@@ -1,4 +1,4 @@
-"""Writer of YAML that reads back as the same recipe, in YAML 1.1 too."""
+"""Writer of YAML that YAML 1.1 and epbuild parse to the same recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WIDTH = 100
 
 
 def format_scalar(text: str) -> str:
-    """Return a text as a YAML scalar, in quotes if it needs them."""
+    """Return a text as a YAML scalar, with quotes if necessary."""
     if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _NOT_TEXT and not re.fullmatch(r"[0-9.]+e[0-9]+", text.lower()):
         return text
     import yaml
@@ -22,7 +22,7 @@ def format_scalar(text: str) -> str:
 
 
 def write_yaml(root: MappingNode, comments: Mapping[KeyPath, str]) -> str:
-    """Return the text of a mapping, with a comment after the keys and items at some paths."""
+    """Return the YAML text of a mapping. `comments` are added after keys and items, by their paths."""
     return "\n".join(_Writer(comments).mapping(root, "", ())) + "\n"
 
 
@@ -35,7 +35,7 @@ class _Writer:
             yield from self._value(f"{margin}{format_scalar(key)}:", entry.node, f"{margin}  ", (*path, key))
 
     def _value(self, beginning: str, node: Node, margin: str, path: KeyPath) -> Iterator[str]:
-        """Yield the lines of a value after its key or the dash of an item."""
+        """Yield the lines of a value. The first line starts with `beginning`, a key or the dash of an item."""
         comment = f"    # {self._comments[path]}" if path in self._comments else ""
         short = _in_flow(node)
         if short is not None and (not isinstance(node, SequenceNode) or len(f"{beginning} {short}") <= _WIDTH):
@@ -58,7 +58,7 @@ class _Writer:
 
 
 def _in_flow(node: Node) -> str | None:
-    """Return a scalar, or a list of scalars, on one line. A mapping has no such form unless it is empty."""
+    """Return a scalar, a list of scalars or an empty mapping as one line. Return None for any other node."""
     match node:
         case ScalarNode():
             return _scalar(node)
