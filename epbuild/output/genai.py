@@ -262,8 +262,8 @@ def _find_unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[st
             for name in stage.inputs:
                 if name not in made and not any(pattern.fullmatch(name) for pattern in given):
                     yield (
-                        f"the stage '{stage.name}' has the input '{name}', which neither an earlier stage computes nor "
-                        f"model.decoder.inputs names"
+                        f"the stage '{stage.name}' needs the input '{name}', but no earlier stage computes it and "
+                        f"model.decoder.inputs does not list it"
                     )
             made.update(stage.outputs)
         if logits not in chain.from_iterable(stage.outputs for stage in running):

@@ -108,7 +108,7 @@ def _best_device(
     suitable = [device for device in offered if _matches(device, ep.device)]
     if not suitable:
         available = ", ".join(map(_describe, offered))
-        raise _Unfit(f"needs a device of {ep.name} with {_describe_request(ep.device)}; it offers: {available}")
+        raise _Unfit(f"needs {ep.name} with a device that has {_describe_request(ep.device)}; available devices: {available}")
     if variant.share_weights and variant.several and ep.name in SHARED_NOT_ON_CPU:
         suitable = [device for device in suitable if _type(device) != "CPU"]
         if not suitable:
@@ -119,7 +119,7 @@ def _best_device(
     best = min(judged or ranked, key=lambda item: item[:2])
     if best[0] == _UNSUPPORTED:
         refusing, texts = ", ".join(_describe(item[2]) for item in judged), ", ".join(variant.compatibility[ep.name])
-        raise _Unfit(f"was compiled for other devices, as {ep.name} reports for: {refusing} ({texts})")
+        raise _Unfit(f"was compiled for other devices: {ep.name} does not support it on {refusing} (compatibility: {texts})")
     return best
 
 

@@ -93,7 +93,7 @@ def _spare_memory(report: Mapping[str, Any]) -> str:
     peak, here = report.get("peak_memory"), get_memory()
     if peak is None or here is None or peak > _MUCH * here or is_at_address_limit(report):
         return ""
-    return f"The worker had used {peak / 1e6:.0f} of {here / 1e6:.0f} MB: the EP refused the graph, and memory was not short."
+    return f"The worker used only {peak / 1e6:.0f} of {here / 1e6:.0f} MB, so memory did not run out: the EP rejected the graph."
 
 
 def _cause(ending: Ending, report: Mapping[str, Any], text: str, *, out_of_memory: bool) -> Cause:

@@ -256,8 +256,8 @@ CASES = {
         BuildError,
         (
             "compiling 'decode' for npu failed: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",
-            "The worker had used 138 of ",
-            " MB: the EP refused the graph, and memory was not short.",
+            "The worker used only 138 of ",
+            " MB, so memory did not run out: the EP rejected the graph.",
             "add `{rewrite: qnn, toolchain: TOOLCHAIN}` to the model's `prepare`",
         ),
     ),

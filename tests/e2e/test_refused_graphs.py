@@ -77,7 +77,7 @@ def test_a_norm_that_qnn_refuses_for_memory_compiles_once_it_is_rewritten(projec
     assert (project.folder / "dist/each-rewritten/manifest.json").is_file()
     assert told.startswith("compile:each-first/npu/first: error: compiling 'first' for npu failed: Failed to finalize QNN graph.")
     assert "QNN_COMMON_ERROR_MEM_ALLOC" in told
-    assert "MB: the EP refused the graph, and memory was not short." in told
+    assert "MB, so memory did not run out: the EP rejected the graph." in told
     assert "add `{rewrite: qnn, toolchain: TOOLCHAIN}` to the model's `prepare`" in told
     assert "-j" not in told
     assert told.endswith("[EPB401]")

@@ -385,7 +385,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
     ),
     "a name that QNN's context has for another input": (
         "EPB626",
-        "'a' of .*s.onnx would be renamed to 'b', which QNNExecutionProvider treats as another",
+        "'a' of .*s.onnx would be renamed to 'b', but the context already uses that name",
         lambda f: Asked(two_inputs(f), ["", "s_"], [Connection(0, "b", 1, "a")]),
     ),
     "a name that QNN cannot be told": (

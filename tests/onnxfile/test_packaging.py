@@ -148,8 +148,8 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
     "two binaries": ("EPB621", r"has 2 contexts \(y.bin, z.bin\)", lambda f: asked([two_contexts(f)], "rename", "n.bin")),
     "two binaries to embed": ("EPB621", "has 2 contexts", lambda f: asked([two_contexts(f)], "embed")),
     "two nodes of one binary": ("EPB621", "2 nodes of .* refer to m.bin", lambda f: asked([two_nodes(f)], "embed")),
-    "half of those that share": ("EPB622", "shared with b.onnx", lambda f: asked([shared_pair(f)[0]], "rename", "n.bin")),
-    "half, elsewhere": ("EPB622", "shared with b.onnx", lambda f: asked([shared_pair(f)[0]], "rename", "n.bin", f / "out")),
+    "half of those that share": ("EPB622", "also used by b.onnx", lambda f: asked([shared_pair(f)[0]], "rename", "n.bin")),
+    "half, elsewhere": ("EPB622", "also used by b.onnx", lambda f: asked([shared_pair(f)[0]], "rename", "n.bin", f / "out")),
     "a shared one embedded": ("EPB622", "ab.bin is shared by a.onnx, b.onnx", lambda f: asked([*shared_pair(f)], "embed")),
     "half of a shared one embedded": ("EPB622", "is shared by", lambda f: asked([shared_pair(f)[1]], "embed")),
     "one name for two": (

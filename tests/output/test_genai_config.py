@@ -156,7 +156,7 @@ def test_a_base_is_an_object_with_a_model() -> None:
         assert check_base(document) == ["it is not an object that contains an object 'model'"]
 
 
-UNFED = "the stage 'decode' has the input 'past_seq_len', which neither an earlier stage computes nor model.decoder.inputs names"
+UNFED = "the stage 'decode' needs the input 'past_seq_len', but no earlier stage computes it and model.decoder.inputs does not list it"
 UNCACHED = (
     "the stage 'decode' takes 'past_key_1' from the cache but has no output 'present_key_1' that updates it; name the output in "
     "model.decoder.outputs.present_key_names"

@@ -166,7 +166,7 @@ def test_external_data_that_would_be_staged_in_the_graphs_place_is_refused(works
     (workshop / "models" / "decode.onnx").write_bytes(bytes(16))
     write_model(workshop / "models" / "graph.onnx", external={"shared": ("decode.onnx", [4])})
     text = edited(RECIPE, (DECODE, f"decode: {MARK}models/graph.onnx"))
-    check(workshop, text, ("EPB204", "has the name that its graph gets during the compile"))
+    check(workshop, text, ("EPB204", "has the name of the model file during the compile"))
 
 
 def test_a_folder_of_links_into_a_content_store_is_a_model_as_in_hub_caches(workshop: Path) -> None:

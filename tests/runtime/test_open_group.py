@@ -189,7 +189,10 @@ def test_the_variant_that_onnxruntime_finds_best_is_opened(snapdragon: Machine, 
             assert group.variant.target == target
         (tmp_path / name / "manifest.json").unlink()
     text = refused(tmp_path, code="EPB634")
-    assert "was compiled for other devices, as QNNExecutionProvider reports for: NPU from Qualcomm (other)" in text
+    assert (
+        "was compiled for other devices: QNNExecutionProvider does not support it on NPU from Qualcomm (compatibility: other)"
+        in text
+    )
     assert {kind for kind, _ in snapdragon.asked} == {"NPU"}  # QNN crashes on any other question
 
 
@@ -248,8 +251,8 @@ def test_a_judge_that_fails_decides_nothing(machine: Machine, tmp_path: Path) ->
         ({"type": "gpu"}, "GPU"),
         ({"type": "npu", "vendor": "intel", "metadata": {"npu_platform": "4000"}}, "NPU"),
         ({"type": "npu", "metadata": {"npu_platform": "5010"}, "virtual": True}, "NPU"),
-        ({"type": "npu", "metadata": {"npu_platform": "5010"}}, "type npu, npu_platform 5010; it offers: CPU from Intel"),
-        ({"vendor": "Other"}, "vendor Other; it offers: CPU from Intel, GPU from Intel, NPU from Intel"),
+        ({"type": "npu", "metadata": {"npu_platform": "5010"}}, "type npu, npu_platform 5010; available devices: CPU from Intel"),
+        ({"vendor": "Other"}, "vendor Other; available devices: CPU from Intel, GPU from Intel, NPU from Intel"),
     ],
 )
 def test_a_device_that_the_recipe_asked_for_is_the_one(machine: Machine, tmp_path: Path, wish: Any, outcome: str) -> None:

@@ -187,7 +187,7 @@ def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str |
             )
         if others:
             listed = ", ".join(path.name for path in others)
-            message = f"{name} is shared with {listed}, which would no longer share it with {named[0].name}"
+            message = f"{name} is also used by {listed}; changing only {named[0].name} would end the sharing"
             raise ChangeRefused(Problem("EPB622", message, None, "Name all models that share it, or their folder."))
     if binary is not None and (len(users) > 1 or (packaging == "extract" and len(models) > 1)):
         message = f"the {len(models)} models have different contexts, but only one can have the name {binary}"

@@ -96,7 +96,9 @@ class GraphPart:
             message = f"{renamed}, but {source} does not support that name: '=' and ';' end a name there"
             return Problem("EPB626", message, None, "Remove the model's prefix, or rename the values of the source model.")
         if any(new in (value, name) for value, name in own_names.items() if value != old):
-            return Problem("EPB626", f"{renamed}, which {source} treats as another input or output of that context", None, _HINT)
+            return Problem(
+                "EPB626", f"{renamed}, but the context already uses that name for another input or output", None, _HINT
+            )
         return None
 
 

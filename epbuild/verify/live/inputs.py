@@ -168,12 +168,12 @@ def _made_shape(value: ValueInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
     for number, size in enumerate(shape):
         if size is None:
             named = value.shape[number]
-            which = f"'{named}'" if isinstance(named, str) and named else f"{number}, which has no name,"
+            which = f"dynamic dimension '{named}'" if isinstance(named, str) and named else f"unnamed dynamic dimension {number}"
             cure = (
                 f"write its sizes in the recipe (`input_shapes: {{{value.name}: [...]}}` of the model), or provide it with "
                 f"--inputs"
             )
-            raise NoInputs(f"the input '{value.name}' has the dynamic dimension {which} of unknown size: {cure}")
+            raise NoInputs(f"the size of the {which} of the input '{value.name}' is unknown: {cure}")
     return tuple(size for size in shape if size is not None)
 
 

@@ -122,9 +122,9 @@ def test_made_inputs_fit_the_model_and_named_dimensions_are_what_the_recipe_says
 @pytest.mark.parametrize(
     ("size", "words"),
     [
-        ("height", "has the dynamic dimension 'height' of unknown size: write its sizes in the recipe"),
-        (None, "has the dynamic dimension 1, which has no name, of unknown size"),
-        (-1, "has the dynamic dimension 1, which has no name, of unknown size"),
+        ("height", "the size of the dynamic dimension 'height' of the input 'image' is unknown: write its sizes in the recipe"),
+        (None, "the size of the unnamed dynamic dimension 1 of the input"),
+        (-1, "the size of the unnamed dynamic dimension 1 of the input"),
     ],
 )
 def test_a_dimension_without_a_size_is_asked_for_and_not_guessed(size: Any, words: str) -> None:
