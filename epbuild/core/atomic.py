@@ -59,8 +59,8 @@ def rename(source: Path, destination: Path) -> None:
 def new_file(path: Path, *, overwrite: bool = True, durable: bool = True) -> Iterator[Path]:
     """Yield an unused path beside `path` for a draft, and rename the draft to `path` if the block succeeds.
 
-    If `path` is a link, its target is replaced. Raises OSError. Without `overwrite`, raises FileExistsError if `path` exists at
-    the time of the rename.
+    If `path` is a link, its target is replaced. Raises OSError. If `overwrite` is False and `path` exists at the time of the
+    rename, raises FileExistsError.
     """
     path = Path(os.path.realpath(path))
     draft = path.with_name(f".{path.stem}-{os.urandom(4).hex()}{path.suffix}")

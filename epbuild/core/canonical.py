@@ -13,7 +13,7 @@ from msgspec import Struct
 
 
 def encode_canonical(document: Mapping[str, Any]) -> str:
-    """Return the document as one line with sorted keys, without spaces, and with unescaped Unicode.
+    """Return the document as one line of JSON with sorted keys, no spaces and unescaped Unicode.
 
     Raises ValueError or TypeError if the document is not valid JSON.
     """
@@ -30,7 +30,10 @@ def encode_indented(document: Mapping[str, Any], *, sort_keys: bool = False, asc
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse a JSON document. Raises RecursionError, and ValueError, including for `NaN` and numbers such as `1e999`."""
+    """Parse a JSON document. Raises ValueError for invalid JSON, for `NaN` and for numbers such as `1e999`.
+
+    Raises RecursionError for JSON that is nested too deeply.
+    """
     try:
         return msgspec.json.decode(text)  # five times as fast as `json`, which saves 0.25 s for 10,000 steps
     except ValueError:  # msgspec also rejects file names that are not valid Unicode
@@ -59,7 +62,7 @@ class JsonFile(Struct, frozen=True):
     def identity(self) -> str:
         """SHA-256, in hex, of the document without spaces.
 
-        It is equal for files with equal bytes, but faster to compute than theirs.
+        Files with equal bytes have equal identities. The identity is faster to compute than the SHA-256 of the file.
         """
         text = json.dumps(self.document, sort_keys=self.sort_keys, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Copies of files, which share their bytes on disk (reflinks) if possible."""
+"""File copies that share bytes on disk with the source (reflinks) if possible."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class CannotClone(Exception):
 def clone(source: int, destination: int) -> bool:
     """Make the open file `destination` a clone of the open file `source`. Return whether this succeeded.
 
-    If it returns False, callers copy the file, and the copy reports the error. Raises CannotClone if the system or the file
-    system does not support clones.
+    Raises CannotClone if the system or the file system does not support clones. After any other error, return False. The
+    caller then copies the file, and the copy reports the error.
     """
     if sys.platform != "linux":
         raise CannotClone
@@ -72,6 +72,6 @@ def copy_open_file(source: io.FileIO, destination: io.BufferedRandom, hasher: Ha
 
 
 def write_pieces(write: Write, data: memoryview) -> None:
-    """Write all of `data` in small pieces, which systems write faster. Raises OSError."""
+    """Write all of `data` in small pieces, because systems write small pieces faster. Raises OSError."""
     for start in range(0, len(data), _WRITE_BYTES):
         write(data[start : start + _WRITE_BYTES])

@@ -7,16 +7,17 @@ from typing import Any, Literal
 
 Kind = Literal["added", "removed", "changed"]
 Place = tuple[str, ...]
-"""Path from the root of a document to a fact, as names."""
+"""Path to a fact in a document, as the names of keys and list items from the root."""
 
 _DIGEST_LENGTH = 64
 _SHOWN_DIGITS = 8
 
 
 def list_facts(document: Any, place: Place = (), whole: Set[Place] = frozenset()) -> dict[Place, Any]:
-    """Return the leaves of a document, by place. The name of a list item is its `name`, or else its index.
+    """Return the leaves of a document, by place.
 
-    A value at a place in `whole` counts as a leaf.
+    In a place, a list item is identified by its `name`, or by its index if it has no name. A value at a place in `whole`
+    counts as a leaf.
     """
     if isinstance(document, Mapping) and place not in whole:
         children = [(str(name), value) for name, value in document.items()]

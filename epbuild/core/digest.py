@@ -36,7 +36,7 @@ class Blob(Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """Alias of `digest`. Content that is not written yet has the same attribute."""
+        """Alias of `digest`. Classes of unwritten content, such as `JsonFile`, also have an `identity`."""
         return self.digest
 
 
@@ -50,9 +50,10 @@ _encoder = msgpack.Encoder(enc_hook=_as_text)
 
 
 def hash_values(value: object) -> str:
-    """Return a digest of a value, for comparison on this machine. The value consists of paths and types that msgspec encodes.
+    """Return a digest of a value, for comparison with other digests on this machine.
 
-    The order of items matters. Do not pass sets with several items, because their order differs between processes.
+    The value may consist of paths and of types that msgspec encodes. The order of items matters. Do not pass sets with several
+    items, because their order differs between processes.
     """
     try:
         content = _encoder.encode(value)
@@ -87,17 +88,17 @@ class Hasher:
 
     @property
     def digest(self) -> str | None:
-        """SHA-256 of the bytes so far."""
+        """SHA-256 of the bytes that were hashed so far."""
         return None if self._sha256 is None else self._sha256.hexdigest()
 
     @property
     def checksum(self) -> str | None:
-        """XXH3 of the bytes so far."""
+        """XXH3 of the bytes that were hashed so far."""
         return None if self._xxh3 is None else self._xxh3.hexdigest()
 
     @property
     def blob(self) -> Blob:
-        """Digest and size of the bytes so far. Raises ValueError if no digest was requested."""
+        """Digest and size of the bytes that were hashed so far. Raises ValueError if no digest was requested."""
         if self._sha256 is None:
             raise ValueError("no digest was requested")
         return Blob(self._sha256.hexdigest(), self.size)
@@ -122,7 +123,7 @@ def hash_file(path: str | Path) -> str:
 def hash_part(file: BinaryIO, start: int, size: int, count: Callable[[int], object] = lambda size: None) -> Blob:
     """Return the digest of up to `size` bytes of an open file, from `start`.
 
-    `count` gets the size of each piece. Raises OSError.
+    `count` is called with the size of each piece that was read. Raises OSError.
     """
     hasher = Hasher()
     file.seek(start)
@@ -133,9 +134,9 @@ def hash_part(file: BinaryIO, start: int, size: int, count: Callable[[int], obje
 
 
 def hash_stream(source: Readable, write: Write | None = None, *, ahead: bool = True) -> Blob:
-    """Read `source` to its end and return its digest. `write` gets every piece.
+    """Read `source` to its end and return its digest. `write` is called with every piece.
 
-    With `ahead`, large content is hashed in a second thread. Raises OSError and the errors of `write`.
+    If `ahead` is True, large content is hashed in a second thread. Raises OSError and the errors of `write`.
     """
     hasher = Hasher()
     hash_into(source, hasher, write, ahead=ahead)
@@ -145,7 +146,7 @@ def hash_stream(source: Readable, write: Write | None = None, *, ahead: bool = T
 def hash_into(source: Readable, hasher: Hasher, write: Write | None = None, *, ahead: bool = True) -> None:
     """Read `source` to its end, and pass every piece of at most 1 MiB to `hasher` and to `write`.
 
-    With `ahead`, a slow hasher runs in a second thread if the content is large. Raises OSError and the errors of `write`.
+    If `ahead` is True, a slow hasher processes large content in a second thread. Raises OSError and the errors of `write`.
     """
     # The first buffer is small, because most files are small and the system has to clear a buffer before its use.
     buffer = memoryview(bytearray(_FIRST_BYTES))

@@ -38,7 +38,7 @@ _OLD = "old-"
 _SWAP = "swap-"
 """Marker in the name of a tree during the exchange.
 
-The inode of the new tree follows; a tree with another inode is the old tree.
+The inode of the new tree follows the marker. A tree that has the marker and another inode is the old tree.
 """
 
 
@@ -60,9 +60,9 @@ class Owned(Protocol):
 def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping[str, str]:
     """Replace `destination` with the tree `staged` from `prepare`. Return the new paths of changed files, by old path.
 
-    The replacement is atomic even if the power fails. It consumes `staged`. Files that are not `owned`, or that were changed
-    since epbuild wrote them, are kept. Raises BuildError, without changing anything, if a user's file conflicts with a new file
-    or cannot be kept.
+    The replacement is atomic even if the power fails. The swap consumes `staged`. Files that are not `owned`, or that were
+    changed since epbuild wrote them, are kept. Raises BuildError, without changing anything, if a user's file conflicts with a
+    new file or cannot be kept.
     """
     if not os.path.lexists(destination):
         _sync(staged, linked=False)
@@ -91,10 +91,10 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
 
 @contextlib.contextmanager
 def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | None = None) -> Iterator[Path]:
-    """Yield a new empty folder beside `destination`. The caller fills it and passes it to `swap_in`, or else it is removed.
+    """Yield a new empty folder beside `destination`. The caller fills the folder and passes it to `swap_in`.
 
-    Interrupted swaps of `destination` are recovered first. `hidden` is passed to `recover_swaps`. Raises EnvironmentFailure if
-    the destination is not writable.
+    Otherwise, the folder is removed at the end of the block. Interrupted swaps of `destination` are recovered first. `hidden`
+    is passed to `recover_swaps`. Raises EnvironmentFailure if the destination is not writable.
     """
     staged = _beside(destination, uuid4().hex[:8])
     try:
@@ -117,7 +117,7 @@ def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | 
 
 @contextlib.contextmanager
 def workplace(staged: Path) -> Iterator[Path]:
-    """Yield an unused path beside a folder from `prepare`, for intermediate files. It is removed afterwards."""
+    """Yield an unused path beside a folder from `prepare`, for intermediate files. The path is removed at the end of the block."""
     place = staged.with_name(f"{staged.name}-made")
     try:
         yield place
@@ -185,7 +185,7 @@ def _replace(new: Path, destination: Path) -> Path:
 
 
 def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dict[str, str]:
-    """Link the user's files and changed files of epbuild into the new tree.
+    """Link the user's files, and changed files that epbuild wrote, into the new tree.
 
     Return the new paths of changed files, by old path.
     """
@@ -245,7 +245,7 @@ def _in_the_way(target: Path, staged: Path) -> bool:
 def _sync(staged: Path, *, linked: bool) -> None:
     """Sync the folders and new files of a tree to disk.
 
-    `linked` means that some files may be links to files of the old tree. These files need no sync.
+    If `linked` is True, some files may be links to files of the old tree. These links need no sync.
     """
     tree = list_entries(staged)
     files = [f"{staged}{os.sep}{name}" for name in tree.files]

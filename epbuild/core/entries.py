@@ -53,7 +53,7 @@ def list_entries(folder: Path) -> Entries:
 
 
 def get_file_identity(path: Path) -> tuple[int, int]:
-    """Return a value that identifies a file, and is equal for all of its hard links. Raises OSError."""
+    """Return a value that identifies a file. All hard links to the file have the same value. Raises OSError."""
     status = path.lstat()
     return status.st_dev, status.st_ino
 
@@ -80,7 +80,7 @@ def is_special(path: Path) -> bool:
 def as_it_was(source: Path, target: Path, *, times: bool) -> None:
     """Copy the owner, mode and attributes of a folder to another folder, as far as permissions allow.
 
-    With `times`, also copy its access and modification times.
+    If `times` is True, also copy the access and modification times.
     """
     before, now = source.stat(), target.stat()
     if hasattr(os, "chown") and (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
@@ -99,7 +99,7 @@ def make_writable(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove an unused folder as far as possible. Remaining files only use disk space, and the next run removes them."""
+    """Remove an unused folder as far as possible. Files that cannot be removed only use disk space. The next run removes them."""
     try:
         folder.rmdir()  # most folders are empty or renamed by now
     except FileNotFoundError:

@@ -52,7 +52,7 @@ class Problem(Struct, frozen=True):
     where: Location | None = None
     hint: str | None = None
     reason: str | None = None
-    """The reason without the rest of the message. Problems with equal reasons can be shown as one problem."""
+    """Reason for the problem, without the rest of the message. Problems with equal reasons can be shown as one problem."""
     lines: tuple[str, ...] = ()
     """Lines that the user should write into the file, without their common indentation."""
 
@@ -233,4 +233,4 @@ def escape_controls(text: str) -> str:
 
 
 class Cancelled(Exception):
-    """Work was stopped by its `cancelled` event. It did not fail."""
+    """Work was stopped by its `cancelled` event. The work did not fail."""

@@ -45,8 +45,9 @@ def get_change_time_ns(path: str | os.PathLike[str], status: os.stat_result) -> 
     """Return the change time of a file in nanoseconds since the epoch, or 0 if the file system has no change times.
 
     `status` is the file's `stat` or `lstat`. On Linux and macOS, the result is `ctime`. On Windows, Python's `ctime` is the
-    creation time. It does not change if a file is rewritten with its old size and modification time, so the file system's own
-    change time is used. FAT and exFAT have no change times. Callers then compare only size, modification time and identity.
+    creation time. A creation time does not change if a file is rewritten with its old size and modification time. On Windows,
+    the file system's own change time is therefore used. FAT and exFAT have no change times. Callers then compare only size,
+    modification time and identity.
     """
     if not is_windows():
         return status.st_ctime_ns
@@ -56,7 +57,7 @@ def get_change_time_ns(path: str | os.PathLike[str], status: os.stat_result) -> 
 
 
 def read_cpu_name() -> str:
-    """Return the name of the CPU. It matters because EPs that compile for the host use its instruction set."""
+    """Return the name of the CPU. Results depend on the CPU, because EPs that compile for the host use its instruction set."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - read before anything is imported
             for line in file:

@@ -14,12 +14,12 @@ _ADDRESS = re.compile(
 _MIN_SECRET = 8
 """Minimum length of values that are concealed. Shorter values occur in too many other words."""
 _concealed: dict[str, str] = {}
-"""Replacements, by the value in lower case."""
+"""Replacement of each registered value, by the value in lower case."""
 _REFERENCE = re.compile(r"(\$\{[^}]*\})")
 
 
 def redact(text: str) -> str:
-    """Replace each character of users, passwords and queries in addresses with a star.
+    """Replace each character of user names, passwords and queries in addresses with a star.
 
     References such as `${env.TOKEN}` are kept, because they are only names. The length of `text` does not change, so that
     positions remain valid.
@@ -53,5 +53,5 @@ def conceal_text(text: str) -> str:
 
 
 def conceal_values(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables of a compile for publication, with values of registered environment variables replaced."""
+    """Return environment variables of a compile in publishable form: `conceal_text` is applied to their values."""
     return {name: conceal_text(value) for name, value in variables.items()}

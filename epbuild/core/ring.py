@@ -16,9 +16,9 @@ _BUFFERS = 3
 class Ring:
     """Buffers that pass a stream to `work` in another thread, in order and in pieces of 1 MiB.
 
-    A piece is valid only during the call of `work`. Callers either `put` data, or fill a `buffer` and `send` it. They wait while
-    no buffer is empty, so memory is bounded. An exception of `work` is raised again by a later call, or at the end of the `with`
-    block, which waits for all work.
+    A piece is valid only during the call of `work`. Callers either `put` data, or fill a `buffer` and `send` it. Callers wait
+    while no buffer is empty, so memory is bounded. The end of the `with` block waits for all work. An exception of `work` is
+    raised again by a later call or at the end of the block.
     """
 
     def __init__(self, work: Callable[[memoryview], object], name: str) -> None:
@@ -52,7 +52,7 @@ class Ring:
     def send(self, count: int) -> None:
         """Pass the first `count` bytes of the buffer to `work`. Raises an exception of earlier work.
 
-        The caller may read these bytes until its next call.
+        The caller may read these bytes until it calls a method of the ring again.
         """
         if self._failure is not None:
             raise self._failure

@@ -35,25 +35,25 @@ def is_device(name: str) -> bool:
 
 
 def find_unportable_part(path: str) -> str | None:
-    """Return the first part of a POSIX path that is an invalid file name on any platform, or None."""
+    """Return the first part of a POSIX path that is an invalid file name on any platform. Return None if all parts are valid."""
     return next((name for name in path.split("/") if _UNPORTABLE.search(name) or is_device(name)), None)
 
 
 def find_overlong_part(path: str) -> str | None:
-    """Return the first part of a POSIX path that is longer than file systems allow, or None."""
+    """Return the first part of a POSIX path that is longer than file systems allow. Return None if no part is too long."""
     return next((name for name in path.split("/") if len(os.fsencode(name)) > MAX_NAME_BYTES), None)
 
 
 def resolve_links(path: Path) -> Path:
     """Resolve the links in a path.
 
-    Links to themselves are kept; `Path.resolve` raises RuntimeError for them before Python 3.13.
+    A link to itself is kept. Before Python 3.13, `Path.resolve` raises RuntimeError for such a link.
     """
     return Path(os.path.realpath(path))
 
 
 def expand_home(text: str) -> Path:
-    """Expand `~` or `~name` in a path. The name of an unknown user is not expanded, and the path then names no file."""
+    """Expand `~` or `~name` in a path. If the user is unknown, the path is not expanded and therefore names no file."""
     path = Path(text)
     with contextlib.suppress(RuntimeError):
         path = path.expanduser()

@@ -1,7 +1,7 @@
 """Windows API calls that psutil lacks: jobs, change times, console colors.
 
 All calls follow Microsoft's documentation, but none was tested on Windows. docs/getting-started/installation.md explains the
-consequences. A failed call is not an error: epbuild continues without its effect.
+consequences. A failed call is not an error: epbuild continues without the effect of the call.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ class Job:
 
 
 def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subprocess.Popen[bytes], Job | None]:
-    """Start a process in a new job. Return the process, and its job or None if it has no job.
+    """Start a process in a new job. Return the process and its job. The job is None if the process is in no job.
 
-    `start` gets the creation flags. The process is suspended until it is in the job, because the `python.exe` of a virtual
-    environment starts another process immediately. Raises the errors of `start`.
+    `start` is called with the creation flags. The process is suspended until it is in the job, because the `python.exe` of a
+    virtual environment starts another process immediately. Raises the errors of `start`.
     """
     job = Job.new()
     if job is None:
@@ -137,7 +137,7 @@ def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subpr
 def get_change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
     """Return the change time of a file in nanoseconds since the epoch, or 0 if it is unknown.
 
-    Without `follow`, return the change time of a link instead of its target's.
+    If `follow` is False, return the change time of a link itself, and not of its target.
     """
     kernel = load_kernel32()
     flags = _DIRECTORIES_TOO if follow else _DIRECTORIES_TOO | _LINK_ITSELF
@@ -165,7 +165,7 @@ def are_long_paths_allowed() -> bool:
 
 
 def enable_sequences(descriptor: int) -> bool:
-    """Enable escape sequences on a console. Return False if it does not support them, as before Windows 10."""
+    """Enable escape sequences on a console. Return False if the console does not support them, as on versions before Windows 10."""
     import msvcrt
 
     mode = c_uint32()
