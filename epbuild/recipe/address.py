@@ -89,7 +89,7 @@ class PackageAddress(Struct, frozen=True):
     """Normalized name (PEP 503)."""
     version: str
     file: str
-    """Path relative to the root of the wheel, or to the only folder that contains such a file."""
+    """Path relative to the root of the wheel, or relative to the only folder in which a file with this path exists."""
 
     def __str__(self) -> str:
         return self.text
@@ -124,7 +124,10 @@ def is_immutable(address: Address) -> bool:
 
 
 def find_address_problem(path: str, where: Position, *, pinned: bool) -> Problem | None:
-    """Return the problem of a model's address, or None. `pinned` means that the recipe has the file's SHA-256."""
+    """Return the problem of a model's address, or None if the address is valid.
+
+    `pinned` means that the recipe has the file's SHA-256.
+    """
     try:
         address = parse_address(path)
     except BadAddress as error:

@@ -119,7 +119,7 @@ class _Composer:
     def _part(self, path: Path, name: str, where: Position, above: tuple[Path, ...]) -> MappingNode:
         """Return the tree of the file `name`, which the file at `path` extends or includes.
 
-        Raises RecipeError if it is not usable.
+        Raises RecipeError if the file is not usable.
         """
         part = _beside(path, name)
         self.names[part] = None
@@ -170,14 +170,20 @@ def _refused(code: str, message: str, where: Position, hint: str | None = None) 
 
 
 def _beside(file: Path, name: str) -> Path:
-    """Return the path of `name`, which is relative to `file`. Remove `..` if the result is still the same file."""
+    """Return the path of the file `name`, which is relative to the folder of `file`.
+
+    Remove `..` parts if the path then still leads to the same file.
+    """
     joined = file.parent / name
     short = Path(os.path.normpath(joined))
     return short if is_same(short, joined) else joined
 
 
 def _hint_for_missing_recipe(path: Path) -> str:
-    """Return the hint for a missing recipe: the recipes in its folder, or else `epbuild init`."""
+    """Return the hint for a missing recipe. The hint lists the recipes in the folder.
+
+    If there are none, it suggests `epbuild init`.
+    """
     recipes = _recipes_in(path.parent)
     if recipes:
         return f"Name one of the recipes in this folder: {', '.join(recipes)}."

@@ -116,7 +116,7 @@ class _Targets:
 
     @property
     def of_catalog(self) -> dict[str, tuple[str, ...]]:
-        """Packages of each toolchain that was added from the catalog, or its interpreter."""
+        """Packages, or else the interpreter, of each toolchain that was added from the catalog."""
         added = [(name, entry.node) for name, entry in self.toolchains.items() if name not in self._written]
         return {name: tuple(_texts(node)) for name, node in added}
 
@@ -245,9 +245,9 @@ class _Targets:
         entries["provider_options"] = KeyedNode(where, _mapping(where, options))
 
     def _matrix(self, key: str, given: KeyedNode, packaging: EpEntry, option: str | None, entries: _Entries) -> Node | None:
-        """Return the value of a short key, or None after a problem.
+        """Return the value of a short key, or None if a problem was added. A list is added to `entries` as a matrix.
 
-        A list is added to `entries` as a matrix. The value is then a template for the value in each row.
+        In that case, return a template for the value in each row.
         """
         if not isinstance(given.node, SequenceNode):
             value = _known_value(given.node, packaging, option)
@@ -273,7 +273,10 @@ class _Targets:
 
 
 def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None) -> Problem | None:
-    """Return the problem of one value in a list, or None. The matrix would report it for the whole list."""
+    """Return the problem of one value in a list, or None if the value is valid.
+
+    The check of the matrix would report the problem for the whole list.
+    """
     text = render(item.value) if isinstance(item, ScalarNode) and item.value is not None else ""
     if not text or "${" in text:
         return None
@@ -410,13 +413,19 @@ def _full_name(entries: Mapping[str, KeyedNode]) -> str:
 
 
 def _start(ep: str) -> Start | None:
-    """Return the catalog's starting values for a recipe with an EP, from the EP's default packaging."""
+    """Return the catalog's values for a new recipe with an EP. The values are from the EP's default packaging.
+
+    Return None if the catalog has no such values.
+    """
     packaging = _packaging(ep)
     return packaging.start if packaging is not None else None
 
 
 def _packaging(ep: str, packages: Set[str] = frozenset()) -> EpEntry | None:
-    """Return the packaging of an EP that one of the `packages` contains, or else its default packaging."""
+    """Return the packaging of an EP that one of the `packages` contains.
+
+    If no package contains one, return the EP's default packaging. Return None for an unknown EP.
+    """
     return find_packaging(ep, packages) if ep in known_eps() else None
 
 
@@ -470,9 +479,9 @@ def _text(where: Position, value: Scalar) -> ScalarNode:
 
 
 def _with_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
-    """Return a mapping with new entries, or `node` itself if they are equal.
+    """Return a mapping with new entries. If the entries of `node` are equal, return `node` itself.
 
-    Identity matters, because a node that YAML aliases share is validated only once.
+    A node that YAML aliases share is validated only once if it stays the same object.
     """
     return node if entries == node.entries else _mapping(node.where, entries, node.gaps)
 

@@ -155,7 +155,10 @@ class EventReader:
         return MappingNode(self._where(event), entries, *measure_extent([entry.node for entry in entries.values()]))
 
     def _merged(self, value: Node, event: Event) -> list[MappingNode]:
-        """Return the mappings of a merge key, which has a mapping or a list of mappings. Earlier mappings take precedence."""
+        """Return the mappings under a merge key. The value of a merge key is a mapping or a list of mappings.
+
+        Earlier mappings take precedence.
+        """
         mappings = value.items if isinstance(value, SequenceNode) else (value,)
         found = [node for node in mappings if isinstance(node, MappingNode)]
         if len(found) < len(mappings):

@@ -89,7 +89,7 @@ class _Explanation:
         return write_yaml(_mapping(root, whole), outer)
 
     def _compare(self, raw: Node, full: Node, path: KeyPath, source: str = _DEFAULT) -> None:
-        """Comment on each value of `full` that is not in `raw`."""
+        """Add a comment for each value of `full` that is not in `raw`."""
         if isinstance(full, SequenceNode) and isinstance(raw, SequenceNode) and len(full.items) == len(raw.items):
             for index, (before, after) in enumerate(zip(raw.items, full.items, strict=True)):
                 self._compare(before, after, (*path, index))
@@ -130,13 +130,16 @@ class _Explanation:
         return _mapping(section, entries)
 
     def _definition(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
-        """Return a definition with the schema's defaults written out. Defaults that would make it invalid are skipped."""
+        """Return a definition with the schema's defaults written out.
+
+        Defaults that would make the definition invalid are skipped.
+        """
         filled = self._filled(node, part, path)
         wrong = [found.path for found in judge(path, filled) if self.comments.get(found.path) == _DEFAULT]
         return prune_paths(filled, [place[len(path) :] for place in wrong])
 
     def _filled(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
-        """Return a mapping with the schema's defaults written out, including nested mappings. Keys have the schema's order."""
+        """Return a mapping with the schema's defaults written out, also in nested mappings. Keys have the schema's order."""
         while "$ref" in part:
             part = read_schema("recipe")["$defs"][part["$ref"].removeprefix("#/$defs/")]
         if not isinstance(node, MappingNode):

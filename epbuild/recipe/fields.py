@@ -112,7 +112,7 @@ class MappingReader:
         return tuple(self.rebased(text, where) for text, where in self.texts(key))
 
     def rebased(self, text: str, where: Position) -> Reference:
-        """Return the path `text`, which is written at `where`, relative to the recipe."""
+        """Convert the path `text`, which is written at `where`, to a path relative to the recipe."""
         path = self.rebased_paths[where, text] = rebase_path(text, where, self._home)
         return Reference(path, where)
 
@@ -165,7 +165,7 @@ class MappingReader:
         return entry.node.items if entry is not None and isinstance(entry.node, SequenceNode) else ()
 
     def _number_of(self, node: Node, kind: Literal["number", "integer"]) -> float | None:
-        """Return the number in a node, or None after a problem.
+        """Return the number in a node, or None if a problem was added.
 
         The schema permits templates in some places for numbers. The value of such a template may be a string, which is reported.
         """

@@ -72,7 +72,7 @@ def read_member(model: Reference, group: MappingReader, own: MappingReader) -> G
 def _overlaid(group: MappingReader, own: MappingReader, key: str) -> MappingReader | None:
     """Return the settings of a group with the member's own settings merged over them, key by key.
 
-    Return None without settings.
+    Return None if neither the group nor the member has settings.
     """
     nodes = [fields.entries[key].node for fields in (group, own) if key in fields.entries]
     match nodes:
@@ -151,7 +151,7 @@ def _read_genai(fields: MappingReader) -> GenaiChoice:
 
 
 def _connections(fields: MappingReader) -> Iterator[tuple[Reference, Reference]]:
-    """Yield all pairs of an output and an input that it feeds. The recipe has one input or a list for each output."""
+    """Yield all pairs of an output and an input that it feeds. In the recipe, an output has one input or a list of inputs."""
     for output, entry in fields.entries.items():
         several = isinstance(entry.node, SequenceNode)
         for value, where in fields.texts(output) if several else [(fields.text(output), entry.node.where)]:

@@ -79,7 +79,7 @@ class _Reader:
         return ListedModels(entries, self._finder.folders, self._is_whole)
 
     def _text(self, item: ScalarNode) -> str | None:
-        """Return a text with its templates substituted, or None after a problem."""
+        """Return a text with its templates substituted, or None if a problem was added."""
         try:
             return render(substitute(str(item.value), self._names))
         except TemplateError as error:
@@ -132,9 +132,10 @@ class _Reader:
 
 
 def _starts(pattern: str, written: str) -> tuple[str, str]:
-    """Return the text of a pattern before its first part with a wildcard, and the same text with its templates.
+    """Return the beginning of a pattern, up to its first part with a wildcard, as two texts.
 
-    If a template is in the part after that, the second text has no templates.
+    The first text has its templates substituted. The second text is the same beginning as `written` in the recipe, with its
+    templates. If a template is in the rest of the pattern, the second text has no templates.
     """
     path = Path(pattern).as_posix()
     parts = path.split("/")

@@ -317,7 +317,10 @@ class _Assembler:
     def _each_group(
         self, base: str, entry: KeyedNode, names: TemplateNames
     ) -> Iterator[tuple[str, MappingReader, tuple[GroupMember, ...]]]:
-        """Yield the groups of a definition with their members. A `separate` definition is one group for each of its models."""
+        """Yield the groups of a definition with their members.
+
+        A definition with `separate` yields one group for each of its models.
+        """
         fields = self._group_fields(base, base, entry.node, names)
         if fields is None:
             self._all_groups_known = False
@@ -403,7 +406,7 @@ class _Assembler:
     def _matched(self, fields: MappingReader, key: str, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
         """Return the targets that the patterns under `key` match, without duplicates.
 
-        The first matching pattern gives the position.
+        A reference has the position of the first pattern that matches.
         """
         found: dict[str, Reference] = {}
         for pattern, where in fields.texts(key):

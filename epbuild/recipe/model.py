@@ -101,7 +101,7 @@ class MadeInputs(Struct, frozen=True):
 
 
 class VerifyChoice(Struct, frozen=True):
-    """Settings of the numerical check of compiled models. None means that this part of the recipe does not set the value."""
+    """Settings of the numerical check of compiled models. A value is None if this part of the recipe does not set it."""
 
     where: Position
     wanted: bool = True
@@ -127,12 +127,12 @@ class PrepareStep(NamedTuple):
     command: tuple[Setting, ...] = ()
     """Program and arguments of `run`. The templates `${in}`, `${out}` and `${model}` are not yet substituted."""
     options: Node | None = None
-    """Value under the kind of a built-in preparation. The catalog defines its options."""
+    """Value of the key that names a built-in preparation. The catalog defines the options in the value."""
     files: tuple[Reference, ...] = ()
     """Globs of other files that the step reads, relative to the recipe."""
     environment: Mapping[str, Setting] = NONE
     timeout: float | None = None
-    """Maximum seconds, or None."""
+    """Maximum seconds. None means that the recipe sets no maximum."""
     memory: int | None = None
     """Expected memory in bytes. None means an estimate."""
 
@@ -154,7 +154,10 @@ class ModelSpec(Struct, frozen=True):
     dimension_places: Mapping[str, Position] = field(default_factory=dict)
     """Position of each key of `dimensions`."""
     load_from: Literal["file", "memory"] = "file"
-    """Source from which ONNX Runtime loads the graph: its file, or its bytes in memory and the folder of the external data."""
+    """Source of the graph for ONNX Runtime. `file` is the graph's file.
+
+    `memory` is the graph's bytes, with the folder of the external data.
+    """
     external_data: Reference | None = None
     """Folder of external data, relative to the recipe. None means the folder of the graph."""
     verify: VerifyChoice | None = None
@@ -213,8 +216,8 @@ class CompileSettings(Struct, frozen=True):
     """Settings for the form of a compiled EPContext model.
 
     `initializers` selects where to store the initializers of nodes outside the EP: `inline` in the model, `external` in
-    `external_file`, or `source` as in the source model. `external_file` is a template with `${model}`. It gets initializers of at
-    least `external_threshold` bytes.
+    `external_file`, or `source` as in the source model. `external_file` is a template with `${model}`. The file stores
+    initializers of at least `external_threshold` bytes.
     """
 
     embed: bool = False
@@ -339,10 +342,10 @@ class OutputSpec(Struct, frozen=True, dict=True):
     None means the group's name if it has one model, else the model's name.
     """
     groups: tuple[Reference, ...] | None = None
-    """Groups of the output, in the recipe's order. None means all."""
+    """Groups of the output, in the recipe's order. None means all groups."""
     targets: tuple[Reference, ...] | None = None
     archive: Archive | None = None
-    """None means a folder."""
+    """None means that the output is a folder."""
     registry: Setting | None = None
     """Reference of an image in a registry."""
     provenance: bool = False
@@ -367,7 +370,7 @@ class Defaults(Struct, frozen=True):
     name: str | None = None
     """Name of the recipe, from its folder."""
     toolchains: Mapping[str, tuple[str, ...]] = NONE
-    """Packages of each toolchain that was added from the catalog, or its interpreter."""
+    """Packages, or else the interpreter, of each toolchain that was added from the catalog."""
     groups: tuple[str, ...] = ()
     """Names of the added groups. Each has one model and all targets."""
     output: str | None = None

@@ -128,7 +128,7 @@ def prune_paths(node: Node, paths: Collection[KeyPath]) -> Node:
 
 
 def measure_extent(children: Iterable[Node]) -> tuple[int, int]:
-    """Return the size and the height of a node with these children."""
+    """Return the size and the height of a node with the given children."""
     size, height = 1, 0
     for child in children:
         size += child.size

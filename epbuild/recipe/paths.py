@@ -37,7 +37,10 @@ def rebase_path(text: str, where: Position, main: Path) -> str:
 
 
 def is_same(one: Path, other: Path) -> bool:
-    """Return whether two paths lead to the same file through the same links. With different links, they may diverge later."""
+    """Return whether two paths lead to the same file through the same links.
+
+    Paths with different links may lead to different files later.
+    """
     links = [set(find_links([str(path.absolute())]).items()) for path in (one, other)]
     return links[0] == links[1] and resolve_links(one) == resolve_links(other)
 

@@ -53,7 +53,7 @@ class Matches(Struct, frozen=True):
 
 
 class _PatternError(Exception):
-    """A pattern cannot be used. The pattern is the subject of the message, which does not contain it."""
+    """A pattern cannot be used. The message continues a sentence that begins with the pattern."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.message = message
@@ -194,7 +194,7 @@ def _compiled(parts: Sequence[str]) -> list[_Part]:
 
 
 def _closed(positions: Iterable[int], parts: Sequence[_Part]) -> frozenset[int]:
-    """Add the position after each `**`, because `**` may match zero folders."""
+    """Return the positions, plus the position after each `**`, because `**` may match zero folders."""
     found = frozenset(positions)
     return found.union(index + 1 for index in found if index < len(parts) and parts[index] is None)
 

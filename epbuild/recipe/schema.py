@@ -161,7 +161,7 @@ def _has_template(error: SchemaError) -> bool:
 def _is_left_to_planner(error: SchemaError) -> bool:
     """Return whether an error concerns a template that the planner substitutes later.
 
-    Errors of types and enumerations are reported now. Only other texts may contain the planner's templates.
+    Errors of types and enumerations are reported now, because only other texts may contain the planner's templates.
     """
     return _has_template(error) and error.validator not in ("type", "enum")
 
@@ -175,7 +175,7 @@ def _is_left_to_readers(error: SchemaError, root: Node) -> bool:
 
 
 def _translated(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Violation]:
-    """Yield the violations that an error stands for. `above` is the path of `root` in the recipe."""
+    """Convert an error of `jsonschema` to violations, and yield them. `above` is the path of `root` in the recipe."""
     node = locate(root, tuple(error.absolute_path))
     path: KeyPath = (*above, *error.absolute_path)
     if isinstance(error.instance, str) and isinstance(node, MappingNode):

@@ -27,7 +27,7 @@ MAX_TEXT = 8192
 
 
 class TemplateError(ValueError):
-    """A template cannot be substituted. `name` is the unknown name, if that is the reason."""
+    """A template cannot be substituted. If the reason is an unknown name, `name` contains it."""
 
     def __init__(self, message: str, hint: str | None = None, name: str | None = None) -> None:
         super().__init__(message)
