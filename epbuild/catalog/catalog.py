@@ -58,9 +58,9 @@ class Catalog(Struct, frozen=True):
         return (*added, *own)
 
     def entry(self, ep: str, distributions: Iterable[str] = ()) -> EpEntry:
-        """Return the entry of the EP's packaging that one of `distributions` contains, or else its default packaging.
+        """Return the entry of the EP's packaging that one of `distributions` contains.
 
-        Raises KeyError for an unknown EP.
+        If none contains a packaging, return the entry of the default packaging. Raises KeyError for an unknown EP.
         """
         entries, named = self.entries_for(ep), set(distributions)
         return next((entry for entry in entries if not named.isdisjoint(entry.distributions)), entries[0])
@@ -79,7 +79,7 @@ class Catalog(Struct, frozen=True):
         return ep if named is None else named
 
     def quantized_io_options(self) -> dict[str, str]:
-        """Return each EP's option to compile QuantizeLinear and DequantizeLinear at a model's inputs and outputs, by EP."""
+        """Return, by EP, the option to compile QuantizeLinear and DequantizeLinear at a model's inputs and outputs."""
         entries = (entry for ep in self.known_eps() for entry in self.entries_for(ep))
         return {entry.ep: entry.quantized_io_option for entry in entries if entry.quantized_io_option is not None}
 
@@ -100,7 +100,7 @@ def get_full_name(short: str) -> str | None:
 
 
 def get_short_name(ep: str) -> str:
-    """Return the short name of an EP in epbuild's own catalog. It stands for all packagings.
+    """Return the short name of an EP in epbuild's own catalog. All packagings of the EP have the same short name.
 
     Raises KeyError for an unknown EP.
     """
@@ -128,7 +128,7 @@ def find_session_key(name: str) -> Option:
 
 @cache
 def _stems() -> dict[str, tuple[str, ...]]:
-    """Return the stems of the data files, by EP. Only the first line of each file is read. It names the EP."""
+    """Return the stems of the data files, by EP. Read only the first line of each file, which names the EP."""
     found: dict[str, list[str]] = {}
     for path in sorted(_DATA.glob("*.toml")):
         if path.stem == _SESSION:

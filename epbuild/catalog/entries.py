@@ -128,7 +128,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def refusals(self) -> tuple[facts.Refusal, ...]:
-        """Rows of `refuse`, and a refusal for each rule of a known name that another option must agree with."""
+        """Rows of `refuse`, and one refusal for each rule by which a known name determines the value of another option."""
         return (*self.refuse, *self._disagreements())
 
     def _disagreements(self) -> Iterator[facts.Refusal]:
@@ -237,7 +237,7 @@ def read_session_keys(document: Mapping[str, Any]) -> SessionKeys:
 
 
 def _with_origin(rows: Any, origin: str) -> list[dict[str, Any]]:
-    """Return the rows. Rows without an origin get `origin`."""
+    """Return the rows, with `origin` added to rows that have no origin."""
     return [{"origin": origin, **row} for row in rows]
 
 

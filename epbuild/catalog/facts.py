@@ -51,7 +51,7 @@ class HostDependence(Struct, frozen=True):
     """Properties of the compiling machine that may change an EP's output. The defaults apply to an EP that was never examined."""
 
     cpu: Literal["model", "instructions", "none"] = "model"
-    """Relevant property of the CPU."""
+    """Property of the CPU that may change the output."""
     cpu_count: bool = False
     drivers: tuple[Driver, ...] = ()
 
@@ -64,7 +64,7 @@ class SharingRefusal(Struct, frozen=True):
     reason: str
 
     def matches(self, value: str) -> bool:
-        """Return whether weights cannot be shared with a canonical value of the option."""
+        """Return whether a canonical value of the option excludes weight sharing."""
         return re.search(self.pattern, value) is not None
 
 
@@ -168,7 +168,7 @@ class Start(Struct, frozen=True, kw_only=True):
     option: str | None = None
     """Option whose value distinguishes targets."""
     metadata: str | None = None
-    """Device metadata key whose value distinguishes targets. Without this key and `option`, there is only one target."""
+    """Device metadata key whose value distinguishes targets. If neither this key nor `option` is set, there is only one target."""
     key: str | None = None
     """Short key of a target in a recipe, such as `soc`. It stands for `device`, `options` and a value of `option`."""
     words: str = ""
@@ -265,7 +265,7 @@ class Limitation(Struct, frozen=True):
     def holds(self, platform: str, device: str | None, options: Mapping[str, str]) -> bool:
         """Return whether the limitation applies to a `sys.platform`, a type of device and canonical options.
 
-        The type None is not a wildcard: it matches only a limitation of all types.
+        If the type of device is None, only limitations that apply to any type match.
         """
         is_here = not self.platforms or platform in self.platforms
         return is_here and self.device in (None, device) and do_options_match(self.when, options)
@@ -348,7 +348,7 @@ class Thresholds(Struct, frozen=True):
     """Maximum difference of a number from its expected value, relative to the output's largest expected magnitude."""
 
     def over(self, other: Thresholds) -> Thresholds:
-        """Return these thresholds, with thresholds of `other` in place of None."""
+        """Return these thresholds, but replace each threshold that is None with the one in `other`."""
         return replace(other, **{name: value for name in METRICS if (value := getattr(self, name)) is not None})
 
 

@@ -46,8 +46,8 @@ def normalize(option: Option, value: object, *, booleans: tuple[str, str], names
     """Return the canonical string of `value`.
 
     `booleans` are the EP's strings for false and true. `names` maps spellings to canonical values. Without `strict`, unknown
-    names and choices are valid, because the EP may be newer than the catalog. Raises BadValue. Its text completes the sentence
-    "option X: ...".
+    names and choices are valid, because the EP may be newer than the catalog. Raises BadValue. The text of the error completes
+    the sentence "option X: ...".
     """
     text = _scalar_text(value)
     if option.type == "boolean":

@@ -13,7 +13,7 @@ OptionType = Literal["text", "choice", "boolean", "integer", "number", "size", "
 Effect = Literal["measured", "documented", "unknown", "none"]
 """Effect of an option on compiled files. `none` means no effect.
 
-All other values mean that the option has or may have an effect. They state how that is known.
+All other values mean that the option has or may have an effect. Each of these values states how the effect is known.
 """
 
 
@@ -37,7 +37,7 @@ class Option(Struct, frozen=True):
     since: str | None = None
     """First release with the option. None means that all releases have it, or that this is unknown.
 
-    Releases are those of the EP's distributions, or of ONNX Runtime for a session key.
+    For an option of an EP, this is a release of the EP's distributions. For a session key, it is a release of ONNX Runtime.
     """
     until: str | None = None
     """Last release with the option. `1.22` includes patch releases such as 1.22.1. None means that the latest release has it."""
@@ -59,7 +59,7 @@ class Option(Struct, frozen=True):
     def only_compiling(self, value: str) -> bool:
         """Return whether a canonical value is only for compiles.
 
-        That is a dump, the path of a dump, or a value that a session refuses when it runs a model.
+        Such a value requests a dump, is the path of a dump, or is refused by a session that runs a model.
         """
         if self.compile_only is not None and re.search(self.compile_only, value):
             return True

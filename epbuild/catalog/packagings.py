@@ -14,7 +14,10 @@ RUNTIME = "onnxruntime"
 
 
 def find_runtimes(distributions: Iterable[str]) -> dict[str, str]:
-    """Return the builds of ONNX Runtime that `distributions` install. Values are the distributions that install each build."""
+    """Return the builds of ONNX Runtime that `distributions` install.
+
+    Keys are the builds, and values are the distributions that install them.
+    """
     builds, with_runtime = entry(CPU_EP).distributions, find_dependents(RUNTIME)
     named = dict.fromkeys(distributions)
     found = {name: name for name in named if name in builds}
@@ -25,7 +28,7 @@ def find_runtimes(distributions: Iterable[str]) -> dict[str, str]:
 
 
 def find_exclusion(distributions: Iterable[str]) -> str | None:
-    """Return a clause about two builds of ONNX Runtime in `distributions`, which conflict.
+    """Return a clause that names two conflicting builds of ONNX Runtime in `distributions`.
 
     Return None if there is no conflict.
     """
@@ -64,7 +67,7 @@ def _wanted(packagings: Sequence[EpEntry], present: Collection[str]) -> Iterator
 
 
 def format_environments(packagings: Iterable[EpEntry]) -> str:
-    """Return toolchains that are known to provide an EP in one of these packagings, as YAML."""
+    """Return, as YAML, toolchains that are known to provide an EP in one of the given packagings."""
     return " or ".join(f"`{text}`" for packaging in packagings for text in _environment(packaging))
 
 
@@ -76,7 +79,7 @@ def _environment(packaging: EpEntry) -> Iterator[str]:
 
 
 def _requirements(packaging: EpEntry) -> tuple[str, ...]:
-    """Return the requirements of a toolchain with this packaging. Return an empty tuple if no package index offers it."""
+    """Return the requirements of a toolchain with this packaging. Return an empty tuple if no package index offers the packaging."""
     if packaging.start is not None:
         return packaging.start.packages
     needs_runtime = packaging.kind == "plugin" and packaging.distribution not in find_dependents(RUNTIME)

@@ -58,7 +58,7 @@ class PreparationEntry(Struct, frozen=True):
     options: Mapping[str, PreparationOption]
     origin: str
     short: str | None = None
-    """Option that gets the value if a recipe writes a value in place of a mapping of options."""
+    """Option to set if the recipe has a single value in place of a mapping of options."""
     one_of: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
