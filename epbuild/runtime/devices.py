@@ -71,7 +71,10 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
 
 
 def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
-    """Return a variant with its best devices, by ONNX Runtime's verdict and then by device type. Raises _Unfit."""
+    """Return the fit of a variant with its best devices. The best devices are chosen by ONNX Runtime's verdict, and then by type.
+
+    Raises _Unfit.
+    """
     for file in (*variant.models.values(), *variant.files):
         if not is_file(file):
             raise _Unfit(f"lacks its file {file}")
@@ -89,7 +92,7 @@ def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevic
 def _best_device(
     onnxruntime: ModuleType, variant: Variant, ep: Ep, devices: Sequence[OrtEpDevice] | None
 ) -> tuple[int, int, OrtEpDevice | None]:
-    """Return the best device of an EP, after its verdict and the rank of its type. Raises _Unfit."""
+    """Return the verdict on the best device of an EP, the rank of the device's type, and the device itself. Raises _Unfit."""
     offered = _find_devices(onnxruntime, ep, devices)
     if not offered:
         # A registered plugin EP is among the available providers even if it has no device, so it is excluded here.
@@ -163,7 +166,10 @@ def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDev
 
 
 def _compatibility_function(onnxruntime: ModuleType) -> Callable[..., Any] | None:
-    """Return ONNX Runtime's function for verdicts on compiled models, or None. Versions up to 1.31 do not re-export it."""
+    """Return ONNX Runtime's function for verdicts on compiled models, or None if this version has none.
+
+    Versions up to 1.31 have the function, but do not re-export it.
+    """
     for place in (onnxruntime, getattr(getattr(onnxruntime, "capi", None), "onnxruntime_pybind11_state", None)):
         function: Callable[..., Any] | None = getattr(place, "get_model_compatibility_for_ep_devices", None)
         if function is not None:

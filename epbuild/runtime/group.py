@@ -71,7 +71,9 @@ def open_group(
     configure: Callable[[str, SessionOptions], None] | None = None,
     custom_ops: Places | None = None,
 ) -> Group:
-    """Open the group at `path`: a manifest, or a folder that contains one manifest, or those of several variants in subfolders.
+    """Open the group at `path`: a manifest, a folder with one manifest, or a folder of variants.
+
+    A folder of variants has the manifest of each variant in a subfolder.
 
     `group` and `target` select a group and a target if the folder has several. `devices` restricts the choice to some devices of
     `onnxruntime.get_ep_devices()`. By default, all devices are candidates, after the plugin EPs of the variants have been
@@ -79,8 +81,8 @@ def open_group(
     application's own options, such as threads, logging and profiling. `custom_ops` maps names of custom operator libraries in the
     manifest to their paths on this machine. Libraries that a Python package ships are found automatically.
 
-    Raises OpenError if no variant fits this machine, if the best variant is unknown, if a session cannot be created, or if an
-    argument is invalid. Errors of `configure` are raised unchanged.
+    Raises OpenError if no variant fits this machine, if several variants may fit equally well, if a session cannot be created,
+    or if an argument is invalid. Errors of `configure` are raised unchanged.
     """
     _check_arguments(path, group, target, devices, configure)
     places = _checked_places(custom_ops)

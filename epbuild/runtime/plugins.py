@@ -14,13 +14,16 @@ PLUGINS = {
     "onnxruntime-ep-nv-tensorrt-rtx-cu13": ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx"),
     "onnxruntime-ep-webgpu": ("WebGpuExecutionProvider", "onnxruntime_ep_webgpu"),
 }
-"""EP and Python module of each plugin package. The module returns the library's path. Used for manifests without a module."""
+"""EP and Python module of each plugin package. The module returns the library's path. Used for manifests that name no module."""
 
 SHARED_NOT_ON_CPU = {
     # Measured with 2.7.0 on x86-64: the emulator ends the process with a segmentation fault.
     "QNNExecutionProvider": "need a Snapdragon: on other machines QNN crashes when it loads them",
 }
-"""EPs that cannot load models with shared weights on a CPU device, with the reason. It completes a sentence about the models."""
+"""EPs that cannot load models with shared weights on a CPU device, with the reason.
+
+The reason completes a sentence about the models.
+"""
 
 JUDGE_NPUS_ONLY = frozenset({"QNNExecutionProvider"})
 """EPs that return verdicts on compiled models only for NPUs.

@@ -105,7 +105,7 @@ def _find_manifests(folder: Path) -> Iterator[Path]:
 
 
 def _read_manifest(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
-    """Read a manifest. Raises OpenError. With `or_none`, return None for a file that is not an epbuild manifest."""
+    """Read a manifest. Raises OpenError. If `or_none` is True, return None for a file that is not an epbuild manifest."""
     if path.exists() and not path.is_file():  # reading a pipe would block
         raise OpenError("EPB632", f"the manifest {path} cannot be read: it is not a regular file")
     try:
