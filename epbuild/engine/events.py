@@ -52,7 +52,7 @@ class RunStarted(Event, frozen=True):
     todo: int
     """Number of steps that are out of date."""
     seconds_left: float | None = None
-    """Estimated seconds for the missing steps, from measured times; None if no time has been measured."""
+    """Estimated seconds for the out-of-date steps, from measured times; None if no time has been measured."""
     keep_going: bool = False
     """True if a failure stops only the steps that depend on it."""
 
@@ -101,7 +101,7 @@ class StepFinished(Event, frozen=True):
 
 
 class StepsCurrent(Event, frozen=True):
-    """Many steps are current. It replaces one `StepFinished` for each step, because there may be thousands.
+    """Many steps are current. This event replaces one `StepFinished` for each step, because there may be thousands of steps.
 
     Only subclasses of `TakesMany` receive it.
     """
@@ -158,7 +158,7 @@ class RunFinished(Event, frozen=True):
 
 
 class TakesMany:
-    """Base class of receivers that accept `StepsCurrent`. All others get one `StepFinished` for each step instead."""
+    """Base class of receivers that accept `StepsCurrent`. All other receivers get one `StepFinished` for each step instead."""
 
 
 def forward_one_by_one(progress: Progress) -> Progress:

@@ -41,7 +41,7 @@ class Idle:
         return len(self._actions)
 
     def wake(self, ended: queue.SimpleQueue[_Ended | None]) -> None:
-        """Put None into `ended` whenever an action is added, to wake a loop that waits for an item."""
+        """Put None into `ended` whenever an action becomes idle. This wakes a loop that waits for an item of `ended`."""
         self._ended = ended
 
     def add(self, action: str) -> None:

@@ -18,7 +18,7 @@ _MAX_OVERTAKING = 4
 
 
 class Cost(Struct, frozen=True):
-    """Expected seconds of an action. If they are not `measured`, they are a guess that is only good for ordering actions."""
+    """Expected seconds of an action. If `measured` is False, the seconds are a guess that is only good for ordering actions."""
 
     seconds: float
     measured: bool

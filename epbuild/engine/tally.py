@@ -22,7 +22,7 @@ _MIN_GUESSED_SECONDS = 1e-6
 
 @dataclass
 class _Remaining:
-    """Actions that have not ended, of one kind: with measured times, or with guessed times."""
+    """Actions that have not ended and whose times are either all measured or all guessed."""
 
     count: int
     seconds: float
