@@ -125,7 +125,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
 
 def _with_shapes(member: Member) -> Member:
-    """Return a member with the shapes of its inputs. Return it unchanged if the store does not have its graph."""
+    """Return a member with the shapes of its inputs. Return the member unchanged if the store does not have the member's graph."""
     if not member.input_shapes and not member.model.dimensions:
         return member
     try:
