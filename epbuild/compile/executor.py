@@ -324,7 +324,7 @@ class _GroupLog(StepLog):
 
 
 def _copy_source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:
-    """Copy the source's external data beside a compiled model that still uses the data, because ONNX Runtime does not.
+    """Copy the source's external data beside a compiled model that still uses the data, because ONNX Runtime does not copy it.
 
     A model uses the data if its initializers stay in the source, or if its EP shares weights through the source's data. Return
     the locations of the data in the second case.

@@ -97,7 +97,7 @@ def _about_custom_ops(raised: str) -> str:
 def _limitations(
     group: SessionGroup, member: Member, ending: Ending, refused: Sequence[LeftNode]
 ) -> list[tuple[str, Limitation]]:
-    """Return the catalog's limitations that match the log and the reports, with the name of each one's EP.
+    """Return the catalog's limitations that match the log and the reports, each with the name of its EP.
 
     If the EP took no nodes, limitations that match the reasons logged for single nodes replace the limitations of the model.
     """

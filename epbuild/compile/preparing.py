@@ -200,7 +200,7 @@ def _is_crash(status: int) -> bool:
 def _last_output(lines: Sequence[str]) -> str:
     """Return a sentence with the last lines that a program printed, or an empty string.
 
-    Of a traceback, quote only the last line.
+    If the output is a traceback, quote only its last line.
     """
     printed = [line for line in lines if line.strip()]
     if not printed:

@@ -1,8 +1,8 @@
 """Probes, which compile a tiny model to test whether an EP works on this machine.
 
-The model is compiled from a recipe in a process of the toolchain, and verified, like any other model. A probe can show that the
-EP works, or that it finds no device or driver. The toolchain may be the cause of any other failure, which says nothing about the
-machine.
+The model is compiled from a recipe in a process of the toolchain, and verified, like any other model. A probe can show that
+the EP works, or that it finds no device or driver. Any other failure may be caused by the toolchain, and therefore shows
+nothing about the machine.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ProbeResult(Struct, frozen=True):
 
     outcome: Outcome
     why: str
-    """What succeeded, or the obstacle, as a clause."""
+    """Success or obstacle that the probe found, as a clause."""
     device: str = ""
     """Type of the device that the EP selected. Empty if it does not select a device."""
 
@@ -85,9 +85,9 @@ def probe_ability(ability: Ability, environment: Environment, folder: Path, canc
 def compile_probe(
     group: SessionGroup, environment: Environment, folder: Path, cancelled: threading.Event
 ) -> tuple[ProbeResult, Path | None]:
-    """Compile a probe's group in an empty folder. Return the result, and the compiled model or None.
+    """Compile a probe's group in an empty folder. Return the result and the compiled model.
 
-    Raises Cancelled and OSError.
+    The model is None if the compile failed. Raises Cancelled and OSError.
     """
     runner = _RecordingRunner(environment.run_worker)
     try:
@@ -130,12 +130,12 @@ def _probe_run(ability: Ability, group: SessionGroup, execution: Execution, runn
 
 
 def _is_machine_fault(failure: LoadFailure, runner: _RecordingRunner) -> bool:
-    """Return whether a missing device or driver caused a failure, and not the toolchain."""
+    """Return whether a failure was caused by a missing device or driver, rather than by the toolchain."""
     return failure.cannot_load and (runner.has_no_device or not runner.is_unfit)
 
 
 def _clause(message: str) -> str:
-    """Return a message without its quotation of the EP's log."""
+    """Remove the quotation of the EP's log from a message."""
     return message.partition(_QUOTE)[0].rstrip(".")
 
 
