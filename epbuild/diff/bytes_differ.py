@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Meaning = Literal["timestamp", "padding", "text", "size", "missing", "added", "bytes"]
 """Kind of difference.
 
-`timestamp`: a date and time, as text. `padding`: unset 16-bit slots between used ones. `text`: a short text. `size`: the
+`timestamp`: a date and time, as text. `padding`: unset 16-bit slots between used slots. `text`: a short text. `size`: the
 number of bytes. `missing`, `added`: a part that only one file has. `bytes`: anything else.
 """
 
@@ -167,7 +167,7 @@ def _alone(
 
 
 def _compare_part(old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO, budget: list[int]) -> Iterator[DifferingBytes]:
-    """Compare a part that both files have, and yield its differences. At most `budget` runs are still examined."""
+    """Compare a part that both files have, and yield its differences. At most `budget` more runs are examined."""
     title, start = old.title, old.bytes.start
     texts = [_short_text(payload, file) for payload, file in ((old.bytes, before), (new.bytes, after))]
     if old.bytes.size != new.bytes.size:

@@ -53,7 +53,7 @@ def _unique_names(name_of: Callable[[ArtifactFolder], object], artifacts: Sequen
 
 
 def _group_and_target(artifact: ArtifactFolder) -> object:
-    """Return the group and the target of an artifact, or None without a manifest."""
+    """Return the group and the target of an artifact, or None if it has no manifest."""
     if artifact.manifest is None:
         return None
     return artifact.manifest.group, artifact.manifest.target

@@ -25,7 +25,10 @@ from epbuild.verify.payload import Payload
 from epbuild.verify.signature import get_signature
 
 Sense = Literal["graph", "graph or weights", "weights", "target", "settings", "toolchain", "context", "names"]
-"""Category of facts. `context`: bytes that the EP wrote. `graph or weights`: a file with both if only its digest is known."""
+"""Category of facts. `context`: bytes that the EP wrote.
+
+`graph or weights`: a file that contains both, if only the digest of the file is known.
+"""
 
 Facts = dict[Sense, dict[str, Any]]
 
@@ -67,7 +70,7 @@ class ModelTraits(Struct, frozen=True):
 
 
 class Traits(Struct, frozen=True):
-    """Facts of an artifact. `whole` has the manifest's facts about all models, and is empty without a manifest."""
+    """Facts of an artifact. `whole` has the manifest's facts about all models. It is empty if there is no manifest."""
 
     has_manifest: bool
     whole: Facts
