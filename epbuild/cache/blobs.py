@@ -1,4 +1,4 @@
-"""Blob store: files by their SHA-256.
+"""Blob store: files named by their SHA-256.
 
 A blob is never half-written, and is verified whenever it is read.
 """
@@ -48,14 +48,14 @@ class BlobStore:
 
     @property
     def partials(self) -> Path:
-        """Folder for files that grow over several runs, on the file system of the blobs. Callers create it when they need it."""
+        """Folder for files that grow over several runs, on the file system of the blobs. Callers create the folder when they need it."""
         return self.root / "cas" / "partial"
 
     def put(self, path: Path, *, move: bool = False) -> Blob:
         """Store the content of the file at `path`, which is read once. Raises StoreError.
 
-        With `move`, a file on the store's file system is moved instead of copied. Then no process may write to the file anymore. It may be
-        gone from `path` afterwards, even after a failure.
+        If `move` is set, a file on the store's file system is moved instead of copied. No process may then write to the file anymore. The
+        file may be gone from `path` afterwards, even after a failure.
         """
         task = f"store {path} in {self.root}"
         if move:
@@ -72,7 +72,9 @@ class BlobStore:
             return self._publish_hashed(draft, hasher)
 
     def put_partial(self, path: Path, blob: Blob) -> None:
-        """Move the closed file at `path` in `partials` into the store. The caller has verified that it contains `blob`.
+        """Move the closed file at `path` in `partials` into the store.
+
+        The caller must have verified that the file contains `blob`.
 
         If this raises StoreError, the file stays at `path`.
         """
@@ -83,7 +85,10 @@ class BlobStore:
             discard(path)
 
     def put_stream(self, blob: Blob, source: Readable) -> bool:
-        """Store the content of `source` if it is `blob`, and return whether it is. Raises StoreError, and errors from reading `source`."""
+        """Store the content of `source` if it matches `blob`, and return whether it does.
+
+        Raises StoreError, and errors from reading `source`.
+        """
         size = 0
 
         def write(piece: memoryview) -> None:
@@ -303,4 +308,4 @@ def _full_hasher(file: io.FileIO | io.BufferedRandom) -> Hasher:
 
 
 class _TooLong(Exception):
-    """Stream has more bytes than the expected blob."""
+    """Stream with more bytes than the expected blob."""

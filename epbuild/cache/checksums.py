@@ -2,7 +2,7 @@
 
 Restoring verifies blobs by checksum, at twenty times the speed of SHA-256. Blobs are still named by their SHA-256, which cannot be forged.
 The checksum only detects that bytes have changed since they were stored, and 128 bits of XXH3 suffice for that. A user who could write a
-wrong checksum beside a blob could as well write a wrong record. Each checksum is a separate file. If the file is missing, the blob is
+wrong checksum beside a blob could as well write a wrong record. Each checksum is a separate file. If this file is missing, the blob is
 verified by its SHA-256, and the checksum is written again.
 """
 
@@ -53,7 +53,7 @@ class Checksums:
 
 
 class Check:
-    """Verification of the bytes passed to `hasher` against a blob's checksum if known, or else its SHA-256."""
+    """Check of the bytes passed to `hasher` against a blob's checksum, or its SHA-256 if no checksum is stored."""
 
     def __init__(self, checksums: Checksums, digest: str, size: int) -> None:
         self._checksums = checksums
@@ -62,7 +62,7 @@ class Check:
         self.hasher = Hasher(digest=self._known is None, checksum=size >= LARGE_BYTES)
 
     def passes(self) -> bool:
-        """Return whether the hashed bytes are the blob. The blob must have been read to its end."""
+        """Return whether the hashed bytes match the blob. The blob must have been read to its end."""
         if self._known is not None:
             return self.hasher.checksum == self._known
         if self.hasher.digest != self._digest:

@@ -4,16 +4,17 @@ The caller specifies which entries are needed. Entries that were used within the
 builds are running:
 
 - Before a build relies on an existing record or blob, it updates the entry's mtime. The collector moves each entry away, and removes it
-  only if its mtime is still the listed one. Otherwise it moves the entry back. So the later of the two notices the earlier: a late build
-  finds no entry and builds again, and a late collector finds the new mtime.
+  only if its mtime is still the listed one. Otherwise it moves the entry back. So the second of the two notices the first. A build that
+  comes second finds no entry and builds again. A collector that comes second finds the new mtime.
 - Blobs are stored before the record that refers to them, and are kept for at least an hour. So a build that has not stored its record yet
   loses no blob.
 - A record is removed before the blobs that only it refers to. So no record, even of a killed collector, refers to a removed blob. The next
   collection removes the remaining blobs.
 - Partial downloads and remote models are removed under the lease that their readers hold.
 
-One case remains: a build may read the blobs of a record that it found more than an hour ago, in a workspace that does not name the action.
-If a blob is missing (EPB501), the build creates the result again. It never reads a wrong blob.
+One case remains: a build may have found a record more than an hour ago, in a workspace that does not name the action. The blobs of this
+record may be removed before the build reads them. If a blob is missing (EPB501), the build creates the result again. It never reads a wrong
+blob.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def collect(
 ) -> Collected:
     """Remove entries of the store at `root` that exceed `limits`, and return the outcome.
 
-    `now` is the time in Unix seconds. With `dry_run`, nothing is removed. Entries that `users` need are kept. Callers must hold a lease
-    that excludes other collections. Raises StoreError.
+    `now` is the time in Unix seconds. If `dry_run` is set, nothing is removed. Entries that `users` need are kept. Callers must hold a
+    lease that excludes other collections. Raises StoreError.
     """
     return _Collection(root, limits, users, now, dry_run).run()
 

@@ -34,7 +34,7 @@ _Result = TypeVar("_Result")
 
 
 class Damage(Exception):
-    """Content of the file that epbuild did not write."""
+    """Content in the database file that epbuild did not write."""
 
     def __str__(self) -> str:
         return "its content is not what was written to it"
@@ -45,7 +45,7 @@ class _Foreign(Damage):
 
 
 class Database:
-    """Database connection that all threads of this process share. Without `path`, the database is in memory."""
+    """Database connection that all threads of this process share. If `path` is None, the database is in memory."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Database:
     ) -> None:
         """Open the file, and create it and its tables if they are missing.
 
-        `key` is used for the row checksums. Without a path, the content of the file `copied` is copied into memory. Without `create`, a
-        file of another user is left in place, and an empty database in memory is used instead. Raises StoreError.
+        `key` is used for the row checksums. If `path` is None, the content of the file `copied` is copied into memory. If `create` is
+        false, another user's file is left in place, and an empty database in memory is used instead. Raises StoreError.
         """
         self.path = path
         self.is_foreign = False
@@ -77,7 +77,7 @@ class Database:
 
     @property
     def copied(self) -> bool:
-        """Whether the database is an in-memory copy of a sound file."""
+        """Whether the database is an in-memory copy of an undamaged file."""
         return self._copied is not None
 
     def read(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -85,7 +85,7 @@ class Database:
         return self.query(lambda connection: self.rows(connection, query, parameters))
 
     def query(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """Run `work` and return its result. It must only read, and may run twice. Raises StoreError."""
+        """Run `work` and return its result. `work` must only read, and may run twice. Raises StoreError."""
         return self._attempt(work)
 
     def rows(self, connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -98,7 +98,7 @@ class Database:
         return (*stored, self._checksum(stored))
 
     def select(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query without verification, so that it may select any columns. Raises StoreError."""
+        """Return all rows of a query without verification, so that the query may select any columns. Raises StoreError."""
         return self._attempt(lambda connection: connection.execute(query, encode_values(parameters)).fetchall())
 
     def write(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
@@ -107,7 +107,7 @@ class Database:
         self.change(lambda connection: connection.executemany(statement, parameters))
 
     def change(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """Run `work` in one transaction that excludes other writers, and return its result. It may run twice. Raises StoreError."""
+        """Run `work` in one transaction that excludes other writers, and return its result. `work` may run twice. Raises StoreError."""
         return self._attempt(lambda connection: _in_transaction(connection, lambda: work(connection)))
 
     def close(self) -> None:
@@ -187,7 +187,7 @@ class Database:
     def _check_mark(self, connection: sqlite3.Connection) -> None:
         """Check that a file with tables has this user's mark. Raises _Foreign.
 
-        The mark only distinguishes a file of another user from a damaged one. The checksums of the rows are the protection.
+        The mark only distinguishes another user's file from a damaged file. Protection comes from the checksums of the rows.
         """
         # Read the tables first: another process may be creating them, and commits them together with the mark.
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -44,7 +44,7 @@ class StatKey(NamedTuple):
 
     @classmethod
     def of(cls, path: str | Path, status: os.stat_result | None = None) -> StatKey:
-        """Return the key of the file at `path` with the given `status`. Without `status`, call `stat`, which may raise OSError."""
+        """Return the key of the file at `path` with the given `status`. If `status` is None, call `stat`, which may raise OSError."""
         seen = os.stat(path) if status is None else status  # noqa: PTH116
         return cls(seen.st_size, seen.st_mtime_ns, get_change_time_ns(path, seen), seen.st_ino)
 
@@ -94,7 +94,7 @@ class Digests:
         self._memory = memory
         self._counting = counting
         self.seen: dict[str | Path, str] = {}
-        """Digest of every file so far, by path. The digest is empty if it has changed between two calls."""
+        """Digest of every file hashed so far, by path. The digest is empty if the file's digest has changed between two calls."""
 
     def of(self, path: Path) -> str:
         """Return the digest of one file, as `of_many` does."""
@@ -161,7 +161,7 @@ class Digests:
         """Keep remembered digests valid while the block creates or removes hard links to the files.
 
         A link changes only a file's ctime. A file that has changed otherwise is read again later. If the memory cannot be used, all files
-        are read again, and the links stay valid. Raises StoreError before the block, and errors of the block.
+        are read again, and the links stay valid. Raises StoreError before the block runs, and any error that the block raises.
         """
         before = {path: StatKey.of(path, _status(path)) for path in paths}
         yield
@@ -176,7 +176,7 @@ class Digests:
                 self._memory.put_many(entries)
 
     def hash(self, file: Readable, count: Count, *, ahead: bool) -> str:
-        """Return the digest of the rest of an open file, and count its bytes."""
+        """Return the digest of the rest of an open file, and pass the number of hashed bytes to `count`."""
         return hash_stream(file, lambda piece: count(len(piece)), ahead=ahead).digest
 
     def small(self, path: str, size: int) -> str | None:

@@ -28,7 +28,10 @@ class Draft:
         self.file = file
 
     def publish(self, destination: Path, *, read_only: bool = False, durable: bool = True) -> None:
-        """Rename the draft to `destination`, replacing an existing file, and close it. With `durable`, sync it first. Raises OSError."""
+        """Rename the draft to `destination`, replacing an existing file, and close it.
+
+        If `durable` is set, sync the draft first. Raises OSError.
+        """
         self.file.flush()
         if durable:
             os.fsync(self.file.fileno())
@@ -44,7 +47,7 @@ class Draft:
 
 
 class Drafts:
-    """Folder of drafts. It must be on the file system of their destinations."""
+    """Folder of drafts. The folder must be on the same file system as the destinations."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -65,7 +68,9 @@ class Drafts:
 
     @contextmanager
     def moved(self, path: Path) -> Iterator[Draft | None]:
-        """Move the file at `path` into this folder and yield it as a draft. Yield None, and leave the file, if it cannot be moved.
+        """Move the file at `path` into this folder and yield it as a draft.
+
+        If the file cannot be moved, leave it and yield None.
 
         The reason is not reported, since copying the file raises the same error.
         """
@@ -171,7 +176,10 @@ def touch(place: Path) -> bool:
 
 
 def _lock(file: io.BufferedRandom | io.BufferedReader, *, shared: bool = False, wait: bool = True) -> bool | None:
-    """Lock a draft and return True. Return None if locks are unsupported; without `wait`, return False if the draft is locked."""
+    """Lock a draft and return True.
+
+    Return None if locks are unsupported. If `wait` is false, return False for a draft that another process has locked.
+    """
     try:
         import fcntl
 

@@ -46,7 +46,7 @@ class NewerRecord(StoreError):
 def translate_os_errors(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> Iterator[None]:
     """Translate an OSError of the block into a StoreError "cannot <task>" with the reason and a hint.
 
-    `elsewhere` is an alternative for the hint, such as using another directory, or None.
+    `elsewhere` is an alternative that the hint suggests, such as using another directory. With None, the hint suggests no alternative.
     """
     try:
         yield

@@ -106,7 +106,7 @@ class Garbage:
             return gone
 
     def use(self, name: str) -> None:
-        """Update the time of a remote model's last use, if it exists."""
+        """Update the time of a remote model's last use, if the model exists."""
         touch(self._root / name)
 
     def _remote(self) -> Iterator[CacheEntry]:

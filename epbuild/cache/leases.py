@@ -24,10 +24,10 @@ _POLL_SECONDS = 0.1
 
 
 class LeaseListener(Protocol):
-    """Listener that is notified when a lease must be waited for."""
+    """Listener that is notified when a wait for a lease starts."""
 
     def waiting(self) -> None:
-        """Handle the start of a wait, as another process or thread holds the lease. Called at most once."""
+        """Handle the start of a wait for a lease that another process or thread holds. Called at most once."""
 
 
 @contextmanager
@@ -40,8 +40,9 @@ def lease(
 ) -> Iterator[None]:
     """Hold the lease `key` of the store at `root` during the block.
 
-    The lease ends with its process, even if the process is killed. `listener` is notified if the lease is not free. Raises Cancelled if
-    `cancelled` is set during the wait, StoreError if the lock file cannot be created, and ValueError for a key that is not a file name.
+    The lease ends with its process, even if the process is killed. `listener` is notified before a wait if the lease is not free. Raises
+    Cancelled if `cancelled` is set during the wait, StoreError if the lock file cannot be created, and ValueError for a key that is not a
+    file name.
     """
     place = _place(root, key)
     lock = _try(place)

@@ -45,7 +45,7 @@ class Program:
         return self.installed_version()
 
     def installed_version(self) -> str | None:
-        """Return a text with the versions of epbuild and Python and a digest of the files' stats. None if a file is missing."""
+        """Return a text with the versions of epbuild and Python and a digest of the files' stats. Return None if a file is missing."""
         try:
             stats = [(path, seen.st_size, seen.st_mtime_ns) for path in sorted(self._files()) if (seen := os.stat(path))]  # noqa: PTH116
         except OSError:
@@ -70,7 +70,7 @@ class Memo:
 
     @classmethod
     def read(cls, place: str | None, program: Program = _THIS_PROGRAM) -> Memo:
-        """Read a memo file. The memo is empty if the file is missing, damaged, too large, or of another user or version."""
+        """Read a memo file. The memo is empty if the file is missing, damaged, too large, or from another user or version."""
         current, empty = program.loaded_version, cls(program=program)
         try:
             if place is None or os.stat(place).st_size > MAX_MEMO_BYTES:  # noqa: PTH116 - the place is a string, as for snapshots
@@ -107,7 +107,9 @@ class Memo:
         return value
 
     def write(self, place: str | None, *, is_whole: bool) -> None:
-        """Write the memo to a file. With `is_whole`, the run covered the whole recipe, and values that it did not use are dropped.
+        """Write the memo to a file.
+
+        If `is_whole` is set, the run covered the whole recipe, and values that the run did not use are dropped.
 
         Nothing is written if epbuild's files have changed since they were loaded, as the old code computed these values. A memo above the
         maximum size is not written either: the old file stays.

@@ -48,7 +48,7 @@ class ActionRecords:
         self._drafts = Drafts(self._records / "tmp")
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the latest document under `key`, or None. A damaged record counts as missing, and is set aside.
+        """Return the latest document under `key`, or None if there is no record. A damaged record counts as missing, and is set aside.
 
         The call counts as a use of the record. Raises StoreError if the record exists but cannot be read.
         """
@@ -92,7 +92,7 @@ class ActionRecords:
         return self.place(key).exists()
 
     def use(self, key: str) -> None:
-        """Update the time of the record's last use, if it exists."""
+        """Update the time of a record's last use, if the record exists."""
         touch(self.place(key))
 
     def remove(self, entry: CacheEntry) -> bool:
@@ -115,7 +115,10 @@ class ActionRecords:
             self._drafts.sweep()
 
     def _read(self, key: str, *, refuse_newer: bool = False) -> tuple[dict[str, Any], Any, float] | None:
-        """Return the document, the result of `shape`, and the time of the last use in Unix seconds. None if there is no sound record."""
+        """Return the document, the result of `shape`, and the time of the last use in Unix seconds.
+
+        Return None if there is no undamaged record.
+        """
         place = self.place(key)
         try:
             with open_raw(place) as file:

@@ -42,15 +42,15 @@ TABLES = (
     """CREATE TABLE outputs (place TEXT PRIMARY KEY, step TEXT NOT NULL, action_key TEXT NOT NULL, results TEXT NOT NULL,
        files TEXT NOT NULL, owners TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID""",
 )
-"""Tables. The last column of each is the checksum of the row."""
+"""SQL statements that create the tables. The last column of each table is the checksum of the row."""
 
 _FILES = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM files"
 _STEPS = "SELECT step, action_key, key_document, result, finished, configuration, recipe, checksum FROM steps"
 _OUTPUTS = "SELECT place, step, action_key, results, files, owners, checksum FROM outputs"
 _MANY_LOOKUPS = 300
-"""Number of file look-ups after which all rows are read at once. That is ten times as fast."""
+"""Number of file look-ups after which all rows are read at once, which is ten times as fast."""
 _NAMES_PER_QUERY = 500
-"""Number of steps or places in one query. SQLite allows at least 999 parameters."""
+"""Maximum number of steps or places in one query. SQLite allows at least 999 parameters."""
 _MAX_CONFIGURATIONS = 20
 """Maximum number of configurations per recipe whose steps are kept although they own no output."""
 
@@ -97,7 +97,7 @@ class OutputRecord(Struct, frozen=True):
     files: Mapping[str, Mapping[str, Any]]
     """The `digest` and the `size` in bytes of each file, by its POSIX path below the output."""
     owners: tuple[Configuration, ...] = ()
-    """The configuration that wrote the output, followed by other configurations that would have written an equal one."""
+    """The configuration that wrote the output, followed by other configurations that would have written an equal output."""
 
 
 class Memory:
@@ -114,13 +114,16 @@ class Memory:
         return not known
 
     def step(self, step: str) -> StepRecord | None:
-        """Return the latest outcome of a step in this configuration, or None. Raises StoreError."""
+        """Return the latest outcome of a step in this configuration, or None if none is recorded. Raises StoreError."""
         query = f"{_STEPS} WHERE configuration = ? AND step = ?"
         found = self._database.read(query, (self.configuration.ident, step))
         return _step(found[0])[1] if found else None
 
     def previous(self, step: str) -> StepRecord | None:
-        """Return the latest outcome of a step in this configuration, or else in the recipe's latest one. Raises StoreError."""
+        """Return the latest outcome of a step in this configuration, or else in the recipe's latest configuration.
+
+        Raises StoreError.
+        """
         query = f"{_STEPS} WHERE step = ? AND recipe = ? ORDER BY configuration != ?, finished DESC LIMIT 1"
         found = self._database.read(query, (step, _ascii(self.configuration.recipe), self.configuration.ident))
         return _step(found[0])[1] if found else None
@@ -148,7 +151,7 @@ class Memory:
         return dict(rows)
 
     def result(self, action_key: str) -> Mapping[str, Any] | None:
-        """Return the latest result of an action in any configuration, or None. Raises StoreError."""
+        """Return the latest result of an action in any configuration, or None if none is recorded. Raises StoreError."""
         query = f"{_STEPS} WHERE action_key = ? ORDER BY finished DESC LIMIT 1"
         found = self._database.read(query, (action_key,))
         return _step(found[0])[1].result if found else None
@@ -178,7 +181,7 @@ class Memory:
         self._database.change(forget)
 
     def output(self, place: str) -> OutputRecord | None:
-        """Return the output that was last written to `place` by any configuration, or None. Raises StoreError."""
+        """Return the output that any configuration last wrote to `place`, or None if there is no output. Raises StoreError."""
         return self._database.query(lambda connection: self._output_at(connection, place))
 
     def outputs_at(self, places: Iterable[str]) -> dict[str, OutputRecord]:
@@ -192,8 +195,8 @@ class Memory:
     def record_output(self, output: OutputRecord, record: StepRecord, settled: str | None = None) -> None:
         """Record that this configuration wrote `output`, and record the outcome of its step.
 
-        This configuration becomes the only owner of the output. The workspace's fact named `settled`, if any, is forgotten. Raises
-        StoreError.
+        This configuration becomes the only owner of the output. If `settled` is given, the workspace's fact with this name is forgotten.
+        Raises StoreError.
         """
         row = self._row(record)
 
@@ -283,7 +286,7 @@ class FileMemory:
         self._root = f"{root}{os.sep}"
         self._asked = 0
         self._known: dict[str, tuple[StatKey, str]] | None = None
-        """All entries, after many look-ups. Entries that other processes add later are missing."""
+        """All entries, read after many look-ups; None before that. Entries that other processes add later are missing."""
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
         """Return the latest stat key and digest of the absolute `path`. Raises StoreError."""
@@ -329,7 +332,10 @@ def _outputs(database: Database, connection: sqlite3.Connection) -> list[OutputR
 
 
 def _output(row: Sequence[Any]) -> OutputRecord:
-    """Return the record in a row. Raises Damage for a path outside the folder, since files at these paths may be deleted."""
+    """Return the record in a row.
+
+    Raises Damage for a path outside the workspace's folder, since files at these paths may be deleted.
+    """
     place, step, action_key, results, text, owners = row
     files = parse_json(text)
     if not all(map(_stays, (place, *files))):
@@ -349,7 +355,7 @@ def _step(row: Sequence[Any]) -> tuple[Configuration, StepRecord]:
 
 
 def _chunks(names: Iterable[str]) -> Iterator[tuple[list[str], str]]:
-    """Yield the names for each query, with the text of their parameter marks."""
+    """Yield the names for each query, with the SQL placeholders for these names."""
     all_names = list(names)
     for start in range(0, len(all_names), _NAMES_PER_QUERY):
         chunk = all_names[start : start + _NAMES_PER_QUERY]
@@ -357,7 +363,10 @@ def _chunks(names: Iterable[str]) -> Iterator[tuple[list[str], str]]:
 
 
 def _with_owner(owners: Sequence[Configuration], owner: Configuration) -> tuple[Configuration, ...]:
-    """Return the owners with `owner` added. Only the latest configurations of its recipe are kept, to bound their number."""
+    """Return the owners with `owner` added.
+
+    To bound the number of owners, only the latest configurations of the recipe of `owner` are kept.
+    """
     same = [other for other in owners if other.recipe == owner.recipe]
     dropped = same[: max(0, len(same) + 1 - _MAX_CONFIGURATIONS)]
     return (*(other for other in owners if other not in dropped), owner)

@@ -56,9 +56,9 @@ class Workspace:
     def open(cls, directory: Path, *, create: bool = True) -> Workspace:
         """Open the workspace, and create it if it is missing.
 
-        Without `create`, nothing is created. If the workspace is missing, read-only or another user's, one in memory is used instead. It
-        starts as a copy of a read-only workspace, and otherwise empty. Raises StoreError if the folder cannot be created, if its state
-        cannot be used, or if the path is too long.
+        If `create` is false, nothing is created. If the workspace is missing, read-only or another user's, a workspace in memory is used
+        instead. The workspace in memory starts as a copy of a read-only workspace, and is otherwise empty. Raises StoreError if the folder
+        cannot be created, if its state cannot be used, or if the path is too long.
         """
         directory = directory.absolute()
         size = len(os.fsencode(directory / _STATE))
@@ -93,7 +93,7 @@ class Workspace:
 
     @property
     def base(self) -> Path:
-        """Folder that contains the workspace and its recipes. Places of outputs are relative to this folder."""
+        """Folder that contains the workspace and the recipes. Places of outputs are relative to this folder."""
         return self.directory.parent
 
     @property
@@ -132,20 +132,20 @@ class Workspace:
         return list_all_outputs(self._database)
 
     def measurement(self, subject: str) -> Measurement | None:
-        """Return the cost of the last run of `subject`, an action key or a step, or None. Raises StoreError."""
+        """Return the cost of the last run of an action key or step, or None if no cost is recorded. Raises StoreError."""
         query = "SELECT subject, seconds, peak_rss_bytes, checksum FROM measurements WHERE subject = ?"
         rows = self._database.read(query, (subject,))
         return Measurement(*rows[0][1:]) if rows else None
 
     def record_measurement(self, subject: str, measurement: Measurement) -> None:
-        """Record the cost of `subject`, an action key or a step. Raises StoreError."""
+        """Record the cost of `subject`, which is an action key or a step. Raises StoreError."""
         self._database.write(
             "INSERT OR REPLACE INTO measurements (subject, seconds, peak_rss_bytes, checksum) VALUES (?, ?, ?, ?)",
             [self._database.sealed(subject, float(measurement.seconds), measurement.peak_rss_bytes)],
         )
 
     def fact(self, name: str) -> str | None:
-        """Return the text that was last recorded under `name`, or None. Raises StoreError."""
+        """Return the text that was last recorded under `name`, or None if there is no text. Raises StoreError."""
         rows = self._database.read("SELECT name, text, checksum FROM facts WHERE name = ?", (name,))
         return str(rows[0][1]) if rows else None
 
@@ -174,7 +174,7 @@ class Workspace:
         return not self.is_on_disk and not self._database.copied and not self._database.is_foreign and self.state.exists()
 
     def problems(self) -> Iterator[Problem]:
-        """Yield warnings about a state on disk that is not used."""
+        """Yield a warning if the state file on disk is unreadable, or is ignored because another user's epbuild wrote it."""
         state = format_path(self.state)
         if self.is_unreadable:
             message = f"cannot tell what was built here: this user may not read {state}"
@@ -186,7 +186,7 @@ class Workspace:
             yield Problem("EPB515", message, None, hint)
 
     def is_busy(self) -> bool:
-        """Return whether a build is running in this workspace, by its locks on staging directories and leases. Raises StoreError."""
+        """Return whether a running build has locked a staging directory or a lease of this workspace. Raises StoreError."""
         return is_any_held(self.directory / "tmp") or is_any_held(self.directory / "leases")
 
     def _folder(self, name: str) -> Path:
@@ -221,5 +221,5 @@ def get_action_name(action: str, recipe: str) -> str:
 
 
 def log_file(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
-    """Return the path of the log of an action's last run in a workspace."""
+    """Return the path of the log that an action's last run in a workspace wrote."""
     return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', get_action_name(action, recipe))}.log"
