@@ -43,7 +43,10 @@ THREADS = 64
 """Number of concurrent look-ups. It exceeds the number of CPUs, as look-ups mostly wait for the server."""
 
 RETRY = RetryPolicy(pauses=(0.2, 1.0), max_pause=2.0, retries_timeouts=False)
-"""Few retries, as a build can continue without its remote cache. Timeouts are not retried: a server that hangs would hang again."""
+"""Retry policy with few retries, as a build can continue without its remote cache.
+
+Timeouts are not retried, as a server that hangs would hang again.
+"""
 
 BLOB_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=20.0, uploaded=9.0)
 RECORD_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=5.0, uploaded=5.0)
@@ -60,13 +63,13 @@ _DAMAGED = "one of its files is damaged in the remote cache"
 
 
 class Miss(Struct, frozen=True):
-    """Missing record. Without an answer, it is unknown whether the record exists."""
+    """Missing record. If `answered` is false, the server did not answer, and it is unknown whether the record exists."""
 
     answered: bool = True
 
 
 Published = Literal["written", "there"]
-"""Outcome of publishing a result: `written` now, or already `there`."""
+"""Outcome of publishing a result: this build has `written` the result, or the result was already `there`."""
 
 LookUp = RemoteRecord | Unusable | Miss
 
@@ -129,7 +132,7 @@ class RemoteCache:
 
     @property
     def is_readable(self) -> bool:
-        """Whether records are still looked up. False after failures, which a warning has reported."""
+        """Whether records are still looked up. False once failures have stopped look-ups and a warning has reported them."""
         return not self._reading.is_open
 
     @property
@@ -232,11 +235,12 @@ class RemoteCache:
     ) -> Published | None:
         """Publish a result whose blobs are in the store: missing blobs first, the record last.
 
-        An existing usable record is kept unless some of its blobs are lost. With `more`, it is also replaced if the new record differs.
-        With `replace`, it is always replaced, and all blobs are uploaded again. A log that is missing from the store is left out.
+        An existing usable record is kept unless some of its blobs are lost. If `more` is set, an existing record that differs from the new
+        record is also replaced. If `replace` is set, an existing record is always replaced, and all blobs are uploaded again. A log that is
+        missing from the store is left out.
 
-        Returns whether the result was written or already existed. Returns None if the result was not published, or if that is unknown.
-        Raises StoreError if the store cannot be read, and Cancelled.
+        Returns `written` if the result was written, or `there` if it already existed. Returns None if the result was not published, or if
+        the outcome is unknown. Raises StoreError if the store cannot be read, and Cancelled.
         """
         if self._signer is None:
             return None
@@ -265,7 +269,7 @@ class RemoteCache:
         return "written"
 
     def provide(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]]) -> bool:
-        """Upload a blob that is not a result, for use by another machine. Return whether the remote cache now has the blob.
+        """Upload a blob that is not part of a result, for use by another machine. Return whether the remote cache now has the blob.
 
         `pieces` yields the blob's bytes from the start. Raises errors of `pieces`, and Cancelled.
         """

@@ -47,18 +47,18 @@ class RecordKind(Struct, frozen=True):
 
     name: str
     key: Callable[[Mapping[str, Any]], str]
-    """Returns the key of a valid record, computed from its content."""
+    """Function that returns the key of a valid record, computed from the record's content."""
     is_sound: Callable[[Mapping[str, Any]], bool]
-    """Returns whether a record has the shape that its readers rely on."""
+    """Function that returns whether a record has the shape that readers rely on."""
     files: Callable[[Mapping[str, Any]], Mapping[str, Blob]]
-    """Returns the files of a valid record, by name."""
+    """Function that returns the files of a valid record, by name."""
     log: Callable[[Mapping[str, Any]], Blob | None] = lambda record: None
     is_result: bool = True
-    """Whether records of this kind are results of actions. Only these count in the statistics."""
+    """Whether records of this kind are results of actions. Only results count in the statistics."""
 
 
 class RemoteRecord(Struct, frozen=True):
-    """Usable record: a trusted key has signed it for the requested action key."""
+    """Usable record, signed by a trusted key for the requested action key."""
 
     key: str
     record: Mapping[str, Any]
@@ -77,7 +77,7 @@ class Unusable(Struct, frozen=True):
 
     reason: Reason
     by: str = ""
-    """Public key of the signer, if the record names one."""
+    """Public key of the signer; empty if the record names no signer."""
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.by}" if self.by else str(self.reason)
@@ -96,7 +96,7 @@ def seal(kind: RecordKind, key: str, record: Mapping[str, Any], signer: SigningK
 
 
 def unseal(data: bytes, kind: RecordKind, key: str, trust: Set[str] | None) -> RemoteRecord | Unusable | None:
-    """Return the record in the bytes of an envelope, or why it is unusable. None for another format.
+    """Return the record in the bytes of an envelope, or why it is unusable. Return None if `data` has another format.
 
     `trust` are the trusted public keys (None: any key).
     """
@@ -137,7 +137,7 @@ def unseal(data: bytes, kind: RecordKind, key: str, trust: Set[str] | None) -> R
 
 
 def _check(kind: RecordKind, key: str, written: str, found: RemoteRecord, result: ReapiResult) -> RemoteRecord | Unusable:
-    """Check that a signed record is the requested one and safe to use, and return it with its files."""
+    """Return a signed record with its files if it is the requested record and safe to use, or else why it is unusable."""
     if not kind.is_sound(found.record):
         return Unusable(Reason.WRONG_SHAPE)
     if written != key or kind.key(found.record) != key:

@@ -27,7 +27,7 @@ class BadKey(ValueError):
 
 @dataclass(frozen=True)
 class SigningKey:
-    """Signing key with its public key, which other users trust."""
+    """Signing key with the public key that other users trust."""
 
     text: str = field(repr=False)
     """Secret key, in the form of EPBUILD_SIGNING_KEY."""

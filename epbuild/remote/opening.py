@@ -21,7 +21,10 @@ _WITHHELD = "EPBUILD_REMOTE_CACHE: credentials are used only for the bucket that
 
 
 def open_remote(settings: RemoteSettings, warn: Warn, cancelled: threading.Event | None = None) -> RemoteCache:
-    """Open a remote cache without sending a request. Raises StoreError for a missing package, or for wrong variables of a cloud."""
+    """Open a remote cache without sending a request.
+
+    Raises StoreError if a required package is missing or the cloud provider's environment variables are invalid.
+    """
     require_signing()
     address = settings.address
     if address.is_directory:
@@ -59,7 +62,10 @@ def open_bucket_stores(
     *,
     is_anonymous: bool = False,
 ) -> RemoteStores:
-    """Return the stores of a remote cache in a bucket. Raises StoreError if obstore or a variable is missing, or a variable is wrong."""
+    """Return the stores of a remote cache in a bucket.
+
+    Raises StoreError if the package obstore is missing, or if an environment variable of the cloud provider is missing or invalid.
+    """
     from epbuild.transfer.bucket import BucketStore
 
     hint = _WITHHELD if is_anonymous else None

@@ -40,7 +40,7 @@ class RemoteSettings:
 def resolve_remote_settings(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str], mode: Mode = "read", *, insecure: bool = False
 ) -> RemoteSettings | None:
-    """Return the settings of the remote cache for a recipe in `folder`. None if there is no remote cache, or if it is off.
+    """Return the settings of the remote cache for a recipe in `folder`. Return None if there is no remote cache, or if it is off.
 
     EPBUILD_REMOTE_CACHE overrides the recipe's address, and its value `off` disables the remote cache. Credentials are used only for the
     address in that variable, never for an address from a recipe. Raises RecipeError: EPB275 if the address cannot be used, EPB276 if no key
@@ -84,7 +84,7 @@ def read_signing_key(environment: Mapping[str, str]) -> SigningKey | None:
 def _find_address(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str]
 ) -> tuple[RemoteAddress, Location | None] | None:
-    """Return the address of the remote cache and its location in the recipe. None if there is no remote cache.
+    """Return the address of the remote cache and its location in the recipe. Return None if there is no remote cache.
 
     The location is None if the address comes from EPBUILD_REMOTE_CACHE. A path in that variable is relative to the current directory. A
     path in the recipe is relative to the recipe's folder.
