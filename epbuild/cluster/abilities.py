@@ -1,7 +1,7 @@
 """Abilities of this machine, with the results of probes.
 
-Untried abilities are offered unless the catalog excludes them. A machine may provision a missing toolchain, and its first action then tests
-the ability. Abilities that failed are withdrawn.
+Untried abilities are offered unless the catalog excludes them. A machine may provision a missing toolchain. The first action with this
+toolchain then tests the ability. Abilities that failed are withdrawn.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Abilities:
             return dict(self._found)
 
     def why_not(self, action: Action) -> str | None:
-        """Return why this machine cannot execute an action, as a clause. None if no probe shows that it cannot."""
+        """Return why this machine cannot execute an action, as a clause. Return None if no probe shows that the machine cannot."""
         probes = (self._found.get(label_of_ability(ability)) for ability in list_abilities(action))
         return next((probe.why for probe in probes if probe is not None and probe.outcome == "cannot"), None)
 
@@ -104,7 +104,7 @@ class Abilities:
         return probe.outcome
 
     def _note(self, labels: Sequence[str], probe: ProbeResult) -> None:
-        """Record the result of a probe for `labels`, except where another toolchain gave a better one."""
+        """Record the result of a probe for `labels`, except for labels where another toolchain had a better result."""
         if probe.outcome == "unclear":
             return
         with self._guard:
@@ -117,9 +117,9 @@ class Abilities:
 
 
 def _conclusions(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Sequence[Ability], ProbeResult]]:
-    """Yield abilities with the result that follows from a probe.
+    """Yield the abilities that a probe decides, with their result.
 
-    A probe of a plugin EP without a device also covers the devices that the EP would choose itself.
+    If the probed plugin EP is not restricted to a device, the result also covers the devices that the EP would choose itself.
     """
     entry: EpEntry = ability.entry
     chooses = not ability.device and entry.kind == "plugin"

@@ -27,11 +27,11 @@ class ClusterAddress(Struct, frozen=True):
 
     @property
     def listening_host(self) -> str | None:
-        """Host that a worker listens on: only loopback without certificates, every interface (None) with them."""
+        """Host that a worker listens on: loopback if there are no certificates, and otherwise None, which means every interface."""
         return None if self.certificates is not None else _LOOPBACK
 
     def security(self) -> Any:
-        """Return Dask's settings for mutual TLS, or None without certificates."""
+        """Return Dask's settings for mutual TLS, or None if there are no certificates."""
         if self.certificates is None:
             return None
         ca, certificate, key = (str(self.certificates / name) for name in (CA, CERTIFICATE, KEY))
@@ -63,7 +63,7 @@ def parse_worker_address(text: str, certificates: str | None, *, where: str) -> 
 def parse_cluster_address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
     """Parse an address such as `dask://HOST:PORT`, and check the folder of certificates.
 
-    Raises PlanError (EPB536) for an invalid address. Without certificates, any address other than loopback is also an error unless
+    Raises PlanError (EPB536) for an invalid address. If there are no certificates, any address other than loopback is also an error unless
     `insecure` is set.
     """
     hint = "Name the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."

@@ -1,7 +1,7 @@
 """`DaskExecutor`: executes requests on the workers of a Dask scheduler.
 
-Sent pickles contain only strings and the names of two functions. Pickles of replies may not name any function. The name of a Dask task
-contains the key of its request, so that a request of two clients is executed only once. Labels are represented as Dask resources.
+Sent pickles contain only strings and the names of two functions. Pickles in replies may not name any function. The name of a Dask task
+contains the key of its request, so that a request that two clients send is executed only once. Labels are represented as Dask resources.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from epbuild.core.errors import Cancelled, EpbuildError
 from epbuild.toolchain.environment import list_toolchains
 
 METRIC = "epbuild"
-"""Name of the metric in a worker's heartbeats that has the outcome and the reason of each label's probe."""
+"""Name of the metric in a worker's heartbeats that contains the outcome and the reason of each label's probe."""
 _ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _probes: list[WorkerProbe] = []
@@ -66,7 +66,10 @@ class WorkerProbe:
             self._offer(restored, PLENTY)
 
     def _offer(self, labels: Iterable[str], amount: float) -> None:
-        """Report the amount of some labels to the scheduler. It sends no actions that need a label with amount 0."""
+        """Report the amount of some labels to the scheduler.
+
+        The scheduler sends this worker no actions that need a label with amount 0.
+        """
         # Not `worker.set_resources`: tasks of this worker that wait for a withdrawn label would wait forever. This way, they are declined.
         call = self._worker.scheduler.set_resources(resources=dict.fromkeys(labels, amount), worker=self._worker.contact_address)
         future = asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop)
@@ -75,7 +78,7 @@ class WorkerProbe:
 
 
 def get_own_abilities() -> Abilities | None:
-    """Return the abilities of the worker in this process, or None if it does not probe."""
+    """Return the abilities of the worker in this process, or None if the worker does not probe."""
     return _probes[0].abilities if _probes else None
 
 

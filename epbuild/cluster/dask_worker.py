@@ -35,7 +35,7 @@ _MAX_LINE = 2000
 _running: dict[str, threading.Event] = {}
 _opening = threading.Lock()
 _machines: list[Machine] = []
-"""The machine of this process, as a list. It is empty until the first request."""
+"""List that contains the machine of this process; empty until the first request."""
 
 
 def run_request(text: str) -> str:
@@ -132,7 +132,7 @@ class _Topic:
 
 
 def encode_event(event: Event) -> list[Any] | None:
-    """Return an event as JSON values. None for an event that is not sent."""
+    """Return an event as JSON values. Return None for an event that is not sent."""
     match event:
         case StepStarted(step, doing):
             return ["started", step, doing]
@@ -142,7 +142,7 @@ def encode_event(event: Event) -> list[Any] | None:
 
 
 def decode_event(plain: object) -> Event | None:
-    """Return the event in the result of `encode_event`. None for any other value."""
+    """Return the event in the result of `encode_event`. Return None for any other value."""
     match plain:
         case ["started", str(step), str(doing)]:
             return StepStarted(step, doing)

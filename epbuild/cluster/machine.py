@@ -147,7 +147,7 @@ class Machine(Struct, frozen=True):
         return MachineReply("made", self.name)
 
     def _complete_record(self, action: Action, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the record if the store has all of its artifacts, or else None."""
+        """Return the record if the store has all of its artifacts, or None otherwise."""
         result = read_result(action, record["result"]) if record is not None else None
         is_complete = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return record if is_complete else None
@@ -171,7 +171,7 @@ class Machine(Struct, frozen=True):
             yield _MachineExecution(environment, staging, folder / _LOG, shown, self.store, progress, cancelled)
 
     def _published_log(self, execution: Execution) -> Blob | None:
-        """Publish the log of a failed action and return its blob. None if it cannot be published."""
+        """Publish the log of a failed action and return its blob. Return None if it cannot be published."""
         with suppress(StoreError):  # the failure itself is more important
             if execution.log.exists():
                 log = execution.store.put(execution.log)
@@ -209,7 +209,10 @@ class _Folders(Struct, frozen=True):
 
 
 def _document_here(action: Action, environment: Environment, request: ActionRequest, store: BlobStore) -> Mapping[str, object]:
-    """Return the key document of an action on this machine. Raises EnvironmentFailure if it leads to another key than requested."""
+    """Return the key document of an action on this machine.
+
+    Raises EnvironmentFailure if the document's key is not the requested key.
+    """
     kind = get_action_type(action)
     digests = {file: file.name for file in action.files}
     document = kind.key_document(action, KeyInputs(digests, kind.identity(action, environment)))

@@ -51,13 +51,13 @@ def list_own_labels(abilities: Iterable[Ability], only: Collection[str] = ()) ->
 
 
 def parse_eps(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return the sorted EPs that labels name, with their devices if the labels name them."""
+    """Return the sorted EPs that labels name, with devices if the labels name devices."""
     kinds = (EP_LABEL, REAL_LABEL)
     return tuple(sorted({label.partition(":")[2] for label in labels if label.startswith(kinds)}))
 
 
 def _resources(labels: Iterable[str], memory: float, amount: float) -> Mapping[str, float]:
-    """Return labels as Dask resources with `amount` of each, and `memory`."""
+    """Return Dask resources with `amount` of each label, and with `memory` in bytes."""
     return {**dict.fromkeys(labels, amount), MEMORY: memory}
 
 
@@ -104,21 +104,24 @@ class Placement(Struct, frozen=True):
 
 
 FROZEN_SECONDS = 30.0
-"""Time without a heartbeat after which a machine counts as gone. Dask's schedulers wait five minutes by default."""
+"""Number of seconds without a heartbeat after which a machine counts as gone. Dask's schedulers wait five minutes by default."""
 
 OFFER_SECONDS = 60.0
-"""Time that a build waits for a machine that meets its needs."""
+"""Number of seconds that a build waits for a machine that meets an action's needs."""
 
 Clock = Callable[[], float]
 
 
 class Heartbeats:
-    """Heartbeats of machines. The scheduler's times are only compared with each other, as its clock may differ from this one."""
+    """Heartbeats of machines.
+
+    The scheduler's times are only compared with each other, as its clock may differ from this machine's clock.
+    """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[str, tuple[float, float]] = {}
-        """By address: the time of the last heartbeat by the scheduler's clock, and the time when it was first seen by this clock."""
+        """Time of the last heartbeat by the scheduler's clock, and time when this machine first saw it, by address."""
 
     def find_stale(self, last: Mapping[str, float]) -> list[str]:
         """Return the addresses of machines whose last heartbeat is too old. `last` has the time of each machine's last heartbeat.

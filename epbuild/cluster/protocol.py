@@ -31,7 +31,7 @@ from epbuild.core.units import format_count
 from epbuild.engine.events import Event, Progress, StepOutput
 
 MAX_LOSSES = 2
-"""Number of machines that may disconnect before a request fails. After that many, the request is the likely cause."""
+"""Number of machines that may disconnect before a request fails. After that many losses, the request is the likely cause."""
 _DENIED = "This build sends it no more actions of that toolchain."
 _LOGS = "See the logs of the workers, and the system logs for a lack of memory."
 
@@ -64,10 +64,10 @@ class MachineReply(Struct, frozen=True):
     outcome: Outcome
     machine: str
     error: str | None = None
-    """Name of the error's class, for a failure or a refusal."""
+    """Name of the error's class, or None if the reply reports no error."""
     problems: tuple[ProblemRecord, ...] = ()
     log: Blob | None = None
-    """Log of the action, as a blob in the remote cache."""
+    """Log of the action, as a blob in the remote cache; None if no log was published."""
     is_unfit: bool = False
     """Whether the machine lacks an ability that it offered, and has withdrawn the offer."""
 
@@ -108,7 +108,7 @@ class ToolchainDenyList:
         self._refusals: dict[str, dict[str, MachineReply]] = {}
 
     def add(self, toolchain: str, reply: MachineReply) -> Problem | None:
-        """Add the machine that sent a refusal. Return a warning if the machine is new."""
+        """Add the machine that sent a refusal. Return a warning if the machine is new, or else None."""
         refusals = self._refusals.setdefault(toolchain, {})
         if refusals.setdefault(reply.machine, reply) is not reply:
             return None
@@ -122,7 +122,7 @@ class ToolchainDenyList:
         return frozenset(self._refusals.get(toolchain, ()))
 
     def last(self, toolchain: str, step: str) -> MachineReply | None:
-        """Return the latest refusal of a toolchain, with `step` as the location of its problems."""
+        """Return the latest refusal of a toolchain, with `step` as the location of its problems, or None if no machine refused it."""
         refusal = next(reversed(self._refusals.get(toolchain, {}).values()), None)
         if refusal is None:
             return None
@@ -137,7 +137,7 @@ def decode_error(reply: MachineReply) -> EpbuildError:
 
 
 def make_unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: int = 1) -> UnofferedError:
-    """Return the error for `actions` (a number) that no machine can run. Its message lists all machines and what is lacking."""
+    """Return the error for a number of `actions` that no machine can run. Its message lists all machines and what is lacking."""
     best = max(offers, key=lambda offer: len(labels & offer.labels), default=None)
     lacking = sorted(labels - best.labels) if best is not None else sorted(labels)
     machines = ", ".join(sorted(offer.machine for offer in offers)) or "no machine is connected"
@@ -203,7 +203,7 @@ class PendingRequest:
             self.fail(make_lost_action_error(previous))
 
     def report(self, event: Event) -> None:
-        """Forward an event from the machine to the progress."""
+        """Forward an event from the machine to the receiver of progress."""
         self._progress.report(event)
 
     def finish(self, reply: Callable[[], MachineReply]) -> None:

@@ -136,7 +136,7 @@ def parse_toolchain(request: ActionRequest, store: BlobStore) -> AskedToolchain:
 
 
 def parse_action(request: ActionRequest, store: BlobStore) -> Action:
-    """Parse the action in a request. Its files get their paths in the store. Raises ValidationError."""
+    """Parse the action in a request. The action's files get their paths in the store. Raises ValidationError."""
     document = request.action
     match request.kind:
         case "prepare":
@@ -236,7 +236,7 @@ def _entry_of(name: Any) -> EpEntry:
 
 
 def find_local_reason(action: Action) -> str | None:
-    """Return why only this machine can execute an action, as a clause. None if the action can be sent."""
+    """Return why only this machine can execute an action, as a clause. Return None if the action can be sent."""
     needs = action.runs_in
     if needs is not None and needs.toolchain.interpreter is not None:
         return "its toolchain is an environment on this machine"
