@@ -77,7 +77,7 @@ class Attempts(Struct, frozen=True):
     min_speed: Speed
 
     def run(self, partial: Partial, pin: str | None) -> str | None:
-        """Complete the partial file. Return the digest that the server sent, or None."""
+        """Complete the partial file. Return the digest that the server sent, or None if it sent no digest."""
         begin, furthest = 0.0, partial.size
 
         def attempt() -> str | None:

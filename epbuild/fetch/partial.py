@@ -79,7 +79,7 @@ class Partial:
             self._file.close()
 
     def discard(self) -> None:
-        """Delete the file and its note."""
+        """Delete the partial file and the note beside it, which records the file's version."""
         with suppress(OSError):
             self._file.close()
         for path in (self.path, self._note):
@@ -87,7 +87,7 @@ class Partial:
                 path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Delete the note of a file that was moved into the store."""
+        """Delete the note that records the version of a file that was moved into the store."""
         with suppress(OSError):
             self._note.unlink(missing_ok=True)
 

