@@ -39,9 +39,9 @@ _VARIABLES = {
 
 
 class BucketStore:
-    """Store of the objects below `prefix` in a bucket. With `access_hint`, requests are not signed, and the hint is part of errors.
+    """Store of the objects below `prefix` in a bucket. If `access_hint` is set, requests are not signed, and errors contain the hint.
 
-    Raises MissingPackageError, and TransferError if an environment variable that the cloud needs is missing or wrong.
+    Raises MissingPackageError, and TransferError if an environment variable that the cloud provider requires is missing or invalid.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class AnswerTimeoutError(TimeoutError):
 
 
 class BodyError(Exception):
-    """Failure to read the body of a request. Not an OSError, as that would count as an error of the connection."""
+    """Failure to read the body of a request. It is not an OSError, since an OSError would count as a connection error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -54,7 +54,7 @@ class BodyError(Exception):
 
 
 class _SendError(Exception):
-    """Failure of the connection while a body is sent. Not an OSError, as that would count as an error of the disk."""
+    """Failure of the connection while a body is sent. It is not an OSError, since an OSError would count as a disk error."""
 
     def __init__(self, error: OSError) -> None:
         self.error = error
@@ -116,7 +116,7 @@ class DeadlineConnection(HTTPConnection):
 
 
 class AnswerReader(io.RawIOBase):
-    """Receiving side of a socket. Reading fails at the deadline, even if bytes still arrive, and when it is cancelled."""
+    """Receiving side of a socket. Reading fails when it is cancelled, or at the deadline even if bytes still arrive."""
 
     def __init__(self, sock: socket.socket, cancelled: threading.Event, seconds: float) -> None:
         self.deadline = time.monotonic() + seconds

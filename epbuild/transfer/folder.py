@@ -22,7 +22,7 @@ _CHECK = "Check that the directory exists (for a share: that it is mounted), and
 class FolderStore:
     """Store of the objects below `root`. Each object is a file, so a web server can serve the folder directly.
 
-    With `writes`, a missing folder counts as empty and is created by the first `put`.
+    If `writes` is set, a missing folder counts as empty, and the first `put` creates it.
     """
 
     def __init__(self, root: Path, *, writes: bool = False) -> None:
@@ -75,7 +75,7 @@ class FolderStore:
         pass
 
     def _delete_abandoned_drafts(self) -> None:
-        """Delete files of killed writers, which have not been modified for a day. Later calls do nothing."""
+        """Delete drafts that were not modified for a day, as their writers were killed. Later calls do nothing."""
         if self._is_swept:
             return
         self._is_swept = True

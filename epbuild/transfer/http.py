@@ -64,9 +64,12 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 class HttpClient:
-    """HTTP client that keeps connections open. Redirects to a host without TLS are allowed only for the names of this machine in `local`.
+    """HTTP client that keeps connections open.
 
-    With `upgrades`, a redirect to the same host without TLS is followed with TLS. `address_hint` is the hint if a host cannot be found.
+    Redirects to plain HTTP are allowed only to the hosts in `local`, which are names of this machine.
+
+    If `upgrades` is set, a redirect from HTTPS to plain HTTP on the same host is followed over HTTPS instead. `address_hint` is the hint if
+    a host cannot be found.
     """
 
     def __init__(

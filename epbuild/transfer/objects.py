@@ -52,7 +52,7 @@ class MissingObjectError(TransferError):
 
 
 class MissingPackageError(Exception):
-    """Missing optional package that this kind of address needs. The extra `extra` installs it."""
+    """Missing optional package that this kind of address needs. The extra named `extra` installs it."""
 
     def __init__(self, package: str, extra: str) -> None:
         self.package = package
@@ -87,7 +87,7 @@ class Timeouts(Struct, frozen=True):
 
 
 class SpeedMeter:
-    """Meter of a transfer's speed. Only time spent in `waiting` counts, as the other side does not cause the rest."""
+    """Meter of a transfer's speed. Only time spent in `waiting` counts, as the other side does not cause other delays."""
 
     def __init__(self, least: Speed) -> None:
         self._least = least
@@ -127,7 +127,7 @@ class Download(io.RawIOBase):
     """Readable object of a store. Reading raises TransferError, including when the object ends too early."""
 
     start = 0
-    """Offset of the first byte that is read, in the object."""
+    """Offset in the object at which reading starts."""
     size: int | None = None
     """Size of the whole object, or None if the server does not send it."""
     version: str | None = None
@@ -158,7 +158,7 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, path: str, content: Content) -> None:
-        """Write an object, replacing an existing one. Raises errors of reading the content; then nothing is written."""
+        """Write an object, replacing an existing one. If reading the content fails, raise that error and write nothing."""
         ...
 
     def close(self) -> None:

@@ -26,7 +26,9 @@ class RetryPolicy(Struct, frozen=True):
     retries_timeouts: bool = True
 
     def call(self, work: Callable[[], T], wait: Callable[[float], None], has_progressed: Callable[[], bool] = lambda: False) -> T:
-        """Call `work`, retry it after temporary failures, and return its result. After progress, the pauses start over.
+        """Call `work`, retry it after temporary failures, and return its result.
+
+        If an attempt has progressed, the pauses start over with the shortest.
 
         Raises the TransferError of the last attempt, and errors of `wait`.
         """
@@ -49,7 +51,7 @@ class CircuitOpenError(Exception):
 
 
 class CircuitBreaker:
-    """Circuit breaker. It opens after a permanent failure, several consecutive failures, or some seconds lost to failures.
+    """Circuit breaker. It opens after a permanent failure, several consecutive failures, or once failures have cost several seconds.
 
     So a failing server costs a build only a few seconds in total. `on_open` is called once, with the failure that opened the breaker.
     """
