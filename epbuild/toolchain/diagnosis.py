@@ -43,13 +43,13 @@ class Diagnosis(Struct, frozen=True):
     cause: Cause
     ending: Ending
     report: Mapping[str, Any]
-    """Report of the exception that the worker raised; empty without an exception."""
+    """Report of the exception that the worker raised; empty if it raised no exception."""
     spare_memory: str = ""
     """Sentence about unused memory, if the EP reported a lack of memory although enough was left; otherwise empty."""
 
     @property
     def raised(self) -> str | None:
-        """Message of the reported exception, on one line. None without an exception."""
+        """Message of the reported exception, on one line. None if there was no exception."""
         return (strip_boilerplate(str(self.report["message"])) or str(self.report["type"])) if self.report else None
 
     @property
@@ -59,7 +59,7 @@ class Diagnosis(Struct, frozen=True):
 
     @property
     def end(self) -> str:
-        """How the worker ended, as a clause without a subject."""
+        """Clause without a subject that describes how the worker ended."""
         status = self.ending.status
         if self.cause == "ended":
             by = "by the kernel for lack of memory" if self.ending.out_of_memory else "from outside"
@@ -70,7 +70,10 @@ class Diagnosis(Struct, frozen=True):
 
 
 def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | None:
-    """Return why a worker did not succeed, or None if it succeeded. `entries` are the catalog's entries of its EPs."""
+    """Return why a worker did not succeed, or None if it succeeded.
+
+    `entries` are the catalog's entries of the worker's EPs.
+    """
     last = ending.reports[-1] if ending.reports else {}
     if ending.cause == "exited" and ending.status == 0 and last.get("event") == "finished":
         return None
@@ -204,7 +207,7 @@ def strip_log_prefix(line: str) -> str:
 
 
 def is_progress_line(line: str) -> bool:
-    """Return whether a log line shows the EP's progress. Most lines do not."""
+    """Return whether a log line shows the EP's progress, which most lines do not."""
     return _severity(line)[1] == _OTHER and _PROGRESS.search(strip_log_prefix(line)) is not None
 
 

@@ -134,7 +134,7 @@ class Toolchains:
 
         If the recipe names an interpreter (relative to `base`), nothing is provisioned.
 
-        A provisioned environment contains exactly the `locked` packages. With None, the installer chooses packages that meet the
+        A provisioned environment contains exactly the `locked` packages. If `locked` is None, the installer chooses packages that meet the
         toolchain's requirements. `entries` are the EPs that the toolchain is used for. `packages` are the modules of custom operators, with
         their positions in the recipe. `listener` receives uv's log.
 
@@ -180,7 +180,10 @@ def find_ep_modules(entries: Iterable[EpEntry]) -> set[str]:
 
 
 def _requirements_to_check(toolchain: ToolchainSpec) -> tuple[Requirement, ...]:
-    """Return the requirements that an existing environment must be checked for. In a provisioned one, the installer has met them."""
+    """Return the requirements to check in an existing environment.
+
+    The result is empty for a provisioned environment, as the installer has met its requirements.
+    """
     return toolchain.requirements if toolchain.interpreter is not None else ()
 
 

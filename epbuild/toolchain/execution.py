@@ -77,14 +77,14 @@ class Execution:
         """Raise an error if an input has changed since the action's key was computed."""
 
     def compiled(self) -> None:
-        """Handle the end of the worker. After it, the action only reads and writes files."""
+        """Handle the end of the worker, after which the action only reads and writes files."""
 
     def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
         """Return a context in which adding or removing hard links does not count as a change to the files. Keep the block short."""
         return nullcontext()
 
     def apart(self, staging: Path) -> Execution:
-        """Return an execution in the directory `staging` that does not watch inputs. Its log is beside the directory."""
+        """Return an execution that does not watch inputs, in the directory `staging`. The execution's log is beside this directory."""
         log = staging.with_suffix(".log")
         return Execution(self.environment, staging, log, self.shown_log, self.store, self.progress, self.cancelled)
 
@@ -108,7 +108,7 @@ class Execution:
         return ending
 
     def keep(self, folder: Path, names: Iterable[str]) -> Kept:
-        """Store the log, and the artifacts called `names` in a folder. Return their blobs. Raises StoreError."""
+        """Store the log and the artifacts in `folder` that `names` lists, and return their blobs. Raises StoreError."""
         folder = resolve_links(folder)
         files = {name: resolve_links(folder / name) for name in names}
         # Several names may refer to one file, which can be moved only once. A file outside the folder, reached by a link, must not be

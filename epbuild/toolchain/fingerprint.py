@@ -96,7 +96,7 @@ class ProbeAnswer(Struct, frozen=True):
 
 
 class _Memory(Struct, frozen=True):
-    """Remembered fingerprint. It is valid while the other fields are unchanged."""
+    """Remembered fingerprint. It is valid while the facts in the other fields are unchanged."""
 
     format: int
     modules: list[str]
@@ -117,7 +117,7 @@ def select_package_files(files: Mapping[str, str], folder: str) -> dict[str, str
 
 
 class NotProbed(Exception):
-    """No fingerprint is remembered, and the interpreter may not be started."""
+    """Missing fingerprint: none is remembered, and the interpreter may not be started."""
 
 
 def read_fingerprint(

@@ -119,7 +119,7 @@ def record_documents(
 def find_recorded_toolchain(records: Mapping[str, Mapping[str, Any]]) -> RecordedToolchain | None:
     """Return the toolchain that valid records describe. `records` has one record per Python package.
 
-    None if there is no record of ONNX Runtime, or if the records are of different environments.
+    Return None if there is no record of ONNX Runtime, or if the records are of different environments.
     """
     modules = {name: convert(record["result"], ModuleIdentity) for name, record in records.items()}
     shared = {(item.python, item.platform, tuple(sorted(item.distributions.items()))) for item in modules.values()}
@@ -173,7 +173,10 @@ def _leaves_a_choice(locked: LockedEnvironment, module: str, entries: Iterable[E
 
 
 def _choice(platform: str) -> str | None:
-    """Return the basis, besides Python, on which an installer chooses between files for `platform`. None if it is unknown here."""
+    """Return the basis, besides Python, on which an installer chooses between files for `platform`.
+
+    Return None if the basis is unknown on this machine.
+    """
     if platform.startswith("windows-"):
         return platform
     if platform != get_own_platform():
@@ -189,4 +192,4 @@ def _choice(platform: str) -> str | None:
 TOOLCHAIN = RecordKind(
     KIND, lambda record: record_key(record["document"]), is_toolchain_record, lambda record: {}, is_result=False
 )
-"""Kind of toolchain records in a remote cache. They have no files."""
+"""Kind of toolchain records in a remote cache. Toolchain records have no files."""

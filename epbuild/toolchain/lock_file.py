@@ -76,8 +76,8 @@ def read_lock(text: str, file: str) -> Lock:
 def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
     """Return the valid facts of a lock, and its first problem, such as a merge conflict. Of two contradicting facts, the first counts.
 
-    Raises PlanError (EPB242) for a lock in another format, which may have facts that this epbuild does not know. Also raises it for a file
-    that is not a lock, as another program's file may have the same name.
+    Raises PlanError (EPB242) for a lock in another format, which may have facts that this epbuild does not know. Raises the same error for
+    a file that is not a lock, as another program's file may have the same name.
     """
     reading, seen = _LockReading(), dict[_Key, tuple[int, object]]()
     problems: list[Problem] = []

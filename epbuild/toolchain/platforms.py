@@ -40,14 +40,17 @@ PYTHON_SYSTEMS = {f"{system}-{kind}": _MACHINE_MARKERS[system][0] for system in 
 """Value of `sys.platform` on each platform."""
 
 MACOS_VERSION = "26.0"
-"""macOS version that packages are chosen for: the newest one, as for the C library. uv reads it from MACOSX_DEPLOYMENT_TARGET."""
+"""macOS version that packages are chosen for, which is the newest one. uv reads it from MACOSX_DEPLOYMENT_TARGET.
+
+Packages are likewise chosen for the newest C library.
+"""
 
 _SYSTEMS = {"linux": "linux", "win": "windows", "macosx": "macos"}
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 def translate_platform_tag(tag: str) -> str | None:
-    """Return epbuild's name for a platform tag of Python, such as `win-amd64`. None if the platform cannot be locked."""
+    """Return epbuild's name for a platform tag of Python, such as `win-amd64`. Return None if the platform cannot be locked."""
     system, _, rest = tag.partition("-")
     kind = rest.rpartition("-")[2]
     if kind == "universal2":  # built for both machines
@@ -57,12 +60,15 @@ def translate_platform_tag(tag: str) -> str | None:
 
 
 def get_own_platform() -> str | None:
-    """Return epbuild's name for this Python's platform. None if the platform cannot be locked."""
+    """Return epbuild's name for this Python's platform. Return None if the platform cannot be locked."""
     return translate_platform_tag(sysconfig.get_platform())
 
 
 def describe_host(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
-    """Return the facts about this machine that the EPs' outputs may depend on, for a key. None without such facts."""
+    """Return the facts about this machine that the EPs' outputs may depend on, for a key.
+
+    Return None if there are no such facts.
+    """
     found = [entry.host for entry in entries if entry.output_depends_on_host]
     if not found:
         return None
@@ -79,7 +85,7 @@ def describe_host(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
 
 
 def read_drivers(entries: Iterable[EpEntry]) -> Mapping[Any, str]:
-    """Return the version of each driver that the EPs' outputs may depend on, by its arguments for `read_driver_version`."""
+    """Return the version of each driver that the EPs' outputs may depend on, by the arguments of `read_driver_version`."""
     return {driver.plain: _version(driver) for entry in entries if entry.output_depends_on_host for driver in entry.host.drivers}
 
 

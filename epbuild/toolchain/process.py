@@ -105,8 +105,8 @@ def supervise(
 
     The process has the variables of `environment` and a few inherited ones.
 
-    `listener` receives every report on standard output, and lines on standard error according to its `classify`. Lines on standard error
-    are also written to the file `log`. Memory use is bounded: at most a report of a megabyte and the beginnings of a few lines are
+    `listener` receives every report on standard output, and lines on standard error according to its method `classify`. Lines on standard
+    error are also written to the file `log`. Memory use is bounded: at most a report of a megabyte and the beginnings of a few lines are
     buffered. After `timeout` seconds (None: never), or once `cancelled` is set, the process and all its children are killed. Children that
     outlive the process are also killed, as they could continue to write. Raises OSError if the process cannot be started, BadReport for a
     malformed report, and exceptions of `listener`.

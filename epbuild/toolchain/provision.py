@@ -33,7 +33,8 @@ _SITES = ("lib/*/site-packages", "Lib/site-packages")
 class Requirements(Struct, frozen=True):
     """Requirements for an environment: pip requirements, and a Python (None: the Python that runs epbuild).
 
-    With `locked`, the environment contains exactly the locked packages. It has the locked Python unless `python` names another one.
+    If `locked` is set, the environment contains exactly the locked packages. It also has the locked Python unless `python` names another
+    Python.
     """
 
     packages: tuple[str, ...]
@@ -41,7 +42,10 @@ class Requirements(Struct, frozen=True):
     locked: LockedEnvironment | None = None
 
     def digest(self) -> str:
-        """Return a name for these requirements on this platform, independent of order and spacing. Locked requirements get other names."""
+        """Return a name for these requirements on this platform, independent of order and spacing.
+
+        Locked requirements and other requirements have different names.
+        """
         document: dict[str, object] = {"format": FORMAT, "platform": sysconfig.get_platform()}
         if self.locked is None:
             document["packages"] = sorted(re.sub(r"\s+", "", package) for package in self.packages)

@@ -22,7 +22,7 @@ def get_pylock_name(toolchain: str) -> str:
 
 
 def format_pylock(toolchain: LockedToolchain) -> str | None:
-    """Return the toolchain as the text of a `pylock.toml`. None if no locked environment lists the files of its packages.
+    """Return the toolchain as the text of a `pylock.toml`. Return None if no locked environment lists the files of its packages.
 
     A package with different versions on different platforms has an entry for each version.
     """

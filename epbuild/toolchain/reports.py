@@ -48,7 +48,10 @@ _EVENTS = {event: defstruct(event, fields.items(), bases=(_Report,), kw_only=Tru
 
 
 def read_report(line: bytes) -> dict[str, Any] | None:
-    """Return the report in a line. None for other output, such as text that a package prints at Python startup. Raises BadReport."""
+    """Return the report in a line.
+
+    Return None for other output, such as text that a package prints at Python startup. Raises BadReport.
+    """
     try:
         report = json.loads(line)
     except (ValueError, RecursionError):
