@@ -73,7 +73,10 @@ def emit_output(
 def materialize(
     tree: OutputTree, draft: Path, store: BlobSource, written: Written, digests: Digests, progress: Progress, pusher: Pusher
 ) -> Files:
-    """Write an output and return its files. `draft` is an empty folder beside its place, or an unused path if it is only pushed."""
+    """Write an output and return its files.
+
+    `draft` is an empty folder beside the output's place. If the output is only pushed, `draft` is an unused path.
+    """
     emission = tree.emission
     for sentence in tree.omissions:
         progress.report(StepOutput(emission.steps[0], sentence))
@@ -229,7 +232,7 @@ class OutputWriter:
             raise make_changed_error(artifact.path, StepId(self._emission.id))
 
     def _keep(self, artifact: Artifact, path: Path, existing: Path) -> bool:
-        """Create `path` as a link to the file `existing` if it has the artifact's content. Return whether the link was created."""
+        """Create `path` as a link to the file `existing` if that file has the artifact's content. Return whether the link was created."""
         if self._written.digest(existing, artifact.path) != artifact.sha256:
             return False
         try:
@@ -253,7 +256,7 @@ class OutputWriter:
                 self._written.kept[name] = name
 
     def _refuse_foreign(self, path: Path, *, owned: bool) -> None:
-        """Raise BuildError if `path` is a file that is not `owned`, or a folder, a pipe, a socket or a device."""
+        """Raise BuildError if `path` is a folder, a pipe, a socket or a device, or any existing file unless it is `owned`."""
         if path.is_dir() or (os.path.lexists(path) and (not owned or is_special(path))):
             message = f"the output {path.name} already exists and was not created by epbuild"
             raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))

@@ -30,7 +30,7 @@ class Cleaned(Struct, frozen=True):
     size: int
     kept: Mapping[str, Reason]
     owner: str | None = None
-    """Another recipe that also owns the output, so that all files are kept."""
+    """Another recipe that also owns the output, in which case all files are kept; null if there is no other owner."""
 
     def kept_for(self, reason: Reason) -> tuple[Path, ...]:
         """Return the files that were kept for a reason."""
@@ -53,7 +53,7 @@ class Emitted(Owned):
         force: bool = False,
         claimed: Collection[Path] = (),
     ) -> None:
-        """With `force`, changed files are also removed. The absolute paths in `claimed` belong to another output and are kept."""
+        """If `force` is set, changed files are also removed. The absolute paths in `claimed` belong to another output and are kept."""
         self._step = step
         self._directory = directory
         self._archive = not directory.is_dir() and (directory.name in recorded or bool(read_listed_files(directory)))

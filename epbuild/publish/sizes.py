@@ -97,7 +97,7 @@ def is_metadata(path: str) -> bool:
 
 
 def compute_savings(group: SessionGroup, result: CompileResult) -> SharingSaved | None:
-    """Return the savings of sharing in a session group. None if nothing is shared, or if the savings are unknown.
+    """Return the savings of sharing in a session group. Return None if nothing is shared, or if the savings are unknown.
 
     The savings are measured if the recipe sets a minimum, as every member has then been compiled alone. Otherwise, they are computed from
     the bytes of the sources' weights: the sum over all models, compared with the sum over distinct contents. The sizes of shared files

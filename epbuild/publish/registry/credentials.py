@@ -98,7 +98,7 @@ def _read_environment(host: str) -> Credentials | None:
 
 
 def _read_auths(document: Mapping[str, Any], path: Path, host: str) -> Credentials | None:
-    """Return the credentials of a host in Docker's configuration, or None."""
+    """Return the credentials of a host in Docker's configuration, or None if there are none."""
     entry = _find_entry(_section(document, "auths"), host)
     if not isinstance(entry, Mapping):
         return None
