@@ -42,7 +42,7 @@ class FileEntry(NamedTuple):
 class Artifact(Struct, frozen=True):
     """File of an output: its POSIX path below the output's root, its size in bytes and its SHA-256.
 
-    The content is in `file` or in `data`. Without either, it is the blob with the digest `sha256` in the store.
+    The content is in `file` or in `data`. If neither is set, the content is the blob with the digest `sha256` in the store.
     """
 
     path: str

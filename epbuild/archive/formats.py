@@ -44,7 +44,7 @@ class ArchiveFormat(Protocol):
         """
 
     def first_member(self, file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-        """Read the name and content of the first member. None if it has more than `most` bytes, or if `write` did not write it.
+        """Read the name and content of the first member. Return None if it has more than `most` bytes, or if `write` did not write it.
 
         Nothing after this member is used. Raises OSError, and EnvironmentFailure as `write` does.
         """
@@ -106,7 +106,7 @@ def format_of(mark: bytes) -> ArchiveFormat | None:
 
 
 def read_listed(path: Path) -> Mapping[str, Any] | None:
-    """Read the manifest at the beginning of an archive. None if epbuild did not write the archive.
+    """Read the manifest at the beginning of an archive. Return None if epbuild did not write the archive.
 
     Raises EnvironmentFailure if the file is compressed with zstd and the zstd package is missing.
     """

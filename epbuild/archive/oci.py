@@ -81,7 +81,7 @@ def build_image(
 ) -> Image:
     """Return the image of an output's files, which may be in any order. `annotations` are added to the manifest.
 
-    The title of a layer is the path of its file. Raises ValueError without files, as an image has at least one layer.
+    The title of a layer is the path of its file. Raises ValueError if there are no files, as an image has at least one layer.
     """
     if not artifacts:
         raise ValueError("an image needs a file")

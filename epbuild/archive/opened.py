@@ -99,7 +99,10 @@ def _edit_errors(edit: Callable[[str], str]) -> Iterator[None]:
 
 
 def _find_unpacker(path: Path) -> _Unpack | None:
-    """Return the function that unpacks `path`, or None if it is no archive. Raises NothingToVerify if only its name is an archive's."""
+    """Return the function that unpacks `path`, or None if `path` is not an archive.
+
+    Raises NothingToVerify if the name is an archive's but the content is not.
+    """
     try:
         if path.is_dir():
             # A folder with only one of the two files is not an image layout.

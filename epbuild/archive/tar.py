@@ -67,7 +67,7 @@ def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
 
 
 def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-    """Read the name and content of the first member. None if it has more than `most` bytes, or if `write` did not write it.
+    """Read the name and content of the first member. Return None if it has more than `most` bytes, or if `write` did not write it.
 
     Nothing after this member is used. Raises OSError, and EnvironmentFailure if the zstd package is missing.
     """
@@ -235,7 +235,7 @@ class _Forward:
         self._stream = stream
         self._at = 0
         self.last = b""
-        """Bytes that were read last as a header."""
+        """Bytes of the header data that was read last."""
         self.headers = 0
         """Number of header bytes read for the current member so far."""
 

@@ -27,7 +27,7 @@ from epbuild.core.errors import StepId
 from epbuild.core.safepath import open_raw
 
 MARKS: tuple[bytes, ...] = (b"PK\x03\x04", b"PK\x05\x06")
-"""Magic numbers of zip archives. The second one is that of an archive without members."""
+"""Magic numbers of zip archives. The second one marks an archive without members."""
 
 _PIECE_BYTES = 1 << 18
 _MAX_DIRECTORY_BYTES = 16 << 20  # `zipfile` reads the whole directory, and needs ten times its size in memory
@@ -37,7 +37,10 @@ _UNIX = 3
 _WRONG = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, LookupError, OverflowError, NotImplementedError)
 
 GATHERED_BYTES = 8 << 20
-"""Maximum size of a member that is buffered in memory, so that its CRC can precede its content. Larger members have it afterwards."""
+"""Maximum size of a member that is buffered in memory, so that its CRC can precede its content.
+
+In larger members, the CRC follows the content.
+"""
 
 _LOCAL = Struct("<4s5H3I2H")
 _CENTRAL = Struct("<4s6H3I5H2I")
@@ -76,7 +79,7 @@ def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | No
 
 
 def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-    """Read the name and content of the first member. None if it has more than `most` bytes, or if `write` did not write it.
+    """Read the name and content of the first member. Return None if it has more than `most` bytes, or if `write` did not write it.
 
     Nothing after this member is read. Raises OSError.
     """
