@@ -137,10 +137,10 @@ def find_interrupted_swaps(destinations: Iterable[Path]) -> list[Path]:
 
 
 def recover_swaps(destination: Path, owned: Owned, hidden: HiddenFolders | None = None) -> None:
-    """Remove temporary entries of killed builds beside `destination`, and restore an old tree. Raises OSError.
+    """Remove temporary entries of killed builds beside `destination`. If `destination` is missing, restore the old tree.
 
-    The caller must hold the lease of this output, because a running build has similar entries. `hidden` avoids repeated directory
-    listings for commands with many outputs.
+    Raises OSError. The caller must hold the lease of this output, because a running build has similar entries. `hidden` avoids
+    repeated directory listings for commands with many outputs.
     """
     # Links are excluded: a checkout may contain one.
     left = [path for path in (hidden or HiddenFolders()).beside(destination) if path.is_dir() and not path.is_symlink()]
