@@ -39,7 +39,7 @@ class WebAddress(Struct, frozen=True):
     url: str
 
     def __str__(self) -> str:
-        """Return the address without its query, which may contain a secret. Addresses never contain a user."""
+        """Return the address without its query, which may contain a secret. Addresses never contain a user name."""
         return self.url.partition("?")[0]
 
     @property

@@ -226,7 +226,7 @@ def _content(path: Path) -> bytes:
 
 
 def _check_version(root: MappingNode) -> None:
-    """Raise RecipeError for another version of the recipe language, because all other problems would be noise."""
+    """Raise RecipeError if the recipe uses another version of the recipe language. All other problems would then be noise."""
     entry = root.entries.get("epbuild")
     if entry is None or not isinstance(entry.node, ScalarNode):
         return

@@ -175,7 +175,7 @@ class _Targets:
                 self._write_out_device(key, ep, _packaging(ep, packages), entries)
 
     def _toolchain_for(self, ep: str, name: str, target: KeyedNode) -> str | None:
-        """Return the toolchain of a target without `toolchain`, or None if no toolchain is certain.
+        """Return the toolchain of a target that does not set `toolchain`, or None if no toolchain is certain.
 
         The first of these that exists is returned:
 

@@ -179,8 +179,8 @@ class _Assembler:
     ) -> tuple[Node | None, bool]:
         """Substitute the templates of the definition at `path`, and remove values that violate the schema.
 
-        Return the definition, and True if it had no violation. The definition is None if its templates are invalid or nothing
-        valid remains.
+        Return the definition and a flag, which is True if the definition had no violation. The definition is None if its
+        templates are invalid or nothing valid remains.
         """
         result, problems = resolve_templates(node, names, later)
         if result is not node or id(node) not in self._judged:
@@ -258,7 +258,7 @@ class _Assembler:
         return found
 
     def _rows(self, base: str, entry: KeyedNode, names: TemplateNames) -> Iterator[tuple[MatrixRow, MappingReader, bool]]:
-        """Yield each row of a target's matrix with its fields, and True if no invalid part was removed.
+        """Yield each row of a target's matrix, with the row's fields and a flag. The flag is True if no invalid part was removed.
 
         A definition without a matrix has one row.
         """

@@ -314,7 +314,7 @@ class GroupSpec(NamedTuple):
     merge: Merge | None = None
     genai: GenaiChoice | None = None
     allow_nondeterminism: bool = False
-    """True if the recipe accepts that a second compile may produce different bytes, as for a target."""
+    """True if the recipe accepts that a second compile may produce different bytes. A target has the same setting."""
     allow_failure: frozenset[str] = frozenset()
     """Targets for which a failure of this group does not fail the build."""
 

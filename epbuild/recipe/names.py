@@ -67,7 +67,10 @@ def is_glob(pattern: str) -> bool:
 def make_unknown_problem(
     kind: str, name: str, known: Collection[str], where: Position | Argument, *, suggest: bool = True
 ) -> Problem:
-    """Return the problem of a reference or glob without a match. With `suggest`, the hint has a similar known name."""
+    """Return the problem of a reference or glob without a match.
+
+    If `suggest` is True, the hint has a similar known name or all known names.
+    """
     message = f"no {kind} matches {quote_text(name)}" if is_glob(name) else f"there is no {kind} {quote_text(name)}"
     hint = _suggestion(name, known) if suggest else None
     return Problem(UNKNOWN_REFERENCE, message, where, hint)

@@ -38,7 +38,7 @@ _EXPECTED = {
 
 
 def quote_text(text: str) -> str:
-    """Return `text` in quotes, as one line, with values of environment variables concealed. A long text loses its middle."""
+    """Return `text` in quotes, as one line, with values of environment variables concealed. The middle of a long text is omitted."""
     text = conceal_text(text)
     if len(text) > _MAX_QUOTE:
         half = _MAX_QUOTE // 2

@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
 class RemoteAddress(Struct, frozen=True):
     """Address of a remote cache: a directory, a URL without a trailing slash, or a bucket with a prefix.
 
-    An address contains no secrets, because users and queries are rejected.
+    An address contains no secrets, because user names and queries are rejected.
     """
 
     scheme: Scheme

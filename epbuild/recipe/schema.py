@@ -167,7 +167,10 @@ def _is_left_to_planner(error: SchemaError) -> bool:
 
 
 def _is_left_to_readers(error: SchemaError, root: Node) -> bool:
-    """Return whether a substituted template violates a pattern for texts with templates. The reader of the value reports it."""
+    """Return whether a substituted template violates a pattern for texts with templates.
+
+    The reader of the value reports this error.
+    """
     if error.validator != "pattern" or "\\$\\{" not in str(error.validator_value):
         return False
     node = locate(root, tuple(error.absolute_path))

@@ -80,9 +80,10 @@ class TemplateNames(Mapping[str, Scalar]):
 
 
 def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
-    """Return `text` with every `${name}` replaced. A text that is only a reference becomes the value, and keeps its type.
+    """Return `text` with every `${name}` replaced.
 
-    Raises TemplateError for a name that is not in `names`, a `${` without `}`, or a result longer than `MAX_TEXT`.
+    A text that consists of a single reference is replaced with the value itself, which keeps its type. Raises TemplateError
+    for a name that is not in `names`, a `${` without `}`, or a result longer than `MAX_TEXT`.
     """
     if "${" not in text:
         return text
