@@ -192,7 +192,7 @@ class KeyLimits(Struct, frozen=True):
 
 
 class SessionKeys(Struct, frozen=True, dict=True):
-    """Session keys and limitations of ONNX Runtime. `options` are for recipes. `reserved` keys are set by epbuild."""
+    """Session keys and limitations of ONNX Runtime. Recipes may set `options`. Only epbuild sets `reserved` keys."""
 
     revision: int
     limits: KeyLimits

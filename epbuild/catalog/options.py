@@ -88,7 +88,7 @@ class Option(Struct, frozen=True):
         return re.sub(self.files_pattern, renamed, value)
 
     def known_in(self, version: str) -> bool:
-        """Return whether a release has this option according to the catalog, or True if the version cannot be parsed."""
+        """Return whether a release has this option according to the catalog. If the version cannot be parsed, return True."""
         asked, first, last = release_numbers(version), release_numbers(self.since or ""), release_numbers(self.until or "")
         if not asked:
             return True

@@ -182,7 +182,7 @@ _KEY_TYPES = {
     "inline": {"file"},
     "case": {"pattern"},
 }
-"""Types of options that allow each key."""
+"""Option types that allow a key, by key."""
 
 
 def _check_defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
