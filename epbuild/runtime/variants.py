@@ -35,7 +35,7 @@ class Ep:
     name: str
     provider_options: Mapping[str, str]
     module: str | None
-    """Python module of the plugin package that ships the EP; None if onnxruntime contains the EP, or if it is unknown."""
+    """Python module of the plugin package that ships the EP; None if onnxruntime contains the EP, or if the module is unknown."""
     package: str | None
     """Pip requirement that installs the plugin package, such as `onnxruntime-qnn==2.7.0`."""
     device: Mapping[str, Any]
