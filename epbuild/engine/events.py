@@ -162,7 +162,7 @@ class TakesMany:
 
 
 def forward_one_by_one(progress: Progress) -> Progress:
-    """Return a receiver that accepts all events and forwards them to `progress`, even if that is not a `TakesMany`."""
+    """Return a receiver that accepts all events and forwards them to `progress`, even if `progress` is not a `TakesMany`."""
     return progress if isinstance(progress, TakesMany) else _OneByOne(progress)
 
 

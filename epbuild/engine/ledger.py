@@ -28,9 +28,9 @@ class Ledger:
         """Lock for counting and reporting the end of a step, so that reported counts never decrease."""
 
     def expect(self, costs: Mapping[str, Cost], jobs: int) -> float | None:
-        """Start to count the steps of the actions in `costs`. Return their estimated seconds, or None.
+        """Start to count the steps of the actions in `costs`.
 
-        At most `jobs` actions run at once.
+        Return the estimated seconds of these steps, or None if no time has been measured. At most `jobs` actions run at once.
         """
         self._tally = Tally({action: self.steps[action] for action in costs}, costs, jobs)
         return self._tally.seconds_left()
