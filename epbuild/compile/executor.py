@@ -326,8 +326,8 @@ class _GroupLog(StepLog):
 def _copy_source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:
     """Copy the source's external data beside a compiled model that still uses the data, because ONNX Runtime does not copy it.
 
-    A model uses the data if its initializers stay in the source, or if its EP shares weights through the source's data. Return
-    the locations of the data in the second case.
+    A model uses the data if its initializers stay in the source, or if its EP shares weights through the source's data. In the
+    second case, return the locations of the data.
     """
     shared = group.share and any(ep.entry.sharing.weights == "source" for ep in group.target.eps)
     if not shared and member.compile.initializers != "source":
