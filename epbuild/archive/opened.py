@@ -101,7 +101,7 @@ def _edit_errors(edit: Callable[[str], str]) -> Iterator[None]:
 def _find_unpacker(path: Path) -> _Unpack | None:
     """Return the function that unpacks `path`, or None if `path` is not an archive.
 
-    Raises NothingToVerify if the name is an archive's but the content is not.
+    Raises NothingToVerify if the name is an archive's but the content has no supported format.
     """
     try:
         if path.is_dir():
