@@ -23,7 +23,10 @@ class CacheEntry(Struct, frozen=True):
 
 
 def list_files_below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield every regular file below a folder, which need not exist. Files removed meanwhile are skipped. Raises OSError."""
+    """Yield every regular file below a folder, which need not exist.
+
+    Files that are removed during the listing are skipped. Raises OSError.
+    """
     try:
         with os.scandir(folder) as found:
             entries = list(found)
