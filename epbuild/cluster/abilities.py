@@ -117,7 +117,7 @@ class Abilities:
 
 
 def _conclusions(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Sequence[Ability], ProbeResult]]:
-    """Yield the abilities that a probe decides, with their result.
+    """Yield each group of abilities that a probe decides, with the result for the group.
 
     If the probed plugin EP is not restricted to a device, the result also covers the devices that the EP would choose itself.
     """
