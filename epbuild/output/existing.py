@@ -91,7 +91,7 @@ class Written(Owned):
     ) -> None:
         self.recorded = recorded
         self.kept: dict[str, str] = {}
-        """Files that were changed afterwards, by path, with the path at which an emission kept them."""
+        """Files that were changed after epbuild wrote them, by path. The value is the path at which an emission kept the file."""
         self.announcement = announcement
         """Name of the workspace's fact with the announced files. The fact is deleted once the emission is recorded."""
         self._workspace = workspace

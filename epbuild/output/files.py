@@ -48,7 +48,7 @@ class MergedModel(Struct, frozen=True):
     part: Part
     merging: Merging
     settings: Mapping[str, Any]
-    """Everything except the models that merging depends on, as plain data."""
+    """Everything that merging depends on except the models, as plain data."""
     drafts: Mapping[str, str]
     """Path of each member's model in `files`, by member."""
     files: tuple[OutputFile, ...]

@@ -85,7 +85,7 @@ class Stage(Struct, frozen=True):
 def build_genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
     """Return the configuration: `base` with the stages as `model.decoder.pipeline`, in execution order.
 
-    The model's type becomes `decoder-pipeline`. A stage has its own session options, and the decoder's from `base`
+    The model's type becomes `decoder-pipeline`. A stage has its own session options, and the decoder's session options from `base`
     except for the EPs. Raises GenaiError with all problems that `check_base` or `check_stages` finds.
     """
     wrong = check_base(base) or check_stages(base, stages)
@@ -133,7 +133,7 @@ def check_stages(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
 def check_caches(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
     """Return why the known shapes keep onnxruntime-genai from passing the cache from one run to the next.
 
-    For a cache of fixed size, it allocates one buffer per tensor, with the shape of the layer's keys. Every stage reads
+    For a cache of fixed size, onnxruntime-genai allocates one buffer per tensor, with the shape of the layer's keys. Every stage reads
     this buffer as its past and writes it as its present.
     """
     layers: dict[str, list[tuple[str, str, Shape]]] = {}

@@ -60,7 +60,7 @@ def _check_pipeline(plan: Plan, part: Part, genai: Genai) -> Iterator[Problem]:
 def plan_pipeline_files(
     emission: Emission, part: Part, made: Sequence[Made], digests: Mapping[Path, str], *, base: str | None = None
 ) -> Iterator[OutputFile]:
-    """Plan the configuration and the other files of a part's pipeline; nothing if it has none. Raises BuildError.
+    """Plan the configuration and the other files of a part's pipeline, if the part has one. Raises BuildError.
 
     With `base`, the files are for the uncompiled models, which are in the folder `base` and run on the CPU EP.
     """

@@ -59,7 +59,7 @@ def select_inference_options(
 
 
 def build_inference(target: PlannedTarget, ep: PlannedEp, *, share: bool) -> Inference:
-    """Return the options that a session with `ep` needs to run the models of a target. With `share`, they share weights."""
+    """Return the options that a session with `ep` needs to run the models of a target. With `share`, the models share weights."""
     files = [*target.session_files, *ep.files]
     return select_inference_options(
         target.session_options, ep.provider_options, share=share, files=files, only_compiling=ep.only_compiling

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def describe_merging(merging: Merging) -> dict[str, Any]:
-    """Return everything except the models that merging depends on, as plain data."""
+    """Return everything that merging depends on except the models, as plain data."""
     connect: str | dict[str, str] = "same names"
     if merging.connections is not None:
         ends = (_connection_ends(merging, *connection) for connection in merging.connections)

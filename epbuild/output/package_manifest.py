@@ -108,7 +108,7 @@ def make_asset_uri(files: Mapping[str, str]) -> str:
 
 
 def resolve(folder: str, reference: str) -> str:
-    """Resolve a reference to a path in the package. It is relative to the variant's `folder`, or names a file in a shared asset."""
+    """Resolve a reference to a path in the package. A reference is relative to `folder` or names a file in a shared asset."""
     asset = _ASSET.fullmatch(reference)
     if asset is None:
         return posixpath.normpath(posixpath.join(folder, reference))
@@ -199,7 +199,7 @@ def _reference(variant: PackageVariant, path: str) -> str:
 
 
 def _is_portable(path: str) -> bool:
-    """Return whether a portable package may contain a path. It must be a relative POSIX path without `..`, or in a shared asset."""
+    """Return whether a portable package may contain a path. The path must be relative POSIX without `..`, or in a shared asset."""
     asset = _ASSET.fullmatch(path)
     if asset is None and ":" in path:
         return False

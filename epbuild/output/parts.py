@@ -106,7 +106,7 @@ class Arrangement(Struct, frozen=True):
 
 
 def get_statement_path(emission: Emission) -> str | None:
-    """Return the path of the provenance file in an output; None if there is none, or if it is beside an archive."""
+    """Return the path of the provenance file in an output; None if the output has no such file, or if it is beside an archive."""
     return PROVENANCE if emission.provenance and not emission.is_file else None
 
 
@@ -138,7 +138,7 @@ def plan_part(
 def plan_base_files(emission: Emission, planned: PlannedPart, folder: str, others: Sequence[OutputFile]) -> list[OutputFile]:
     """Plan the part's uncompiled models below `folder`, with external data that is not among `others`.
 
-    Raises BuildError if two different files would have one path. An EP may have left external data in its place.
+    Raises BuildError if two different files would have one path. This happens if an EP kept external data at its location.
     """
     if not planned.part.base:
         return []

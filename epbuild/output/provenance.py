@@ -33,7 +33,8 @@ def build_statement(
 ) -> JsonFile:
     """Return the provenance statement about `files`. The order of the files does not affect it.
 
-    `invocation` is the key of the output. `output` has its settings in the recipe, such as the layout, as plain data. The format requires
+    `invocation` is the key of the output. `output` has the output's settings in the recipe, such as the layout.
+    The settings are plain data. The format requires
     at least one subject.
     """
     subjects = sorted({(file.path, file.digest) for file in files})

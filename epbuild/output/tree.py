@@ -53,7 +53,7 @@ class Layout(Protocol):
     """Arrangement of the parts of an output. The properties that planning needs are in `recipe/outputs.py`."""
 
     described_as: str | None
-    """Name in the key document of the output's title and description; None if the files do not have them."""
+    """Name of the output's title and description in the key document; None if the files contain neither."""
 
     def arrange(self, emission: Emission, parts: Sequence[PlannedPart], recipe: str, digests: Mapping[Path, str]) -> Arrangement:
         """Arrange the parts. `digests` has the SHA-256 of the user's files. Raises BuildError if the parts do not fit together."""
@@ -98,7 +98,7 @@ class OutputTree(Struct, frozen=True):
     """Documents, each after the documents that it lists."""
     inputs: OutputInputs
     key_document: Mapping[str, Any]
-    """Identity of every file, and the settings that determine it, in the recipe's terms."""
+    """Identity of every file, and the settings that determine the files, in the recipe's terms."""
     key: str
     """Digest of the key document."""
     omissions: tuple[str, ...]

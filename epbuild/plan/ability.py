@@ -18,7 +18,7 @@ _TYPES = re.compile("cpu|gpu|npu")
 
 
 class Ability(Struct, frozen=True):
-    """Ability to compile for a device of an EP. With `runs`, it is the ability to run compiled models on a real device."""
+    """Ability to compile for a device of an EP. If `runs` is true, the EP must also run compiled models on a real device."""
 
     entry: EpEntry
     device: str = ""
@@ -46,7 +46,7 @@ def _abilities(action: InTarget, *, runs: bool) -> tuple[Ability, ...]:
 
 
 def _devices(ep: PlannedEp, *, runs: bool) -> Iterator[str]:
-    """Yield the devices of an EP: those that its device option names, otherwise the target's device, otherwise an empty string."""
+    """Yield the devices that an EP's device option names. If it names none, yield the target's device or an empty string."""
     named = str(ep.provider_options.get(ep.entry.device_option or "", "")).lower()
     types = list(dict.fromkeys(_TYPES.findall(named)))
     chosen = ep.device.type or (ep.entry.virtual_devices[0] if ep.device.virtual and ep.entry.virtual_devices else None)

@@ -26,7 +26,7 @@ class CustomOpLibraries(Struct, frozen=True):
 def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Problem]) -> tuple[CustomOpLibraries, ...]:
     """Return a toolchain's custom operators without duplicates. Paths are relative to `base`. Problems are added to `problems`.
 
-    They are sorted by name, as the order is irrelevant: ONNX Runtime takes a domain from one library only.
+    The operators are sorted by name. Their order is irrelevant, because ONNX Runtime uses only one library for each domain.
     """
     found: dict[str, CustomOpLibraries] = {}
     for reference in named:

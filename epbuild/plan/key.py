@@ -1,8 +1,8 @@
 """Action keys, which are digests of JSON documents, and comparison of documents.
 
 A document lists everything that an action's result depends on. It never contains an absolute path, a time, a host name, or the order of
-the recipe's keys. `compare_documents` compares two documents and nothing else.
-So an action is out of date exactly if there is a reason to show.
+the recipe's keys. `compare_documents` uses only the two documents.
+So an action is out of date exactly if `compare_documents` finds a difference to show.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _LISTS = {("prepare", "command")}
 class Change(Struct, frozen=True):
     """One difference between a document and an older one. `place` is the path of the value. A missing value is None.
 
-    A changed order is one difference, with lists of names as values. An added or removed item is also one, with a table as value.
+    A changed order is one difference, with lists of names as values. An added or removed item is also one difference,
+    with a table as value.
     """
 
     kind: Kind
@@ -44,7 +45,7 @@ class Change(Struct, frozen=True):
 
     @property
     def shown_values(self) -> tuple[Any, Any]:
-        """Old and new value; both None if one of them contains the value of a secret environment variable."""
+        """Old and new value. Both are None if either contains the value of a secret environment variable."""
         texts = [value for value in (self.old, self.new) if isinstance(value, str)]
         return (None, None) if any(conceal_text(text) != text for text in texts) else (self.old, self.new)
 
@@ -70,7 +71,7 @@ def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list
 
 
 def compare_documents(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """Return all differences between two documents, without duplicates. The list is empty exactly if their keys are equal."""
+    """Return all differences between two documents, without duplicates. The list is empty exactly if the documents' keys are equal."""
     whole = (_items(old) ^ _items(new)) | _shapes(old) | _shapes(new) | _LISTS
     found = [Change(*fact) for fact in compare_facts(old, new, whole=whole)]
     for part in _ORDERS:

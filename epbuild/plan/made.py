@@ -26,7 +26,7 @@ class Made(Struct, frozen=True):
 
     @property
     def group(self) -> SessionGroup:
-        """Action as a session group. Raises TypeError if it is of another type."""
+        """The action, which must be a session group. Raises TypeError if the action has another type."""
         if not isinstance(self.action, SessionGroup):
             raise TypeError(f"{self.action.id} is not a session group")
         return self.action
@@ -50,14 +50,14 @@ class Made(Struct, frozen=True):
 
     @property
     def source(self) -> Mapping[str, Any]:
-        """Digests of the files of a preparation's source model, and the sizes that the recipe gives to its inputs."""
+        """Digests of the files of a preparation's source model, and the sizes that the recipe gives to the model's inputs."""
         source: Mapping[str, Any]
         [source] = self.document["source"].values()
         return source
 
 
 def list_prepared_files(made: Made, store: BlobStore) -> ModelFiles:
-    """Return the store paths of the files of a prepared model. They may have been removed from the store."""
+    """Return the store paths of the files of a prepared model. The files may no longer be in the store."""
     result = made.result
     if not isinstance(result, PreparationResult):
         raise TypeError(f"{made.action.id} is not a preparation")

@@ -45,7 +45,7 @@ class Member(Struct, frozen=True):
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
     """New shapes of the inputs in `input_shapes`, if the model's header is known. The model is staged with these shapes."""
     denotations: frozenset[str] = frozenset()
-    """Keys of the model's `dimensions` that are denotations, if its header is known. All others are names."""
+    """Keys of the model's `dimensions` that are denotations, if the model's header is known. All other keys are names."""
     where: Position | None = None
     """Position in the recipe where the group names the model."""
     prepared: str | None = None
@@ -79,7 +79,7 @@ class Member(Struct, frozen=True):
 
     @property
     def source(self) -> str:
-        """Path of the graph in the staging directory. External data is below its folder."""
+        """Path of the graph in the staging directory. External data is below the graph's folder."""
         return f"in/{self.name}/{self.name}.onnx"
 
     @property
@@ -93,13 +93,13 @@ class Member(Struct, frozen=True):
 
     @property
     def data_folder(self) -> str | None:
-        """Folder of the external data as the recipe names it; None if the data is beside the graph, or if there is none."""
+        """Folder of the external data as the recipe names it; None if the data is beside the graph or if the model has none."""
         named = self.model.external_data
         return named.name if named is not None and self.compiled_from is not None and self.external else None
 
     @property
     def external_file(self) -> str | None:
-        """Name of the file beside the EPContext model for large initializers; None if they stay in the model."""
+        """Name of the file beside the EPContext model for large initializers; None if large initializers stay in the model."""
         name = self.compile.external_file
         return str(substitute(name, {"model": self.name})) if name else None
 

@@ -11,7 +11,7 @@ from epbuild.recipe.model import GroupSpec, Merge, Reference
 
 
 def plan_merging(group: GroupSpec, merge: Merge, problems: list[Problem]) -> Merging | None:
-    """Plan the merge of the members of `group` into one model. Return None if it is invalid, and add the reasons to `problems`.
+    """Plan the merge of the members of `group` into one model. If the merge is invalid, add the reasons to `problems` and return None.
 
     The names of outputs and inputs are checked only when the models are merged.
     """

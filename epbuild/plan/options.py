@@ -47,7 +47,7 @@ class TargetPlanner:
     def plan(self, target: Target, toolchain: ToolchainSpec | None) -> PlannedTarget | None:
         """Plan a target: normalize its options and session keys to the strings that ONNX Runtime expects.
 
-        Return None if an EP is unknown, if the target is incomplete, or if `toolchain` is None. The other checks run even then.
+        Return None if an EP is unknown, if the target is incomplete, or if `toolchain` is None. All other checks still run.
         """
         self._check_once(target)
         planned = [self._ep(choice, target, toolchain) for choice in target.eps]
@@ -182,7 +182,7 @@ class TargetPlanner:
     def _files(
         self, settings: Mapping[str, Setting], checked: _Checked, owner: str
     ) -> tuple[dict[str, OptionFile], dict[str, str]]:
-        """Return the files that options name, by option and number, and the values of the options with staged names as paths."""
+        """Return two mappings: files by option and number, and option values that contain staged names instead of paths."""
         files: dict[str, OptionFile] = {}
         staged: dict[str, str] = {}
         for name, option in checked.options.items():
@@ -240,7 +240,7 @@ class _Release(Struct, frozen=True):
 
 
 def _pinned(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release | None:
-    """Return the release of these distributions that a toolchain pins; None if it pins none or several."""
+    """Return the release of these distributions that a toolchain pins; None if it pins none or several of them."""
     wanted = frozenset(distributions)
     releases = {
         _Release(requirement.distribution, requirement.version)
@@ -262,8 +262,8 @@ def _runtime_of(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _R
 class _Rules:
     """Rules for settings of one kind: options of an EP, or session keys.
 
-    `release` is the pinned release that will read the settings. Without `strict`, unknown settings pass unchanged. A setting
-    that only other releases know passes in the spelling of those releases.
+    `release` is the pinned release that will read the settings. If `strict` is false, unknown settings pass unchanged. A setting
+    that only other releases know is passed in the spelling of those releases.
     """
 
     kind: str
@@ -331,7 +331,7 @@ class _Checked:
 
 
 def find_sharing_refusals(target: PlannedTarget) -> list[str]:
-    """Return the reasons why `target` does not support shared weights, as sentences. Empty if it does."""
+    """Return the reasons why `target` does not support shared weights, as sentences. Empty if `target` supports them."""
     reasons = []
     for ep in target.compiling or target.eps:
         sharing = ep.entry.sharing

@@ -122,7 +122,7 @@ def plan_part(
 
 
 def plan_registry(output: OutputSpec, parts: Sequence[Part], problems: list[Problem]) -> ImageReference | None:
-    """Return the image reference for pushing an output with `parts`; None if it has none or the reference is invalid.
+    """Return the image reference for pushing an output with `parts`; None if the output has no reference or the reference is invalid.
 
     The template may use the group's name only if all parts share one group, and the target's name only if they share one target.
     """

@@ -50,8 +50,8 @@ def make_bundles(actions: Mapping[str, Action], costs: Mapping[str, float]) -> l
 def pack(found: Iterable[Bundle], max_jobs: int) -> list[list[Bundle]]:
     """Pack bundles into at most `max_jobs` jobs: each bundle, costliest first, goes to the job with the least work. No job is empty.
 
-    `max_jobs` is at least 1. Of jobs with equal work, the one with the fewest bundles gets the next, so that bundles of cost 0 are
-    spread too.
+    `max_jobs` is at least 1. Among jobs with equal work, the job with the fewest bundles gets the next bundle. This also spreads
+    bundles of cost 0.
     """
     jobs: list[list[Bundle]] = [[] for _ in range(max_jobs)]
     loads = [(0.0, 0, number) for number in range(max_jobs)]
@@ -63,7 +63,7 @@ def pack(found: Iterable[Bundle], max_jobs: int) -> list[list[Bundle]]:
 
 
 def select_ids(actions: Mapping[str, Action], job: Sequence[Bundle]) -> tuple[str, ...]:
-    """Return the ids that select a job: the actions that no other action of the job needs. Selecting them also selects their needs."""
+    """Return the ids of a job's actions that no other action of the job needs. Selecting them also selects all other actions."""
     inside = [ident for bundle in job for ident in bundle.actions]
     needed = {need for ident in inside for need in actions[ident].needs}
     return tuple(ident for ident in inside if ident not in needed)

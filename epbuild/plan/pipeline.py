@@ -11,7 +11,7 @@ from epbuild.recipe.model import GenaiChoice, GenaiRole, GroupSpec, Reference
 
 
 def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Genai | None:
-    """Plan the onnxruntime-genai pipeline of a group. Return None if the recipe's choice is invalid, and add the reasons to `problems`.
+    """Plan the onnxruntime-genai pipeline of a group. If the recipe's choice is invalid, add the reasons to `problems` and return None.
 
     Each member needs a role, and each file must exist; paths are relative to `directory`. The content of the files is validated only
     when the output is emitted.

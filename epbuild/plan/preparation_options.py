@@ -20,7 +20,8 @@ _RUNTIME = "onnxruntime"
 def resolve_preparation_options(kind: str, node: Node | None, where: Position) -> tuple[dict[str, Any], list[Problem]]:
     """Return the options of a built-in preparation as its script expects them, and their problems.
 
-    `node` is the recipe's value of the kind, with substituted templates; None if the recipe has only the kind, at `where`. Options that
+    `node` is the recipe's value for the kind, after template substitution. `node` is None if the recipe names only the kind.
+    `where` is the position of the kind. Options that
     name files keep the recipe's text.
     """
     if kind not in list_preparation_kinds():
@@ -32,9 +33,9 @@ def resolve_preparation_options(kind: str, node: Node | None, where: Position) -
 
 
 def find_package_problems(kind: str, options: Mapping[str, Any], toolchain: ToolchainSpec, where: Position) -> list[Problem]:
-    """Return a problem if a toolchain lacks packages that its preparation needs. Return none if that cannot be decided.
+    """Return a problem if a toolchain lacks packages that its preparation needs. Empty if that cannot be determined.
 
-    An existing environment without `packages` is checked when the step runs.
+    If the recipe lists no `packages` for an existing environment, the environment is checked when the step runs.
     """
     requirements = toolchain.requirements
     if (toolchain.interpreter is not None and not requirements) or any(not one.distribution for one in requirements):

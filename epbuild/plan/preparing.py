@@ -310,7 +310,7 @@ def _staged_name(path: str) -> str:
 def build_preparation_document(
     preparation: Preparation, digests: Mapping[Path, str], toolchain: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the key document of a preparation. `digests` maps its files to SHA-256; `toolchain` is its toolchain's fingerprint.
+    """Return the key document of a preparation. `digests` maps its files to SHA-256; `toolchain` is the fingerprint of its toolchain.
 
     Raises TypeError while the files of its model are unknown.
     """

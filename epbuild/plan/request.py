@@ -17,7 +17,7 @@ from epbuild.recipe.model import CompileSettings
 
 FORMAT = 2
 CONTRACT = 5
-"""Incremented when a change of the worker or of the session group contract changes what a compile writes or records."""
+"""Contract version. Incremented when a change of the worker or of the session group contract changes what a compile writes or records."""
 HERE = "here"
 """Field of the worker's document for values that are valid on this machine only, such as paths."""
 
@@ -27,7 +27,7 @@ _Value = TypeVar("_Value")
 def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
     """Return the key document of a session group: everything that its result depends on.
 
-    `digests` has the SHA-256 of its files, and `toolchain` is the document of its fingerprint. Options and session keys that do not
+    `digests` has the SHA-256 of the group's files. `toolchain` is the toolchain's fingerprint. Options and session keys that do not
     change what a compile writes, according to the catalog, are left out.
     """
     target = group.target
@@ -62,7 +62,7 @@ def resolve_places(
 ) -> dict[str, Any]:
     """Return the paths and modules by which a worker opens EPs and custom operators on this machine, and the settings of its node log.
 
-    They are not part of the key. The key has the catalog's revision and the digests of libraries instead.
+    These paths and settings are not part of the key. The key has the catalog's revision and the digests of libraries instead.
     """
     return {
         "eps": [
@@ -139,7 +139,7 @@ def _inputs(member: Member) -> dict[str, Any]:
 def _dimensions(member: Member) -> dict[str, Any]:
     """Return the sizes of dimensions by name and by denotation.
 
-    For a prepared model, each size is in both, as the graph is not known yet. ONNX Runtime ignores a key that no dimension has.
+    For a prepared model, each size is in both mappings, as the graph is not known yet. ONNX Runtime ignores a key that no dimension has.
     """
     sizes = member.model.dimensions
     if member.prepared is not None:

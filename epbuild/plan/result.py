@@ -85,7 +85,7 @@ class ContextNode(Struct, frozen=True, omit_defaults=True):
 
 
 class LeftNode(Struct, frozen=True):
-    """Fallback node: its name (may be empty), its operator with the domain, and the reason; None if no EP reported one."""
+    """Fallback node: its name (may be empty), its operator with the domain, and the reason if an EP reported one."""
 
     node: str
     """Name of the node; may be empty."""

@@ -56,7 +56,8 @@ def find_input_problems(model: str, asked: Mapping[str, InputShape], header: Mod
 def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
     """Return the problems of a member's shapes for a target.
 
-    These are invalid sizes of inputs and dimensions, and open dimensions if an EP supports static shapes only. `header` is the source's.
+    Problems are invalid sizes of inputs and dimensions, and open dimensions if an EP supports static shapes only.
+    `header` is the header of the source model.
     """
     problems = [*find_input_problems(member.name, member.input_shapes, header), *_dimension_problems(member, header)]
     if not problems and not _may_fall_back(member, target):
@@ -143,7 +144,7 @@ def _may_fall_back(member: Member, target: PlannedTarget) -> bool:
 
 
 def has_fixed_inputs(member: Member) -> bool:
-    """Return whether all dimensions of a member's inputs have sizes when it is compiled. False if its file cannot be read."""
+    """Return whether all dimensions of a member's inputs have sizes when the member is compiled. False if its file cannot be read."""
     if not member.has_files:
         return False
     try:

@@ -1,7 +1,7 @@
 """Shards of a plan, for n jobs that do not communicate.
 
 Only actions with stored results are split. Outputs are left to a later job. The split depends only on the recipe and the files beside
-it. So it is the same in every job, whatever the job's store and the remote cache contain.
+it. So the split is the same in every job, whatever the job's store and the remote cache contain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Shard(Struct, frozen=True):
 
 
 def select_shard(plan: Plan, shard: Shard) -> tuple[str, ...]:
-    """Return the ids that select the steps of a shard with their needs. Empty if there are fewer jobs than shards.
+    """Return the ids that select the steps of a shard with their needs. Empty if no job is left for the shard.
 
     The plan must be made without locating remote models, as the models on each job's machine may differ.
     """

@@ -72,7 +72,7 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
     """Find the files of `model`, relative to the recipe's folder `base`. Return None for a remote model that has not been fetched.
 
     Raises PlanError with every problem of the model: it is missing, damaged, already compiled, or its external data is missing or
-    lies where ONNX Runtime would refuse to follow.
+    in a place that ONNX Runtime refuses to read.
     """
     graph = locate(model) if model.is_remote else _graph_path(model, base)
     if graph is None:

@@ -98,7 +98,7 @@ class InTarget:
 
     @cached_property
     def identity_parts(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
-        """EPs and modules of custom operators that the identity of its toolchain covers."""
+        """EPs and modules of custom operators that the identity of the action's toolchain covers."""
         return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
 
     @cached_property
@@ -215,7 +215,7 @@ class Part(Struct, frozen=True):
     merging: Merging | None = None
     genai: Genai | None = None
     verification: str | None = None
-    """Id of the part's verification; None if the recipe requests none."""
+    """Id of the part's verification; None if the recipe requests no verification."""
     allow_nondeterminism: bool = False
     """True if the recipe allows a repeated compile to write different bytes."""
 
@@ -272,7 +272,7 @@ class Emission(Struct, frozen=True, dict=True):
 
     @property
     def statement(self) -> Path | None:
-        """Path of the provenance file beside an archive; None if the output has none or contains it."""
+        """Path of the provenance file beside an archive; None if the output has no provenance file or contains it."""
         return self.path.with_name(f"{self.path.name}{STATEMENT}") if self.is_file and self.provenance else None
 
     @property
@@ -349,7 +349,7 @@ class Plan(Struct, frozen=True, dict=True):
         groups depend on it.
         """
         serves: dict[str, set[str]] = {ident: set() for ident in self.actions}
-        """Session groups that each action depends on. If there are none, the session groups that depend on the action."""
+        """Session groups that each action depends on. If an action depends on none, the session groups that depend on the action."""
         for ident, action in self.actions.items():
             of = {one for need in action.needs for one in serves[need]}
             serves[ident] = {ident} if isinstance(action, SessionGroup) else of

@@ -75,7 +75,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of all fields of the target and of the catalog entries of its EPs. It is the same in every process."""
+        """Digest of all fields of the target and of the catalog entries of its EPs. The digest is the same in every process."""
         eps = [[ep.entry.fingerprint, *_ordered_fields(ep, without="entry")] for ep in self.eps]
         return hash_values([*_ordered_fields(self, without="eps"), eps])
 

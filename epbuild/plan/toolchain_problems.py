@@ -14,9 +14,10 @@ _Eps = Mapping[str, PlannedEp]
 
 
 def find_toolchain_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalog, *, is_default: bool) -> Iterator[Problem]:
-    """Yield the problems of a toolchain's packages for the EPs of its targets. `is_default`: the recipe does not define the toolchain.
+    """Yield the problems of a toolchain's packages for the EPs of its targets. `is_default`: not in the recipe.
 
-    The environment of an interpreter may contain more than its packages.
+    `is_default` is true if the recipe does not define the toolchain. If the toolchain is an existing interpreter, missing packages are
+    not reported, because the interpreter's environment may contain more than the packages that the recipe lists.
     """
     named = list(dict.fromkeys(requirement.distribution for requirement in toolchain.requirements))
     for ep in eps.values():

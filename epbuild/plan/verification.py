@@ -32,7 +32,7 @@ from epbuild.recipe.patterns import FileFinder
 
 _FORMAT = 1
 _CONTRACT = 3
-"""Incremented when a change of epbuild changes the figures of equal runs."""
+"""Contract version. Incremented when a change of epbuild changes the figures of equal runs."""
 _AS_COMPILED = ("eps", "session_options", "session_files", "environment", "custom_ops")
 """Parts of a session group's key document that also affect runs of its compiled models."""
 
@@ -126,7 +126,7 @@ class Verification(InTarget):
 
     @property
     def is_on_real_device(self) -> bool:
-        """True if a member has to run on a real device, not in an emulator. It applies to all members, as one process runs them all."""
+        """True if any member needs a real device, not an emulator. Then all members run on it, as one process runs them all."""
         return any(checked.choice.device == "real" for checked in self.members)
 
     @property
@@ -153,7 +153,10 @@ def make_verification_id(group: str, target: str) -> str:
 
 
 def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, VerifyChoice | None]) -> Verification | None:
-    """Plan the verification of a group's session groups for one target, or return None. `choices` has the settings by member."""
+    """Plan the verification of a group's session groups for one target. Return None if no member is verified.
+
+    `choices` has the settings by member.
+    """
     checked = [
         CheckedMember(member.name, session.id, choice, prepared=member.prepared)
         for session in sessions
@@ -167,7 +170,7 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
 
 
 def choose_check(member: Member, own: VerifyChoice | None) -> VerifyChoice | None:
-    """Return the `verify` settings of a member: its group's, completed by its model's. None if it is not verified."""
+    """Return the `verify` settings of a member: its group's settings, completed by its model's. None if the member is not verified."""
     base = member.model.verify
     choice = overlay_choice(own, base)
     return choice if choice is not None and choice.wanted else None

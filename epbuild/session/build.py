@@ -306,7 +306,7 @@ class Actions:
         return "remote"
 
     def _known(self, subject: KeyedAction, *, again: bool) -> tuple[Outcome, ActionResult | None]:
-        """Return the outcome of an action's steps with its known result, and the result; None if no result is known."""
+        """Return the outcome of an action's steps and the action's known result. The result is None if it is not known."""
         action, key = subject.action, subject.key
         result = self._surveyor.result(action, key)
         if self._found.actions[action.id].key is None and not again:
@@ -345,7 +345,7 @@ class Actions:
         return not describe_differences({"toolchain": subject.document["toolchain"]}, {"toolchain": identity})
 
     def _restore(self, needed: Iterable[Made]) -> bool:
-        """Rebuild needed results that the store has lost. Return whether there were any."""
+        """Rebuild needed results that the store has lost. Return whether any result was lost."""
         lost = [made for made in needed if not self._surveyor.is_whole(made)]
         for made in lost:
             self._progress.report(StepOutput(made.action.steps[0], "its result is missing from the store; rebuilding it"))

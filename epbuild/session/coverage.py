@@ -105,7 +105,7 @@ def find_worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | 
 
 
 def _problems(plan: Plan, ident: str, failures: Mapping[str, Sequence[Problem]]) -> Sequence[Problem] | None:
-    """Return the problems of a failed action; empty if only an action that it needs failed, None if none of them failed."""
+    """Return the problems of a failed action. Empty if only a needed action failed; None if neither failed."""
     if ident in failures:
         return failures[ident]
     waiting = list(plan.actions[ident].needs)

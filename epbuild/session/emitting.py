@@ -170,7 +170,7 @@ class Emitter:
         return self._surveyor.plan_output(emission, self._made(emission))
 
     def _write(self, tree: OutputTree, written: Written, hidden: HiddenFolders | None) -> tuple[OutputTree, dict[str, Any]]:
-        """Write or push an output. `written` are the files at its path. Rebuild results that the store has lost, but only once.
+        """Write or push an output. `written` are the files at the output's path. Rebuild results that the store has lost, but only once.
 
         Return the tree that was written, and its files. If a result was rebuilt, the tree is a new one.
         """
@@ -269,7 +269,7 @@ def remove_orphan(
 ) -> Cleaned | None:
     """Remove an orphan, except the `claimed` files, and forget it. Return None if the output is already gone or no longer an orphan.
 
-    `hidden`: see `recover_swaps`. Raises EnvironmentFailure if its folder cannot be written, StoreError if a file cannot be read
+    `hidden`: see `recover_swaps`. Raises EnvironmentFailure if the orphan's folder cannot be written, StoreError if a file cannot be read
     or the workspace cannot be written, and Cancelled if `cancelled` is set while another build holds the lease.
     """
     with outputs.held(orphan.directory, cancelled=cancelled):
@@ -284,6 +284,9 @@ def remove_orphan(
 def remove_output(
     output: OutputRecord, base: Path, digests: Digests, claimed: Collection[Path], hidden: HiddenFolders | None = None
 ) -> Cleaned:
-    """Remove an output below the folder `base`, but keep its record. Callers hold its lease. Raises the errors of `remove_orphan`."""
+    """Remove an output below the folder `base`, but keep its record. Callers must hold the output's lease.
+
+    Raises the errors of `remove_orphan`.
+    """
     recorded = {name: file["digest"] for name, file in output.files.items()}
     return Emitted(output.step, base / output.place, recorded, digests, claimed=claimed).remove(base, hidden)

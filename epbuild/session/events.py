@@ -44,7 +44,7 @@ class Watching(Event, frozen=True):
 
 
 class FilesChanged(Event, frozen=True):
-    """Another build starts because these files have changed."""
+    """Another build starts because `files` have changed."""
 
     files: tuple[str, ...]
     """Paths of the files."""
@@ -88,7 +88,7 @@ class HashingEvents(Struct, frozen=True):
 
     @contextmanager
     def counting(self, total: int) -> Iterator[Count]:
-        """Report how much of `total` bytes is hashed. The block calls the yielded function with the size of each piece, from any thread."""
+        """Report how many of `total` bytes are hashed. The block calls the yielded function with each piece's size, from any thread."""
         lock = threading.Lock()
         begin = last = self.clock()
         done = 0
@@ -192,7 +192,7 @@ class ResultsShared(Event, frozen=True):
 
 
 class RemoteCacheUsed(Event, frozen=True):
-    """Use of the `remote` cache by a build, in results, bytes and seconds with at least one active request."""
+    """Use of the `remote` cache by a build: results, bytes, and seconds with at least one active request."""
 
     remote: str
     """Address of the remote cache."""
@@ -282,7 +282,7 @@ class StepCompared(Event, frozen=True):
     differences: tuple[FileDifference, ...] = ()
     """Files that differ."""
     known: str | None = None
-    """Reason for known differences of the target, if it has any, even if this result did not differ."""
+    """Reason for the target's known differences, if any. It is set even if this result did not differ."""
     kept: str | None = None
     """Folder that keeps the stored and the rebuilt files if they differ."""
     problems: tuple[Problem, ...] = ()

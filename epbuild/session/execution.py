@@ -98,7 +98,7 @@ class Executions:
 
     @contextmanager
     def open(self, subject: KeyedAction, name: str) -> Iterator[Execution]:
-        """Open one run of an action for a `with` block. `name` is the name of its log. Raises BuildError if its toolchain has changed."""
+        """Open one run of an action for a `with` block. `name` names the run's log. Raises BuildError if the toolchain has changed."""
         action, workspace, store = subject.action, self._surveyor.workspace, self._surveyor.store
         environment = self._check_toolchain(action, subject.document)
         blobs = {store.place(digest) for made in subject.needed for digest in made.result.digests.values()}

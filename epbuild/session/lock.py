@@ -1,7 +1,8 @@
 """Use of a recipe's lock in a build, and deviations from the lock.
 
-With `strict` (`--locked`), a deviation is an error. Without, it is a warning, and a deviating toolchain is provisioned without the lock.
-Parts that fit are used either way, so the same build has the same keys with and without `--locked`. A toolchain whose `platforms`
+With `strict` (`--locked`), a deviation is an error. Otherwise, it is a warning, and a deviating toolchain is provisioned without the lock.
+Matching parts of the lock are used in both cases, so the same build has the same keys with and without `--locked`.
+A toolchain whose `platforms`
 exclude this platform is for other machines. It is never provisioned here, but its identity may be known (`session.toolchains`).
 """
 
@@ -43,7 +44,7 @@ class HeldLock(Struct, frozen=True):
     environments: Mapping[str, LockedEnvironment] = field(default_factory=dict)
     """Locked environments for this platform, by toolchain. Only toolchains of the plan that match the lock are included."""
     elsewhere: Mapping[str, Mapping[str, LockedEnvironment]] = field(default_factory=dict)
-    """Locked environments of these toolchains for other platforms. Toolchains that epbuild does not provision are left out."""
+    """Locked environments for other platforms, by toolchain and platform. Toolchains that epbuild does not provision are left out."""
     warnings: tuple[Problem, ...] = ()
 
     def deviations(self, plan: Plan, environments: Mapping[str, Environment], digests: Digests) -> tuple[Problem, ...]:
@@ -122,7 +123,7 @@ def read_lock_text(path: Path) -> str | None:
 
 
 def check_lock(recipe: Recipe) -> None:
-    """Raise PlanError unless the recipe has a matching lock. Compare only these two files."""
+    """Raise PlanError unless the recipe has a matching lock. Only the recipe and the lock are compared."""
     _fitting(recipe, _lock_beside(recipe), strict=True)
 
 

@@ -86,7 +86,7 @@ def collect_catalog_facts(recipe: Recipe) -> dict[str, str]:
 
 
 def list_toolchain_eps(recipe: Recipe, toolchain: ToolchainSpec) -> list[EpEntry]:
-    """Return the EPs that the recipe's targets use from a toolchain. Raises what `collect_catalog_facts` raises."""
+    """Return the EPs that the recipe's targets use from a toolchain. Raises the same errors as `collect_catalog_facts`."""
     catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
     targets = [target for target in recipe.targets.values() if target.toolchain.name == toolchain.name]
     names = {choice.ep.name for target in targets for choice in target.eps if choice.library is None}

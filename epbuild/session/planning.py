@@ -71,8 +71,8 @@ def read_plan(
 ) -> tuple[Recipe, Plan]:
     """Return the recipe and its plan. Writes nothing.
 
-    `fetching` fetches missing remote models that the plan needs. Without it, their steps are planned with unknown files. The recipe
-    reads its variables from `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetching` raises.
+    `fetching` fetches missing remote models that the plan needs. If it is None, steps of missing models have unknown files. The recipe
+    reads its variables from `environment` (None: this process's). Raises RecipeError, PlanError, and the errors of `fetching`.
     """
     with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
         recipe = read_recipe(request, environment)
@@ -80,7 +80,7 @@ def read_plan(
 
 
 def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Recipe:
-    """Return the recipe alone. Raises RecipeError."""
+    """Return the recipe without planning it. Raises RecipeError."""
     try:
         return load(request.recipe, environment=environment, settings=request.settings)
     except BrokenRecipe as error:
@@ -89,7 +89,7 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
 
 
 def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, workspace: Workspace, memo: Memo) -> Plan:
-    """Return the plan of a recipe. Raises what `read_plan` raises."""
+    """Return the plan of a recipe. Raises the same errors as `read_plan`."""
     remote = RemoteModels(workspace, BlobStore(find_cache_directory()))
     resolve_remote(request, recipe)  # wrong settings fail before anything is fetched
     if request.locked:
@@ -120,7 +120,7 @@ def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, wor
 
 
 def resolve_remote(request: Request, recipe: Recipe) -> RemoteSettings | None:
-    """Return the settings of the remote cache of a request; None if it uses none. Raises RecipeError if it must not be used."""
+    """Return the settings of the remote cache of a request; None if there is none. Raises RecipeError if the cache must not be used."""
     chosen = request.remote
     if chosen is None:
         return None
@@ -223,7 +223,7 @@ def _with_position(error: PlanError | StoreError, model: ModelSpec) -> PlanError
 
 
 def _fact(model: ModelSpec) -> str:
-    """Return the name of the workspace's fact with the path of a model. It is a digest, as an address may contain a secret."""
+    """Return the name of the workspace's fact with the path of a model. The name is a digest, as an address may contain a secret."""
     asked = {"path": model.path, "sha256": model.sha256, "data": dict(model.data_sha256)}
     return f"{REMOTE_MODEL}{hash_document(asked)}"
 
@@ -250,7 +250,7 @@ class NeededModels(Struct, frozen=True):
 
 @contextmanager
 def open_workspace(recipe: Path) -> Iterator[Workspace]:
-    """Open the workspace beside a recipe, created if missing, and register it with the store."""
+    """Open the workspace beside a recipe, and register it with the store. Create the workspace if it is missing."""
     with Workspace.open(get_workspace_folder(recipe)) as workspace:
         with suppress(StoreError):  # a later write reports the error
             tag_cache(find_cache_directory())

@@ -113,7 +113,7 @@ class Provisioning:
         return bool(self._refused) and name_of(action) in self._refused
 
     def environment(self, action: Action) -> Environment:
-        """Return the environment of an action. Provision it if it is missing.
+        """Return the environment of an action. Provision the environment if it is missing.
 
         Raises ToolchainError, EnvironmentFailure if the action cannot run on this machine, and Cancelled.
         """
@@ -222,5 +222,5 @@ class _Installation(Struct, frozen=True):
 
 
 def name_of(action: Action) -> str:
-    """Return the name of the toolchain that an action runs in; empty if it runs in none."""
+    """Return the name of the toolchain that an action runs in; empty if the action runs in no toolchain."""
     return action.runs_in.toolchain.name if action.runs_in is not None else ""

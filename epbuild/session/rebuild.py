@@ -56,7 +56,7 @@ def rebuild_and_compare(
 ) -> int:
     """Rebuild all stored results of `actions`, compare them, and return the exit code.
 
-    Each comparison is an event. Raises KeyboardInterrupt if the user stopped it, StoreError if there is no space.
+    Comparisons are reported as events. Raises KeyboardInterrupt if the user stops them, and StoreError if there is no space.
     """
     begin = time.monotonic()
     made = {ident: item for ident, item in actions.made.items() if get_action_type(item.action).is_comparable(item.action)}
@@ -104,7 +104,7 @@ class _Rebuilding:
     """Held while an end is counted and reported, so that the counts are in order."""
 
     def execute(self, ident: str) -> None:
-        """Rebuild one session group and compare it. Raises EpbuildError if that fails, Cancelled if the build is being stopped."""
+        """Rebuild one session group and compare the results. Raises EpbuildError on failure, and Cancelled if the build is stopped."""
         begin = time.monotonic()
         self._tally.begin(ident)
         made = self._made[ident]
@@ -258,7 +258,7 @@ def _remove(place: Path) -> None:
 
 @contextmanager
 def _translate_errors(ident: str) -> Iterator[None]:
-    """Raise EnvironmentFailure for an OSError of the block."""
+    """Convert an OSError of the `with` block to EnvironmentFailure."""
     try:
         yield
     except OSError as error:

@@ -64,7 +64,7 @@ def open_cluster(
     progress: Progress,
     toolchains: PlanToolchains,
 ) -> Iterator[RemoteMachines]:
-    """Connect to the machines of a scheduler. Raises PlanError without a remote cache, SchedulerLostError if there is no connection."""
+    """Connect to the machines of a scheduler. Raises PlanError if there is no remote cache, SchedulerLostError if the connection fails."""
     if shared.cache is None or shared.results is None:
         message = "other machines exchange inputs and results through a remote cache, but this build has none"
         raise PlanError(Problem("EPB538", message, Argument(address.text), _NAME_CACHE))
@@ -111,7 +111,7 @@ class RemoteMachines:
         return Problem("EPB540", message, None, "Install the same release on all machines.")
 
     def runs(self, action: Action) -> bool:
-        """Return whether an action runs on other machines. It does if a machine offers its needs, or if this machine cannot run it.
+        """Return whether an action runs on other machines. True if a machine can run it or this machine cannot.
 
         The decision for each action is made only once.
         """
@@ -133,7 +133,7 @@ class RemoteMachines:
         return list_needed_labels(action, self._toolchains.locked_for(action)[0])
 
     def run(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> RemoteResult | None:
-        """Run an action on another machine. It occupies no job of this machine while it waits.
+        """Run an action on another machine. While the action waits, it occupies no job of this machine.
 
         Returns None if the offering machines lack a device or a driver that this machine may have. Raises the error of the failed
         run, EnvironmentFailure if no machine can run it, and Cancelled.
@@ -244,7 +244,7 @@ class IdentityRequests:
     def fetch(self, unknown: Mapping[Place, UnknownToolchain]) -> None:
         """Request that machines publish the records of these toolchains, and read the records.
 
-        If no machine offers a toolchain of this platform, it is provisioned here later. Raises UnofferedError if no machine offers a
+        A toolchain of this platform is provisioned here later if no machine offers it. Raises UnofferedError if no machine offers a
         toolchain of another platform within a minute. Also raises SchedulerLostError, the error of a failed provisioning, and Cancelled.
         """
         offered = self._find_offered(unknown)
@@ -282,7 +282,7 @@ class IdentityRequests:
         self._progress.report(ToolchainReady(name, runtime, time.monotonic() - begin, f"as recorded by {reply.machine}"))
 
     def _reply(self, request: ActionRequest, placement: Placement) -> MachineReply:
-        """Return the reply of the first machine that has or provisions the toolchain. Raises the error of the last one."""
+        """Return the reply of the first machine that has or provisions the toolchain. Raises the last machine's error."""
         while True:
             reply = self._executor.execute(request, placement, self._progress)
             if reply.outcome in ("made", "found"):

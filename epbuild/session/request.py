@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RemoteChoice(Struct, frozen=True):
-    """Use of the remote cache, if there is one. With `offline`, no machine is contacted."""
+    """Use of the remote cache, if there is one. If `offline` is true, no machine is contacted."""
 
     mode: Mode = "read"
     offline: bool = False
@@ -49,7 +49,7 @@ class Request(Struct, frozen=True):
     retry: bool = False
     """Whether to retry earlier failures whose inputs have not changed."""
     remote: RemoteChoice | None = None
-    """Use of a remote cache. None means none."""
+    """Use of a remote cache. None means no remote cache."""
     cluster: ClusterAddress | None = None
     """Scheduler of other machines that build results. None means this machine."""
     places: Places = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Request(Struct, frozen=True):
     """True if missing results may be built."""
     toolchains: Toolchains = field(default_factory=lambda: list_toolchains())  # noqa: PLW0108 - looked up when a request is made
     shard: Shard | None = None
-    """Shard to build. None means all."""
+    """Shard to build. None means all shards."""
 
     def __post_init__(self) -> None:
         """Check the number of jobs. Raises ValueError."""

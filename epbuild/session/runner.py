@@ -32,7 +32,7 @@ class MissingResultError(BuildError):
 
 
 class NewResult(NamedTuple):
-    """Result of an action that was out of date. Another machine may have had it before."""
+    """Result of an action that was out of date. Another machine may have produced the result earlier."""
 
     result: ActionResult
     outcome: Outcome
@@ -78,7 +78,7 @@ class ActionRunner(Struct, frozen=True):
             return NewResult(get_action_type(action).run(action, subject.document, execution), "built")
 
     def finish(self, action: Action, result: ActionResult, work: Workplace) -> Iterator[ActionResult]:
-        """Add the missing parts of a result one by one, and yield the result after each. Raises the same errors as `run`."""
+        """Add the missing parts of a result one by one, and yield the result after each addition. Raises the same errors as `run`."""
         if not self.compiles and get_action_type(action).missing_parts(action, result):
             raise MissingResultError(action)
         yield from get_action_type(action).finish(action, result, work)

@@ -308,14 +308,14 @@ def _report(progress: Progress, warnings: Iterable[Problem]) -> None:
 
 
 def _refuse_obstacles(request: Request, groups: Iterable[SessionGroup]) -> None:
-    """Raise EnvironmentFailure if any of these groups, which have to be compiled, cannot be compiled on this machine."""
+    """Raise EnvironmentFailure if any of `groups` cannot be compiled on this machine. All groups have to be compiled."""
     impossible = find_obstacles([group for group in groups if not group.may_fail], sys.platform)
     if impossible and not request.keep_going and request.cluster is None:
         raise EnvironmentFailure(*impossible)
 
 
 def _identify_elsewhere(request: Request, known: PlanToolchains, plan: Plan, shared: SharedResults, progress: Progress) -> None:
-    """Have other machines publish the identities of toolchains that are unknown here."""
+    """Request that other machines publish the identities of toolchains that are unknown here."""
     if request.cluster is None or not request.compiles or shared.results is None:
         return
     unknown = known.unidentified(plan.actions.values())

@@ -47,7 +47,7 @@ def open_remote_cache(
 
 
 class SharedResults:
-    """Results that a build reads from its remote cache and writes to it, if it has one. Any number of threads may use it."""
+    """Results that a build reads from a remote cache and writes to it, if there is one. Any number of threads may use it."""
 
     def __init__(
         self, store: BlobStore, progress: Progress, cancelled: threading.Event, warn: Callable[[Problem], None] | None = None
@@ -71,7 +71,7 @@ class SharedResults:
 
     @contextmanager
     def opened(self, settings: RemoteSettings | None, *, reads: bool = True) -> Iterator[None]:
-        """Open the remote cache of these settings, and use its results if `reads`. Raises StoreError."""
+        """Open the remote cache for `settings`, and use its results if `reads` is true. Raises StoreError."""
         with open_remote_cache(settings, self._warn, self.cancelled) as self.cache:
             if self.cache is not None and reads:
                 from epbuild.survey.remote_results import RemoteResults
@@ -88,18 +88,21 @@ class SharedResults:
                     self._pool.shutdown(cancel_futures=True)
 
     def add(self, key: str, record: Mapping[str, Any], *, more: bool = False) -> None:
-        """Write a result in the background, if this build writes. With `more`, replace a stored result that has fewer parts."""
+        """Write a result in the background, if this build writes to the remote cache.
+
+        If `more` is true, replace a stored result that has fewer parts.
+        """
         if self._pool is not None and self.cache is not None:
             with self._lock:
                 self._writing.append(self._pool.submit(self._publish, self.cache, key, record, more=more))
 
     def offer(self, keys: Collection[str], records: ActionRecords) -> None:
-        """Write stored results in the background if the remote cache lacks them and this build writes to it."""
+        """Write stored results in the background if this build writes to the remote cache and the cache lacks them."""
         if self._pool is not None and self.cache is not None and keys:
             self._offer = self._pool.submit(self._add_missing, self.cache, keys, records)
 
     def add_toolchain(self, key: str, record: Mapping[str, Any]) -> None:
-        """Write a toolchain record in the background, if this build writes."""
+        """Write a toolchain record in the background, if this build writes to the remote cache."""
         if self._pool is not None and self.cache is not None:
             with self._lock:
                 self._writing_toolchains.append(self._pool.submit(self.cache.publish, TOOLCHAIN, key, record, self._store))

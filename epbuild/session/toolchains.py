@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from epbuild.session.lock import HeldLock
 
 Place = tuple[str, str]
-"""Names of a toolchain and a platform. The platform of this machine is empty if it has no name."""
+"""Names of a toolchain and a platform. An empty platform is this machine's, if its platform has no name."""
 
 
 class SharedRecords(Protocol):
@@ -107,7 +107,7 @@ class PlanToolchains:
         return None
 
     def locked_for(self, action: Action) -> tuple[str, LockedEnvironment | None]:
-        """Return the platform of an action's key, and the locked environment for this platform; None if there is none."""
+        """Return the platform of an action's key, and its locked environment; None if there is none."""
         places = self._places(action)
         known = (place for place in places if place[1] == self._here or place in self._recorded)
         place = next(known, (places or (("", self._here),))[0])
@@ -185,7 +185,7 @@ class PlanToolchains:
             self.remember({record_key(record["document"]): record for record in records.values()})
 
     def watched(self) -> dict[Path, str]:
-        """Return the files and folders that identities came from, with their SHA-256; empty if unknown. Raises OSError."""
+        """Return the files and folders that identities came from, with their SHA-256; an empty string if it is unknown. Raises OSError."""
         files = [path for environment in self.environments.values() for path in environment.watched()]
         keys = {
             record_key(document)
@@ -213,7 +213,7 @@ class PlanToolchains:
         return place[1] == self._here and place[0] in self.environments
 
     def _places(self, action: Action) -> tuple[Place, ...]:
-        """Return the name of an action's toolchain with this platform if it can run here, or else with all possible platforms."""
+        """Return the places where an action can run: only this platform if possible, or else all possible platforms."""
         needs = action.runs_in
         if needs is None:
             return ()

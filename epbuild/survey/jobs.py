@@ -37,7 +37,7 @@ class Runners:
     here: str = get_own_platform() or ""
 
     def platforms(self, action: Action) -> Sequence[str]:
-        """Return the platforms that an action can run on, best first: this platform, then the toolchain's from the recipe or lock."""
+        """Return the platforms that an action can run on, best first: this platform, then those in the recipe or the lock."""
         toolchain = action.runs_in.toolchain if action.runs_in is not None else None
         others = (toolchain.platforms or self.locked.get(toolchain.name, ())) if toolchain is not None else ()
         return list_possible_platforms(action, self.here, sys.platform, others) or (self.here,)
@@ -61,7 +61,7 @@ def pack_jobs(
 ) -> tuple[list[RunnerJob], tuple[Problem, ...]]:
     """Pack the missing actions into at most `most` jobs for each label, the longest first.
 
-    Actions that need a result from another platform's job are left out. A warning has their number.
+    Actions that need a result from another platform's job are left out. A warning states the number of these actions.
     """
     platforms = dict(_platforms(missing, seconds, runners))
     waiting: set[str] = set()
@@ -82,7 +82,7 @@ def pack_jobs(
 
 
 def _platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runners: Runners) -> Iterable[tuple[str, str]]:
-    """Yield each action's id and platform: one that the whole bundle can run on, or else the best platform for the action."""
+    """Yield each action's id and platform: a platform that the whole bundle can run on, or else the best platform for the action."""
     for bundle in make_bundles(missing, seconds):
         possible = {ident: runners.platforms(missing[ident]) for ident in bundle.actions}
         first = possible[bundle.actions[0]]

@@ -53,7 +53,7 @@ class OutputPlanner:
         return self._digests.of_many([*read, *emission.files])
 
     def _memo_inputs(self, emission: Emission, made: Sequence[Made]) -> object:
-        """Return all inputs of the key for the memo; None if it has other inputs too, such as the release of a compression library."""
+        """Return all inputs of the key for the memo; None if the key has other inputs too, such as the release of a compression library."""
         groups = [item.action for item in made if isinstance(item.action, SessionGroup) and not item.needed]
         if len(groups) < len(made) or emission.compression_level is not None:
             return None

@@ -44,7 +44,7 @@ class RemoteResults:
         self._lock = threading.Lock()
 
     def find(self, steps: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """Return the results in the cache as JSON, by key. `steps` has a step's id for each key to look up. Raises Cancelled."""
+        """Return the results in the cache as JSON, by key. `steps` maps each key to look up to a step's id. Raises Cancelled."""
         new = {key: step for key, step in steps.items() if key not in self._found}
         for key, found in self._cache.look_up_all(COMPILE, new).items():
             self._found[key] = found
@@ -81,12 +81,12 @@ class RemoteResults:
         return result
 
     def fetch_new(self, key: str, step: str) -> Mapping[str, Any] | None:
-        """Fetch a result that another machine has just written. Unlike `fetch`, look the key up again in any case."""
+        """Fetch a result that another machine has just written. Unlike `fetch`, look up the key even if it was looked up before."""
         self._found[key] = self._cache.look_again(COMPILE, key)
         return self.fetch(key, step)
 
     def toolchains(self, wanted: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """Return the toolchain records in the cache, by key. `wanted` has a toolchain's name for each key to look up. Raises Cancelled."""
+        """Return the toolchain records in the cache, by key. `wanted` maps each key to look up to a toolchain's name. Raises Cancelled."""
         found = self._cache.look_up_all(TOOLCHAIN, wanted)
         for name in dict.fromkeys(wanted[key] for key, record in found.items() if isinstance(record, Unusable)):
             why = next(str(record) for key, record in found.items() if isinstance(record, Unusable) and wanted[key] == name)
@@ -97,14 +97,14 @@ class RemoteResults:
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
         """Return a source for the blobs of results and of their needed results. It reads the store, or else the remote cache.
 
-        A blob that neither of the two has counts as lost by the store.
+        If neither has a blob, the blob counts as lost from the store.
         """
         results = [one.result for item in made for one in (item, *item.needed)]
         sizes = {blob.digest: blob.size for result in results for blob in result.artifacts.values()}
         return _BlobsOfResults(self._cache, self._store, sizes)
 
     def warn_of_the_rest(self) -> None:
-        """Warn about the remaining unusable results by number, and about results for which the cache did not answer."""
+        """Warn about the number of remaining unusable results, and about results that the cache did not answer for."""
         if self._unanswered and self._cache.is_readable:  # otherwise, a warning has been reported
             message = f"the remote cache {self._cache.name} did not answer for {format_count(self._unanswered, 'result')}"
             self._warn(Problem("EPB521", message, None, "They will be built here."))

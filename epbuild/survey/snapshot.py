@@ -73,7 +73,7 @@ class Snapshot:
     drivers: Sequence[tuple[Any, str]]
     """Drivers that an EP's output may depend on, as arguments of `read_driver_version`, with their versions."""
     lock: str
-    """`held` if everything matched the recipe's lock, `doubted` if not, `none` without a lock."""
+    """`held` if everything matched the recipe's lock, `doubted` if anything differed, `none` if there is no lock."""
     warnings: Sequence[Mapping[str, Any]]
     """Warnings as mappings of `ProblemRecord` fields. The class is only imported if there are warnings."""
     defaults: Mapping[str, Any]
@@ -212,7 +212,7 @@ def read_unchanged(
 
 
 def read(place: str) -> Snapshot:
-    """Read the snapshot in a file. Raises one of `_UNREADABLE` if there is none."""
+    """Read the snapshot in a file. Raises one of `_UNREADABLE` if the snapshot is missing or damaged."""
     return Snapshot(**marshal.loads(read_own(place)))  # noqa: S302 - as trusted as the program
 
 
@@ -265,7 +265,7 @@ def describe_identity(recipe: str) -> tuple[Any, ...] | None:
 
 
 def describe_environment(read: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
-    """Return the environment variables that an answer depends on, as a snapshot stores them. `read` has the recipe's own."""
+    """Return the environment variables that an answer depends on, as a snapshot stores them. `read`: the recipe's variables."""
     kept = {name: _digest(value) for name, value in read.items()} | {name: os.environ.get(name) for name in _PLACES}
     return tuple(sorted(kept.items()))
 

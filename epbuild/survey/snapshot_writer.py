@@ -47,7 +47,7 @@ class Observations(Struct, frozen=True, kw_only=True):
     """State of the lock, as in `Snapshot.lock`."""
     warnings: Sequence[Problem]
     files: Mapping[str | Path, str]
-    """All files and folders with their SHA-256, or an empty string if it is unknown."""
+    """All files and folders with their SHA-256, or an empty string if the digest is unknown."""
     absent: Sequence[Path]
     """Files that did not exist. The answer would change if one existed."""
     steps: Sequence[StepStatus]

@@ -64,11 +64,11 @@ class _Keyed(Struct, frozen=True):
     is_here: bool
     """True if a build in this workspace had a result with this key."""
     result: ActionResult | None
-    """The result that is in the store."""
+    """Result in the store; None if the store has none."""
 
 
 class StepStatus(NamedTuple):
-    """State of one step, as commands show it. It follows from the status of its action."""
+    """State of one step, as commands show it. The state follows from the status of the step's action."""
 
     step: Step
     state: StepState
@@ -130,7 +130,7 @@ class Survey(Struct, frozen=True, dict=True):
 
 
 class Surveyor:
-    """Comparison of a plan with the store, the workspace and the disk. It writes only digests of files, to the workspace."""
+    """Comparison of a plan with the store, the workspace and the disk. The survey writes nothing but digests of files to the workspace."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Surveyor:
         return Survey(plan, settled, work.todo, configuration=self.memory.configuration)
 
     def result(self, action: Action, key: str) -> ActionResult | None:
-        """Return the result of an action from the store; None unless the store has all its blobs."""
+        """Return the result of an action from the store; None unless the store has all blobs of the result."""
         record = self.records.read(key)
         result = record[1] if record is not None and isinstance(record[1], get_action_type(action).result) else None
         whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())

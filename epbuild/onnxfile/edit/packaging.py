@@ -71,8 +71,8 @@ class _Draft(Struct, frozen=True):
 def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | None, destination: Path | None) -> Repackaged:
     """Embed, extract or rename the contexts of `models`. Each model has its own context, or all models share one.
 
-    `binary` is the new reference, relative to the models' folder. Without `binary`, an extracted context is named after its
-    model. `destination` is a folder for the results or, if it ends in `.onnx`, the file of a single result. With None, the
+    `binary` is the new reference, relative to the models' folder. If it is None, an extracted context is named after its
+    model. `destination` is a folder for the results or, if it ends in `.onnx`, the file of a single result. If it is None, the
     models are changed in place, and a context binary is removed if no model beside it still refers to it. Every byte
     outside the context stays the same.
 

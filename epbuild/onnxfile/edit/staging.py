@@ -19,7 +19,7 @@ from epbuild.core.safepath import resolve_links
 def drafts(folder: Path) -> Iterator[Path]:
     """Provide an empty folder in `folder`, to fill and then `publish`.
 
-    It is removed at the end. `folder` is also removed if it was created here and is still empty.
+    The empty folder is removed at the end, with its content. `folder` is also removed if it was created here and is still empty.
     """
     created = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ def merge_models(
 ) -> Merged:
     """Merge compiled models, each with a prefix for its names, into `destination`. Write its files beside it.
 
-    The models are in the order in which they run. `connections` are outputs that feed inputs. With None, an output is
+    The models are in the order in which they run. `connections` are outputs that feed inputs. If it is None, an output is
     connected to each later input with the same name. All other inputs and outputs stay. Inputs with the same name in
     several models become one input. EPContext nodes keep their names unless two are equal, because EPs find a graph in its
     context by the node's name. `tolerances` are the changes that EPs allow.
@@ -212,7 +212,7 @@ def _check_equal_inputs(parts: Sequence[GraphPart], merged: Any) -> None:
 
 
 def _opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
-    """Return one version of each operator set: the one that other nodes use, because EPContext nodes work with any version."""
+    """Return the version of each operator set that nodes other than EPContext nodes use, as these work with any version."""
     merged: dict[str, int] = {}
     needed: dict[str, tuple[int, str]] = {}
     for part in parts:

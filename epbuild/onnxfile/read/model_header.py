@@ -15,7 +15,7 @@ _NAMELESS = frozenset({"?", "-1", "None"})
 
 
 class ExternalData(Struct, frozen=True):
-    """Position of a tensor's bytes outside the model: a relative path, an offset, and a length. None means to the end."""
+    """Position of a tensor's bytes outside the model: a relative path, an offset, and a length (None: to the end of the file)."""
 
     location: str
     offset: int = 0
@@ -27,7 +27,7 @@ class ValueInfo(NamedTuple):
 
     `elem_type` is ONNX's TensorProto.DataType, or 0 for values that are not tensors. A dimension is a size, the name of a
     symbol, or None if it is unknown or written as a negative size. `shape` is None if the rank is unknown or the value is
-    not a tensor. `denotations` has the meaning of each dimension, such as DATA_BATCH, or an empty text. It is empty if no
+    not a tensor. `denotations` has the meaning of each dimension, such as DATA_BATCH, or an empty text. `denotations` is empty if no
     dimension has a meaning.
     """
 
@@ -91,7 +91,7 @@ class ModelHeader:
     ep_context_nodes: tuple[EPContextNode, ...]
     external_data: Mapping[str, int]
     overridable: tuple[str, ...]
-    """Initializers that are also inputs, so that users of the model can feed another value. From IR version 4 on."""
+    """Initializers that are also inputs, so that users of the model can feed another value. Empty before IR version 4."""
     subgraph_data: frozenset[str]
     other_nodes: tuple[NamedNode, ...] = ()
     """Nodes that are not EPContext nodes, if their names were requested."""

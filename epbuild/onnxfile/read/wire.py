@@ -150,7 +150,7 @@ class WireReader:
         return self._bytes(field, _MAX_TEXT).decode("utf-8", "backslashreplace")
 
     def short(self, field: Field) -> bytes | None:
-        """Return the bytes of a short message in the window, or None if a read would be necessary. The bytes count as text."""
+        """Return the bytes of a short message in the window, or None if a read would be necessary. They count toward `text`'s limit."""
         at = field.start - self._base
         if field.wire_type != LENGTH_DELIMITED or field.size > _MAX_SHORT or at < 0 or at + field.size > len(self._window):
             return None
