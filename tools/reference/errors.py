@@ -22,7 +22,7 @@ _GROUPS = {
     "EPB4": ("failed steps", "1; 3 if this machine is the reason, such as a full disk"),
     "EPB5": (
         "the store, the workspace, remote caches and clusters",
-        "3; 1 for EPB534; 2 for EPB536, EPB538, and a model in EPB525",
+        "3; 1 for EPB534; 2 for EPB536, for EPB538, and for EPB525 if a model is missing",
     ),
     "EPB6": ("artifacts", "1; 2 for EPB620 to EPB628, EPB630, and a path in EPB600; 3 for EPB638 and EPB667"),
 }
