@@ -213,6 +213,6 @@ def _made_from(document: Mapping[str, Any]) -> str:
 
 
 def _note_blobs(found: dict[str, list[str]], result: Mapping[str, Any], of: str) -> None:
-    """Add the name of each blob in a result, followed by its owner `of`, to `found` by digest."""
+    """Add the name of each blob in a result to `found`, under its digest. The suffix `of` names the result's owner."""
     for name, blob in (*result["artifacts"].items(), ("the log", result["log"])):
         found.setdefault(blob["digest"], []).append(f"{name}{of}")

@@ -167,7 +167,10 @@ def _alone(
 
 
 def _compare_part(old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO, budget: list[int]) -> Iterator[DifferingBytes]:
-    """Compare a part that both files have, and yield its differences. At most `budget` more runs are examined."""
+    """Compare a part that both files have, and yield its differences.
+
+    `budget[0]` is the number of runs of differing bytes that may still be examined. Each examined run lowers it by one.
+    """
     title, start = old.title, old.bytes.start
     texts = [_short_text(payload, file) for payload, file in ((old.bytes, before), (new.bytes, after))]
     if old.bytes.size != new.bytes.size:

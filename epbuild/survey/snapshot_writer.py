@@ -49,7 +49,7 @@ class Observations(Struct, frozen=True, kw_only=True):
     files: Mapping[str | Path, str]
     """All files and folders with their SHA-256, or an empty string if the digest is unknown."""
     absent: Sequence[Path]
-    """Files that did not exist. The answer would change if one existed."""
+    """Files that did not exist during the survey. If one of them appears, the survey's result would change."""
     steps: Sequence[StepStatus]
     is_current: bool
     """True if all steps are current until a file changes."""

@@ -40,9 +40,9 @@ PYTHON_SYSTEMS = {f"{system}-{kind}": _MACHINE_MARKERS[system][0] for system in 
 """Value of `sys.platform` on each platform."""
 
 MACOS_VERSION = "26.0"
-"""macOS version that packages are chosen for, which is the newest one. uv reads it from MACOSX_DEPLOYMENT_TARGET.
+"""Newest macOS version, which packages are chosen for. uv reads it from MACOSX_DEPLOYMENT_TARGET.
 
-Packages are likewise chosen for the newest C library.
+On Linux, packages are likewise chosen for the newest C library.
 """
 
 _SYSTEMS = {"linux": "linux", "win": "windows", "macosx": "macos"}

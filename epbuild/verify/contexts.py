@@ -225,7 +225,7 @@ def _target_finding(name: str, seen: str | None, wanted: str | None, by_whom: st
 
 
 def _names_like(graph: str) -> bytes:
-    """Return a pattern for the names of a graph, since an EP's graph names differ only in their numbers."""
+    """Return a pattern for `graph` and names that differ from it only in their numbers, as names of one EP's graphs do."""
     parts = _NUMBER.split(graph)
     # A name with few other characters would match anywhere in a binary, so its numbers must match too.
     if sum(map(len, parts)) < _MIN_GRAPH_LENGTH:

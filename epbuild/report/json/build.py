@@ -218,7 +218,7 @@ class WorkloadView(View, frozen=True, kw_only=True):
     real_device: bool
     """True if the actions need a real device."""
     untried: tuple[str, ...]
-    """Machines that have not run such actions yet."""
+    """Machines that can run the actions, but have not yet run any of their kind."""
     others: tuple[UnfitMachineView, ...]
     """Machines that cannot run the actions."""
     likely_seconds: float | None

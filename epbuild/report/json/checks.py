@@ -60,7 +60,7 @@ class DifferenceView(View, frozen=True, kw_only=True):
     kind: str
     """Kind of the change."""
     artifact: str
-    """Folder of the artifact below the compared paths; empty if there is only one."""
+    """Folder of the artifact, relative to the compared paths; empty if only one pair of artifacts is compared."""
     place: tuple[str, ...]
     """Path of the fact, as a list of keys."""
     old: Any

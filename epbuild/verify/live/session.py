@@ -113,7 +113,7 @@ def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sourc
 
 
 def _eps_in(artifact: ArtifactFolder) -> list[str]:
-    """Return the EPs that compiled an artifact's models, without duplicates. An unknown EP is returned by its source."""
+    """Return the EPs that compiled an artifact's models, without duplicates. For an unknown EP, return the node's `source`."""
     sources = dict.fromkeys(node.source or "" for model in artifact.models for node in model.nodes)
     names = {source: entry.ep for ep in known_eps() for entry in entries_for(ep) for source in entry.sources}
     return list(dict.fromkeys(names.get(source, source) for source in sources))
