@@ -145,7 +145,7 @@ def find_graphviz() -> str | None:
 def convert_to_svg(dot: str, program: str | None) -> str:
     """Convert a DOT graph to SVG with `program`. Raises EnvironmentFailure (EPB445 without a program, EPB446)."""
     if program is None:
-        raise EnvironmentFailure(Problem("EPB445", "Graphviz, which draws the graph, was not found", None, _GRAPHVIZ_HINT))
+        raise EnvironmentFailure(Problem("EPB445", "no Graphviz program was found to draw the graph", None, _GRAPHVIZ_HINT))
     try:
         done = subprocess.run(
             [program, "-Kdot", "-Tsvg"], input=dot.encode("utf-8"), capture_output=True, check=False, timeout=_GRAPHVIZ_SECONDS
