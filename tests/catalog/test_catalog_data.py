@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from epbuild.catalog.catalog import entries_for, entry, known_eps, list_session_
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import normalize
 from epbuild.catalog.options import Option
+from epbuild.catalog.preparations import get_preparation
 from epbuild.catalog.userfile import find_problems
 from epbuild.core.schemas import read_schema
 
@@ -277,3 +279,11 @@ def test_the_fields_of_entries_and_of_their_sections_are_the_keys_of_catalog_fil
     assert found.keys() - written.keys() == {"cannot", "names", "options", "refuse", "rewrites"}, "tables of rows"
     for name, keys in written.items():
         assert {*found[name].__struct_encode_fields__, "origin"} == {*keys, "origin"}, name
+
+
+def test_a_rewrite_replaces_the_last_node_of_its_pattern_with_known_values() -> None:
+    rewritten = {found.short: found.rewrites for found in ENTRIES if found.rewrites}
+    assert set(get_preparation("rewrite").options["ep"].values) == rewritten.keys()
+    for row in itertools.chain.from_iterable(rewritten.values()):
+        assert row.replacement.output == row.nodes[-1].output
+        assert {*row.replacement.inputs} <= {name for node in row.nodes for name in (*node.inputs, node.output)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 import subprocess
 import threading
@@ -434,3 +435,21 @@ def test_rewrite_refuses_a_model_without_the_patterns(bench: Bench, tmp_path: Pa
     message, hint = bench.refused("rewrite", rms_norm(tmp_path / "norm.onnx", first=False), {"ep": "qnn"}, settings=rewrites())
     assert message == "the model has none of the patterns: rmsnorm"
     assert hint == "Remove this step from 'prepare'."
+
+
+@pytest.mark.parametrize(("centered", "found"), [(False, [["Pow", "ReduceMean", "Add", "Sqrt", "Div"]]), (True, [])])
+def test_only_rms_norms_stay_in_float_and_no_layer_norm(centered: bool, found: list[list[str]]) -> None:
+    value = "d" if centered else "x"
+    center = [helper.make_node("ReduceMean", ["x"], ["c"]), helper.make_node("Sub", ["x", "c"], ["d"])] if centered else []
+    nodes = [
+        *center,
+        helper.make_node("Pow", [value, "two"], ["p"]),
+        helper.make_node("ReduceMean", ["p"], ["m"]),
+        helper.make_node("Add", ["m", "eps"], ["a"]),
+        helper.make_node("Sqrt", ["a"], ["s"]),
+        helper.make_node("Div", [value, "s"], ["y"]),
+    ]
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8])] for name in "xy"]
+    find_norms = runpy.run_path(str(SCRIPTS / "quantize.py"))["find_norms"]
+    norms = find_norms(helper.make_graph(nodes, "norm", *ends))
+    assert [[node.op_type for node in norm] for norm in norms] == found

@@ -285,7 +285,10 @@ def name_norms() -> list[str]:
 
 
 def find_norms(graph: Any) -> Any:
-    """Yield the nodes of each RMSNorm: square, mean, sum with epsilon, square root, and the division by it or its inverse."""
+    """Yield the nodes of each RMSNorm: square, mean, sum with epsilon, square root, and the division by it or its inverse.
+
+    LayerNorm is left out, whose square is that of a difference: QNN computes it correctly if it is quantized.
+    """
     makers = {name: node for node in graph.node for name in node.output if name}
     readers: dict[str, list[Any]] = {}
     for node in graph.node:
@@ -298,6 +301,9 @@ def find_norms(graph: Any) -> Any:
     for mean in graph.node:
         square = makers.get(mean.input[0]) if mean.op_type == "ReduceMean" else None
         if square is None or not (square.op_type == "Pow" or (square.op_type == "Mul" and square.input[0] == square.input[1])):
+            continue
+        centered = makers.get(square.input[0])
+        if centered is not None and centered.op_type == "Sub":
             continue
         total = reader(mean, "Add")
         root = total and reader(total, "Sqrt")
