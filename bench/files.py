@@ -11,7 +11,7 @@ _PIECE_BYTES = 1 << 26
 _ROW_BYTES = 1 << 13
 
 CAN_FORGET = hasattr(os, "posix_fadvise")
-"""Whether this system can drop a file from its page cache."""
+"""True if this system can drop a file from its page cache."""
 
 
 def write_noise(path: Path, size: int) -> Path:

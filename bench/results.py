@@ -30,7 +30,7 @@ class Series:
 
     @property
     def kept(self) -> bool:
-        """Whether the median is within the limit. True if there is no limit."""
+        """True if there is no limit, or the median is within it."""
         return self.limit is None or self.median <= self.limit
 
 
@@ -44,7 +44,7 @@ class Result:
 
     @property
     def kept(self) -> bool:
-        """Whether all limits are kept."""
+        """True if all limits are kept."""
         return all(series.kept for series in self.series)
 
 

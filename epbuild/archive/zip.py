@@ -117,7 +117,7 @@ class _Member:
 
     @property
     def large(self) -> bool:
-        """Whether the size fields have eight bytes. This must be decided before compression."""
+        """True if the size fields have eight bytes. This must be decided before compression."""
         return self.size + (0 if self.level is None else self.size // _GROWTH) >= _MAX32
 
     def local(self) -> bytes:

@@ -64,7 +64,7 @@ class Database:
         """
         self.path = path
         self.is_foreign = False
-        """Whether the file is ignored because another user or another machine wrote it."""
+        """True if the file is ignored because another user or another machine wrote it."""
         self._copied = copied
         self._schema = schema
         self._version = version
@@ -77,7 +77,7 @@ class Database:
 
     @property
     def copied(self) -> bool:
-        """Whether the database is an in-memory copy of an undamaged file."""
+        """True if the database is an in-memory copy of an undamaged file."""
         return self._copied is not None
 
     def read(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:

@@ -109,7 +109,7 @@ class Memory:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is remembered in any configuration. Raises StoreError."""
+        """True if nothing is remembered in any configuration. Raises StoreError."""
         [[known]] = self._database.select("SELECT EXISTS (SELECT * FROM steps) OR EXISTS (SELECT * FROM outputs)")
         return not known
 

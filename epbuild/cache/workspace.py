@@ -165,12 +165,12 @@ class Workspace:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether the workspace is on disk, not in memory."""
+        """True if the workspace is on disk, not in memory."""
         return self._database.path is not None
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether a state file exists on disk that this user cannot read."""
+        """True if a state file exists on disk that this user cannot read."""
         return not self.is_on_disk and not self._database.copied and not self._database.is_foreign and self.state.exists()
 
     def problems(self) -> Iterator[Problem]:

@@ -69,7 +69,7 @@ class MachineReply(Struct, frozen=True):
     log: Blob | None = None
     """Log of the action, as a blob in the remote cache; None if no log was published."""
     is_unfit: bool = False
-    """Whether the machine lacks an ability that it offered, and has withdrawn the offer."""
+    """True if the machine lacks an ability that it offered, and has withdrawn the offer."""
 
     @classmethod
     def failure(

@@ -47,7 +47,7 @@ class Pins(Struct, frozen=True):
     wheels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Allowed digests of wheels, by requirement. For a requirement without an entry, any wheel is allowed."""
     only_checked: bool = False
-    """Whether to fetch a wheel again if it was fetched without verification."""
+    """True to fetch a wheel again if it was fetched without verification."""
 
 
 def fetch_model(

@@ -132,17 +132,17 @@ class RemoteCache:
 
     @property
     def is_readable(self) -> bool:
-        """Whether records are still looked up. False once failures have stopped look-ups and a warning has reported them."""
+        """True until failures have stopped look-ups and a warning has reported them."""
         return not self._reading.is_open
 
     @property
     def is_given_up(self) -> bool:
-        """Whether reading or writing has been stopped after failures."""
+        """True if reading or writing has been stopped after failures."""
         return self._reading.is_open or self._writing.is_open
 
     @property
     def writes(self) -> bool:
-        """Whether results are published."""
+        """True if results are published."""
         return self._signer is not None
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ class RecordKind(Struct, frozen=True):
     """Function that returns the files of a valid record, by name."""
     log: Callable[[Mapping[str, Any]], Blob | None] = lambda record: None
     is_result: bool = True
-    """Whether records of this kind are results of actions. Only results count in the statistics."""
+    """True if records of this kind are results of actions. Only results count in the statistics."""
 
 
 class RemoteRecord(Struct, frozen=True):

@@ -32,9 +32,9 @@ class RemoteSettings:
     signer: SigningKey | None = None
     authorization: str | None = field(default=None, repr=False)
     anonymous: bool = False
-    """Whether this machine's credentials are withheld, because the address comes from a recipe, which may be untrusted."""
+    """True if this machine's credentials are withheld, because the address comes from a recipe, which may be untrusted."""
     provides: bool = False
-    """Whether inputs are uploaded for other machines."""
+    """True if inputs are uploaded for other machines."""
 
 
 def resolve_remote_settings(

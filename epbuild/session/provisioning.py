@@ -48,7 +48,7 @@ class Circumstances(Struct, frozen=True):
     lock: HeldLock
     offline: bool = False
     shares: bool = False
-    """Whether there is a remote cache."""
+    """True if there is a remote cache."""
 
 
 class Provisioning:

@@ -26,7 +26,7 @@ class RemoteChoice(Struct, frozen=True):
     mode: Mode = "read"
     offline: bool = False
     insecure: bool = False
-    """Whether a server may be used without TLS."""
+    """True if a server may be used without TLS."""
 
 
 class Request(Struct, frozen=True):
@@ -41,13 +41,13 @@ class Request(Struct, frozen=True):
     memory: int | None = None
     """Bytes of memory for all running actions. None means all available memory."""
     locked: bool = False
-    """Whether everything must match the recipe's lock."""
+    """True if everything must match the recipe's lock."""
     rebuild_and_compare: bool = False
-    """Whether to rebuild everything after the build, and compare the results."""
+    """True to rebuild everything after the build, and compare the results."""
     every_model: bool = False
-    """Whether to report the coverage of every model, not only of compiled models."""
+    """True to report the coverage of every model, not only of compiled models."""
     retry: bool = False
-    """Whether to retry earlier failures whose inputs have not changed."""
+    """True to retry earlier failures whose inputs have not changed."""
     remote: RemoteChoice | None = None
     """Use of a remote cache. None means no remote cache."""
     cluster: ClusterAddress | None = None
@@ -55,9 +55,9 @@ class Request(Struct, frozen=True):
     places: Places = field(default_factory=dict)
     """Positions of ids and globs of `selection` that come from a file."""
     emits: bool = True
-    """Whether outputs are emitted. Otherwise, only results are built."""
+    """True if outputs are emitted. Otherwise, only results are built."""
     push_only: bool = False
-    """Whether outputs are only pushed, without being written on this machine."""
+    """True if outputs are only pushed, without being written on this machine."""
     compiles: bool = True
     """True if missing results may be built."""
     toolchains: Toolchains = field(default_factory=lambda: list_toolchains())  # noqa: PLW0108 - looked up when a request is made
@@ -75,7 +75,7 @@ class Request(Struct, frozen=True):
 
     @property
     def writes(self) -> bool:
-        """Whether results are written to a remote cache."""
+        """True if results are written to a remote cache."""
         return self.remote is not None and self.remote.mode == "write"
 
     @property
@@ -85,10 +85,10 @@ class Request(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the request is for the whole recipe."""
+        """True if the request is for the whole recipe."""
         return self.emits_all and not self.selection
 
     @property
     def emits_all(self) -> bool:
-        """Whether outputs are emitted as the recipe defines them."""
+        """True if outputs are emitted as the recipe defines them."""
         return self.emits and not self.push_only

@@ -54,7 +54,7 @@ class Diagnosis(Struct, frozen=True):
 
     @property
     def from_outside(self) -> bool:
-        """Whether the worker was ended by a signal that programs do not send to themselves, such as SIGKILL."""
+        """True if the worker was ended by a signal that programs do not send to themselves, such as SIGKILL."""
         return -self.ending.status in _FROM_OUTSIDE
 
     @property

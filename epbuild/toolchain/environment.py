@@ -107,7 +107,7 @@ class Toolchains:
 
     home: Path
     may_run: bool = True
-    """Whether interpreters may be started. Otherwise, only remembered fingerprints are available."""
+    """True if interpreters may be started. Otherwise, only remembered fingerprints are available."""
 
     def ready(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> bool:
         """Return whether the environment exists, so that `prepare` need not provision it."""

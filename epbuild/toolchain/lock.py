@@ -26,7 +26,7 @@ class Package(Struct, frozen=True, order=True):
 
     @property
     def is_installed(self) -> bool:
-        """Whether the package is from an existing environment."""
+        """True if the package is from an existing environment."""
         return not self.files
 
 

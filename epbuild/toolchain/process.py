@@ -58,7 +58,7 @@ class Ending(Struct, frozen=True):
     reports: tuple[Mapping[str, Any], ...]
     tail: tuple[str, ...]
     out_of_memory: bool = False
-    """Whether the kernel killed any process on this machine for lack of memory during the run. Detected on Linux only."""
+    """True if the kernel killed any process on this machine for lack of memory during the run. Detected on Linux only."""
 
 
 class WorkerListener:

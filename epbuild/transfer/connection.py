@@ -38,7 +38,7 @@ class Body(Struct, frozen=True):
     media_type: str
     send: Callable[[Write], object]
     is_secret: bool = False
-    """Whether the body contains a secret, so that redirects to other servers are refused."""
+    """True if the body contains a secret, so that redirects to other servers are refused."""
 
 
 class AnswerTimeoutError(TimeoutError):

@@ -40,7 +40,7 @@ class TransferError(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Whether a retry may succeed."""
+        """True if a retry may succeed."""
         return self.kind in ("transient", "timeout")
 
 

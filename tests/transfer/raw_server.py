@@ -24,7 +24,7 @@ class RawServer:
         self.headers: list[dict[str, str]] = []
         """Header of each request so far, with names in lower case."""
         self.closes = False
-        """Whether the server closes the connection after each answer."""
+        """True if the server closes the connection after each answer."""
         self.reads_slowly = False
         self.stopped = threading.Event()
 

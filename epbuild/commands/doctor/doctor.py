@@ -53,7 +53,7 @@ class Diagnoses(Struct, frozen=True):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether builds can work."""
+        """True if builds can work."""
         return all(check.state != "error" for check in self.checks)
 
 

@@ -41,7 +41,7 @@ class Credentials:
     password: str = field(repr=False)
     source: str
     is_identity: bool = False
-    """Whether the password is an identity token, which only token servers accept."""
+    """True if the password is an identity token, which only token servers accept."""
 
     @property
     def basic(self) -> str:
