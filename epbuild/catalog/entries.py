@@ -157,7 +157,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     def known_differences(self, options: Mapping[str, str]) -> tuple[facts.KnownDifference, ...]:
         """Return the known differences between two compiles of a target with these canonical options."""
         return (
-            tuple(row for row in self.reproducible.exceptions if facts.do_options_match(row.when, options))
+            tuple(row for row in self.reproducible.exceptions if facts.has_matching_options(row.when, options))
             if self.reproducible
             else ()
         )

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 
-def do_options_match(patterns: Mapping[str, str], options: Mapping[str, str]) -> bool:
+def has_matching_options(patterns: Mapping[str, str], options: Mapping[str, str]) -> bool:
     """Return whether canonical `options` match `patterns`.
 
     Each pattern is a regular expression for the value of an option. An option that is missing does not match.
@@ -268,7 +268,7 @@ class Limitation(Struct, frozen=True):
         If the type of device is None, only limitations that apply to any type match.
         """
         is_here = not self.platforms or platform in self.platforms
-        return is_here and self.device in (None, device) and do_options_match(self.when, options)
+        return is_here and self.device in (None, device) and has_matching_options(self.when, options)
 
     def shows(self, reported: str, act: Literal["compile", "load"], device: str | None, options: Mapping[str, str]) -> bool:
         """Return whether the limitation explains the failure of a compile or a load on this machine.

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from epbuild.catalog.entries import EpEntry
-from epbuild.catalog.facts import do_options_match
+from epbuild.catalog.facts import has_matching_options
 from epbuild.catalog.options import Option
 from epbuild.core.errors import BadText, find_closest, suggest_nearest
 
@@ -72,7 +72,7 @@ def find_refusals(entry: EpEntry, options: Mapping[str, str]) -> list[tuple[tupl
     Each combination is returned as the names of its options and the reason.
     """
     rows = entry.refusals_for(frozenset(options))
-    return [((*row.when, *row.needs), row.reason) for row in rows if do_options_match(row.when, options)]
+    return [((*row.when, *row.needs), row.reason) for row in rows if has_matching_options(row.when, options)]
 
 
 def check_metadata(entry: EpEntry, key: str, value: str) -> None:
