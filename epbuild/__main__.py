@@ -85,7 +85,7 @@ def _exit_interrupted(number: int, frame: FrameType | None) -> None:
 
 def _print_interrupted() -> None:
     try:  # noqa: SIM105
-        os.write(2, b"epbuild: interrupted; what was finished is kept\n")
+        os.write(2, b"epbuild: interrupted; finished work is kept\n")
     except OSError:
         pass
 
