@@ -56,7 +56,7 @@ def overwrite(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def test_a_stored_file_comes_back_byte_for_byte_under_its_sha256(store: BlobStore, tmp_path: Path) -> None:
+def test_stored_file_is_restored_byte_for_byte_by_its_sha256(store: BlobStore, tmp_path: Path) -> None:
     data = os.urandom(3 * 1024 * 1024 + 17)
     (tmp_path / "model.bin").write_bytes(data)
     blob = store.put(tmp_path / "model.bin")
@@ -67,7 +67,7 @@ def test_a_stored_file_comes_back_byte_for_byte_under_its_sha256(store: BlobStor
     assert store.read_bytes(blob.digest) == data
 
 
-def test_a_file_that_grew_in_the_store_becomes_a_blob_without_a_copy(store: BlobStore) -> None:
+def test_download_inside_the_store_becomes_a_blob_without_a_copy(store: BlobStore) -> None:
     store.partials.mkdir(parents=True)
     download = store.partials / "download"
     download.write_bytes(b"arrived")
@@ -80,7 +80,7 @@ def test_a_file_that_grew_in_the_store_becomes_a_blob_without_a_copy(store: Blob
     assert not download.exists()
 
 
-def test_a_file_whose_content_is_there_already_takes_no_second_place(store: BlobStore) -> None:
+def test_content_that_is_already_stored_is_not_stored_twice(store: BlobStore) -> None:
     blob = stored(store, b"arrived")
     (place,) = stored_files(store)
     before = place.stat()
@@ -92,7 +92,7 @@ def test_a_file_whose_content_is_there_already_takes_no_second_place(store: Blob
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
-def test_a_pipe_in_the_place_of_a_blob_is_an_error_and_nothing_waits_for_its_writer(store: BlobStore) -> None:
+def test_pipe_in_place_of_a_blob_is_an_immediate_error(store: BlobStore) -> None:
     blob = stored(store, b"arrived")
     (place,) = stored_files(store)
     place.unlink()
@@ -106,7 +106,7 @@ def of(data: bytes) -> Blob:
 
 
 @pytest.mark.parametrize("size", [0, 1, 3 * 1024 * 1024 + 17, 9 * 1024 * 1024])
-def test_a_file_that_is_taken_becomes_the_blob_without_a_copy(store: BlobStore, tmp_path: Path, size: int) -> None:
+def test_movable_file_becomes_the_blob_without_a_copy(store: BlobStore, tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     path = tmp_path / "made.bin"
     path.write_bytes(data)
@@ -161,7 +161,7 @@ def that_cannot_be_moved(path: Path) -> Iterator[Path]:
 
 @posix_only
 @pytest.mark.parametrize("arrange", [another_name, file_of_a_link, used_by_somebody, that_cannot_be_moved])
-def test_a_file_that_may_be_needed_in_place_is_copied_and_never_shared(
+def test_file_still_in_use_is_copied_and_never_shared(
     store: BlobStore, tmp_path: Path, arrange: Callable[[Path], AbstractContextManager[Path]]
 ) -> None:
     path = tmp_path / "made.bin"
@@ -189,7 +189,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_a_file_of_another_file_system_is_copied(store: BlobStore, elsewhere: Path) -> None:
+def test_file_on_another_file_system_is_copied(store: BlobStore, elsewhere: Path) -> None:
     (elsewhere / "made.bin").write_bytes(b"as built")
     assert store.put(elsewhere / "made.bin", move=True) == of(b"as built")
     assert store.read_bytes(of(b"as built").digest) == b"as built"
@@ -198,7 +198,7 @@ def test_a_file_of_another_file_system_is_copied(store: BlobStore, elsewhere: Pa
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs permissions that bind")
 @pytest.mark.parametrize("mode", [0o444, 0o644])
-def test_a_file_that_may_not_be_written_or_moved_is_stored_all_the_same(store: BlobStore, tmp_path: Path, mode: int) -> None:
+def test_unwritable_and_unmovable_file_is_still_stored(store: BlobStore, tmp_path: Path, mode: int) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "made.bin").write_bytes(b"as built")
@@ -211,7 +211,7 @@ def test_a_file_that_may_not_be_written_or_moved_is_stored_all_the_same(store: B
     assert store.read_bytes(of(b"as built").digest) == b"as built"
 
 
-def test_taking_what_is_there_already_keeps_the_blob_that_is_there(store: BlobStore, tmp_path: Path) -> None:
+def test_moving_in_known_content_keeps_the_existing_blob(store: BlobStore, tmp_path: Path) -> None:
     stored(store, b"same")
     [place] = stored_files(store)
     before = place.stat()
@@ -221,7 +221,7 @@ def test_taking_what_is_there_already_keeps_the_blob_that_is_there(store: BlobSt
     assert list((store.root / "cas" / "tmp").iterdir()) == []
 
 
-def test_taking_the_content_of_a_damaged_blob_replaces_it(store: BlobStore, tmp_path: Path) -> None:
+def test_moving_in_the_content_of_a_damaged_blob_replaces_the_blob(store: BlobStore, tmp_path: Path) -> None:
     blob = stored(store, b"whole content")
     [place] = stored_files(store)
     overwrite(place, b"whole")
@@ -231,14 +231,14 @@ def test_taking_the_content_of_a_damaged_blob_replaces_it(store: BlobStore, tmp_
     assert (store.root / "cas" / "damaged" / blob.digest).read_bytes() == b"whole"
 
 
-def test_a_digest_alone_finds_its_blob_and_nothing_else_does(store: BlobStore) -> None:
+def test_only_a_valid_digest_finds_a_blob(store: BlobStore) -> None:
     blob = stored(store, b"content")
     assert store.find(blob.digest) == blob
     assert store.find("0" * 64) is None
     assert store.find("../../outside") is None
 
 
-def test_an_empty_file_is_a_blob_like_any_other(store: BlobStore, tmp_path: Path) -> None:
+def test_empty_file_is_stored_as_a_blob(store: BlobStore, tmp_path: Path) -> None:
     blob = stored(store, b"")
     store.materialize(blob.digest, tmp_path / "empty")
     assert (tmp_path / "empty").read_bytes() == b""
@@ -254,7 +254,7 @@ def test_changing_a_materialized_file_never_changes_the_store(store: BlobStore, 
 
 
 @posix_only
-def test_blobs_are_read_only_and_materialized_files_are_ordinary(store: BlobStore, tmp_path: Path) -> None:
+def test_blobs_are_read_only_and_materialized_files_are_writable(store: BlobStore, tmp_path: Path) -> None:
     blob = stored(store, b"content")
     previous = os.umask(0o022)
     try:
@@ -265,7 +265,7 @@ def test_blobs_are_read_only_and_materialized_files_are_ordinary(store: BlobStor
     assert [stat.S_IMODE(path.stat().st_mode) for path in stored_files(store)] == [0o444]
 
 
-def test_storing_the_same_content_again_keeps_the_blob_that_is_there(store: BlobStore, tmp_path: Path) -> None:
+def test_storing_equal_content_keeps_the_existing_blob(store: BlobStore, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"same")
     stored(store, b"same")
     (place,) = stored_files(store)
@@ -275,7 +275,7 @@ def test_storing_the_same_content_again_keeps_the_blob_that_is_there(store: Blob
     assert list((store.root / "cas" / "tmp").iterdir()) == []
 
 
-def test_a_blob_altered_on_disk_is_never_returned_and_heals_when_it_is_put_again(store: BlobStore, tmp_path: Path) -> None:
+def test_altered_blob_is_never_returned_and_can_be_stored_again(store: BlobStore, tmp_path: Path) -> None:
     blob = stored(store, b"the real context binary")
     (place,) = stored_files(store)
     overwrite(place, b"a false context binary!")
@@ -291,7 +291,7 @@ def test_a_blob_altered_on_disk_is_never_returned_and_heals_when_it_is_put_again
     assert (tmp_path / "out.bin").read_bytes() == b"the real context binary"
 
 
-def test_reading_an_altered_blob_into_memory_is_refused_too(store: BlobStore) -> None:
+def test_reading_an_altered_blob_into_memory_is_refused(store: BlobStore) -> None:
     blob = stored(store, b"right")
     (place,) = stored_files(store)
     overwrite(place, b"wrong")
@@ -302,7 +302,7 @@ def test_reading_an_altered_blob_into_memory_is_refused_too(store: BlobStore) ->
 
 
 @pytest.mark.parametrize("size", [0, 5, 3_000_000, 11_000_017])
-def test_a_poured_blob_arrives_in_order_and_in_pieces_that_need_not_be_kept(store: BlobStore, size: int) -> None:
+def test_copied_blob_arrives_in_order_and_in_small_pieces(store: BlobStore, size: int) -> None:
     data = os.urandom(size)
     blob = stored(store, data)
     arrived, largest = bytearray(), 0
@@ -318,7 +318,7 @@ def test_a_poured_blob_arrives_in_order_and_in_pieces_that_need_not_be_kept(stor
 
 
 @pytest.mark.parametrize("size", [9, 11_000_017])
-def test_pouring_an_altered_blob_ends_in_an_error_and_it_is_set_aside(store: BlobStore, size: int) -> None:
+def test_copying_an_altered_blob_fails_and_sets_the_blob_aside(store: BlobStore, size: int) -> None:
     blob = stored(store, b"s" * size)
     (place,) = stored_files(store)
     overwrite(place, b"s" * (size - 1) + b"!")
@@ -332,7 +332,7 @@ def test_pouring_an_altered_blob_ends_in_an_error_and_it_is_set_aside(store: Blo
 
 
 @pytest.mark.parametrize("size", [9, 11_000_017])
-def test_who_cannot_take_what_is_poured_is_not_told_that_the_store_is_broken(store: BlobStore, size: int) -> None:
+def test_failing_consumer_of_a_copy_is_not_reported_as_a_store_error(store: BlobStore, size: int) -> None:
     blob = stored(store, b"s" * size)
     before = threading.active_count()
     left = 9_000_000 if size > 9_000_000 else 0
@@ -349,7 +349,7 @@ def test_who_cannot_take_what_is_poured_is_not_told_that_the_store_is_broken(sto
     assert store.has(blob.digest, blob.size)
 
 
-def test_a_disk_that_cannot_be_read_while_pouring_is_told_as_the_stores(store: BlobStore) -> None:
+def test_read_error_during_a_copy_is_reported_as_a_store_error(store: BlobStore) -> None:
     class BadDisk(io.FileIO):
         def readinto(self, buffer: WriteableBuffer) -> int:
             raise OSError(errno.EIO, "Input/output error")
@@ -366,7 +366,7 @@ def test_a_disk_that_cannot_be_read_while_pouring_is_told_as_the_stores(store: B
     assert failure.value.problems[0].code == "EPB503"
 
 
-def test_a_check_reads_the_whole_blob_and_sets_aside_one_that_was_altered(store: BlobStore) -> None:
+def test_check_reads_the_whole_blob_and_sets_aside_an_altered_blob(store: BlobStore) -> None:
     bad = stored(store, b"right")
     (place,) = stored_files(store)
     sound = stored(store, b"s" * 3_000_000)
@@ -381,7 +381,7 @@ def test_a_check_reads_the_whole_blob_and_sets_aside_one_that_was_altered(store:
     store.check(sound.digest)
 
 
-def test_a_check_can_be_given_up_in_the_middle(store: BlobStore) -> None:
+def test_check_can_be_cancelled_in_the_middle(store: BlobStore) -> None:
     blob = stored(store, b"s" * 3_000_000)
 
     def stop(count: int) -> None:
@@ -392,7 +392,7 @@ def test_a_check_can_be_given_up_in_the_middle(store: BlobStore) -> None:
     assert store.has(blob.digest, blob.size)
 
 
-def test_a_truncated_blob_counts_as_absent_and_storing_the_content_replaces_it(store: BlobStore) -> None:
+def test_truncated_blob_counts_as_missing_and_is_replaced(store: BlobStore) -> None:
     blob = stored(store, b"whole content")
     (place,) = stored_files(store)
     overwrite(place, b"whole")
@@ -402,14 +402,14 @@ def test_a_truncated_blob_counts_as_absent_and_storing_the_content_replaces_it(s
     assert store.read_bytes(blob.digest) == b"whole content"
 
 
-def test_asking_for_a_blob_that_is_not_there_names_it(store: BlobStore, tmp_path: Path) -> None:
+def test_missing_blob_error_names_the_digest(store: BlobStore, tmp_path: Path) -> None:
     digest = "0" * 64
     with pytest.raises(MissingBlob, match=digest):
         store.materialize(digest, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_digest_from_a_tampered_record_cannot_name_a_file_outside_the_store(store: BlobStore, tmp_path: Path) -> None:
+def test_tampered_digest_cannot_name_a_file_outside_the_store(store: BlobStore, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"private")
     digest = f"../../../../{secret.name}"
@@ -418,7 +418,7 @@ def test_a_digest_from_a_tampered_record_cannot_name_a_file_outside_the_store(st
         store.materialize(digest, tmp_path / "out")
 
 
-def test_materialising_never_overwrites_a_file_that_is_there(store: BlobStore, tmp_path: Path) -> None:
+def test_materializing_never_overwrites_a_file(store: BlobStore, tmp_path: Path) -> None:
     blob = stored(store, b"built")
     (tmp_path / "mine").write_bytes(b"precious")
     with pytest.raises(StoreError, match="mine"):
@@ -426,7 +426,7 @@ def test_materialising_never_overwrites_a_file_that_is_there(store: BlobStore, t
     assert (tmp_path / "mine").read_bytes() == b"precious"
 
 
-def test_threads_that_store_the_same_content_never_show_a_reader_half_a_blob(store: BlobStore, tmp_path: Path) -> None:
+def test_concurrent_writers_never_expose_a_partial_blob(store: BlobStore, tmp_path: Path) -> None:
     contents = [bytes([number]) * 300_000 for number in range(6)]
     blobs = [Blob(hashlib.sha256(data).hexdigest(), len(data)) for data in contents]
     for number, data in enumerate(contents):
@@ -471,7 +471,7 @@ def test_threads_that_store_the_same_content_never_show_a_reader_half_a_blob(sto
 
 
 @posix_only
-def test_a_writer_killed_in_the_middle_leaves_nothing_under_a_blobs_name(store: BlobStore, tmp_path: Path) -> None:
+def test_killed_copy_leaves_no_blob(store: BlobStore, tmp_path: Path) -> None:
     source = tmp_path / "pipe"
     os.mkfifo(source)
     code = (
@@ -496,7 +496,7 @@ def test_a_writer_killed_in_the_middle_leaves_nothing_under_a_blobs_name(store: 
 
 
 @posix_only
-def test_a_killed_writer_leaves_nothing_under_a_blobs_name_and_a_live_one_goes_on(store: BlobStore, tmp_path: Path) -> None:
+def test_killed_writer_leaves_no_blob_and_a_live_writer_continues(store: BlobStore, tmp_path: Path) -> None:
     (tmp_path / "made.bin").write_bytes(b"as built")
     code = """if True:
         import os, sys, time
@@ -525,7 +525,7 @@ def test_a_killed_writer_leaves_nothing_under_a_blobs_name_and_a_live_one_goes_o
 
 
 @pytest.mark.parametrize("store_file", [BlobStore.put, partial(BlobStore.put, move=True)])
-def test_a_full_disk_is_told_with_the_path_and_a_way_out_and_leaves_no_blob(
+def test_full_disk_is_reported_with_path_and_hint_and_leaves_no_blob(
     store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store_file: Callable[[BlobStore, Path], Blob]
 ) -> None:
     def full(descriptor: int) -> None:
@@ -547,7 +547,7 @@ def test_a_full_disk_is_told_with_the_path_and_a_way_out_and_leaves_no_blob(
 
 
 @pytest.mark.parametrize("store_file", [BlobStore.put, partial(BlobStore.put, move=True)])
-def test_a_cache_directory_that_cannot_be_made_is_an_error_with_a_way_out(
+def test_cache_directory_that_cannot_be_created_is_an_error_with_a_hint(
     tmp_path: Path, store_file: Callable[[BlobStore, Path], Blob]
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
@@ -556,7 +556,7 @@ def test_a_cache_directory_that_cannot_be_made_is_an_error_with_a_way_out(
 
 
 @pytest.mark.parametrize("store_file", [BlobStore.put, partial(BlobStore.put, move=True)])
-def test_a_source_that_is_missing_is_not_blamed_on_the_cache(
+def test_missing_source_is_not_reported_as_a_cache_error(
     store: BlobStore, tmp_path: Path, store_file: Callable[[BlobStore, Path], Blob]
 ) -> None:
     with pytest.raises(StoreError, match=r"gone\.bin") as failure:
@@ -565,7 +565,7 @@ def test_a_source_that_is_missing_is_not_blamed_on_the_cache(
 
 
 @linux_only
-def test_where_the_file_system_can_clone_the_clone_is_used_and_checked(
+def test_clone_is_used_and_checked_on_a_file_system_that_supports_clones(
     store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = bytes(1 << 17)  # smaller files are copied without an attempt to clone
@@ -585,7 +585,7 @@ def test_where_the_file_system_can_clone_the_clone_is_used_and_checked(
 
 
 @linux_only
-def test_a_file_system_that_cannot_clone_gets_a_copy(store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_clones_gets_a_copy(store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(destination: int, request: int, source: int) -> int:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
@@ -598,7 +598,7 @@ def test_a_file_system_that_cannot_clone_gets_a_copy(store: BlobStore, tmp_path:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 20, (1 << 20) + 1, (9 << 20) + 3])
-def test_what_comes_from_elsewhere_is_stored_if_it_is_what_was_meant(store: BlobStore, size: int) -> None:
+def test_stream_is_stored_only_if_its_digest_matches(store: BlobStore, size: int) -> None:
     data = bytes(range(251)) * (size // 251 + 1)
     data = data[:size]
     blob = Blob(hashlib.sha256(data).hexdigest(), size)
@@ -612,7 +612,7 @@ def test_what_comes_from_elsewhere_is_stored_if_it_is_what_was_meant(store: Blob
     assert b"".join(bytes(piece) for piece in store.pieces(blob.digest)) == data
 
 
-def test_what_goes_on_for_ever_is_not_read_to_its_end(store: BlobStore) -> None:
+def test_endless_stream_is_not_read_to_its_end(store: BlobStore) -> None:
     class Endless(io.RawIOBase):
         def readable(self) -> bool:
             return True
@@ -625,7 +625,7 @@ def test_what_goes_on_for_ever_is_not_read_to_its_end(store: BlobStore) -> None:
 
 @pytest.mark.parametrize("size", [1, 1 << 20, (9 << 20) + 3])
 @pytest.mark.parametrize("at", [0, -1])
-def test_of_a_damaged_blob_never_all_pieces_are_passed_on(store: BlobStore, size: int, at: int) -> None:
+def test_reader_never_receives_all_pieces_of_a_damaged_blob(store: BlobStore, size: int, at: int) -> None:
     """Check this so that a reader that copies the pieces never has a complete damaged blob."""
     data = bytearray(size)
     blob = Blob(hashlib.sha256(data).hexdigest(), size)

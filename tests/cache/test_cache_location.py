@@ -21,13 +21,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32", "darwin"])
-def test_the_variable_decides_on_every_platform(home: Path, monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
+def test_environment_variable_sets_the_cache_on_every_platform(
+    home: Path, monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setenv("EPBUILD_CACHE_DIR", str(home / "elsewhere"))
     assert find_cache_directory() == home / "elsewhere"
 
 
-def test_a_relative_variable_is_taken_from_the_current_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_variable_is_resolved_against_the_current_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     monkeypatch.setenv("EPBUILD_CACHE_DIR", "cache")
     assert find_cache_directory() == home / "cache"
@@ -41,7 +43,7 @@ def test_a_relative_variable_is_taken_from_the_current_directory(home: Path, mon
         ("darwin", "Library/Caches/epbuild"),
     ],
 )
-def test_without_it_the_store_is_where_the_platform_keeps_caches(
+def test_default_cache_follows_the_platform_convention(
     home: Path, monkeypatch: pytest.MonkeyPatch, platform: str, below_home: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
@@ -52,7 +54,7 @@ def test_without_it_the_store_is_where_the_platform_keeps_caches(
     ("platform", "variable", "below"),
     [("linux", "XDG_CACHE_HOME", "epbuild"), ("win32", "LOCALAPPDATA", "epbuild/cache")],
 )
-def test_the_platforms_own_variable_is_obeyed(
+def test_cache_variable_of_the_platform_is_respected(
     home: Path, monkeypatch: pytest.MonkeyPatch, platform: str, variable: str, below: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
@@ -60,19 +62,19 @@ def test_the_platforms_own_variable_is_obeyed(
     assert find_cache_directory() == home / "caches" / below
 
 
-def test_a_relative_xdg_directory_is_ignored_so_that_the_store_does_not_move(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_xdg_directory_is_ignored(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "caches")
     assert find_cache_directory() == home / ".cache" / "epbuild"
 
 
-def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_is_an_error_that_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as if this user had no home directory
     with pytest.raises(StoreError, match="EPBUILD_CACHE_DIR"):
         find_cache_directory()
 
 
-def test_backup_programs_can_tell_a_store_for_a_cache(home: Path) -> None:
+def test_backup_programs_recognize_a_store_as_a_cache(home: Path) -> None:
     root = home / "cache" / "epbuild"
     tag_cache(root)
     tag = root / "CACHEDIR.TAG"

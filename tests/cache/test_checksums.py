@@ -66,20 +66,20 @@ def damage(store: BlobStore) -> bytes:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
-def test_a_pipe_in_the_place_of_a_checksum_counts_as_none(store: BlobStore) -> None:
+def test_pipe_in_place_of_a_checksum_is_ignored(store: BlobStore) -> None:
     checksum_of(store).unlink()
     os.mkfifo(checksum_of(store))
     assert store.read_bytes(DIGEST) == DATA
 
 
-def test_a_large_file_has_its_checksum_from_the_moment_it_is_stored(store: BlobStore, tmp_path: Path) -> None:
+def test_large_file_gets_its_checksum_when_it_is_stored(store: BlobStore, tmp_path: Path) -> None:
     assert checksum_of(store).read_text(encoding="ascii") == xxh3_128_hexdigest(DATA)
     other = BlobStore(tmp_path / "other")
     other.put(tmp_path / "model.bin", move=True)
     assert checksum_of(other).read_text(encoding="ascii") == xxh3_128_hexdigest(DATA)
 
 
-def test_a_small_file_needs_none(tmp_path: Path) -> None:
+def test_small_file_needs_no_checksum(tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "cache")
     (tmp_path / "small").write_bytes(b"small")
     blob = store.put(tmp_path / "small")
@@ -88,7 +88,7 @@ def test_a_small_file_needs_none(tmp_path: Path) -> None:
 
 
 @each_way
-def test_a_large_blob_leaves_the_store_without_another_sha256(
+def test_large_blob_is_read_without_another_sha256(
     store: BlobStore, tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
@@ -100,9 +100,7 @@ def test_a_large_blob_leaves_the_store_without_another_sha256(
 
 @each_way
 @pytest.mark.parametrize("known", [True, False])
-def test_a_bit_that_flipped_is_noticed_with_a_checksum_and_without(
-    store: BlobStore, tmp_path: Path, read: Read, known: bool
-) -> None:
+def test_flipped_bit_is_detected_with_and_without_a_checksum(store: BlobStore, tmp_path: Path, read: Read, known: bool) -> None:
     damage(store)
     if not known:
         checksum_of(store).unlink()
@@ -115,7 +113,7 @@ def test_a_bit_that_flipped_is_noticed_with_a_checksum_and_without(
 
 @each_way
 @pytest.mark.parametrize("text", [None, "", "0" * 31, "no checksum at all", "\0" * 32, "ä" * 32])
-def test_where_there_is_no_checksum_the_sha256_decides_and_the_checksum_is_noted(
+def test_missing_or_invalid_checksum_is_replaced_after_a_sha256_check(
     store: BlobStore, tmp_path: Path, read: Read, text: str | None
 ) -> None:
     checksum_of(store).unlink()
@@ -125,7 +123,7 @@ def test_where_there_is_no_checksum_the_sha256_decides_and_the_checksum_is_noted
     assert checksum_of(store).read_text(encoding="ascii") == xxh3_128_hexdigest(DATA)
 
 
-def test_a_wrong_checksum_costs_a_blob_and_is_right_once_that_is_stored_again(store: BlobStore, tmp_path: Path) -> None:
+def test_wrong_checksum_discards_the_blob_and_is_replaced_on_storing(store: BlobStore, tmp_path: Path) -> None:
     checksum_of(store).write_text("0" * 32, encoding="ascii")
     with pytest.raises(DamagedBlob):
         materialized(store, tmp_path)
@@ -133,7 +131,7 @@ def test_a_wrong_checksum_costs_a_blob_and_is_right_once_that_is_stored_again(st
     assert materialized(store, tmp_path) == DATA
 
 
-def test_looking_for_damage_trusts_the_sha256_alone(store: BlobStore) -> None:
+def test_damage_check_trusts_only_the_sha256(store: BlobStore) -> None:
     checksum_of(store).write_text("0" * 32, encoding="ascii")
     store.check(DIGEST)
     assert checksum_of(store).read_text(encoding="ascii") == xxh3_128_hexdigest(DATA)
@@ -143,7 +141,7 @@ def test_looking_for_damage_trusts_the_sha256_alone(store: BlobStore) -> None:
     assert checksums(store) == []
 
 
-def test_a_download_that_becomes_a_blob_has_its_checksum_once_it_was_read(tmp_path: Path) -> None:
+def test_download_that_becomes_a_blob_gets_its_checksum_on_the_first_read(tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "cache")
     store.partials.mkdir(parents=True)
     (store.partials / "download").write_bytes(DATA)
@@ -153,14 +151,14 @@ def test_a_download_that_becomes_a_blob_has_its_checksum_once_it_was_read(tmp_pa
     assert checksums(store) == [checksum_of(store)]
 
 
-def test_a_checksum_goes_with_its_blob(store: BlobStore) -> None:
+def test_checksum_is_removed_with_its_blob(store: BlobStore) -> None:
     [thing] = store.entries()
     assert store.remove(thing)
     assert checksums(store) == []
 
 
 @each_way
-def test_where_no_checksum_can_be_kept_all_is_as_it_was(tmp_path: Path, read: Read) -> None:
+def test_store_works_without_writable_checksums(tmp_path: Path, read: Read) -> None:
     store = BlobStore(tmp_path / "cache")
     (store.root / "cas").mkdir(parents=True)
     (store.root / "cas" / "xxh3-128").write_bytes(b"in the way")

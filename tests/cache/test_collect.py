@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> AgedStore:
     return AgedStore(tmp_path)
 
 
-def test_what_nothing_used_for_a_month_goes_with_its_blobs_and_the_rest_stays(store: AgedStore) -> None:
+def test_results_unused_for_a_month_are_removed_with_their_blobs(store: AgedStore) -> None:
     store.record("old", "old binary", days=31)
     young = store.record("young", "young binary", days=29)
     found = store.collect()
@@ -39,7 +39,7 @@ def test_what_nothing_used_for_a_month_goes_with_its_blobs_and_the_rest_stays(st
     assert found.left == sum(path.stat().st_size for path in store.root.rglob("*") if path.is_file())
 
 
-def test_what_a_build_needs_stays_however_old_and_large_it_is(store: AgedStore) -> None:
+def test_needed_results_stay_at_any_age_and_size(store: AgedStore) -> None:
     needed = store.record("needed", "needed binary", days=4000)
     named = store.blob("named by a workspace alone", days=4000)
     store.record("other", "other binary", days=4000)
@@ -48,42 +48,42 @@ def test_what_a_build_needs_stays_however_old_and_large_it_is(store: AgedStore) 
     assert sorted(thing.kind for thing in found.needed) == ["blob", "blob", "record"]
 
 
-def test_what_is_needed_now_counts_as_used_now(store: AgedStore) -> None:
+def test_needed_results_count_as_used_now(store: AgedStore) -> None:
     needed = store.record("needed", "binary", days=4000)
     store.collect(needs=Needs(frozenset({needed})))
     store.collect()
     assert store.keys() == {needed}
 
 
-def test_a_blob_is_as_young_as_the_youngest_record_that_names_it(store: AgedStore) -> None:
+def test_blob_is_as_young_as_its_youngest_record(store: AgedStore) -> None:
     young = store.record("young", "shared", days=3)
     store.record("old", "shared", "of the old one", days=50)
     store.collect()
     assert (store.keys(), store.held()) == ({young}, {"shared"})
 
 
-def test_finding_a_record_makes_it_young(store: AgedStore) -> None:
+def test_finding_a_record_refreshes_its_age(store: AgedStore) -> None:
     key = store.record("found", "binary", days=31)
     assert store.records.get(key) is not None
     store.collect()
     assert store.keys() == {key}
 
 
-def test_looking_at_a_record_does_not_make_it_young(store: AgedStore) -> None:
+def test_peeking_at_a_record_does_not_refresh_its_age(store: AgedStore) -> None:
     key = store.record("seen", "binary", days=31)
     assert store.records.look(key) == {"blobs": [store.blob("binary", 31).digest]}
     store.collect()
     assert store.keys() == set()
 
 
-def test_storing_a_content_again_makes_its_blob_young(store: AgedStore) -> None:
+def test_storing_content_again_refreshes_its_blob(store: AgedStore) -> None:
     store.blob("lonely", days=31)
     store.add("lonely")
     store.collect()
     assert store.held() == {"lonely"}
 
 
-def test_a_size_limit_takes_the_longest_unused_first_and_no_more_than_it_must(store: AgedStore) -> None:
+def test_size_limit_removes_only_the_longest_unused_results(store: AgedStore) -> None:
     keys = [store.record(f"{days} days", f"{days}" * 5000, days=days) for days in range(1, 10)]
     found = store.collect(Limits(30 * DAY, 22_000))
     assert store.keys() == set(keys[:4])
@@ -95,7 +95,7 @@ def test_a_size_limit_takes_the_longest_unused_first_and_no_more_than_it_must(st
     assert store.held() == {f"{days}" * 5000 for days in range(1, 4)}, "no blob stays without its record"
 
 
-def test_what_was_used_within_the_hour_stays_whatever_the_limits(store: AgedStore) -> None:
+def test_results_used_within_the_hour_stay_despite_limits(store: AgedStore) -> None:
     store.record("fresh", "binary", days=0.9 / 24)
     store.blob("not yet named by a record", days=0.9 / 24)
     store.collect(Limits(0, 0))
@@ -104,7 +104,7 @@ def test_what_was_used_within_the_hour_stays_whatever_the_limits(store: AgedStor
     assert store.held() == set()
 
 
-def test_a_dry_run_tells_the_same_and_changes_nothing(store: AgedStore) -> None:
+def test_dry_run_of_collection_reports_the_same_and_changes_nothing(store: AgedStore) -> None:
     store.record("old", "a", "b", days=31)
     needed = store.record("needed", "c", days=31)
     store.file(f"cas/damaged/{PARTIAL}", "bad", 1)
@@ -120,7 +120,7 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(store: AgedStore) -> None:
 
 
 @pytest.mark.parametrize("in_between", ["get", "put"])
-def test_a_record_that_a_build_uses_while_it_is_about_to_go_stays_with_its_blobs(store: AgedStore, in_between: str) -> None:
+def test_record_used_during_its_removal_stays_with_its_blobs(store: AgedStore, in_between: str) -> None:
     key = store.record("used", "binary", days=31)
 
     def use(record: Mapping[str, Any]) -> None:
@@ -135,7 +135,7 @@ def test_a_record_that_a_build_uses_while_it_is_about_to_go_stays_with_its_blobs
     assert list((store.root / "actions" / "tmp").iterdir()) == []
 
 
-def test_a_blob_that_a_build_stores_while_it_is_about_to_go_stays(store: AgedStore) -> None:
+def test_blob_stored_during_its_removal_stays(store: AgedStore) -> None:
     store.record("old", "binary", days=31)
 
     users = Users(Needs(), read=lambda record: store.add("binary"))
@@ -144,9 +144,7 @@ def test_a_blob_that_a_build_stores_while_it_is_about_to_go_stays(store: AgedSto
     assert [thing.kind for thing, _ in found.removed] == ["record"]
 
 
-def test_a_collection_that_is_killed_leaves_no_record_without_its_blobs(
-    store: AgedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_collection_leaves_no_record_without_its_blobs(store: AgedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [store.record(f"{number}", f"binary {number}", "shared", days=40 + number) for number in range(4)]
     removed = []
     real = Path.unlink
@@ -174,7 +172,7 @@ def test_a_collection_that_is_killed_leaves_no_record_without_its_blobs(
     assert (store.keys(), store.held()) == (set(), set())
 
 
-def test_a_partial_download_goes_when_nobody_went_on_with_it_and_nobody_is_at_it(store: AgedStore) -> None:
+def test_abandoned_partial_download_is_removed(store: AgedStore) -> None:
     store.file(f"cas/partial/{PARTIAL}", "half", 31)
     store.file(f"cas/partial/{PARTIAL}.json", "{}", 31)
     fresh = store.file(f"cas/partial/{REMOTE}", "half", 1)
@@ -184,7 +182,7 @@ def test_a_partial_download_goes_when_nobody_went_on_with_it_and_nobody_is_at_it
     assert list((store.root / "cas" / "partial").iterdir()) == [fresh]
 
 
-def test_a_remote_model_is_removed_whole_once_no_workspace_needs_it(store: AgedStore) -> None:
+def test_unneeded_remote_model_is_removed_completely(store: AgedStore) -> None:
     name = f"remote/{REMOTE}"
     graph = store.file(f"{name}/model.onnx", "graph", 31)
     data = store.file(f"{name}/weights/model.data", "data", 31)
@@ -202,7 +200,7 @@ def test_a_remote_model_is_removed_whole_once_no_workspace_needs_it(store: AgedS
     assert note.exists()
 
 
-def test_a_remote_model_that_a_workspace_comes_to_need_meanwhile_stays(store: AgedStore) -> None:
+def test_remote_model_needed_during_its_removal_stays(store: AgedStore) -> None:
     name = f"remote/{REMOTE}"
     graph = store.file(f"{name}/model.onnx", "graph", 31)
     store.age(graph.parent, 31)
@@ -211,14 +209,14 @@ def test_a_remote_model_that_a_workspace_comes_to_need_meanwhile_stays(store: Ag
     assert graph.exists()
 
 
-def test_what_was_set_aside_as_damaged_goes_at_once(store: AgedStore) -> None:
+def test_damaged_files_set_aside_are_removed_at_once(store: AgedStore) -> None:
     store.file(f"cas/damaged/{PARTIAL}", "bad", 0)
     store.file(f"actions/damaged/{PARTIAL}.json", "bad", 0)
     assert {reason for _, reason in store.collect().removed} == {"damaged"}
     assert not [path for path in store.root.rglob("*") if path.is_file()]
 
 
-def test_a_store_with_records_of_a_newer_epbuild_is_left_alone(store: AgedStore) -> None:
+def test_store_with_records_of_a_newer_epbuild_is_left_alone(store: AgedStore) -> None:
     store.record("old", "binary", days=31)
     newer = {"format": RECORD_FORMAT + 1, "key": key_of("newer"), "record": {}}
     newer["sha256"] = hashlib.sha256(encode_canonical(newer).encode()).hexdigest()
@@ -229,13 +227,13 @@ def test_a_store_with_records_of_a_newer_epbuild_is_left_alone(store: AgedStore)
     assert store.held() == {"binary"}
 
 
-def test_a_place_without_a_store_is_an_empty_store(tmp_path: Path) -> None:
+def test_missing_store_counts_as_an_empty_store(tmp_path: Path) -> None:
     assert AgedStore(tmp_path / "none").collect().left == 0
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.slow
-def test_builds_beside_it_lose_nothing_that_they_have_just_found_or_stored(
+def test_concurrent_builds_lose_no_found_or_stored_results(
     store: AgedStore,
 ) -> None:
     window = 1.5  # instead of an hour: longer use is not guaranteed to builders

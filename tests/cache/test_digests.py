@@ -83,19 +83,19 @@ def write(path: Path, data: bytes) -> Path:
     return path
 
 
-def test_every_file_gets_the_digest_that_sha256sum_would_print(tmp_path: Path, memory: NewMemory) -> None:
+def test_digest_of_each_file_equals_sha256sum(tmp_path: Path, memory: NewMemory) -> None:
     paths = {write(tmp_path / f"{n}.bin", bytes([n]) * n * 700_000): bytes([n]) * n * 700_000 for n in range(5)}
     assert Digests(memory).of_many(paths) == {path: sha256(data) for path, data in paths.items()}
 
 
-def test_large_files_among_small_ones_get_their_own_digests_in_the_order_asked_for(tmp_path: Path, memory: NewMemory) -> None:
+def test_digests_of_mixed_sizes_keep_the_requested_order(tmp_path: Path, memory: NewMemory) -> None:
     sizes = [1, digest.LARGE_BYTES + 1, 0, 2 * digest.LARGE_BYTES, 5000, digest.LARGE_BYTES]
     paths = [write(tmp_path / str(number), bytes([number]) * size) for number, size in enumerate(sizes)]
     found = Digests(memory).of_many(paths)
     assert list(found.items()) == [(path, sha256(path.read_bytes())) for path in paths]
 
 
-def test_many_small_files_get_their_own_digests_even_if_one_cannot_be_read(tmp_path: Path, memory: NewMemory) -> None:
+def test_many_small_files_are_hashed_even_if_one_is_unreadable(tmp_path: Path, memory: NewMemory) -> None:
     paths = [write(tmp_path / str(number), b"x" * number) for number in range(450)]
     assert Digests(memory).of_many(paths) == {path: sha256(b"x" * number) for number, path in enumerate(paths)}
     with pytest.raises(StoreError) as failure:
@@ -103,7 +103,7 @@ def test_many_small_files_get_their_own_digests_even_if_one_cannot_be_read(tmp_p
     assert [str(tmp_path / "gone") in problem.message for problem in failure.value.problems] == [True]
 
 
-def test_a_large_file_is_read_ahead_only_while_a_core_is_left_over(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
+def test_large_file_is_read_ahead_only_with_a_spare_core(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
     first, second = (write(tmp_path / str(number), bytes([number]) * digest.LARGE_BYTES) for number in range(2))
     small = write(tmp_path / "small", b"small")
     readings.digests(memory).of_many([first, small])
@@ -112,9 +112,7 @@ def test_a_large_file_is_read_ahead_only_while_a_core_is_left_over(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("later")
-def test_a_file_that_has_not_changed_is_not_read_again_in_a_later_run(
-    tmp_path: Path, memory: NewMemory, readings: Readings
-) -> None:
+def test_unchanged_file_is_not_read_again_in_a_later_run(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
     path = write(tmp_path / "weights", b"data")
     first = readings.digests(memory).of(path)
     assert readings.digests(memory).of(path) == first
@@ -122,7 +120,7 @@ def test_a_file_that_has_not_changed_is_not_read_again_in_a_later_run(
 
 
 @pytest.mark.usefixtures("later")
-def test_a_file_that_was_only_touched_has_the_same_digest_and_so_rebuilds_nothing(tmp_path: Path, memory: NewMemory) -> None:
+def test_touched_file_keeps_its_digest(tmp_path: Path, memory: NewMemory) -> None:
     path = write(tmp_path / "weights", b"data")
     first = Digests(memory).of(path)
     os.utime(path, (1, 1))
@@ -131,7 +129,7 @@ def test_a_file_that_was_only_touched_has_the_same_digest_and_so_rebuilds_nothin
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no change time")
 @pytest.mark.usefixtures("later")
-def test_a_change_of_same_size_with_its_modification_time_put_back_is_noticed(tmp_path: Path, memory: NewMemory) -> None:
+def test_change_with_equal_size_and_restored_time_is_detected(tmp_path: Path, memory: NewMemory) -> None:
     path = write(tmp_path / "weights", b"data")
     status = path.stat()
     Digests(memory).of(path)
@@ -144,14 +142,14 @@ def test_a_change_of_same_size_with_its_modification_time_put_back_is_noticed(tm
 
 
 @pytest.mark.usefixtures("later")
-def test_a_file_that_was_replaced_by_another_of_the_same_size_is_noticed(tmp_path: Path, memory: NewMemory) -> None:
+def test_replacement_by_a_file_of_equal_size_is_detected(tmp_path: Path, memory: NewMemory) -> None:
     path = write(tmp_path / "weights", b"data")
     Digests(memory).of(path)
     write(tmp_path / "new", b"DATA").replace(path)
     assert Digests(memory).of(path) == sha256(b"DATA")
 
 
-def test_a_file_written_a_moment_ago_is_read_again(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
+def test_recently_written_file_is_read_again(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
     path = write(tmp_path / "weights", b"data")
     readings.digests(memory).of(path)
     assert memory.entries == {}
@@ -160,7 +158,7 @@ def test_a_file_written_a_moment_ago_is_read_again(tmp_path: Path, memory: NewMe
 
 
 @pytest.mark.usefixtures("later")
-def test_hard_links_to_one_file_are_read_once_for_all(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
+def test_hard_links_to_one_file_are_read_once(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
     first = write(tmp_path / "a", b"shared weights")
     second = tmp_path / "b"
     second.hardlink_to(first)
@@ -170,7 +168,7 @@ def test_hard_links_to_one_file_are_read_once_for_all(tmp_path: Path, memory: Ne
     assert readings.count == 1
 
 
-def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
+def test_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
     path = write(tmp_path / "weights", b"half")
 
     def finish_writing() -> None:
@@ -182,9 +180,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, memo
     assert readings.count == 2
 
 
-def test_a_file_that_never_stops_changing_is_an_error_that_names_it(
-    tmp_path: Path, memory: NewMemory, readings: Readings
-) -> None:
+def test_constantly_changing_file_is_an_error_with_its_name(tmp_path: Path, memory: NewMemory, readings: Readings) -> None:
     path = write(tmp_path / "weights", b"")
 
     def grow() -> None:
@@ -198,7 +194,7 @@ def test_a_file_that_never_stops_changing_is_an_error_that_names_it(
     assert readings.count == 3
 
 
-def test_all_files_that_cannot_be_read_are_told_at_once(tmp_path: Path, memory: NewMemory) -> None:
+def test_all_unreadable_files_are_reported_together(tmp_path: Path, memory: NewMemory) -> None:
     (tmp_path / "folder").mkdir()
     good = write(tmp_path / "good", b"data")
     with pytest.raises(StoreError) as failure:
@@ -209,13 +205,13 @@ def test_all_files_that_cannot_be_read_are_told_at_once(tmp_path: Path, memory: 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs named pipes in the file system")
-def test_a_named_pipe_where_a_model_should_be_does_not_hang_the_build(tmp_path: Path, memory: NewMemory) -> None:
+def test_named_pipe_in_place_of_a_model_does_not_hang_the_build(tmp_path: Path, memory: NewMemory) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StoreError, match="not a regular file"):
         Digests(memory).of(tmp_path / "pipe")
 
 
-def test_an_input_that_changes_during_an_action_can_be_told_from_one_that_did_not(tmp_path: Path) -> None:
+def test_input_that_changes_during_an_action_is_detected(tmp_path: Path) -> None:
     path = write(tmp_path / "model.onnx", b"before")
     key = StatKey.of(path)
     assert is_unchanged(path, key)
@@ -225,7 +221,7 @@ def test_an_input_that_changes_during_an_action_can_be_told_from_one_that_did_no
     assert not is_unchanged(path, key)
 
 
-def test_a_hard_link_is_no_reason_to_read_a_file_again(tmp_path: Path) -> None:
+def test_new_hard_link_does_not_cause_another_read(tmp_path: Path) -> None:
     memory, path = NewMemory(), tmp_path / "model"
     path.write_bytes(b"content")
     os.utime(path, ns=(1, 1))

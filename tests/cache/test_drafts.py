@@ -29,7 +29,7 @@ def age(path: Path, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
-def test_a_draft_that_is_being_written_is_not_swept_away_however_old_it_is(drafts: Drafts, tmp_path: Path) -> None:
+def test_open_draft_is_not_swept_at_any_age(drafts: Drafts, tmp_path: Path) -> None:
     with drafts.new() as draft:
         draft.file.write(b"slowly")
         age(draft.path, 2 * DAY)
@@ -39,7 +39,7 @@ def test_a_draft_that_is_being_written_is_not_swept_away_however_old_it_is(draft
 
 
 @locks_tell
-def test_a_draft_that_nobody_holds_is_swept_away_at_once(drafts: Drafts, tmp_path: Path) -> None:
+def test_abandoned_draft_is_swept_at_once(drafts: Drafts, tmp_path: Path) -> None:
     with drafts.new() as draft:
         name = draft.path.name
     (tmp_path / "tmp" / name).write_bytes(b"half")
@@ -47,7 +47,7 @@ def test_a_draft_that_nobody_holds_is_swept_away_at_once(drafts: Drafts, tmp_pat
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_what_was_set_aside_or_left_by_another_version_goes_away_after_a_day(drafts: Drafts, tmp_path: Path) -> None:
+def test_stale_drafts_without_a_lock_are_swept_after_a_day(drafts: Drafts, tmp_path: Path) -> None:
     folder = tmp_path / "tmp"
     folder.mkdir()
     for name, seconds in (("1-abcdef", 2 * DAY), ("2-abcdef", 60)):
@@ -77,7 +77,7 @@ def moved(drafts: Drafts, folder: Path, data: bytes) -> Iterator[Draft]:
     "drafted",
     [written, pytest.param(moved, marks=pytest.mark.skipif(sys.platform == "win32", reason="which moves no open file"))],
 )
-def test_writers_lose_nothing_to_those_who_sweep(
+def test_concurrent_sweeps_remove_nothing_of_active_writers(
     drafts: Drafts, tmp_path: Path, drafted: Callable[[Drafts, Path, bytes], AbstractContextManager[Draft]]
 ) -> None:
     writing = threading.Event()
@@ -100,7 +100,7 @@ def test_writers_lose_nothing_to_those_who_sweep(
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="needs permissions that bind")
-def test_a_file_that_may_not_be_removed_keeps_its_permissions(tmp_path: Path) -> None:
+def test_unremovable_file_keeps_its_permissions(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "file"
     path.parent.mkdir()
     path.touch(mode=0o444)
@@ -119,7 +119,7 @@ def test_a_file_that_may_not_be_removed_keeps_its_permissions(tmp_path: Path) ->
     "drafted",
     [written, pytest.param(moved, marks=pytest.mark.skipif(sys.platform == "win32", reason="which moves no open file"))],
 )
-def test_an_interrupt_leaves_no_draft_whichever_moment_it_comes_at(
+def test_interrupt_at_any_line_leaves_no_draft(
     drafts: Drafts, tmp_path: Path, drafted: Callable[[Drafts, Path, bytes], AbstractContextManager[Draft]]
 ) -> None:
     def work() -> None:

@@ -48,7 +48,7 @@ class Nobody:
         pytest.fail("it is still held")
 
 
-def test_the_second_build_waits_for_the_first_and_is_told_once(tmp_path: Path) -> None:
+def test_second_build_waits_for_the_first_and_is_notified_once(tmp_path: Path) -> None:
     told: list[str] = []
     order: list[str] = []
 
@@ -69,7 +69,7 @@ def test_the_second_build_waits_for_the_first_and_is_told_once(tmp_path: Path) -
     assert told == ["waiting"]
 
 
-def test_a_build_that_need_not_wait_says_nothing(tmp_path: Path) -> None:
+def test_build_that_need_not_wait_is_not_notified(tmp_path: Path) -> None:
     told: list[str] = []
     for _ in range(2):
         with lease(tmp_path, "action", listener=Told(told)):
@@ -84,7 +84,7 @@ def test_different_actions_do_not_wait_for_each_other(tmp_path: Path) -> None:
         pass
 
 
-def test_an_interrupted_build_stops_waiting_and_a_later_one_still_gets_the_lease(tmp_path: Path) -> None:
+def test_interrupted_build_stops_waiting_and_leaves_the_lease_free(tmp_path: Path) -> None:
     stop = threading.Event()
     given_up = pytest.raises(Cancelled)
     with lease(tmp_path, "action"), given_up, lease(tmp_path, "action", listener=Stops(stop), cancelled=stop):
@@ -94,7 +94,7 @@ def test_an_interrupted_build_stops_waiting_and_a_later_one_still_gets_the_lease
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-def test_a_build_that_was_killed_holds_no_lease(tmp_path: Path) -> None:
+def test_killed_build_holds_no_lease(tmp_path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE)
     assert holder.stdout is not None
     with holder.stdout as output:
@@ -108,25 +108,25 @@ def test_a_build_that_was_killed_holds_no_lease(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lease_ends_when_its_action_fails(tmp_path: Path) -> None:
+def test_lease_ends_when_its_action_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), lease(tmp_path, "action"):
         raise RuntimeError
     with lease(tmp_path, "action", listener=Nobody()):
         pass
 
 
-def test_a_key_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
+def test_lease_key_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a name"), lease(tmp_path, "../other"):
         pass
 
 
-def test_a_cache_that_cannot_hold_lock_files_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+def test_cache_without_lock_files_is_an_error_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="EPBUILD_CACHE_DIR"), lease(tmp_path / "file", "action"):
         pass
 
 
-def test_a_lease_and_a_lock_of_filelock_keep_each_other_out(tmp_path: Path) -> None:
+def test_lease_and_filelock_exclude_each_other(tmp_path: Path) -> None:
     lock = FileLock(tmp_path / "leases" / "key.lock")
     with lease(tmp_path, "key"):
         with pytest.raises(Timeout):
@@ -138,7 +138,7 @@ def test_a_lease_and_a_lock_of_filelock_keep_each_other_out(tmp_path: Path) -> N
         assert free
 
 
-def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
+def test_link_in_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "leases").mkdir()
     try:
         (tmp_path / "leases" / "key.lock").symlink_to(tmp_path / "elsewhere")

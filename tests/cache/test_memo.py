@@ -43,7 +43,7 @@ def written(place: str, *texts: str) -> None:
     memo.write(place, is_whole=True)
 
 
-def test_a_value_is_computed_once_for_equal_inputs(place: str) -> None:
+def test_value_is_computed_once_for_equal_inputs(place: str) -> None:
     written(place, "one", "three")
     counted, memo = Counted(), Memo.read(place)
     assert [counted.of(memo, text) for text in ("one", "three")] == [Length("one", 3), Length("three", 5)]
@@ -52,12 +52,12 @@ def test_a_value_is_computed_once_for_equal_inputs(place: str) -> None:
     assert counted.calls == 1
 
 
-def test_values_of_other_functions_are_others(place: str) -> None:
+def test_values_are_separate_for_each_function(place: str) -> None:
     written(place, "one")
     assert Memo.read(place).value("double", ("one", Path("folder")), lambda: 2, int) == 2
 
 
-def test_a_run_of_everything_drops_what_it_did_not_use(place: str) -> None:
+def test_full_run_drops_unused_values(place: str) -> None:
     written(place, "one", "two")
     written(place, "two")
     counted, memo = Counted(), Memo.read(place)
@@ -66,7 +66,7 @@ def test_a_run_of_everything_drops_what_it_did_not_use(place: str) -> None:
     assert counted.calls == 1
 
 
-def test_a_run_of_some_steps_keeps_the_rest(place: str) -> None:
+def test_partial_run_keeps_unused_values(place: str) -> None:
     written(place, "one")
     memo = Memo.read(place)
     Counted().of(memo, "two")
@@ -76,7 +76,7 @@ def test_a_run_of_some_steps_keeps_the_rest(place: str) -> None:
     assert counted.calls == 0
 
 
-def test_a_memo_that_says_nothing_new_is_not_written(place: str) -> None:
+def test_unchanged_memo_is_not_written(place: str) -> None:
     written(place, "one")
     os.utime(place, (1, 1))
     written(place, "one")
@@ -86,7 +86,7 @@ def test_a_memo_that_says_nothing_new_is_not_written(place: str) -> None:
 @pytest.mark.parametrize(
     "damage", ["gone", "truncated", "zeros", "nested", "another version", "too large", "pipe", "writable by others"]
 )
-def test_a_file_that_cannot_be_trusted_counts_as_none(place: str, damage: str) -> None:
+def test_untrusted_memo_file_is_ignored(place: str, damage: str) -> None:
     written(place, "one")
     file = Path(place)
     content = file.read_bytes()
@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_trusted_counts_as_none(place: str, damage: str) -
     assert counted.calls == 1
 
 
-def test_a_damaged_value_is_computed_again(place: str) -> None:
+def test_damaged_value_is_computed_again(place: str) -> None:
     written(place, "one")
     version, entries = msgpack.decode(Path(place).read_bytes())
     Path(place).write_bytes(msgpack.encode((version, {key: [1, 2] for key in entries})))
@@ -125,7 +125,7 @@ def test_a_damaged_value_is_computed_again(place: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a name of \udcff bytes"])
-def test_inputs_and_values_that_cannot_be_encoded_are_computed_each_time(place: str, text: str) -> None:
+def test_unencodable_inputs_and_values_are_computed_each_time(place: str, text: str) -> None:
     counted, memo = Counted(), Memo.read(place)
     assert [counted.of(memo, text).text for _ in range(2)] == [text, text]
     assert counted.calls == 2
@@ -135,7 +135,7 @@ def test_inputs_and_values_that_cannot_be_encoded_are_computed_each_time(place: 
 
 
 @pytest.mark.parametrize("change", ["edited", "removed"])
-def test_values_of_former_code_are_not_kept(place: str, tmp_path: Path, change: str) -> None:
+def test_values_of_former_code_are_discarded(place: str, tmp_path: Path, change: str) -> None:
     own = tmp_path / "module.py"
     own.write_bytes(b"former code")
     running = Program(lambda: [str(own)])
@@ -153,12 +153,12 @@ def test_values_of_former_code_are_not_kept(place: str, tmp_path: Path, change: 
     assert not Path(place).exists()
 
 
-def test_inputs_that_are_not_known_well_enough_are_not_remembered(place: str) -> None:
+def test_values_of_uncertain_inputs_are_not_stored(place: str) -> None:
     memo = Memo.read(place)
     assert [memo.value("number", None, partial(int, number), int) for number in (1, 2)] == [1, 2]
 
 
-def test_no_memo_computes_every_value() -> None:
+def test_disabled_memo_computes_every_value() -> None:
     counted = Counted()
     counted.of(NO_MEMO, "one")
     counted.of(NO_MEMO, "one")

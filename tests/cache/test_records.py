@@ -43,18 +43,18 @@ def place(root: Path, key: str = KEY) -> Path:
 
 
 @given(document=st.dictionaries(st.text(), json_values, max_size=5))
-def test_any_json_document_comes_back_as_it_was_put(document: dict[str, Any]) -> None:
+def test_any_json_document_survives_a_round_trip(document: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as root:
         ActionRecords(Path(root)).put(KEY, document)
         assert ActionRecords(Path(root)).get(KEY) == document
 
 
-def test_an_action_that_was_never_recorded_is_a_miss(records: ActionRecords, tmp_path: Path) -> None:
+def test_unrecorded_action_is_a_miss(records: ActionRecords, tmp_path: Path) -> None:
     assert records.get(KEY) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_equal_documents_are_equal_files_whatever_the_order_of_their_keys(records: ActionRecords, tmp_path: Path) -> None:
+def test_equal_documents_give_equal_files_in_any_key_order(records: ActionRecords, tmp_path: Path) -> None:
     records.put(KEY, {"b": 1, "a": "größe"})
     first = place(tmp_path).read_bytes()
     records.put(KEY, {"a": "größe", "b": 1})
@@ -64,7 +64,7 @@ def test_equal_documents_are_equal_files_whatever_the_order_of_their_keys(record
     assert first == f'{{{written},"sha256":"{digest}"}}\n'.encode()
 
 
-def test_a_record_may_use_the_words_of_its_own_envelope(records: ActionRecords) -> None:
+def test_document_may_use_the_keys_of_the_envelope(records: ActionRecords) -> None:
     document = {"key": {"ep": "QNN"}, "format": "text", "record": [1]}
     records.put(KEY, document)
     assert records.get(KEY) == document
@@ -90,9 +90,7 @@ def test_a_record_may_use_the_words_of_its_own_envelope(records: ActionRecords) 
         b'{"format":2,"key":"","record":{"a":"\\ud800"},"sha256":""}',
     ],
 )
-def test_a_broken_record_is_a_miss_that_is_set_aside_and_can_be_recorded_anew(
-    records: ActionRecords, tmp_path: Path, broken: bytes
-) -> None:
+def test_broken_record_is_a_miss_and_can_be_recorded_again(records: ActionRecords, tmp_path: Path, broken: bytes) -> None:
     records.put(KEY, {"result": "x"})
     place(tmp_path).write_bytes(broken)
     assert records.get(KEY) is None
@@ -102,7 +100,7 @@ def test_a_broken_record_is_a_miss_that_is_set_aside_and_can_be_recorded_anew(
     assert records.get(KEY) == {"result": "x"}
 
 
-def test_a_record_of_a_newer_version_is_a_miss_and_stays_for_that_version(records: ActionRecords, tmp_path: Path) -> None:
+def test_record_of_a_newer_version_is_a_miss_and_is_kept(records: ActionRecords, tmp_path: Path) -> None:
     other = sealed(format=RECORD_FORMAT + 1, key=KEY, result={})
     records.put(KEY, {})
     place(tmp_path).write_bytes(other)
@@ -111,7 +109,7 @@ def test_a_record_of_a_newer_version_is_a_miss_and_stays_for_that_version(record
 
 
 @pytest.mark.gate
-def test_no_flip_of_one_bit_gives_anything_but_a_miss(records: ActionRecords, tmp_path: Path) -> None:
+def test_every_flipped_bit_causes_a_miss(records: ActionRecords, tmp_path: Path) -> None:
     records.put(KEY, {"result": {"sizes": [1, 2.5, None, True], "name": "größe"}})
     sound = place(tmp_path).read_bytes()
     for bit in range(8 * len(sound)):
@@ -123,33 +121,33 @@ def test_no_flip_of_one_bit_gives_anything_but_a_miss(records: ActionRecords, tm
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
-def test_a_pipe_in_the_place_of_a_record_is_an_error_at_once(records: ActionRecords, tmp_path: Path) -> None:
+def test_pipe_in_place_of_a_record_is_an_immediate_error(records: ActionRecords, tmp_path: Path) -> None:
     place(tmp_path).parent.mkdir(parents=True)
     os.mkfifo(place(tmp_path))
     with pytest.raises(StoreError, match=r"Not a regular file\. .*\[EPB503\]"):
         records.get(KEY)
 
 
-def test_a_record_of_another_shape_than_its_readers_rely_on_is_damaged(tmp_path: Path) -> None:
+def test_record_with_an_unexpected_shape_is_damaged(tmp_path: Path) -> None:
     ActionRecords(tmp_path).put(KEY, {"result": "x"})
     assert ActionRecords(tmp_path, lambda document: "result" in document).get(KEY) == {"result": "x"}
     assert ActionRecords(tmp_path, lambda document: "size" in document).get(KEY) is None
     assert not place(tmp_path).exists()
 
 
-def test_a_document_that_is_not_json_is_refused_and_the_old_record_stays(records: ActionRecords) -> None:
+def test_non_json_document_is_refused_and_the_old_record_stays(records: ActionRecords) -> None:
     records.put(KEY, {"seconds": 1.5})
     with pytest.raises(ValueError, match="JSON"):
         records.put(KEY, {"seconds": float("nan")})
     assert records.get(KEY) == {"seconds": 1.5}
 
 
-def test_a_key_that_is_no_digest_cannot_name_a_file_outside_the_store(records: ActionRecords) -> None:
+def test_invalid_key_cannot_name_a_file_outside_the_store(records: ActionRecords) -> None:
     with pytest.raises(ValueError, match="not an action key"):
         records.put("../../etc/passwd", {})
 
 
-def test_a_record_that_may_not_be_read_is_an_error_and_no_miss(records: ActionRecords, tmp_path: Path) -> None:
+def test_unreadable_record_is_an_error_and_not_a_miss(records: ActionRecords, tmp_path: Path) -> None:
     place(tmp_path).mkdir(parents=True)
     with pytest.raises(StoreError, match=KEY):
         records.get(KEY)

@@ -22,14 +22,14 @@ def workspace(tmp_path: Path, name: str) -> Path:
     return directory
 
 
-def test_workspaces_that_registered_are_known_once_each_and_to_every_process(roots: Roots, tmp_path: Path) -> None:
+def test_registered_workspaces_are_listed_once_in_every_process(roots: Roots, tmp_path: Path) -> None:
     first, second = workspace(tmp_path, "größe"), workspace(tmp_path, "second")
     for directory in (first, second, first):
         roots.register(directory)
     assert Roots(tmp_path / "cache").workspaces() == (sorted([first, second]), [])
 
 
-def test_a_workspace_that_is_gone_is_told_apart_and_can_be_forgotten(roots: Roots, tmp_path: Path) -> None:
+def test_missing_workspace_is_listed_separately_and_can_be_forgotten(roots: Roots, tmp_path: Path) -> None:
     gone = workspace(tmp_path, "gone")
     roots.register(gone)
     gone.rmdir()
@@ -38,7 +38,7 @@ def test_a_workspace_that_is_gone_is_told_apart_and_can_be_forgotten(roots: Root
     assert roots.workspaces() == ([], [])
 
 
-def test_a_workspace_that_is_made_again_meanwhile_is_not_forgotten(roots: Roots, tmp_path: Path) -> None:
+def test_recreated_workspace_is_not_forgotten(roots: Roots, tmp_path: Path) -> None:
     back = workspace(tmp_path, "back")
     roots.register(back)
     roots.forget(back)
@@ -46,7 +46,7 @@ def test_a_workspace_that_is_made_again_meanwhile_is_not_forgotten(roots: Roots,
 
 
 @pytest.mark.parametrize("content", [b"{", b"[" * 100_000])
-def test_a_damaged_entry_is_mended_by_the_next_build(roots: Roots, tmp_path: Path, content: bytes) -> None:
+def test_damaged_entry_is_repaired_by_the_next_build(roots: Roots, tmp_path: Path, content: bytes) -> None:
     directory = workspace(tmp_path, "mine")
     roots.register(directory)
     [entry] = (tmp_path / "cache" / "roots").glob("*.json")
@@ -57,7 +57,7 @@ def test_a_damaged_entry_is_mended_by_the_next_build(roots: Roots, tmp_path: Pat
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
-def test_a_pipe_in_the_place_of_an_entry_is_an_error_at_once(roots: Roots, tmp_path: Path) -> None:
+def test_pipe_in_place_of_an_entry_is_an_immediate_error(roots: Roots, tmp_path: Path) -> None:
     directory = workspace(tmp_path, "mine")
     roots.register(directory)
     [entry] = (tmp_path / "cache" / "roots").glob("*.json")
@@ -69,6 +69,6 @@ def test_a_pipe_in_the_place_of_an_entry_is_an_error_at_once(roots: Roots, tmp_p
         roots.workspaces()
 
 
-def test_asking_makes_nothing(roots: Roots, tmp_path: Path) -> None:
+def test_listing_workspaces_creates_nothing(roots: Roots, tmp_path: Path) -> None:
     assert roots.workspaces() == ([], [])
     assert list(tmp_path.iterdir()) == []

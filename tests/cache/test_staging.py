@@ -11,19 +11,19 @@ from epbuild.cache.staging import staged, sweep
 from tests.cache.interrupts import interrupted
 
 
-def test_a_lock_without_its_directory_goes_away(tmp_path: Path) -> None:
+def test_lock_without_its_directory_is_removed(tmp_path: Path) -> None:
     (tmp_path / "action-1-abcd.lock").touch()
     sweep(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_without_its_lock_goes_away(tmp_path: Path) -> None:
+def test_directory_without_its_lock_is_removed(tmp_path: Path) -> None:
     (tmp_path / "action-1-abcd" / "out").mkdir(parents=True)
     sweep(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_in_use_stays_while_others_sweep(tmp_path: Path) -> None:
+def test_staging_in_use_survives_concurrent_sweeps(tmp_path: Path) -> None:
     working = threading.Event()
     working.set()
 
@@ -47,7 +47,7 @@ def test_what_is_in_use_stays_while_others_sweep(tmp_path: Path) -> None:
 
 @pytest.mark.gate
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_leaves_nothing_whichever_moment_it_comes_at(tmp_path: Path) -> None:
+def test_interrupt_at_any_line_leaves_no_staging(tmp_path: Path) -> None:
     def work() -> None:
         with staged(tmp_path, "action") as directory:
             (directory / "out").mkdir()

@@ -46,7 +46,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(os.name == "nt", reason="SQLite takes longer paths on Windows")
 @pytest.mark.parametrize("create", [True, False])
-def test_a_folder_too_deep_for_a_workspace_is_refused_with_what_to_do(tmp_path: Path, create: bool) -> None:
+def test_workspace_in_a_too_deep_folder_is_refused_with_a_hint(tmp_path: Path, create: bool) -> None:
     room = 504 - len(str(tmp_path / "/.epbuild/state.sqlite".lstrip("/")))
     deepest = tmp_path / "/".join(["d" * 9] * (room // 10))
     deepest.mkdir(parents=True)
@@ -59,9 +59,7 @@ def test_a_folder_too_deep_for_a_workspace_is_refused_with_what_to_do(tmp_path: 
         Workspace.open(too_deep / ".epbuild", create=create)
 
 
-def test_a_workspace_that_another_build_begins_at_the_same_moment_is_ours(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workspace_created_concurrently_by_another_build_is_accepted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commit the tables and the mark of the other build between the two statements that read them."""
     really_connect = sqlite3.connect
     begun: list[Workspace] = []
@@ -85,7 +83,7 @@ def test_a_workspace_that_another_build_begins_at_the_same_moment_is_ours(
     begun[0].close()
 
 
-def test_what_one_run_learned_the_next_one_knows(directory: Path) -> None:
+def test_state_is_remembered_by_the_next_run(directory: Path) -> None:
     outside = str(directory.parent.parent / "models" / "m.onnx")
     inside = str(directory.parent / "models" / "m.onnx")
     with Workspace.open(directory) as first:
@@ -103,7 +101,7 @@ def test_what_one_run_learned_the_next_one_knows(directory: Path) -> None:
         assert second.files.get(outside) == (KEY, "d2")
 
 
-def test_what_was_never_learned_is_unknown(directory: Path) -> None:
+def test_unrecorded_state_is_unknown(directory: Path) -> None:
     with Workspace.open(directory) as workspace:
         assert workspace.memory(MAIN).step("compile:x") is None
         assert workspace.measurement("compile:x") is None
@@ -111,7 +109,7 @@ def test_what_was_never_learned_is_unknown(directory: Path) -> None:
         assert workspace.files.get("/x") is None
 
 
-def test_a_workspace_is_empty_until_something_was_built_in_any_configuration(directory: Path) -> None:
+def test_workspace_is_empty_until_any_configuration_was_built(directory: Path) -> None:
     other = Configuration.of(Path("other.yaml"), (), {})
     with Workspace.open(directory) as workspace, Workspace.open(directory) as beside:
         workspace.files.put_many({"/m.onnx": (KEY, "digest")})
@@ -120,14 +118,14 @@ def test_a_workspace_is_empty_until_something_was_built_in_any_configuration(dir
         assert not workspace.memory(MAIN).is_empty
 
 
-def test_the_last_thing_learned_counts(directory: Path) -> None:
+def test_latest_fact_wins(directory: Path) -> None:
     with Workspace.open(directory) as workspace:
         for text in ("old", "new"):
             workspace.record_fact("name", text)
         assert workspace.fact("name") == "new"
 
 
-def test_a_checkout_that_is_moved_keeps_its_digests(directory: Path, tmp_path: Path) -> None:
+def test_moved_checkout_keeps_its_digests(directory: Path, tmp_path: Path) -> None:
     with Workspace.open(directory) as workspace:
         workspace.files.put_many({str(directory.parent / "m.onnx"): (KEY, "digest")})
     moved = directory.parent.rename(tmp_path / "moved")
@@ -135,7 +133,7 @@ def test_a_checkout_that_is_moved_keeps_its_digests(directory: Path, tmp_path: P
         assert workspace.files.get(str(moved / "m.onnx")) == (KEY, "digest")
 
 
-def test_digests_of_real_files_survive_in_the_workspace(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digests_of_real_files_persist_in_the_workspace(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Workspace.open(directory) as workspace:
         model = directory.parent / "m.onnx"
         model.write_bytes(b"graph")
@@ -145,7 +143,7 @@ def test_digests_of_real_files_survive_in_the_workspace(directory: Path, monkeyp
         assert workspace.files.get(str(model)) == (StatKey.of(model), digest)
 
 
-def test_steps_that_cannot_all_be_recorded_are_not_recorded_in_part(directory: Path) -> None:
+def test_steps_are_recorded_all_or_none(directory: Path) -> None:
     broken = StepRecord("share:g/t", "cd" * 32, {}, {"ratio": float("nan")}, 0.0)
     with Workspace.open(directory) as workspace:
         with pytest.raises(ValueError, match="JSON"):
@@ -153,7 +151,7 @@ def test_steps_that_cannot_all_be_recorded_are_not_recorded_in_part(directory: P
         assert workspace.memory(MAIN).step(STEP.step) is None
 
 
-def test_looking_at_a_project_that_was_never_built_leaves_no_trace_in_it(tmp_path: Path) -> None:
+def test_inspecting_an_unbuilt_project_writes_nothing(tmp_path: Path) -> None:
     with Workspace.open(tmp_path / ".epbuild", create=False) as workspace:
         workspace.record_fact("name", "text")
         assert workspace.fact("name") == "text"
@@ -162,7 +160,7 @@ def test_looking_at_a_project_that_was_never_built_leaves_no_trace_in_it(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_folders_of_a_workspace_are_there_when_they_are_asked_for(directory: Path) -> None:
+def test_workspace_folders_are_created_on_demand(directory: Path) -> None:
     with Workspace.open(directory) as workspace:
         assert not (directory / "logs").exists()
         assert workspace.logs.is_dir()
@@ -170,7 +168,7 @@ def test_the_folders_of_a_workspace_are_there_when_they_are_asked_for(directory:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_git_takes_no_notice_of_a_workspace(tmp_path: Path) -> None:
+def test_git_ignores_a_workspace(tmp_path: Path) -> None:
     project = tmp_path / "project"
     subprocess.run(["git", "init", "-q", project], check=True)
     with Workspace.open(project / ".epbuild") as workspace:
@@ -185,7 +183,7 @@ def test_git_takes_no_notice_of_a_workspace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"this is no database, but it is as long as a header would be" * 100, b"\0" * 4096])
-def test_a_state_file_that_is_garbage_is_set_aside_and_the_build_goes_on(directory: Path, damage: bytes) -> None:
+def test_garbage_state_file_is_set_aside_and_the_build_continues(directory: Path, damage: bytes) -> None:
     Workspace.open(directory).close()
     (directory / "state.sqlite").write_bytes(damage)
     with Workspace.open(directory) as workspace:
@@ -206,7 +204,7 @@ def damage_deeply(directory: Path) -> None:
     state.write_bytes(data[: 2 * 4096] + b"\xa5" * (len(data) - 2 * 4096))
 
 
-def test_damage_that_shows_only_deep_in_the_file_heals_when_it_is_met(directory: Path) -> None:
+def test_deep_damage_is_repaired_when_it_is_detected(directory: Path) -> None:
     damage_deeply(directory)
     with Workspace.open(directory) as workspace:
         assert not (directory / "state.sqlite.damaged").exists()
@@ -246,7 +244,7 @@ USES: dict[str, Callable[[Workspace], object]] = {
         "UPDATE facts SET text = CAST(x'fe' AS TEXT)",
     ],
 )
-def test_a_damaged_row_is_met_as_a_damaged_file_is(directory: Path, change: str) -> None:
+def test_damaged_row_is_handled_like_a_damaged_file(directory: Path, change: str) -> None:
     with Workspace.open(directory) as workspace:
         workspace.files.put_many({"/models/1": (KEY, "0" * 64)})
         workspace.memory(MAIN).record_steps([STEP])
@@ -260,7 +258,7 @@ def test_a_damaged_row_is_met_as_a_damaged_file_is(directory: Path, change: str)
         assert workspace.memory(MAIN).step(STEP.step) == STEP
 
 
-def test_a_path_that_leaves_its_folder_is_damage_even_if_it_was_written_here(directory: Path) -> None:
+def test_path_that_leaves_its_folder_counts_as_damage(directory: Path) -> None:
     for place, name in (("../out", "m.onnx"), ("dist/g", "../../m.onnx"), ("/etc", "m.onnx"), ("dist/a/../../..", "m.onnx")):
         files = {name: {"digest": "ab" * 32, "size": 7}}
         with Workspace.open(directory) as workspace:
@@ -274,7 +272,7 @@ def other_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "other"))
 
 
-def test_the_workspace_of_another_user_is_set_aside_with_a_warning(
+def test_workspace_of_another_user_is_set_aside_with_a_warning(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Workspace.open(directory) as workspace:
@@ -298,9 +296,7 @@ def test_the_workspace_of_another_user_is_set_aside_with_a_warning(
     assert (directory / "state.sqlite.damaged").exists()
 
 
-def test_rows_of_another_user_in_a_known_state_are_damage(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_another_user_count_as_damage(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other" / ".epbuild"
     with Workspace.open(directory) as workspace:
         workspace.record_fact("name", "mine")
@@ -313,7 +309,7 @@ def test_rows_of_another_user_in_a_known_state_are_damage(
         assert workspace.fact("name") is None
 
 
-def test_the_state_of_an_older_epbuild_is_set_aside(directory: Path) -> None:
+def test_state_of_an_older_epbuild_is_set_aside(directory: Path) -> None:
     directory.mkdir(parents=True)
     alter(directory, "CREATE TABLE facts (name TEXT PRIMARY KEY, text TEXT NOT NULL); PRAGMA user_version=2")
     with Workspace.open(directory) as workspace:
@@ -321,7 +317,7 @@ def test_the_state_of_an_older_epbuild_is_set_aside(directory: Path) -> None:
         assert workspace.fact("name") is None
 
 
-def test_a_damaged_key_costs_what_was_remembered(directory: Path, cache: Path) -> None:
+def test_damaged_key_discards_the_state(directory: Path, cache: Path) -> None:
     Workspace.open(directory).close()
     (cache / "workspace.key").write_bytes(b"short")
     with Workspace.open(directory) as workspace:
@@ -330,7 +326,7 @@ def test_a_damaged_key_costs_what_was_remembered(directory: Path, cache: Path) -
 
 
 @pytest.mark.parametrize("change", ["DROP TABLE facts", "ALTER TABLE facts RENAME COLUMN text TO words", "PRAGMA user_version=0"])
-def test_a_state_file_with_other_tables_is_set_aside(directory: Path, change: str) -> None:
+def test_state_file_with_unexpected_tables_is_set_aside(directory: Path, change: str) -> None:
     Workspace.open(directory).close()
     alter(directory, change)
     with Workspace.open(directory) as workspace:
@@ -339,7 +335,7 @@ def test_a_state_file_with_other_tables_is_set_aside(directory: Path, change: st
     assert (directory / "state.sqlite.damaged").exists()
 
 
-def test_the_state_of_an_older_schema_that_no_migration_leads_from_is_set_aside(directory: Path) -> None:
+def test_older_schema_without_a_migration_is_set_aside(directory: Path) -> None:
     with Workspace.open(directory) as workspace:
         workspace.record_fact("name", "text")
     connection = sqlite3.connect(directory / "state.sqlite")
@@ -352,7 +348,7 @@ def test_the_state_of_an_older_schema_that_no_migration_leads_from_is_set_aside(
         assert workspace.fact("name") == "anew"
 
 
-def test_the_second_build_that_meets_damage_keeps_what_the_first_recorded(directory: Path) -> None:
+def test_second_build_that_detects_damage_keeps_new_records(directory: Path) -> None:
     damage_deeply(directory)
     with Workspace.open(directory) as first, Workspace.open(directory) as second:
         first.files.get("/models/1000")
@@ -362,7 +358,7 @@ def test_the_second_build_that_meets_damage_keeps_what_the_first_recorded(direct
         assert first.fact("name") == "learned"
 
 
-def test_the_state_of_a_newer_epbuild_is_left_alone_with_advice(directory: Path) -> None:
+def test_state_of_a_newer_epbuild_is_left_alone_with_advice(directory: Path) -> None:
     Workspace.open(directory).close()
     connection = sqlite3.connect(directory / "state.sqlite")
     connection.execute("PRAGMA user_version=999")
@@ -375,7 +371,7 @@ def test_the_state_of_a_newer_epbuild_is_left_alone_with_advice(directory: Path)
     assert not (directory / "state.sqlite.damaged").exists()
 
 
-def test_a_workspace_that_cannot_be_made_is_an_error_and_one_only_looked_at_is_not(tmp_path: Path) -> None:
+def test_uncreatable_workspace_is_an_error_only_when_building(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="file"):
         Workspace.open(tmp_path / "file" / ".epbuild")
@@ -420,9 +416,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_who_may_only_read_a_workspace_knows_what_it_remembers(
-    read_only_workspace: Path, another_user: Callable[[], None]
-) -> None:
+def test_read_only_workspace_can_be_read(read_only_workspace: Path, another_user: Callable[[], None]) -> None:
     before = contents(read_only_workspace)
     another_user()
     with Workspace.open(read_only_workspace, create=False) as workspace:
@@ -436,7 +430,7 @@ def test_who_may_only_read_a_workspace_knows_what_it_remembers(
         Workspace.open(read_only_workspace)
 
 
-def test_who_may_only_read_a_workspace_knows_what_a_build_there_has_just_learned(
+def test_read_only_workspace_shows_changes_of_a_running_build(
     read_only_workspace: Path, another_user: Callable[[], None]
 ) -> None:
     read_only_workspace.chmod(0o755)
@@ -453,9 +447,7 @@ def test_who_may_only_read_a_workspace_knows_what_a_build_there_has_just_learned
             assert not workspace.is_unreadable
 
 
-def test_what_may_not_be_read_or_is_damaged_is_not_known_and_that_can_be_told(
-    read_only_workspace: Path, another_user: Callable[[], None]
-) -> None:
+def test_unreadable_or_damaged_state_is_unknown_and_flagged(read_only_workspace: Path, another_user: Callable[[], None]) -> None:
     state_file = read_only_workspace / "state.sqlite"
     damaged = read_only_workspace.parent / "damaged" / ".epbuild"
     damaged.mkdir(parents=True)
@@ -488,7 +480,7 @@ with Workspace.open(Path(sys.argv[1])) as workspace:
 """
 
 
-def test_builds_that_run_at_once_in_one_new_workspace_lose_nothing_of_each_other(directory: Path) -> None:
+def test_concurrent_builds_in_a_new_workspace_lose_no_records(directory: Path) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", COUNT_UP, directory, str(n)]) for n in range(4)]
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
     with Workspace.open(directory) as workspace:
@@ -513,7 +505,7 @@ def test_threads_of_one_build_share_a_workspace(directory: Path) -> None:
         ]
 
 
-def test_steps_and_facts_can_be_listed_and_forgotten(directory: Path) -> None:
+def test_steps_and_facts_can_be_listed_and_deleted(directory: Path) -> None:
     steps = [replace(STEP, step=name) for name in ("emit:a", "emit:b", "share:a")]
     with Workspace.open(directory) as workspace:
         workspace.memory(MAIN).record_steps(steps)
@@ -537,14 +529,14 @@ def test_a_workspace_is_busy_while_a_build_stages_or_holds_a_lease(directory: Pa
         assert not onlooker.is_busy()
 
 
-def test_a_stand_in_for_a_workspace_can_be_told_from_one_that_lasts(directory: Path) -> None:
+def test_stand_in_is_distinguishable_from_a_workspace_on_disk(directory: Path) -> None:
     with Workspace.open(directory, create=False) as workspace:
         assert not workspace.is_on_disk
     with Workspace.open(directory) as workspace:
         assert workspace.is_on_disk
 
 
-def test_a_staging_directory_is_new_and_empty_and_gone_afterwards(directory: Path) -> None:
+def test_staging_directory_starts_empty_and_is_removed_afterwards(directory: Path) -> None:
     with Workspace.open(directory) as workspace:
         with workspace.staging("compile:group/target") as first, workspace.staging("compile:group/target") as second:
             assert first != second
@@ -554,7 +546,7 @@ def test_a_staging_directory_is_new_and_empty_and_gone_afterwards(directory: Pat
         assert list(workspace.tmp.iterdir()) == []
 
 
-def test_a_staging_directory_goes_away_when_its_action_fails(directory: Path) -> None:
+def test_staging_directory_is_removed_when_its_action_fails(directory: Path) -> None:
     with Workspace.open(directory) as workspace:
         with pytest.raises(RuntimeError), workspace.staging("action"):
             raise RuntimeError
@@ -573,7 +565,7 @@ with Workspace.open(Path(sys.argv[1])) as workspace, workspace.staging("action")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-def test_only_the_staging_of_dead_builds_is_swept(directory: Path) -> None:
+def test_only_staging_of_dead_builds_is_swept(directory: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", STAGE, directory], stdout=subprocess.PIPE)
     assert process.stdout is not None
     with Workspace.open(directory) as workspace, workspace.staging("mine") as mine, process.stdout as output:

@@ -42,7 +42,7 @@ def compared(workshop: Workshop, path: Path) -> ReportedAgainst:
 
 
 @pytest.mark.parametrize("name", ["before.json", "before.html"])
-def test_nothing_has_changed_since_a_report_of_the_same(workshop: Workshop, name: str) -> None:
+def test_comparison_with_an_equal_report_has_no_changes(workshop: Workshop, name: str) -> None:
     path = kept(workshop, name)
     assert read_report(path) is not None
     found = compared(workshop, path)
@@ -56,7 +56,7 @@ def test_nothing_has_changed_since_a_report_of_the_same(workshop: Workshop, name
     )
 
 
-def test_what_changed_is_named_by_model_file_package_and_source(workshop: Workshop) -> None:
+def test_comparison_names_changed_models_files_packages_and_sources(workshop: Workshop) -> None:
     path = kept(workshop)
     (workshop.folder / "classifier.onnx").write_bytes(source_model(9.0))
     workshop.write_recipe(("models: [prefill, decode]", "models: [decode, prefill]"))
@@ -74,7 +74,7 @@ def test_what_changed_is_named_by_model_file_package_and_source(workshop: Worksh
     assert all(file.before != file.after for file in classifier.files)
 
 
-def test_models_come_and_go(workshop: Workshop) -> None:
+def test_comparison_lists_added_and_removed_models(workshop: Workshop) -> None:
     path = kept(workshop)
     workshop.write_recipe(("models: [classifier]", "models: [{name: other, model: classifier}]"))
     workshop.build()
@@ -83,7 +83,7 @@ def test_models_come_and_go(workshop: Workshop) -> None:
     assert changes == {"classifier": (False, True), "other": (True, False)}
 
 
-def test_outputs_of_another_time_are_compared_by_their_manifests(workshop: Workshop) -> None:
+def test_older_outputs_are_compared_by_their_manifests(workshop: Workshop) -> None:
     old = workshop.folder.parent / "old"
     shutil.copytree(workshop.folder / "dist", old)
     assert compared(workshop, old).models == ()
@@ -98,7 +98,7 @@ def test_outputs_of_another_time_are_compared_by_their_manifests(workshop: Works
         ]
 
 
-def test_what_is_no_report_and_no_output_is_refused(workshop: Workshop, tmp_path: Path) -> None:
+def test_comparison_refuses_anything_but_a_report_or_an_output(workshop: Workshop, tmp_path: Path) -> None:
     folder = tmp_path / "nothing"
     folder.mkdir()
     for name, text in {
@@ -117,7 +117,7 @@ def test_what_is_no_report_and_no_output_is_refused(workshop: Workshop, tmp_path
 
 
 @pytest.mark.parametrize("number", ["1e999", "NaN"])
-def test_a_report_with_numbers_that_are_not_finite_is_refused(workshop: Workshop, number: str) -> None:
+def test_report_with_non_finite_numbers_is_refused(workshop: Workshop, number: str) -> None:
     path = kept(workshop)
     text = re.sub(r'"seconds": [0-9.]+', f'"seconds": {number}', path.read_text(encoding="utf-8"))
     path.write_text(text, encoding="utf-8")
@@ -125,7 +125,7 @@ def test_a_report_with_numbers_that_are_not_finite_is_refused(workshop: Workshop
         compared(workshop, path)
 
 
-def test_a_report_that_was_compared_itself_can_be_compared_with(workshop: Workshop) -> None:
+def test_report_with_a_comparison_can_be_compared_again(workshop: Workshop) -> None:
     path = kept(workshop)
     document = report_document(with_comparison(report(workshop.request), path))
     path.write_text(json.dumps(document), encoding="utf-8")

@@ -33,15 +33,13 @@ MAIN = Path("epbuild.yaml")
 
 
 @pytest.mark.parametrize(("step", "text"), [(CLASSIFIER, "compiled classifier\n"), (COMPILES[1], "compiled prefill\n")])
-def test_the_log_of_a_step_is_that_of_the_process_it_ran_in(built: Workshop, step: str, text: str) -> None:
+def test_step_log_is_the_log_of_the_process_that_ran_the_step(built: Workshop, step: str, text: str) -> None:
     plan, workspace = opened(built)
     with workspace:
         assert "".join(read_log(plan, step, workspace, MAIN)) == text
 
 
-def test_the_log_of_a_result_that_was_taken_over_is_that_of_its_compile(
-    built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restored_result_keeps_the_log_of_its_compile(built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = built.checkout(tmp_path / "other", monkeypatch)
     other.build()
     plan, workspace = opened(other)
@@ -50,7 +48,7 @@ def test_the_log_of_a_result_that_was_taken_over_is_that_of_its_compile(
         assert list(read_log(plan, CLASSIFIER, workspace, MAIN)) == ["compiled classifier\n"]
 
 
-def test_a_step_that_was_never_compiled_has_no_log_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_that_was_never_compiled_has_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, workspace = opened(Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch))
     with workspace:
         assert list_logged_steps(plan, workspace, MAIN) == []
@@ -60,7 +58,7 @@ def test_a_step_that_was_never_compiled_has_no_log_and_says_so(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("before", [0, *range((1 << 16) - 12, 1 << 16)])
-def test_a_log_that_is_no_text_can_still_be_read(built: Workshop, before: int) -> None:
+def test_log_with_invalid_text_is_readable(built: Workshop, before: int) -> None:
     """Check this also for a text that continues in the next chunk."""
     log = log_file(built.folder / ".epbuild", CLASSIFIER)
     log.write_bytes(b"x" * before + "größe".encode() + b"\xff" + "→".encode())
@@ -70,14 +68,14 @@ def test_a_log_that_is_no_text_can_still_be_read(built: Workshop, before: int) -
 
 
 @given(groups=st.tuples(names, names), targets=st.tuples(names, names))
-def test_no_two_groups_write_into_one_log(groups: tuple[str, str], targets: tuple[str, str]) -> None:
+def test_log_files_of_different_groups_differ(groups: tuple[str, str], targets: tuple[str, str]) -> None:
     one, other = (f"share:{group}/{target}" for group, target in zip(groups, targets, strict=True))
     assert (log_file(Path(), one) == log_file(Path(), other)) is (one == other)
 
 
-def test_groups_whose_names_have_dots_do_not_share_a_log() -> None:
+def test_dotted_group_names_get_separate_logs() -> None:
     assert log_file(Path(), "share:llm.v2/npu") != log_file(Path(), "share:llm/v2.npu")
 
 
-def test_a_log_stays_in_the_workspace(tmp_path: Path) -> None:
+def test_log_path_stays_inside_the_workspace(tmp_path: Path) -> None:
     assert log_file(tmp_path, SHARE).parent == tmp_path / "logs"

@@ -43,14 +43,14 @@ def last(workshop: Workshop) -> BuildRecord:
     return found
 
 
-def test_a_build_with_nothing_to_do_leaves_no_record(workshop: Workshop) -> None:
+def test_build_with_nothing_to_do_writes_no_record(workshop: Workshop) -> None:
     workshop.build()
     assert len(files(workshop)) == 1
     workshop.build()
     assert len(files(workshop)) == 1
 
 
-def test_why_a_step_ran_is_remembered_when_nothing_shows_it_any_more(workshop: Workshop) -> None:
+def test_build_record_keeps_the_reasons_for_a_run(workshop: Workshop) -> None:
     workshop.build()
     workshop.write_recipe(("quality: 3", "quality: 2"))
     workshop.build()
@@ -60,7 +60,7 @@ def test_why_a_step_ran_is_remembered_when_nothing_shows_it_any_more(workshop: W
     assert [doing for doing, _ in runs[COMPILES[0]].phases] == ["staging"]
 
 
-def test_a_build_that_is_interrupted_leaves_what_it_did(workshop: Workshop) -> None:
+def test_interrupted_build_records_its_steps(workshop: Workshop) -> None:
     stop = threading.Event()
 
     def worker(command: object, folder: Path, log: Path, **options: Any) -> Ending:
@@ -74,7 +74,7 @@ def test_a_build_that_is_interrupted_leaves_what_it_did(workshop: Workshop) -> N
     assert {run.step: run.worker for run in record.runs if run.outcome == "interrupted"} == {COMPILES[0]: 0, SHARE: 0}
 
 
-def test_a_build_that_ends_with_an_error_leaves_what_it_did(workshop: Workshop) -> None:
+def test_build_that_raises_an_error_records_its_steps(workshop: Workshop) -> None:
     def worker(command: object, folder: Path, log: Path, **options: Any) -> Ending:
         raise RuntimeError("a mistake")
 
@@ -84,7 +84,7 @@ def test_a_build_that_ends_with_an_error_leaves_what_it_did(workshop: Workshop) 
     assert last(workshop).exit_code == 1
 
 
-def test_records_that_cannot_be_kept_or_read_keep_nothing_from_being_built(workshop: Workshop) -> None:
+def test_unreadable_or_unwritable_records_do_not_stop_a_build(workshop: Workshop) -> None:
     workshop.build()
     [path] = files(workshop)
     for damage in (b"", b"{", b"[]", b'{"format": 99}', b'{"format": 1}'):
@@ -97,7 +97,7 @@ def test_records_that_cannot_be_kept_or_read_keep_nothing_from_being_built(works
     assert workshop.build().exit_code == 0
 
 
-def test_a_record_with_numbers_that_no_report_can_be_written_with_is_none(workshop: Workshop) -> None:
+def test_record_with_unreportable_numbers_is_ignored(workshop: Workshop) -> None:
     workshop.build()
     [path] = files(workshop)
     text = path.read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ def test_a_record_with_numbers_that_no_report_can_be_written_with_is_none(worksh
     assert BuildRecords(workshop.folder / ".epbuild").last(Configuration.of(workshop.request.recipe, (), {}).ident) is None
 
 
-def test_only_the_last_builds_are_kept(tmp_path: Path) -> None:
+def test_only_the_latest_build_records_are_kept(tmp_path: Path) -> None:
     records = BuildRecords(tmp_path)
     for number in range(30):
         records.put(replace(EMPTY, began=1_800_000_000.0 + number, seconds=number))
@@ -123,7 +123,7 @@ def test_only_the_last_builds_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "reports").glob(".*")] == [".b-2.json"], "what another build may be writing"
 
 
-def test_only_a_build_of_this_process_is_its_own(tmp_path: Path) -> None:
+def test_record_of_the_current_process_is_recognized(tmp_path: Path) -> None:
     records = BuildRecords(tmp_path)
     now = time.time()
     records.put(replace(EMPTY, began=now, process=-1))
@@ -143,7 +143,7 @@ def of_events(request: Request, steps: dict[str, str], *events: tuple[float, Eve
     return recording.record()
 
 
-def test_actions_that_run_at_once_have_places_of_their_own_and_leave_them_to_others(workshop: Workshop) -> None:
+def test_concurrent_actions_get_distinct_worker_numbers(workshop: Workshop) -> None:
     found = of_events(
         workshop.request,
         {"a": "a", "b": "b", "c": "c", "d": "d"},
@@ -163,7 +163,7 @@ def test_actions_that_run_at_once_have_places_of_their_own_and_leave_them_to_oth
     ]
 
 
-def test_each_model_of_a_group_lasts_until_the_next_and_share_lasts_throughout(workshop: Workshop) -> None:
+def test_model_phase_ends_when_the_next_model_starts_and_share_spans_all(workshop: Workshop) -> None:
     found = of_events(
         workshop.request,
         dict.fromkeys(("one", "two", "share"), "share"),
@@ -182,7 +182,7 @@ def test_each_model_of_a_group_lasts_until_the_next_and_share_lasts_throughout(w
     assert found.runs[0].phases == (("staging", 1.0), ("compiling", 2.0))
 
 
-def test_toolchains_and_fetches_have_times_too(workshop: Workshop) -> None:
+def test_toolchains_and_fetches_are_timed(workshop: Workshop) -> None:
     found = of_events(
         workshop.request,
         {},

@@ -39,7 +39,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_every_output_goes_and_the_next_build_restores_all_of_it_without_a_compile(built: Workshop) -> None:
+def test_clean_removes_every_output_and_the_next_build_restores_all(built: Workshop) -> None:
     before = built.contents() | built.contents("classifier")
     found = cleaned(built)
     assert sorted(found) == sorted([EMIT_DECODER, EMIT_CLASSIFIER])
@@ -52,7 +52,7 @@ def test_every_output_goes_and_the_next_build_restores_all_of_it_without_a_compi
     assert built.contents() | built.contents("classifier") == before
 
 
-def test_only_the_steps_that_were_asked_for_are_taken_back(built: Workshop) -> None:
+def test_clean_removes_only_the_requested_steps(built: Workshop) -> None:
     assert list(cleaned(built, "emit:decoder/*")) == [EMIT_DECODER]
     assert not built.output().exists()
     assert built.output("classifier").is_dir()
@@ -62,13 +62,13 @@ def test_only_the_steps_that_were_asked_for_are_taken_back(built: Workshop) -> N
     assert built.states()[CLASSIFIER] == "current"
 
 
-def test_a_glob_that_matches_no_step_is_an_error_and_nothing_goes(built: Workshop) -> None:
+def test_clean_refuses_a_glob_without_a_match(built: Workshop) -> None:
     with pytest.raises(PlanError, match="EPB240"):
         cleaned(built, "emit:nothing/*")
     assert built.states() == dict.fromkeys(STEPS, "current")
 
 
-def test_a_users_own_files_stay_where_they_are(built: Workshop) -> None:
+def test_clean_keeps_files_of_the_user(built: Workshop) -> None:
     own = {"notes.txt": b"mine", "deep/er/data.bin": b"mine too"}
     for name, content in own.items():
         (built.output() / name).parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def test_a_users_own_files_stay_where_they_are(built: Workshop) -> None:
     assert own.items() < built.contents().items()
 
 
-def test_a_link_of_the_users_stays_and_what_it_leads_to_as_well(built: Workshop, tmp_path: Path) -> None:
+def test_clean_keeps_links_of_the_user_and_their_targets(built: Workshop, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "manifest.json").write_bytes((built.output() / "manifest.json").read_bytes())
     (built.output() / "manifest.json").unlink()
@@ -94,7 +94,7 @@ def test_a_link_of_the_users_stays_and_what_it_leads_to_as_well(built: Workshop,
 
 
 @pytest.mark.parametrize("name", ["prefill_qnn.bin", "manifest.json"])
-def test_a_file_that_was_changed_since_stays_until_force_is_used(built: Workshop, name: str) -> None:
+def test_clean_keeps_changed_files_without_force(built: Workshop, name: str) -> None:
     edited = built.output() / name
     tamper(edited, bytes(reversed(edited.read_bytes())))
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_a_file_that_was_changed_since_stays_until_force_is_used(built: Workshop
     assert built.compiled == []
 
 
-def test_a_file_that_is_changed_while_it_is_about_to_go_stays(built: Workshop) -> None:
+def test_clean_keeps_a_file_that_changes_during_removal(built: Workshop) -> None:
     edited = built.output() / "prefill_qnn.bin"
 
     with at_each_call(swap_in, lambda call: edited.write_bytes(b"edited in the last moment")):
@@ -114,7 +114,7 @@ def test_a_file_that_is_changed_while_it_is_about_to_go_stays(built: Workshop) -
     assert built.contents() == {"prefill_qnn.bin": b"edited in the last moment"}
 
 
-def test_a_clean_that_is_killed_leaves_its_mess_to_a_build_that_looks_for_it(built: Workshop) -> None:
+def test_killed_clean_has_already_removed_the_snapshot(built: Workshop) -> None:
     snapshot = Path(str(place_of(str(built.request.recipe), (), ())))
     snapshot.parent.mkdir()
     snapshot.write_bytes(b"nothing to do")
@@ -127,7 +127,7 @@ def test_a_clean_that_is_killed_leaves_its_mess_to_a_build_that_looks_for_it(bui
     assert not snapshot.exists()
 
 
-def test_a_dry_run_tells_the_same_and_changes_nothing(built: Workshop) -> None:
+def test_dry_run_of_clean_reports_the_same_and_changes_nothing(built: Workshop) -> None:
     (built.output() / "notes.txt").write_bytes(b"mine")
     before = files(built.folder / "dist")
     told = cleaned(built, dry_run=True)
@@ -136,13 +136,13 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(built: Workshop) -> None:
     assert cleaned(built) == told
 
 
-def test_what_was_taken_back_already_is_no_error(built: Workshop) -> None:
+def test_second_clean_removes_nothing(built: Workshop) -> None:
     cleaned(built)
     assert [item.removed for item in cleaned(built).values()] == [(), ()]
     assert not (built.folder / "dist").exists()
 
 
-def test_without_a_memory_the_manifest_tells_what_epbuild_made(built: Workshop) -> None:
+def test_clean_without_a_state_file_reads_the_manifest(built: Workshop) -> None:
     (built.output() / "notes.txt").write_bytes(b"mine")
     tamper(built.output() / "prefill_qnn.bin", b"?" * (built.output() / "prefill_qnn.bin").stat().st_size)
     remove_workspace(built.request.recipe)
@@ -152,7 +152,7 @@ def test_without_a_memory_the_manifest_tells_what_epbuild_made(built: Workshop) 
     assert not (built.folder / ".epbuild").exists(), "taking back makes no workspace"
 
 
-def test_a_folder_that_epbuild_did_not_make_is_left_alone(built: Workshop, tmp_path: Path) -> None:
+def test_clean_leaves_foreign_folders_alone(built: Workshop, tmp_path: Path) -> None:
     built.output().rename(tmp_path / "elsewhere")
     built.output().symlink_to(tmp_path / "elsewhere")
     assert cleaned(built)[EMIT_DECODER].kept == {"": "not made by epbuild"}
@@ -160,13 +160,13 @@ def test_a_folder_that_epbuild_did_not_make_is_left_alone(built: Workshop, tmp_p
     assert built.output().is_symlink()
 
 
-def test_an_output_that_a_killed_build_left_half_swapped_goes_as_well(built: Workshop) -> None:
+def test_clean_removes_a_half_swapped_output_of_a_killed_build(built: Workshop) -> None:
     built.output().rename(built.output().with_name(".decoder.epbuild-old-5678abcd"))
     assert len(cleaned(built)[EMIT_DECODER].removed) == 4
     assert not (built.folder / "dist").exists()
 
 
-def test_a_build_that_lays_an_output_out_is_waited_for(built: Workshop) -> None:
+def test_clean_waits_for_a_build_that_emits_the_output(built: Workshop) -> None:
     started, done = threading.Event(), threading.Event()
 
     def take_back() -> None:
@@ -187,7 +187,7 @@ def test_a_build_that_lays_an_output_out_is_waited_for(built: Workshop) -> None:
     assert not built.output().exists()
 
 
-def test_all_that_is_remembered_goes_and_the_store_still_restores(built: Workshop) -> None:
+def test_store_restores_outputs_after_the_workspace_is_removed(built: Workshop) -> None:
     cleaned(built)
     forgotten = remove_workspace(built.request.recipe)
     assert forgotten.size > 0
@@ -197,12 +197,12 @@ def test_all_that_is_remembered_goes_and_the_store_still_restores(built: Worksho
     assert built.compiled == []
 
 
-def test_a_dry_run_removes_no_workspace(built: Workshop) -> None:
+def test_dry_run_keeps_the_workspace(built: Workshop) -> None:
     assert remove_workspace(built.request.recipe, dry_run=True).size > 0
     assert (built.folder / ".epbuild" / "state.sqlite").is_file()
 
 
-def test_a_workspace_in_which_a_build_is_at_work_stays(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workspace_in_use_by_a_build_is_not_removed(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     built.write_recipe(("quality: 3", "quality: 1"))
     refused: list[str] = []
 

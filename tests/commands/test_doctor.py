@@ -57,7 +57,7 @@ def by_topic(checks: Sequence[HealthCheck]) -> Mapping[str, HealthCheck]:
     return {check.topic: check for check in sorted(checks, key=lambda check: order.index(check.state))}
 
 
-def test_a_sound_machine_has_no_fault() -> None:
+def test_healthy_machine_has_no_faults() -> None:
     assert {check.state for check in check_machine(SOUND)} == {"ok"}
 
 
@@ -74,7 +74,7 @@ def test_a_sound_machine_has_no_fault() -> None:
         (replace(SOUND, encodings=lambda: {"file names": "ascii", "texts": "cp1252"}), "locale", "warning", "texts in cp1252"),
     ],
 )
-def test_a_fault_of_the_machine_is_one_line(here: ThisMachine, topic: str, state: str, words: str) -> None:
+def test_machine_fault_is_reported_on_one_line(here: ThisMachine, topic: str, state: str, words: str) -> None:
     found = by_topic(list(check_machine(here)))
     assert found[topic].state == state
     assert words in found[topic].text
@@ -90,14 +90,14 @@ GB = 10**9
 ROOM = Disks(space=lambda path: (100 * GB, 50 * GB), kind=lambda path: "ext4", system="linux", long_paths=lambda: False)
 
 
-def test_a_folder_has_its_file_system_its_space_and_how_files_are_shared(tmp_path: Path) -> None:
+def test_folder_check_reports_file_system_free_space_and_sharing(tmp_path: Path) -> None:
     (check,) = place_checks(place(tmp_path), ROOM)
     assert check.state == "ok"
     assert check.text.startswith(f"{tmp_path}: ext4, 50.0 GB free of 100.0 GB; ")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_folder_check_does_not_create_a_missing_folder(tmp_path: Path) -> None:
     (check,) = place_checks(place(tmp_path / "not" / "yet"), ROOM)
     assert (check.state, check.text.rpartition("; ")[2]) == ("ok", "it is created when needed")
     assert list(tmp_path.iterdir()) == []
@@ -111,13 +111,13 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         (50 * GB, "nfs4", "warning", "is on another machine (nfs4)"),
     ],
 )
-def test_a_full_or_distant_disk_is_a_line_of_its_own(tmp_path: Path, free: int, kind: str, state: str, words: str) -> None:
+def test_full_disk_or_network_disk_gets_its_own_line(tmp_path: Path, free: int, kind: str, state: str, words: str) -> None:
     checks = list(place_checks(place(tmp_path), replace(ROOM, space=lambda path: (100 * GB, free), kind=lambda path: kind)))
     assert (checks[-1].state, words in checks[-1].text) == (state, True)
     assert MOVE in str(checks[-1].hint) or state == "warning"
 
 
-def test_a_cache_below_a_file_cannot_be_written_to(tmp_path: Path) -> None:
+def test_cache_below_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         (check,) = place_checks(place(path), ROOM)
@@ -126,7 +126,7 @@ def test_a_cache_below_a_file_cannot_be_written_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif("sys.platform == 'win32' or os.geteuid() == 0", reason="this user may write everywhere")
-def test_a_cache_that_this_user_may_not_write_to_is_an_error(tmp_path: Path) -> None:
+def test_cache_without_write_permission_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         for path in (tmp_path, tmp_path / "below"):
@@ -136,12 +136,12 @@ def test_a_cache_that_this_user_may_not_write_to_is_an_error(tmp_path: Path) -> 
         tmp_path.chmod(0o700)
 
 
-def test_two_folders_of_one_disk_need_no_line(tmp_path: Path) -> None:
+def test_folders_on_one_disk_add_no_line(tmp_path: Path) -> None:
     assert check_file_systems(tmp_path / "cache", tmp_path / "workspace") is None
 
 
 @pytest.mark.parametrize(("depth", "allowed", "state"), [(1, False, "ok"), (6, False, "warning"), (6, True, "ok")])
-def test_windows_has_a_longest_path(depth: int, allowed: bool, state: str) -> None:
+def test_path_length_is_limited_on_windows(depth: int, allowed: bool, state: str) -> None:
     windows = replace(ROOM, system="win32", long_paths=lambda: allowed)
     check = check_path_length([place(Path("/c", *["a" * 40] * depth))], windows)
     assert check is not None
@@ -157,7 +157,7 @@ def choice(address: str | None, *trust: str) -> CacheChoice:
     return CacheChoice(Position("epbuild.yaml", 1, 1), remote, trust)
 
 
-def test_no_remote_cache_is_a_note(tmp_path: Path) -> None:
+def test_missing_remote_cache_is_a_note(tmp_path: Path) -> None:
     (check,) = check_servers(Servers(None, tmp_path, {}))
     assert (check.topic, check.state) == ("remote cache", "note")
 
@@ -172,14 +172,14 @@ def test_no_remote_cache_is_a_note(tmp_path: Path) -> None:
         ({SIGNING_KEY: KEY}, "signing key", "warning", "contains a public key"),
     ],
 )
-def test_what_a_variable_names_wrongly_is_a_line(
+def test_invalid_environment_variable_is_reported(
     tmp_path: Path, variables: Mapping[str, str], topic: str, state: str, words: str
 ) -> None:
     found = by_topic(check_servers(Servers(None, tmp_path, variables)))[topic]
     assert (found.state, words in found.text, found.hint is not None) == (state, True, True)
 
 
-def test_a_signing_key_that_nobody_trusts_is_a_warning(tmp_path: Path) -> None:
+def test_untrusted_signing_key_is_a_warning(tmp_path: Path) -> None:
     key = SigningKey.generate()
     servers = Servers(choice(None, KEY), tmp_path, {SIGNING_KEY: key.text})
     found = by_topic(check_servers(servers))["signing key"]
@@ -188,14 +188,14 @@ def test_a_signing_key_that_nobody_trusts_is_a_warning(tmp_path: Path) -> None:
     assert by_topic(check_servers(trusted))["signing key"].state == "ok"
 
 
-def test_a_folder_as_remote_cache_answers(tmp_path: Path) -> None:
+def test_folder_as_remote_cache_responds(tmp_path: Path) -> None:
     (check,) = check_servers(Servers(None, tmp_path, {REMOTE: str(tmp_path)}))
     assert check.state == "ok", check
     assert "answers in" in check.text
 
 
 @pytest.mark.slow
-def test_a_remote_cache_that_refuses_is_a_warning_at_once(tmp_path: Path) -> None:
+def test_remote_cache_that_refuses_connections_is_an_immediate_warning(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -206,7 +206,7 @@ def test_a_remote_cache_that_refuses_is_a_warning_at_once(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_servers_that_never_answer_are_waited_for_some_seconds_and_together(tmp_path: Path) -> None:
+def test_silent_servers_time_out_in_parallel(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         begin = time.monotonic()
@@ -217,7 +217,7 @@ def test_servers_that_never_answer_are_waited_for_some_seconds_and_together(tmp_
     assert (found["cluster"].state, found["cluster"].code) == ("error", "EPB535")
 
 
-def test_a_cluster_that_is_named_wrongly_or_refuses_is_an_error(tmp_path: Path) -> None:
+def test_wrong_or_unreachable_cluster_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -227,7 +227,7 @@ def test_a_cluster_that_is_named_wrongly_or_refuses_is_an_error(tmp_path: Path) 
         assert (found.state, found.code, bool(found.hint)) == ("error", code, True)
 
 
-def test_what_takes_too_long_holds_nobody_up() -> None:
+def test_slow_check_times_out() -> None:
     with pytest.raises(TooSlow):
         run_within(0.01, lambda: threading.Event().wait(5))
     with pytest.raises(ZeroDivisionError):
@@ -246,7 +246,7 @@ def toolchain(home: Path, name: str, packages: Sequence[str]) -> Path:
 
 
 @pytest.mark.slow
-def test_a_toolchain_that_is_damaged_is_a_line_with_what_to_remove(tmp_path: Path) -> None:
+def test_damaged_toolchain_is_reported_with_a_removal_hint(tmp_path: Path) -> None:
     install(toolchain(tmp_path, "no-runtime", ["onnxruntime-qnn==2.7.0"]), "onnxruntime-qnn", "2.7.0", {})
     crashes = toolchain(tmp_path, "crashes", ["onnxruntime-openvino==1.24.1"])
     install(crashes, "onnxruntime", "1.0", {"onnxruntime/__init__.py": b"import os; os.abort()"})
@@ -296,7 +296,7 @@ HEALTHY = HealthCheck("toolchain", "ok", "ONNX Runtime 1.31.1", name="qnn")
         (EP, True, "ok note", "not tested"),
     ],
 )
-def test_what_an_ep_can_do_is_a_line(ep: EpHealth, needed: bool, states: str, words: str) -> None:
+def test_health_of_each_ep_is_reported(ep: EpHealth, needed: bool, states: str, words: str) -> None:
     checks = list(check_eps([ToolchainHealth("qnn", "x", HEALTHY, "1.31.1", (ep,))], needed=needed))
     assert " ".join(check.state for check in checks) == states
     assert words in checks[1].text
@@ -322,7 +322,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_recipe_that_was_never_built_is_healthy_with_what_is_made_later(folder: Path) -> None:
+def test_doctor_creates_nothing_for_an_unbuilt_recipe(folder: Path) -> None:
     found = run_checks(request(folder, recipe=folder / "epbuild.yaml"), ignore)
     assert found.is_healthy
     topics = by_topic(found.checks)
@@ -334,7 +334,7 @@ def test_a_recipe_that_was_never_built_is_healthy_with_what_is_made_later(folder
 @pytest.mark.parametrize(
     ("text", "code"), [("epbuild: [", "EPB101"), (RECIPE.replace("relu.onnx", "none.onnx"), "EPB201"), (None, "EPB100")]
 )
-def test_a_broken_recipe_is_one_line_and_all_else_is_looked_at(folder: Path, text: str | None, code: str) -> None:
+def test_broken_recipe_does_not_stop_the_other_checks(folder: Path, text: str | None, code: str) -> None:
     file = folder / "epbuild.yaml"
     file.unlink()
     if text is not None:
@@ -345,7 +345,7 @@ def test_a_broken_recipe_is_one_line_and_all_else_is_looked_at(folder: Path, tex
     assert {"python", "uv", "cache", "remote cache"} <= {check.topic for check in found.checks}
 
 
-def test_the_json_is_as_its_schema_has_it_and_the_lines_fit_a_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_json_matches_its_schema_and_lines_fit_a_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = run_checks(
         request(folder, machine=replace(SOUND, run_uv=raising(NO_UV)), disks=replace(ROOM, kind=lambda path: "nfs")), ignore
     )

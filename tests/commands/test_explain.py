@@ -38,13 +38,13 @@ def told(explanation: Explanation) -> list[str]:
     return [str(change) for change in explanation.changes]
 
 
-def test_a_step_that_was_never_built_is_new_and_is_compared_with_nothing(workshop: Workshop) -> None:
+def test_step_that_was_never_built_is_new_and_has_no_changes(workshop: Workshop) -> None:
     found = why(workshop, SHARE)
     assert (found.state, found.previous_key, found.built, found.changes) == ("new", None, None, ())
     assert found.key is not None
 
 
-def test_a_result_of_a_neighbour_that_is_nearly_the_same_explains_nothing(
+def test_similar_result_of_another_checkout_is_not_compared(
     built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = built.checkout(tmp_path / "other", monkeypatch)
@@ -53,7 +53,7 @@ def test_a_result_of_a_neighbour_that_is_nearly_the_same_explains_nothing(
     assert (found.state, found.changes, found.reasons) == ("new", (), ())
 
 
-def test_a_current_step_has_no_changes_and_the_key_and_the_time_of_its_last_build(workshop: Workshop) -> None:
+def test_current_step_has_a_key_and_a_build_time_but_no_changes(workshop: Workshop) -> None:
     begin = time.time()
     workshop.build()
     end = time.time()
@@ -64,13 +64,13 @@ def test_a_current_step_has_no_changes_and_the_key_and_the_time_of_its_last_buil
     assert begin <= found.built <= end
 
 
-def test_a_file_that_was_touched_and_not_changed_explains_as_current(built: Workshop) -> None:
+def test_touched_but_unchanged_file_leaves_its_steps_current(built: Workshop) -> None:
     for path in (built.folder / "prefill.onnx", built.output() / "prefill_qnn.bin"):
         os.utime(path, ns=(1, 1))
     assert {found.state for found in explain(built.request, ["*"])} == {"current"}
 
 
-def test_every_step_of_a_sharing_group_is_explained_by_the_member_that_changed(built: Workshop) -> None:
+def test_every_step_of_a_sharing_group_names_the_changed_member(built: Workshop) -> None:
     before = why(built, SHARE)
     (built.folder / "decode.onnx").write_bytes(source_model(7.0))
     for step in (*COMPILES, SHARE):
@@ -82,7 +82,7 @@ def test_every_step_of_a_sharing_group_is_explained_by_the_member_that_changed(b
         assert len(change.old) == len(change.new) == 64
 
 
-def test_an_output_that_waits_is_explained_by_what_it_waits_for(built: Workshop) -> None:
+def test_waiting_output_is_explained_by_the_unfinished_step(built: Workshop) -> None:
     built.write_recipe(("quality: 3", "quality: 1"))
     found = why(built, EMIT_DECODER)
     assert found.reasons == (f"needs {SHARE}",)
@@ -91,7 +91,7 @@ def test_an_output_that_waits_is_explained_by_what_it_waits_for(built: Workshop)
     assert told(cause) == [QUALITY]
 
 
-def test_an_output_of_a_done_compile_is_explained_by_what_changed_for_the_compile(built: Workshop) -> None:
+def test_output_of_a_finished_compile_is_explained_by_the_compile(built: Workshop) -> None:
     built.write_recipe(("quality: 3", "quality: 1"))
     assert built.build(SHARE).exit_code == 0
     found = why(built, EMIT_DECODER)
@@ -101,7 +101,7 @@ def test_an_output_of_a_done_compile_is_explained_by_what_changed_for_the_compil
     assert told(cause) == [QUALITY]
 
 
-def test_going_back_is_explained_by_the_change_back_and_costs_no_compile(built: Workshop) -> None:
+def test_reverted_change_is_explained_and_needs_no_compile(built: Workshop) -> None:
     built.write_recipe(("quality: 3", "quality: 1"))
     built.build()
     built.write_recipe()
@@ -110,7 +110,7 @@ def test_going_back_is_explained_by_the_change_back_and_costs_no_compile(built: 
     assert told(cause) == [QUALITY.replace("3 -> 1", "1 -> 3")]
 
 
-def test_damage_is_told_by_the_file_and_has_no_cause_beyond_it(built: Workshop) -> None:
+def test_damaged_output_files_are_named_without_a_further_cause(built: Workshop) -> None:
     (built.output() / "prefill_qnn.bin").unlink()
     (built.output() / "decode_ctx.onnx").write_bytes(b"short")
     found = why(built, EMIT_DECODER)
@@ -121,19 +121,19 @@ def test_damage_is_told_by_the_file_and_has_no_cause_beyond_it(built: Workshop) 
     assert found.causes == ()
 
 
-def test_damage_that_the_store_cannot_mend_is_explained_by_the_lost_result(built: Workshop) -> None:
+def test_unrestorable_damage_is_explained_by_the_lost_result(built: Workshop) -> None:
     (built.output() / "prefill_qnn.bin").unlink()
     built.lose_blobs()
     [cause] = why(built, EMIT_DECODER).causes
     assert (cause.step.id, cause.reasons) == (SHARE, ("its result is no longer in the store",))
 
 
-def test_what_a_step_is_needed_for_counts_also_when_that_step_alone_is_asked_about(built: Workshop) -> None:
+def test_step_with_lost_blobs_is_current_while_its_outputs_exist(built: Workshop) -> None:
     built.lose_blobs()
     assert why(built, SHARE).state == "current", "its outputs are in place, so `run` would not build it"
 
 
-def test_a_step_whose_toolchain_is_gone_is_explained_without_guessing_its_key(built: Workshop) -> None:
+def test_step_without_its_toolchain_is_explained_without_a_key(built: Workshop) -> None:
     built.toolchain_is_there = False
     found = why(built, CLASSIFIER)
     assert found.reasons == ("the toolchain 'qnn' is not provisioned yet",)
@@ -141,7 +141,7 @@ def test_a_step_whose_toolchain_is_gone_is_explained_without_guessing_its_key(bu
     assert found.previous_key is not None
 
 
-def test_a_tightened_expectation_explains_itself_with_the_key_unchanged(built: Workshop) -> None:
+def test_stricter_expectation_is_explained_with_an_unchanged_key(built: Workshop) -> None:
     built.write_recipe(("fallback_nodes: 1", "fallback_nodes: 0"))
     found = why(built, SHARE)
     assert found.key == found.previous_key
@@ -150,12 +150,12 @@ def test_a_tightened_expectation_explains_itself_with_the_key_unchanged(built: W
     assert len(found.reasons) == 2
 
 
-def test_a_glob_explains_every_step_that_it_matches_once_and_in_the_plans_order(built: Workshop) -> None:
+def test_glob_explains_each_matching_step_once_in_plan_order(built: Workshop) -> None:
     assert [found.step.id for found in explain(built.request, ["*"])] == STEPS
     assert [found.step.id for found in explain(built.request, [SHARE, "share:*", COMPILES[0]])] == [COMPILES[0], SHARE]
 
 
-def test_a_glob_that_matches_nothing_is_refused_with_the_nearest_steps(built: Workshop) -> None:
+def test_glob_without_a_match_suggests_the_nearest_steps(built: Workshop) -> None:
     with pytest.raises(PlanError) as refused:
         explain(built.request, [SHARE, "compile:decoder/npu/decoded"])
     [problem] = refused.value.problems
@@ -164,7 +164,7 @@ def test_a_glob_that_matches_nothing_is_refused_with_the_nearest_steps(built: Wo
     assert problem.hint.startswith(f"Did you mean '{COMPILES[1]}'")
 
 
-def test_an_explanation_makes_nothing(workshop: Workshop) -> None:
+def test_explain_writes_nothing(workshop: Workshop) -> None:
     before = sorted(workshop.folder.rglob("*"))
     explain(workshop.request, ["*"])
     assert sorted(workshop.folder.rglob("*")) == before

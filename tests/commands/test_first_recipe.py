@@ -96,9 +96,7 @@ def planned(folder: Path, text: str) -> Plan:
     ],
     ids=["two models", "shared weights", "one model"],
 )
-def test_a_first_recipe_has_the_plan_and_the_keys_of_the_recipe_that_writes_defaults_out(
-    folder: Path, choices: RecipeChoices, long: str
-) -> None:
+def test_first_recipe_equals_the_recipe_with_explicit_defaults(folder: Path, choices: RecipeChoices, long: str) -> None:
     text = format_recipe(folder / "epbuild.yaml", place(folder, choices))
     assert len(text.splitlines()) < len(long.splitlines()) / 2
     assert key_documents(written(folder, text)) == key_documents(written(folder, long))
@@ -112,7 +110,7 @@ def place(folder: Path, choices: RecipeChoices) -> RecipeChoices:
 
 @pytest.mark.parametrize("models", [MODELS[:1], MODELS, ["default.onnx"]], ids=["one", "two", "default"])
 @pytest.mark.parametrize("ep", KINDS)
-def test_a_first_recipe_is_valid_for_each_ep_and_so_is_the_line_for_a_package(folder: Path, ep: str, models: list[str]) -> None:
+def test_first_recipe_and_its_package_line_are_valid_for_each_ep(folder: Path, ep: str, models: list[str]) -> None:
     write_model(folder / "default.onnx")
     kind = KINDS[ep]
     text = format_recipe(folder / "epbuild.yaml", place(folder, RecipeChoices(kind, models, {"x": kind.start.example})))
@@ -124,7 +122,7 @@ def test_a_first_recipe_is_valid_for_each_ep_and_so_is_the_line_for_a_package(fo
     assert max(map(len, text.splitlines())) <= 128
 
 
-def test_the_commented_group_shares_weights_when_it_replaces_the_first_one(folder: Path) -> None:
+def test_commented_group_shares_weights_when_enabled(folder: Path) -> None:
     choices = place(folder, RecipeChoices(KINDS["qnn"], MODELS, {"phone": "SM8750"}))
     text = format_recipe(folder / "epbuild.yaml", choices)
     [shared] = [line.partition("`")[2].rstrip("`.") for line in text.splitlines() if "share_weights" in line]
@@ -132,7 +130,7 @@ def test_the_commented_group_shares_weights_when_it_replaces_the_first_one(folde
     assert "share:main/phone" in {step.id for step in planned(folder, text.replace(separate, f"  {shared}")).steps}
 
 
-def test_a_name_is_written_if_the_folder_does_not_have_it(tmp_path: Path) -> None:
+def test_recipe_name_is_written_if_the_folder_name_differs(tmp_path: Path) -> None:
     for folder, given, name in (
         ("shop", None, None),
         ("shop", "other", "other"),
@@ -146,7 +144,7 @@ def test_a_name_is_written_if_the_folder_does_not_have_it(tmp_path: Path) -> Non
         planned(tmp_path / folder, text)
 
 
-def test_many_models_have_a_line_each(folder: Path) -> None:
+def test_many_models_get_one_line_each(folder: Path) -> None:
     names = [f"a_model_with_a_long_name_{number}.onnx" for number in range(5)]
     for name in names:
         write_model(folder / name)

@@ -65,12 +65,12 @@ def blob_of(built: Workshop, step: str, name: str) -> Path:
     return built.cache / "cas" / "sha256" / digest[:2] / digest
 
 
-def test_a_build_leaves_neither_its_store_to_backups_nor_its_workspace_to_git(built: Workshop) -> None:
+def test_store_is_excluded_from_backups_and_workspace_from_git(built: Workshop) -> None:
     assert (built.cache / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
     assert (built.folder / ".epbuild" / ".gitignore").read_text(encoding="utf-8") == "*\n"
 
 
-def test_what_a_workspace_built_last_stays_however_old_it_is(built: Workshop) -> None:
+def test_collection_keeps_results_of_the_last_build_at_any_age(built: Workshop) -> None:
     let_time_pass(built.cache)
     found = collect_garbage(built.cache, Limits(0, 0))
     assert (removed(found), found.workspaces) == ([], (built.folder / ".epbuild",))
@@ -80,7 +80,7 @@ def test_what_a_workspace_built_last_stays_however_old_it_is(built: Workshop) ->
     assert built.output().is_dir()
 
 
-def test_what_two_checkouts_need_stays_until_both_are_gone(
+def test_collection_keeps_shared_results_until_both_checkouts_are_gone(
     built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = built.checkout(tmp_path / "other", monkeypatch)
@@ -96,9 +96,7 @@ def test_what_two_checkouts_need_stays_until_both_are_gone(
     assert collect_garbage(built.cache, NOTHING_OLD).gone == ()
 
 
-def test_a_moved_checkout_is_known_again_with_its_next_build(
-    built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moved_checkout_is_registered_by_its_next_build(built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built.folder.rename(tmp_path / "moved")
     built.folder = tmp_path / "moved"
     collect_garbage(built.cache, NOTHING_OLD)
@@ -107,7 +105,7 @@ def test_a_moved_checkout_is_known_again_with_its_next_build(
     assert removed(collect_garbage(built.cache, NOTHING_OLD)) == []
 
 
-def test_an_earlier_recipes_results_stay_for_a_while_and_then_go(built: Workshop) -> None:
+def test_results_of_an_earlier_recipe_expire(built: Workshop) -> None:
     before = len(built.blobs())
     let_time_pass(built.cache, days=20)
     built.write_recipe(("quality: 3", "quality: 1"))
@@ -124,7 +122,7 @@ def test_an_earlier_recipes_results_stay_for_a_while_and_then_go(built: Workshop
     assert built.build().current == len(STEPS)
 
 
-def test_results_whose_outputs_were_deleted_are_not_needed_any_more(built: Workshop) -> None:
+def test_results_of_deleted_outputs_are_not_needed(built: Workshop) -> None:
     kept = built.record(SHARE)
     assert built.record(CLASSIFIER).action_key != kept.action_key
     for file in built.output("classifier").iterdir():
@@ -135,7 +133,7 @@ def test_results_whose_outputs_were_deleted_are_not_needed_any_more(built: Works
     assert {path.stem for path in record_files(built.cache)} == {kept.action_key}
 
 
-def test_a_remote_model_stays_as_long_as_a_workspace_remembers_it(built: Workshop) -> None:
+def test_remote_model_known_to_a_workspace_is_kept(built: Workshop) -> None:
     graph = built.cache / "remote" / ("a" * 64) / "model.onnx"
     graph.parent.mkdir(parents=True)
     graph.write_bytes(b"graph")
@@ -150,9 +148,7 @@ def test_a_remote_model_stays_as_long_as_a_workspace_remembers_it(built: Worksho
     assert removed(collect_garbage(built.cache, NOTHING_OLD)) == ["remote model"]
 
 
-def test_nothing_is_removed_where_it_cannot_be_told_what_a_workspace_needs(
-    built: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collection_stops_if_a_workspace_is_unreadable(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     let_time_pass(built.cache)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(StoreError) as failure:
@@ -161,20 +157,20 @@ def test_nothing_is_removed_where_it_cannot_be_told_what_a_workspace_needs(
     assert len(record_files(built.cache)) == 2
 
 
-def test_a_dry_run_forgets_no_workspace(built: Workshop, tmp_path: Path) -> None:
+def test_dry_run_of_collection_forgets_no_workspace(built: Workshop, tmp_path: Path) -> None:
     built.folder.rename(tmp_path / "moved")
     for _ in range(2):
         assert collect_garbage(built.cache, NOTHING_OLD, dry_run=True).gone == (built.folder / ".epbuild",)
 
 
-def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_collection_does_not_create_a_missing_store(tmp_path: Path) -> None:
     collect_garbage(tmp_path / "none", NOTHING_OLD)
     assert check_cache(tmp_path / "none", Read()).blobs == 0
     assert count_cache(tmp_path / "none", tmp_path / "none").workspaces == ()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_build_with_nothing_to_do_works_with_a_store_that_cannot_be_written(built: Workshop) -> None:
+def test_build_with_nothing_to_do_needs_no_writable_store(built: Workshop) -> None:
     roots = built.cache / "roots"
     for path in sorted(roots.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -184,7 +180,7 @@ def test_a_build_with_nothing_to_do_works_with_a_store_that_cannot_be_written(bu
 
 
 @pytest.mark.slow
-def test_builds_and_collections_at_once_end_in_whole_outputs(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_builds_and_collections_keep_outputs_complete(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the hour of grace to a moment, so that entries vanish while builds want them. Outputs must still be correct."""
     clock, late = time.time, 700.0  # so that every use is noted
     monkeypatch.setattr(time, "time", lambda: clock() + late)
@@ -211,7 +207,7 @@ def test_builds_and_collections_at_once_end_in_whole_outputs(built: Workshop, mo
     assert collections > 0
 
 
-def test_a_sound_store_verifies(built: Workshop) -> None:
+def test_undamaged_store_passes_the_check(built: Workshop) -> None:
     read = Read()
     found = check_cache(built.cache, read)
     size = sum(path.stat().st_size for path in built.blobs())
@@ -219,7 +215,7 @@ def test_a_sound_store_verifies(built: Workshop) -> None:
     assert max(read) == (size, size)
 
 
-def test_a_damaged_blob_is_told_with_what_it_was_part_of_and_is_made_again(built: Workshop) -> None:
+def test_damaged_blob_is_reported_with_its_result_and_rebuilt(built: Workshop) -> None:
     bad = blob_of(built, SHARE, "prefill_ctx_qnn.bin")
     content = bad.read_bytes()
     overwrite(bad, content[:-1] + b"?")
@@ -234,7 +230,7 @@ def test_a_damaged_blob_is_told_with_what_it_was_part_of_and_is_made_again(built
     assert bad.read_bytes() == content
 
 
-def test_damage_that_no_workspace_knows_is_told_by_what_the_record_says(built: Workshop, tmp_path: Path) -> None:
+def test_damage_unknown_to_workspaces_is_described_by_the_record(built: Workshop, tmp_path: Path) -> None:
     bad = blob_of(built, SHARE, "prefill_ctx_qnn.bin")
     overwrite(bad, b"short")
     built.folder.rename(tmp_path / "moved")
@@ -246,7 +242,7 @@ def test_damage_that_no_workspace_knows_is_told_by_what_the_record_says(built: W
     ("content", "why"),
     [(b"{", "it is not a complete record"), (None, "it is not a complete record"), (b"", "it is not a complete record")],
 )
-def test_a_damaged_record_is_told_and_set_aside(built: Workshop, content: bytes | None, why: str) -> None:
+def test_damaged_record_is_reported_and_set_aside(built: Workshop, content: bytes | None, why: str) -> None:
     record = built.record(CLASSIFIER)
     [place] = [path for path in record_files(built.cache) if path.stem == record.action_key]
     if content is None:
@@ -260,7 +256,7 @@ def test_a_damaged_record_is_told_and_set_aside(built: Workshop, content: bytes 
     assert check_cache(built.cache, Read()).damaged == []
 
 
-def test_a_record_without_one_of_its_blobs_is_told(built: Workshop) -> None:
+def test_record_with_a_missing_blob_is_reported(built: Workshop) -> None:
     lost = blob_of(built, CLASSIFIER, "classifier_ctx_qnn.bin")
     lost.unlink()
     [damage] = check_cache(built.cache, Read()).damaged
@@ -284,7 +280,7 @@ def toolchains(tmp_path: Path) -> Path:
     return tmp_path / "toolchains"
 
 
-def test_the_stock_counts_every_kind_of_thing(built: Workshop, toolchains: Path) -> None:
+def test_store_summary_counts_every_kind_of_entry(built: Workshop, toolchains: Path) -> None:
     for place in ("cas/partial/" + "b" * 64, "cas/damaged/" + "c" * 64, "remote/" + "d" * 64 + "/m.onnx"):
         (built.cache / place).parent.mkdir(parents=True, exist_ok=True)
         (built.cache / place).write_bytes(b"1234")

@@ -38,7 +38,7 @@ def named_edges(graph: StepGraph) -> list[tuple[str, str]]:
     return [(graph.nodes[start].name, graph.nodes[end].name) for start, end in graph.edges]
 
 
-def test_every_step_is_a_node_with_its_state_and_an_edge_from_what_it_needs() -> None:
+def test_graph_has_a_node_per_step_and_an_edge_per_dependency() -> None:
     graph = build_step_graph("epbuild.yaml", DECODER)
     assert [node.name for node in graph.nodes] == [found.step.id for found in DECODER]
     assert sorted(named_edges(graph)) == sorted((need, found.step.id) for found in DECODER for need in found.step.needs)
@@ -48,7 +48,7 @@ def test_every_step_is_a_node_with_its_state_and_an_edge_from_what_it_needs() ->
     assert graph.nodes[1].reasons == ("because",)
 
 
-def test_a_box_has_what_is_of_one_group_and_target_or_prepares_one_model() -> None:
+def test_box_holds_steps_of_one_group_and_target_or_of_one_model() -> None:
     nodes = build_step_graph("epbuild.yaml", DECODER).nodes
     assert [(node.box, node.title) for node in nodes] == [
         ("prepare decoder", "1-quantize"),
@@ -60,16 +60,16 @@ def test_a_box_has_what_is_of_one_group_and_target_or_prepares_one_model() -> No
     ]
 
 
-def test_steps_that_are_not_asked_for_have_no_edge() -> None:
+def test_unselected_steps_have_no_edges() -> None:
     assert build_step_graph("epbuild.yaml", DECODER[3:4]).edges == ()
 
 
-def test_two_hundred_steps_are_shown_one_by_one() -> None:
+def test_two_hundred_steps_are_shown_individually() -> None:
     graph = build_step_graph("epbuild.yaml", many(50, 2))
     assert (len(graph.nodes), graph.grouped_by) == (200, None)
 
 
-def test_more_are_grouped_as_finely_as_can_be_read() -> None:
+def test_larger_graphs_are_grouped_as_finely_as_is_readable() -> None:
     by = {
         size: (found.grouped_by, len(found.nodes), found.steps)
         for size in ((11, 1), (10, 3), (3, 21), (21, 3), (21, 21))
@@ -84,7 +84,7 @@ def test_more_are_grouped_as_finely_as_can_be_read() -> None:
     }
 
 
-def test_a_node_of_several_has_their_states_the_worst_first_and_the_edges_of_all() -> None:
+def test_grouped_node_lists_states_worst_first_and_merges_edges() -> None:
     graph = build_step_graph("epbuild.yaml", DECODER, most=4)
     assert [(node.name, dict(node.states)) for node in graph.nodes] == [
         ("prepare:decoder/1-quantize", {"current": 1}),
@@ -98,7 +98,7 @@ def test_a_node_of_several_has_their_states_the_worst_first_and_the_edges_of_all
     assert graph.nodes[1].state == "failed"
 
 
-def test_groups_are_boxes_where_their_targets_are_nodes() -> None:
+def test_groups_are_boxes_when_targets_are_nodes() -> None:
     nodes = build_step_graph("epbuild.yaml", [*DECODER, *many(1, 2)], most=6).nodes
     assert [(node.box, node.title) for node in nodes] == [
         ("", "prepare:decoder/1-quantize"),

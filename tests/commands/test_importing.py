@@ -86,7 +86,7 @@ def refused(*words: object, **changes: Any) -> str:
     return str(problem)
 
 
-def test_the_example_of_the_tool_s_help(folder: Path) -> None:
+def test_example_in_the_help_of_the_tool_is_imported(folder: Path) -> None:
     words = [
         f"./{TOOL}", "-e", "qnn", "-i", "soc_model|60 htp_graph_finalization_optimization_mode|3",
         "-C", "ep.context_node_name_prefix|_part1", "./model1.onnx,./model2.onnx",
@@ -109,7 +109,7 @@ def test_the_example_of_the_tool_s_help(folder: Path) -> None:
     )
 
 
-def test_what_the_tool_takes_and_a_recipe_does_not_is_named(folder: Path) -> None:
+def test_tool_options_without_a_recipe_equivalent_are_listed(folder: Path) -> None:
     recipe, done = imported(
         f"C:\\ort\\{TOOL}.exe", "-v", "-i", "vtcm_mb|8 htp_arch|75 soc_model|60 backend_path|/opt/qnn/libQnnHtp.so nonsense|1",
         "-Cep.context_enable|1 ep.context_embed_mode|1 ep.context_file_path|x.onnx session.disable_quant_qdq|1 no.key|2",
@@ -139,7 +139,7 @@ def test_what_the_tool_takes_and_a_recipe_does_not_is_named(folder: Path) -> Non
     assert all(item.why for item in done.left)
 
 
-def test_a_plugin_s_file_names_the_ep_by_name_or_by_its_library(folder: Path) -> None:
+def test_plugin_file_names_the_ep_by_name_or_by_library(folder: Path) -> None:
     config: dict[str, Any] = {
         "ep_library_registration_name": "qnn_ep",
         "ep_library_path": "C:\\qnn\\onnxruntime_providers_qnn.dll",
@@ -173,18 +173,18 @@ def test_a_plugin_s_file_names_the_ep_by_name_or_by_its_library(folder: Path) ->
         (["-p", "nowhere.json", "model1.onnx"], "cannot be read"),
     ],
 )
-def test_what_the_tool_refuses_or_compiles_for_nothing_in_particular_is_refused(folder: Path, words: list[str], why: str) -> None:
+def test_unsupported_commands_of_the_tool_are_refused(folder: Path, words: list[str], why: str) -> None:
     assert why in refused(TOOL, *words)
 
 
-def test_a_model_that_is_not_there_is_refused_and_nothing_is_written(folder: Path) -> None:
+def test_missing_model_is_refused_and_nothing_is_written(folder: Path) -> None:
     with pytest.raises(EpbuildError):
         imported(TOOL, "-i", "soc_model|60", "nowhere.onnx")
     assert not Path("epbuild.yaml").exists()
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (REAL / "olive").iterdir()))
-def test_real_configurations_of_olive(folder: Path, name: str) -> None:
+def test_real_configurations_of_olive_are_imported(folder: Path, name: str) -> None:
     source = json.loads((REAL / "olive" / name).read_text(encoding="utf-8"))
     [compiler] = [one for one in source["passes"].values() if one["type"] == "EPContextBinaryGenerator"]
     needs_soc = name != "phi3.5_gpu_ctxbin.json" and "soc_model" not in compiler.get("provider_options", {})
@@ -206,7 +206,7 @@ def test_real_configurations_of_olive(folder: Path, name: str) -> None:
     assert json.loads(format_json(build_imported_document(done)))["not_carried_over"]
 
 
-def test_a_configuration_of_olive_that_starts_from_onnx_needs_no_model(folder: Path) -> None:
+def test_olive_configuration_that_starts_from_onnx_needs_no_model(folder: Path) -> None:
     document = {
         "input_model": {
             "type": "CompositeModel",
@@ -254,14 +254,14 @@ def test_a_configuration_of_olive_that_starts_from_onnx_needs_no_model(folder: P
 
 
 @pytest.mark.parametrize("name", ["reference_full.json", "config_and_build.json"])
-def test_real_configurations_of_winml(folder: Path, name: str) -> None:
+def test_real_configurations_of_winml_are_imported(folder: Path, name: str) -> None:
     recipe, done = imported(REAL / "winml" / name, models=("model1.onnx",), targets={"laptop": "SC8380XP"})
     assert recipe["targets"] == {"laptop": {"ep": "qnn", "soc": "SC8380XP"}}
     assert {"loader", "quant", "export"} <= set(whats(done.left))
     assert "which EP it compiles for" not in (done.left[0].why)
 
 
-def test_a_configuration_of_winml_that_compiles_nothing_needs_an_ep(folder: Path) -> None:
+def test_winml_configuration_without_a_compile_section_needs_an_ep(folder: Path) -> None:
     source = REAL / "winml/bge_m3_w8a16.json"
     assert "its section `compile` is null" in refused(source, models=("model1.onnx",))
     recipe, done = imported(source, models=("model1.onnx",), ep="qnn", targets={"laptop": "60"})
@@ -269,7 +269,7 @@ def test_a_configuration_of_winml_that_compiles_nothing_needs_an_ep(folder: Path
     assert {"eval", "quant", "export"} <= set(whats(done.left))
 
 
-def test_the_section_of_winml_as_the_program_writes_it(folder: Path) -> None:
+def test_compile_section_written_by_winml_is_imported(folder: Path) -> None:
     section = {
         "execution_provider": "openvino",
         "provider_options": {"device_type": "GPU", "nonsense": "1"},
@@ -313,19 +313,19 @@ def test_the_section_of_winml_as_the_program_writes_it(folder: Path) -> None:
         ('{"compile": {"execution_provider": "qnn"}, "export": {"input_tensors": 5}}', "does not name an ONNX model"),
     ],
 )
-def test_what_nothing_can_be_made_of_is_refused(folder: Path, text: str, why: str) -> None:
+def test_unsupported_configuration_is_refused(folder: Path, text: str, why: str) -> None:
     (folder / "config.json").write_text(text, encoding="utf-8")
     assert why in refused("config.json")
 
 
-def test_a_mistake_in_json_has_its_place(folder: Path) -> None:
+def test_json_mistake_is_reported_with_its_position(folder: Path) -> None:
     (folder / "config.json").write_text('{\n  "compile": nothing}', encoding="utf-8")
     with pytest.raises(PlanError) as error:
         imported("config.json")
     assert error.value.problems[0].where == Position("config.json", 2, 14)
 
 
-def test_a_file_that_is_there_is_left_alone(folder: Path) -> None:
+def test_existing_recipe_is_not_overwritten(folder: Path) -> None:
     words = [TOOL, "-i", "soc_model|60", "model1.onnx"]
     Path("epbuild.yaml").write_text("mine", encoding="utf-8")
     with pytest.raises(PlanError, match="already exists"):
@@ -334,7 +334,7 @@ def test_a_file_that_is_there_is_left_alone(folder: Path) -> None:
     assert imported(*words, force=True)[0]["epbuild"] == 1
 
 
-def test_what_is_shown_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_of_an_import_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_imported(imported(TOOL, "-v", "-i", "soc_model|60", "model1.onnx")[1])
     shown = capsys.readouterr()
     assert shown.out == "Wrote epbuild.yaml: 1 model for 1 target. Next: epbuild run\n"
@@ -356,7 +356,7 @@ OLIVE = st.sampled_from(["weight_sharing", "provider_options", "session_options"
 
 
 @given(st.dictionaries(KEYS, VALUES), st.dictionaries(OLIVE, VALUES), VALUES, st.booleans())
-def test_no_configuration_is_an_internal_error(
+def test_malformed_configuration_raises_no_internal_error(
     compile_section: dict[str, Any], settings: dict[str, Any], other: object, is_olive: bool
 ) -> None:
     import os
@@ -379,7 +379,7 @@ def test_no_configuration_is_an_internal_error(
             os.chdir(before)
 
 
-def test_the_next_command_quotes_a_path_with_blanks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_next_command_quotes_a_path_with_spaces(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, done = imported(TOOL, "-i", "soc_model|60", "./model1.onnx", output=Path("my recipe.yaml"))
     print_imported(done)
     assert capsys.readouterr().out.endswith('Next: epbuild run "my recipe.yaml"\n')

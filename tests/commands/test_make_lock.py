@@ -90,7 +90,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
     return Index(tmp_path, monkeypatch)
 
 
-def test_a_file_of_another_program_that_has_the_name_of_the_lock_is_left_as_it_is(index: Index) -> None:
+def test_foreign_file_named_like_the_lock_is_not_overwritten(index: Index) -> None:
     place = index.recipe.with_suffix(".lock")
     place.write_text('{"nodes": {}}\n', encoding="utf-8")
     with pytest.raises(PlanError, match="this is not an epbuild lock"):
@@ -101,7 +101,7 @@ def test_a_file_of_another_program_that_has_the_name_of_the_lock_is_left_as_it_i
 # -- Toolchains --------------------------------------------------------------------------------------------------------
 
 
-def test_a_toolchain_of_the_catalog_is_locked_as_one_that_is_written(index: Index) -> None:
+def test_catalog_toolchain_is_locked_like_a_written_toolchain(index: Index) -> None:
     written = "toolchains:\n  qnn: {packages: [onnxruntime-qnn==2.7.0]}\n"
     packages = "[onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]"
     index.write_recipe(("[onnxruntime-qnn==2.7.0]", packages))
@@ -111,7 +111,7 @@ def test_a_toolchain_of_the_catalog_is_locked_as_one_that_is_written(index: Inde
     assert "onnxruntime-qnn" in index.versions(lock)
 
 
-def test_versions_stay_whatever_is_newer_by_now(index: Index) -> None:
+def test_locked_versions_stay_when_newer_versions_exist(index: Index) -> None:
     index.lock()
     index.newest["numpy"] = "2.6.0"
     assert index.versions(index.lock()) == NEWEST
@@ -120,7 +120,7 @@ def test_versions_stay_whatever_is_newer_by_now(index: Index) -> None:
     assert index.versions(index.lock(Upgrade(everything=True)))["numpy"] == "2.7.0"
 
 
-def test_a_platform_that_is_new_gets_the_versions_of_the_others(index: Index) -> None:
+def test_new_platform_gets_the_locked_versions_of_the_others(index: Index) -> None:
     index.lock()
     index.newest["numpy"] = "2.6.0"
     packages = "packages: [onnxruntime-qnn==2.7.0]"
@@ -129,7 +129,7 @@ def test_a_platform_that_is_new_gets_the_versions_of_the_others(index: Index) ->
     assert index.versions(lock, "windows-arm64") == index.versions(lock) == NEWEST
 
 
-def test_a_platform_that_the_recipe_no_longer_names_goes(index: Index) -> None:
+def test_platform_removed_from_the_recipe_leaves_the_lock(index: Index) -> None:
     packages = "packages: [onnxruntime-qnn==2.7.0]"
     index.write_recipe((packages, f"{packages}, platforms: [windows-arm64, {HERE}]"))
     assert index.lock().toolchains["qnn"].platforms.keys() == {"windows-arm64", HERE}
@@ -137,7 +137,7 @@ def test_a_platform_that_the_recipe_no_longer_names_goes(index: Index) -> None:
     assert index.lock().toolchains["qnn"].platforms.keys() == {HERE}
 
 
-def test_a_python_that_the_recipe_leaves_open_stays_that_of_whoever_locked_it_first(index: Index) -> None:
+def test_unspecified_python_keeps_its_locked_version(index: Index) -> None:
     place = index.recipe.with_suffix(".lock")
     environment = LockedEnvironment("cpython-3.12", (Package("numpy", "2.0", ("a" * 64,)),))
     place.write_text(render(Lock("small", {"qnn": LockedToolchain((), {HERE: environment})})), encoding="utf-8")
@@ -145,9 +145,7 @@ def test_a_python_that_the_recipe_leaves_open_stays_that_of_whoever_locked_it_fi
     assert index.lock(Upgrade(everything=True)).toolchains["qnn"].platforms[HERE].python == "cpython-3.11"
 
 
-def test_a_platform_that_has_no_name_cannot_be_locked_unless_others_are_named(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_platform_is_refused_unless_others_are_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysconfig, "get_platform", lambda: "plan9-mips")
     with pytest.raises(ToolchainError, match="EPB309"):
         index.lock()
@@ -156,7 +154,7 @@ def test_a_platform_that_has_no_name_cannot_be_locked_unless_others_are_named(
     assert index.lock().toolchains["qnn"].platforms.keys() == {"windows-arm64"}
 
 
-def test_what_takes_long_is_told_while_it_lasts(index: Index) -> None:
+def test_progress_of_locking_is_reported(index: Index) -> None:
     index.lock()
     started = [event.text for event in index.events if isinstance(event, ToolchainStarted)]
     assert started[-1] == "resolving its packages for linux-x86_64"
@@ -167,7 +165,7 @@ def test_what_takes_long_is_told_while_it_lasts(index: Index) -> None:
 # -- Models ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_only_its_commit_names_is_fetched_and_locked_with_its_data(index: Index) -> None:
+def test_model_pinned_only_by_commit_is_fetched_and_locked_with_its_data(index: Index) -> None:
     index.write_recipe(REMOTE)
     folder = index.recipe.parent / "fetched"
     lock = index.lock()
@@ -178,20 +176,20 @@ def test_a_model_that_only_its_commit_names_is_fetched_and_locked_with_its_data(
     assert [address for address, _ in index.fetcher.asked] == [ADDRESS]
 
 
-def test_a_file_that_is_no_model_is_not_locked(index: Index) -> None:
+def test_file_that_is_not_a_model_is_not_locked(index: Index) -> None:
     index.write_recipe(REMOTE)
     index.fetcher.files["decode.onnx"] = b"<html>not found</html>"
     with pytest.raises(PlanError, match="the model 'decode' is not a complete ONNX file"):
         index.lock()
 
 
-def test_a_model_that_the_recipe_pins_is_not_fetched(index: Index) -> None:
+def test_pinned_model_is_not_fetched(index: Index) -> None:
     index.write_recipe((REMOTE[0], f"decode: {{path: 'https://models.example/decode.onnx', sha256: {'A' * 64}}}"))
     assert index.lock().models == {"decode": LockedModel("a" * 64)}
     assert index.fetcher.asked == []
 
 
-def test_a_model_that_no_group_uses_is_neither_fetched_nor_locked(index: Index) -> None:
+def test_unused_model_is_neither_fetched_nor_locked(index: Index) -> None:
     index.write_recipe(
         ("decode: decode.onnx", f"decode: decode.onnx, spare: '{ADDRESS}'"), ("groups:\n", "groups:\n  default: none\n")
     )
@@ -199,6 +197,6 @@ def test_a_model_that_no_group_uses_is_neither_fetched_nor_locked(index: Index) 
     assert index.fetcher.asked == []
 
 
-def test_models_that_are_paths_need_not_be_there(index: Index) -> None:
+def test_local_models_may_be_missing_when_locking(index: Index) -> None:
     assert not list(index.recipe.parent.glob("*.onnx"))
     assert index.lock().models == {}

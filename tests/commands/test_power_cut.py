@@ -181,7 +181,7 @@ def known(digests: Digests, *recorded: Mapping[str, bytes]) -> Written:
 
 @pytest.mark.parametrize("exchanges", [True, False], ids=["exchanged", "two renames"])
 @pytest.mark.parametrize("before", [OLD, {}], ids=["again", "first"])
-def test_an_output_is_the_old_one_or_the_new_one_whatever_was_not_synced(
+def test_power_cut_leaves_the_old_or_the_new_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publish: Any, before: Mapping[str, bytes], exchanges: bool
 ) -> None:
     root = tmp_path / "disk"

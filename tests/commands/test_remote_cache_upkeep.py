@@ -83,7 +83,7 @@ def built(machines: Machines, name: str = "first") -> Workshop:
     return workshop
 
 
-def test_what_a_machine_has_built_before_is_published(place: Place, machines: Machines) -> None:
+def test_earlier_results_of_a_machine_are_published(place: Place, machines: Machines) -> None:
     first = built(machines)
     progress = Bytes()
     done = push_results(replace(first.request, emits=False, remote=RemoteChoice("write")), progress)
@@ -96,19 +96,19 @@ def test_what_a_machine_has_built_before_is_published(place: Place, machines: Ma
     assert (second.compiled, outputs(second), warnings(second)) == ([], outputs(first), [])
 
 
-def test_only_what_is_asked_for_is_published(place: Place, machines: Machines) -> None:
+def test_only_requested_results_are_published(place: Place, machines: Machines) -> None:
     first = built(machines)
     assert pushed(push(first, EMIT_CLASSIFIER)) == {CLASSIFIER: "written"}
     assert len(place.names("ac")) == 1
 
 
-def test_what_is_not_here_is_counted(place: Place, machines: Machines) -> None:
+def test_results_missing_on_this_machine_are_counted(place: Place, machines: Machines) -> None:
     first = machines("first")
     first.build(CLASSIFIER)
     assert pushed(push(first)) == {SHARE: "not here", CLASSIFIER: "written"}
 
 
-def test_what_others_made_is_published_elsewhere_without_its_log(
+def test_results_of_other_machines_are_published_without_their_logs(
     place: Place, machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = shared_by(machines)
@@ -122,7 +122,9 @@ def test_what_others_made_is_published_elsewhere_without_its_log(
         assert len(other.names("ac")) == 2
 
 
-def test_nothing_is_published_that_cannot_be_signed(place: Place, machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_published_without_a_valid_signing_key(
+    place: Place, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = built(machines)
     for key in ("", THEIRS.text):
         monkeypatch.setenv("EPBUILD_SIGNING_KEY", key)
@@ -131,14 +133,14 @@ def test_nothing_is_published_that_cannot_be_signed(place: Place, machines: Mach
     assert place.names("ac") == []
 
 
-def test_what_cannot_be_written_is_named(server: CacheServer, machines: Machines) -> None:
+def test_failed_upload_is_reported(server: CacheServer, machines: Machines) -> None:
     first = built(machines)
     server.faults.append(Fault("status", "PUT", status=403))
     done = push(first)
     assert (set(pushed(done).values()), [problem.code for problem in done.warnings]) == ({"failed"}, ["EPB521"])
 
 
-def test_what_is_in_the_remote_cache_is_checked(place: Place, machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_in_the_remote_cache_are_checked(place: Place, machines: Machines, capsys: pytest.CaptureFixture[str]) -> None:
     shared_by(machines)
     reader = machines("reader")
     assert checked(check(reader)) == dict.fromkeys([SHARE, CLASSIFIER], ("sound", ""))
@@ -168,7 +170,7 @@ def damaged(place: Place) -> None:
         (signed_by_another, f"it is signed by a key that the recipe does not trust: {THEIRS.public}"),
     ],
 )
-def test_what_cannot_be_used_is_named_and_replaced(
+def test_unusable_results_are_reported_and_replaced(
     harm: Callable[[Place], None], why: str, place: Place, machines: Machines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = built(machines)
@@ -188,7 +190,7 @@ def test_what_cannot_be_used_is_named_and_replaced(
     assert {result.outcome for result in check(first).results} == {"sound"}
 
 
-def test_a_file_that_is_gone_is_named(tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_remote_file_is_reported(tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     with remote_place("directory", tmp_path, monkeypatch) as place:
         assert isinstance(place, DirectoryPlace)
         shared_by(machines)
@@ -198,7 +200,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path, machines: Machines, monkey
     assert {why.partition(":")[0] for _, why in checked(found).values()} == {"one of its files is missing from the remote cache"}
 
 
-def test_of_a_server_that_is_not_there_nothing_is_known(server: CacheServer, machines: Machines) -> None:
+def test_unreachable_server_leaves_results_unknown(server: CacheServer, machines: Machines) -> None:
     shared_by(machines)
     server.faults.append(Fault("reset"))
     found = check(machines("reader"))
@@ -206,14 +208,14 @@ def test_of_a_server_that_is_not_there_nothing_is_known(server: CacheServer, mac
     assert [problem.code for problem in found.warnings] == ["EPB521"]
 
 
-def test_without_a_remote_cache_there_is_nothing_to_check(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_without_a_remote_cache_is_refused(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPBUILD_REMOTE_CACHE", "off")
     with pytest.raises(RecipeError) as failure:
         check(machines("reader"))
     assert failure.value.problems[0].code == "EPB275"
 
 
-def test_both_end_when_they_are_cancelled(place: Place, machines: Machines) -> None:
+def test_push_and_check_end_when_cancelled(place: Place, machines: Machines) -> None:
     first = built(machines)
     stop = threading.Event()
     stop.set()

@@ -54,7 +54,7 @@ def fails_at(workshop: Workshop, member: str) -> Any:
     return worker
 
 
-def test_a_recipe_that_was_never_built_has_a_report_that_says_so(workshop: Workshop) -> None:
+def test_report_of_an_unbuilt_recipe_has_no_build(workshop: Workshop) -> None:
     found = reported(workshop)
     assert found.build is None
     assert [step.id for step in found.steps] == STEPS
@@ -71,7 +71,7 @@ def test_a_recipe_that_was_never_built_has_a_report_that_says_so(workshop: Works
     assert not (workshop.folder / ".epbuild").exists()
 
 
-def test_a_build_is_known_to_a_report_that_is_made_later(workshop: Workshop) -> None:
+def test_later_report_includes_the_last_build(workshop: Workshop) -> None:
     ended = workshop.build()
     found = reported(workshop)
     assert found.build is not None
@@ -102,7 +102,7 @@ def test_a_build_is_known_to_a_report_that_is_made_later(workshop: Workshop) -> 
         assert output.size == steps(found)[output.step].size
 
 
-def test_numbers_are_those_of_the_terminal(workshop: Workshop) -> None:
+def test_report_and_terminal_show_the_same_numbers(workshop: Workshop) -> None:
     """Check that a report has the content of the events that the terminal shows."""
     workshop.build()
     found = reported(workshop)
@@ -131,7 +131,7 @@ def test_numbers_are_those_of_the_terminal(workshop: Workshop) -> None:
     assert (sharing.alone, sharing.shared, sharing.measured) == (saved.unshared, saved.shared, saved.measured)
 
 
-def test_a_model_that_failed_has_its_reason_where_nothing_else_is_out_of_order(workshop: Workshop) -> None:
+def test_failed_model_is_reported_with_its_reason(workshop: Workshop) -> None:
     workshop.run_worker = fails_at(workshop, "classifier")
     workshop.build()
     found = reported(workshop)
@@ -144,7 +144,7 @@ def test_a_model_that_failed_has_its_reason_where_nothing_else_is_out_of_order(w
     assert found.build.exit_code == 1
 
 
-def test_what_does_not_meet_the_recipe_is_covered_and_has_its_error(workshop: Workshop) -> None:
+def test_model_that_misses_expectations_has_coverage_and_an_error(workshop: Workshop) -> None:
     workshop.write_recipe((LET_THE_CPU, ""))
     workshop.build()
     found = reported(workshop)
@@ -159,7 +159,7 @@ def test_what_does_not_meet_the_recipe_is_covered_and_has_its_error(workshop: Wo
     assert steps(found)[CLASSIFIER].outcome == "failed"
 
 
-def test_what_has_changed_since_is_out_of_date_and_keeps_the_last_builds_course(workshop: Workshop) -> None:
+def test_changed_step_is_out_of_date_and_keeps_its_last_outcome(workshop: Workshop) -> None:
     workshop.build()
     workshop.write_recipe(("quality: 3", "quality: 2"))
     found = steps(reported(workshop))

@@ -73,7 +73,7 @@ def ends(kept: Kept) -> list[tuple[int, int]]:
     return [(event.exit_code, event.built) for event in kept.events if isinstance(event, RunFinished)]
 
 
-def test_a_change_of_a_model_or_the_recipe_builds_what_is_out_of_date(workshop: Workshop) -> None:
+def test_change_of_a_model_or_the_recipe_builds_outdated_steps(workshop: Workshop) -> None:
     model = workshop.folder / "classifier.onnx"
     code, kept, notes = watched(
         workshop,
@@ -89,7 +89,7 @@ def test_a_change_of_a_model_or_the_recipe_builds_what_is_out_of_date(workshop: 
     assert [type(note) for note in notes] == [Watching] * 3
 
 
-def test_what_is_touched_or_undone_costs_nothing(workshop: Workshop) -> None:
+def test_touched_or_reverted_file_causes_no_work(workshop: Workshop) -> None:
     model = workshop.folder / "classifier.onnx"
     before, seen = model.read_bytes(), model.stat()
 
@@ -101,7 +101,7 @@ def test_what_is_touched_or_undone_costs_nothing(workshop: Workshop) -> None:
     assert [built for _, built in ends(kept)] in ([6], [6, 0])  # without a snapshot, only a build can tell
 
 
-def test_no_build_begins_while_a_file_grows(workshop: Workshop) -> None:
+def test_build_waits_until_a_file_stops_growing(workshop: Workshop) -> None:
     model = workshop.folder / "classifier.onnx"
     whole = source_model(7.0)
     parts = [lambda size=size: model.write_bytes(whole[:size]) for size in range(10, len(whole), 40)]
@@ -109,7 +109,7 @@ def test_no_build_begins_while_a_file_grows(workshop: Workshop) -> None:
     assert ends(kept) == [(0, 6), (0, 2)]
 
 
-def test_a_mistake_is_shown_and_watched_on(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_continues_after_a_recipe_error(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     workshop.write_recipe(("plain: {toolchain: qnn", "plain: {toolchian: qnn"))
     code, kept, notes = watched(workshop, nothing, workshop.write_recipe, nothing)
     assert (code, ends(kept)) == (0, [(0, 6)])
@@ -118,13 +118,13 @@ def test_a_mistake_is_shown_and_watched_on(workshop: Workshop, capsys: pytest.Ca
     assert len(notes) == 2
 
 
-def test_it_ends_with_the_code_of_the_last_build(workshop: Workshop) -> None:
+def test_watch_exits_with_the_code_of_the_last_build(workshop: Workshop) -> None:
     assert watched(workshop, lambda: workshop.write_recipe(("plain: {toolchain: qnn", "plain: {toolchian: qnn")), nothing)[0] == 2
     workshop.write_recipe(("fallback_nodes: any", "fallback_nodes: 0"))
     assert watched(workshop)[0] == 1
 
 
-def test_a_model_that_is_missing_is_waited_for(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_waits_for_a_missing_model(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     model = workshop.folder / "classifier.onnx"
     content = model.read_bytes()
     model.unlink()
@@ -133,26 +133,26 @@ def test_a_model_that_is_missing_is_waited_for(workshop: Workshop, capsys: pytes
     assert "[EPB201]" in capsys.readouterr().err
 
 
-def test_a_model_that_goes_and_comes_back(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_handles_a_model_that_disappears_and_returns(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     model = workshop.folder / "classifier.onnx"
     code, kept, _ = watched(workshop, model.unlink, nothing, lambda: model.write_bytes(source_model(7.0)), nothing)
     assert (code, ends(kept)) == (0, [(0, 6), (0, 2)])
 
 
-def test_a_failed_build_is_tried_again_when_its_source_changes(workshop: Workshop) -> None:
+def test_failed_build_is_retried_when_its_source_changes(workshop: Workshop) -> None:
     workshop.write_recipe(("fallback_nodes: any", "fallback_nodes: 0"))
     code, kept, _ = watched(workshop, nothing, workshop.write_recipe, nothing)
     assert [code for code, _ in ends(kept)] == [1, 0]
     assert code == 0
 
 
-def test_an_output_that_is_removed_is_put_back(workshop: Workshop) -> None:
+def test_removed_output_is_restored(workshop: Workshop) -> None:
     _, kept, _ = watched(workshop, (workshop.output() / "decode_ctx.onnx").unlink, nothing)
     assert (workshop.output() / "decode_ctx.onnx").exists()
     assert changes(kept) == [["decode_ctx.onnx"]]
 
 
-def test_without_outputs_and_for_some_steps_the_sources_are_watched(workshop: Workshop) -> None:
+def test_sources_are_watched_for_selected_steps_and_without_outputs(workshop: Workshop) -> None:
     model = workshop.folder / "classifier.onnx"
     _, kept, _ = watched(workshop, lambda: model.write_bytes(source_model(7.0)), nothing, emits=False)
     assert ends(kept)[1] == (0, 1)
@@ -170,7 +170,7 @@ groups: {all: {models: ["*"], expect: {fallback_nodes: any}}}
 
 
 @pytest.mark.parametrize("emits", [True, False])
-def test_a_model_that_a_pattern_matches_is_waited_for_and_noticed(
+def test_missing_model_of_a_pattern_is_awaited_and_noticed(
     workshop: Workshop, emits: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (workshop.folder / "epbuild.yaml").write_text(PATTERN, encoding="utf-8")
@@ -192,7 +192,7 @@ def test_a_model_that_a_pattern_matches_is_waited_for_and_noticed(
     assert len(notes) == len(ends(kept)) + 1
 
 
-def test_a_ctrl_c_during_a_build_ends_it_as_any_other(workshop: Workshop) -> None:
+def test_ctrl_c_during_a_build_ends_the_watch(workshop: Workshop) -> None:
     class Interrupts(Listener):
         def report(self, event: Event, /) -> None:
             raise KeyboardInterrupt
@@ -201,7 +201,7 @@ def test_a_ctrl_c_during_a_build_ends_it_as_any_other(workshop: Workshop) -> Non
         build_and_watch(SourceWatch(workshop.request, Pauses()), Interrupts, EventList())
 
 
-def test_a_look_that_takes_long_makes_the_next_one_come_later(workshop: Workshop) -> None:
+def test_slow_poll_delays_the_next_poll(workshop: Workshop) -> None:
     pauses = Pauses(nothing)
     watch = SourceWatch(workshop.request, pauses)
     watch.begin()
@@ -210,7 +210,7 @@ def test_a_look_that_takes_long_makes_the_next_one_come_later(workshop: Workshop
     assert all(seconds >= 0.5 for seconds in pauses.asked)
 
 
-def test_what_is_shown_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_events_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for listener in (PlainLines(), JsonLines()):
         listener.report(FilesChanged(("a.onnx", "b.onnx", "c", "d", "e")))
         listener.report(Watching(12))

@@ -74,7 +74,7 @@ def with_two_eps(workshop: Workshop) -> Workshop:
     return workshop
 
 
-def test_the_eps_of_a_target_reach_the_worker_in_order_each_with_its_own_options(with_two_eps: Workshop, heard: Heard) -> None:
+def test_worker_gets_the_eps_of_a_target_in_order_with_their_options(with_two_eps: Workshop, heard: Heard) -> None:
     assert with_two_eps.build().exit_code == 0
     qnn, openvino = heard.requests["classifier"]["eps"]
     assert (qnn["name"], openvino["name"]) == (QNN, OPENVINO)
@@ -82,7 +82,7 @@ def test_the_eps_of_a_target_reach_the_worker_in_order_each_with_its_own_options
     assert openvino["options"] == {"disable_dynamic_shapes": "True"}
 
 
-def test_a_users_own_library_reaches_the_worker_as_an_absolute_path(with_two_eps: Workshop, heard: Heard) -> None:
+def test_custom_library_reaches_the_worker_as_an_absolute_path(with_two_eps: Workshop, heard: Heard) -> None:
     with_two_eps.build()
     qnn, openvino = heard.requests["classifier"]["here"]["eps"]
     assert Path(qnn["library"]) == (with_two_eps.folder / "own" / "libqnn_ep.so").resolve()
@@ -90,7 +90,7 @@ def test_a_users_own_library_reaches_the_worker_as_an_absolute_path(with_two_eps
     assert (openvino["library"], installed["library"]) == (None, None)
 
 
-def test_a_file_that_an_option_names_is_staged_for_the_ep_under_its_given_name(with_two_eps: Workshop, heard: Heard) -> None:
+def test_option_file_is_staged_under_its_given_name(with_two_eps: Workshop, heard: Heard) -> None:
     with_two_eps.build()
     named = heard.requests["classifier"]["eps"][0]["options"]["backend_path"]
     assert heard.files["classifier"][named] == b"libQnnHtp.so"
@@ -99,14 +99,14 @@ def test_a_file_that_an_option_names_is_staged_for_the_ep_under_its_given_name(w
 
 
 @pytest.mark.parametrize("name", ["libQnnHtp.so", "libqnn_ep.so"])
-def test_another_content_of_a_file_that_a_target_names_is_compiled_again(with_two_eps: Workshop, name: str) -> None:
+def test_changed_file_of_a_target_causes_a_compile(with_two_eps: Workshop, name: str) -> None:
     with_two_eps.build()
     (with_two_eps.folder / "own" / name).write_bytes(b"another")
     with_two_eps.build()
     assert with_two_eps.compiled == ["classifier"]
 
 
-def test_an_input_of_the_users_outlives_the_build_that_was_given_it(with_two_eps: Workshop) -> None:
+def test_user_input_survives_a_build(with_two_eps: Workshop) -> None:
     def mine() -> dict[Path, bytes]:
         paths = (*with_two_eps.folder.glob("*.onnx"), *(with_two_eps.folder / "own").iterdir())
         return {path: path.read_bytes() for path in paths}
@@ -116,7 +116,7 @@ def test_an_input_of_the_users_outlives_the_build_that_was_given_it(with_two_eps
     assert mine() == before
 
 
-def test_each_ep_of_a_target_has_its_own_binary_and_the_manifest_names_both(with_two_eps: Workshop) -> None:
+def test_each_ep_has_its_own_binary_and_the_manifest_names_both_binaries(with_two_eps: Workshop) -> None:
     assert with_two_eps.build().exit_code == 0
     output = with_two_eps.contents("classifier")
     binaries = {name: content for name, content in output.items() if name.endswith(".bin")}
@@ -130,7 +130,7 @@ def test_each_ep_of_a_target_has_its_own_binary_and_the_manifest_names_both(with
     assert {node["reference"] for node in model["ep_context_nodes"]} == binaries.keys()
 
 
-def test_the_environment_of_a_target_reaches_its_worker_and_no_other(workshop: Workshop, heard: Heard) -> None:
+def test_environment_of_a_target_reaches_only_its_worker(workshop: Workshop, heard: Heard) -> None:
     environment = "environment: {QNN_QUALITY: '${vars.quality}', EMPTY: ''}"
     workshop.write_recipe((PLAIN, PLAIN.replace("}", f", {environment}}}", 1)))
     workshop.build()
@@ -140,21 +140,21 @@ def test_the_environment_of_a_target_reaches_its_worker_and_no_other(workshop: W
     assert manifest["target"]["environment"] == own
 
 
-def test_how_a_compile_gets_its_memory_is_for_the_target_to_say_where_it_does(workshop: Workshop, heard: Heard) -> None:
+def test_memory_settings_of_a_target_override_the_default(workshop: Workshop, heard: Heard) -> None:
     workshop.write_recipe((PLAIN, PLAIN.replace("}", ", environment: {GLIBC_TUNABLES: ''}}")))
     workshop.build()
     assert "glibc.malloc.top_pad=67108864" in heard.environments["prefill"]["GLIBC_TUNABLES"].split(":")
     assert heard.environments["classifier"] == {"GLIBC_TUNABLES": ""}
 
 
-def test_another_environment_is_another_result(workshop: Workshop) -> None:
+def test_changed_environment_causes_a_new_result(workshop: Workshop) -> None:
     workshop.build()
     workshop.write_recipe((PLAIN, PLAIN.replace("}", ", environment: {QNN_QUALITY: 3}}")))
     workshop.build()
     assert workshop.compiled == ["classifier"]
 
 
-def test_each_member_is_compiled_with_its_own_settings_over_those_of_its_group(workshop: Workshop, heard: Heard) -> None:
+def test_member_settings_override_group_settings(workshop: Workshop, heard: Heard) -> None:
     workshop.write_recipe(
         (
             "classifier: classifier.onnx}",
@@ -178,7 +178,7 @@ def test_each_member_is_compiled_with_its_own_settings_over_those_of_its_group(w
     assert [decode[key] for key in keys] == ["file", {}, {}, False, "basic", None]
 
 
-def test_a_full_disk_after_the_compile_is_told_as_that(workshop: Workshop) -> None:
+def test_full_disk_after_the_compile_is_reported(workshop: Workshop) -> None:
     def fill(call: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -187,7 +187,7 @@ def test_a_full_disk_after_the_compile_is_told_as_that(workshop: Workshop) -> No
     assert workshop.failures == ["EPB405"]
 
 
-def test_an_expectation_of_one_member_is_not_asked_of_another(workshop: Workshop) -> None:
+def test_expectation_applies_only_to_its_member(workshop: Workshop) -> None:
     workshop.write_recipe(
         ("models: [classifier]\n", "models: [{model: classifier, expect: {fallback_nodes: 0}}, decode]\n"),
     )
@@ -196,7 +196,7 @@ def test_an_expectation_of_one_member_is_not_asked_of_another(workshop: Workshop
     assert workshop.failures == ["EPB609"]
 
 
-def test_what_killed_builds_left_half_written_in_the_store_does_not_pile_up(workshop: Workshop) -> None:
+def test_half_written_files_of_killed_builds_are_removed(workshop: Workshop) -> None:
     drafts = [workshop.cache / folder / "tmp" for folder in ("cas", "actions")]
     for folder in drafts:
         folder.mkdir(parents=True)
@@ -207,7 +207,7 @@ def test_what_killed_builds_left_half_written_in_the_store_does_not_pile_up(work
     assert [[path.name for path in folder.iterdir()] for folder in drafts] == [["new"], ["new"]]
 
 
-def test_the_worker_gets_the_key_document_with_the_options_that_are_not_keyed(with_two_eps: Workshop, heard: Heard) -> None:
+def test_worker_gets_the_key_document_and_the_unkeyed_options(with_two_eps: Workshop, heard: Heard) -> None:
     assert with_two_eps.build().exit_code == 0
     for first, step in (("prefill", SHARE), ("classifier", CLASSIFIER)):
         sent, keyed = dict(heard.requests[first]), with_two_eps.record(step).key_document

@@ -333,7 +333,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_failure_is_told_as_what_it_is(name: str) -> None:
+def test_compile_failure_is_reported_by_its_cause(name: str) -> None:
     case = CASES[name]
     tail = tuple(text for line in (*NOISE, *case.said, NOISE[0]) if (text := strip_colors(line)))
     ep = replace(GROUP.target.eps[0], provider_options=case.options)
@@ -352,7 +352,7 @@ def test_a_failure_is_told_as_what_it_is(name: str) -> None:
     assert problem.where == (COMPILES[1] if "decode" in last else COMPILES[0])
 
 
-def test_if_no_node_was_taken_the_reasons_for_single_nodes_are_reported() -> None:
+def test_node_reasons_are_reported_if_no_node_was_compiled() -> None:
     raised = "[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes. Check that the session EPs support compilation"
     ending = Ending("exited", 1, (*AT_DECODE, failed(raised)), ())
     refused = [LeftNode(f"conv{number}", "Conv", "Cannot get shape") for number in range(3)]
@@ -369,7 +369,7 @@ def test_if_no_node_was_taken_the_reasons_for_single_nodes_are_reported() -> Non
     assert "It compiled none of 3 nodes, and logged: Cannot get shape (3 nodes)." in problem.message
 
 
-def test_a_refusal_by_onnxruntime_is_quoted_without_its_source_location() -> None:
+def test_onnx_runtime_refusal_is_quoted_without_its_source_location() -> None:
     where = "/onnxruntime_src/onnxruntime/core/graph/graph.cc:1421 onnxruntime::Graph::Graph(const onnxruntime::Model&, bool)"
     why = "Initializer 'If_0' references an ORT in-memory address marker, which is not allowed in a model protobuf."
     raised = f"Exception during initialization: {where} !utils::HasExternalDataInMemory(tensor) was false. {why}"
@@ -411,7 +411,7 @@ SHOWN: dict[str, tuple[tuple[Mapping[str, Any], ...], int, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("ep", [0, 1])
 @pytest.mark.parametrize("shown", SHOWN)
-def test_a_known_limitation_is_reported_in_one_sentence(shown: str, ep: int) -> None:
+def test_known_limitation_is_reported_in_one_sentence(shown: str, ep: int) -> None:
     reports, status, said = SHOWN[shown]
     error = compile_error(group_of(LIMITATION, ep=ep), Ending("exited", status, reports, said), LOG)
     assert isinstance(error, EnvironmentFailure)
@@ -425,7 +425,7 @@ def test_a_known_limitation_is_reported_in_one_sentence(shown: str, ep: int) -> 
     assert problem.text.endswith(f"The whole log: {LOG}.")
 
 
-def test_a_limitation_of_this_platform_is_told_on_it() -> None:
+def test_platform_limitation_is_reported_on_its_platform() -> None:
     here = replace(LIMITATION, platforms=("another", sys.platform))
     error = compile_error(group_of(here), Ending("exited", 1, AT_DECODE, (LOADER,)), LOG)
     assert error is not None
@@ -441,13 +441,13 @@ def test_a_limitation_of_this_platform_is_told_on_it() -> None:
     ],
     ids=["it does not show", "it is another platform's", "nothing would show it"],
 )
-def test_a_failure_is_not_blamed_on_a_limitation_that_it_does_not_show(limitation: Limitation, said: str) -> None:
+def test_failure_is_not_blamed_on_an_unrelated_limitation(limitation: Limitation, said: str) -> None:
     error = compile_error(group_of(limitation), Ending("exited", 1, (*AT_DECODE, failed(NOT_COMPILED)), (said,)), LOG)
     assert isinstance(error, BuildError)
     assert [problem.code for problem in error.problems] == ["EPB401"]
 
 
-def test_a_limitation_of_other_options_does_not_explain_a_failed_compile() -> None:
+def test_limitation_of_other_options_does_not_explain_a_failure() -> None:
     said = (STARTED, failed("no CUDA-capable device"))
     for limitation in (replace(LIMITATION, when={"device": "^GPU"}), replace(LIMITATION, during="load")):
         error = compile_error(group_of(limitation), Ending("exited", 1, said, ()), LOG)
@@ -455,18 +455,18 @@ def test_a_limitation_of_other_options_does_not_explain_a_failed_compile() -> No
         assert error.problems[0].code == "EPB401"
 
 
-def test_a_worker_that_succeeded_has_no_limitation_whatever_the_ep_said() -> None:
+def test_successful_worker_has_no_limitation_despite_ep_messages() -> None:
     assert compile_error(group_of(LIMITATION), Ending("exited", 0, (*AT_DECODE, FINISHED), (LOADER,)), LOG) is None
 
 
-def test_a_worker_that_hung_is_told_as_one_whatever_the_ep_said() -> None:
+def test_hanging_worker_is_a_timeout_despite_ep_messages() -> None:
     error = compile_error(group_of(LIMITATION), Ending("timed out", -9, AT_DECODE, (LOADER,)), LOG)
     assert error is not None
     assert [problem.code for problem in error.problems] == ["EPB403"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
-def test_a_worker_that_the_kernel_ended_for_lack_of_memory_is_told_as_that() -> None:
+def test_worker_killed_for_lack_of_memory_is_reported() -> None:
     error = compile_error(GROUP, Ending("exited", -9, AT_DECODE, (), out_of_memory=True), LOG)
     assert isinstance(error, EnvironmentFailure)
     assert (
@@ -475,14 +475,14 @@ def test_a_worker_that_the_kernel_ended_for_lack_of_memory_is_told_as_that() -> 
     )
 
 
-def test_another_programs_lack_of_memory_does_not_explain_a_crash() -> None:
+def test_memory_shortage_of_another_program_does_not_explain_a_crash() -> None:
     error = compile_error(GROUP, Ending("exited", -11, AT_DECODE, (), out_of_memory=True), LOG)
     assert error is not None
     assert [problem.code for problem in error.problems] == ["EPB402"]
 
 
 @pytest.mark.parametrize(("mapped", "code"), [(590_000_000, "EPB404"), (300_000_000, "EPB401")])
-def test_a_failure_close_to_a_limit_of_memory_is_not_blamed_on_the_model(mapped: int, code: str) -> None:
+def test_failure_close_to_a_memory_limit_is_not_blamed_on_the_model(mapped: int, code: str) -> None:
     report = {**failed(NOT_COMPILED), "mapped": mapped, "mappable": 600_000_000}
     error = compile_error(GROUP, Ending("exited", 1, (*AT_DECODE, report), ()), LOG)
     assert error is not None
@@ -494,18 +494,18 @@ def test_a_failure_close_to_a_limit_of_memory_is_not_blamed_on_the_model(mapped:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGILL])
-def test_a_crash_is_told_with_the_name_of_its_signal(number: signal.Signals) -> None:
+def test_crash_is_reported_with_the_name_of_its_signal(number: signal.Signals) -> None:
     error = compile_error(GROUP, Ending("exited", -number, AT_DECODE, ()), LOG)
     assert error is not None
     assert f"the worker crashed ({number.name}) while compiling 'decode' for npu" in str(error)
     assert error.exit_code == 1
 
 
-def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+def test_unnamed_signal_is_reported_by_its_number() -> None:
     assert "crashed (signal 200)" in str(compile_error(GROUP, Ending("exited", -200, AT_DECODE, ()), LOG))
 
 
-def test_a_worker_that_succeeded_is_no_failure_whatever_the_ep_said() -> None:
+def test_successful_worker_is_no_failure_despite_ep_messages() -> None:
     said = (f"{STAMP} [E:onnxruntime:, x.cc:1 f] an error that did not matter",)
     assert compile_error(GROUP, Ending("exited", 0, (*AT_DECODE, FINISHED), said), LOG) is None
 
@@ -525,16 +525,16 @@ def test_a_worker_that_succeeded_is_no_failure_whatever_the_ep_said() -> None:
         ((f"{STAMP} [V:onnxruntime:, a.cc:1 f] partitioning", f"{STAMP} [I:onnxruntime:, a.cc:1 f] done"), ""),
     ],
 )
-def test_the_ep_is_quoted_with_what_bears_on_the_failure(lines: tuple[str, ...], words: str) -> None:
+def test_relevant_lines_of_the_ep_are_quoted(lines: tuple[str, ...], words: str) -> None:
     assert extract_last_lines([strip_colors(line) for line in lines]) == words
 
 
-def test_an_ep_that_talks_much_is_quoted_in_part() -> None:
+def test_long_ep_output_is_quoted_in_part() -> None:
     assert len(extract_last_lines([f"error {'x' * 10_000}", f"error {'y' * 10_000}"])) < 1000
 
 
 @given(lines=st.lists(st.text()))
-def test_a_quote_is_one_line_whatever_the_ep_writes(lines: list[str]) -> None:
+def test_quote_is_one_line_for_any_ep_output(lines: list[str]) -> None:
     assert len(extract_last_lines(lines).splitlines()) <= 1
 
 
@@ -575,13 +575,11 @@ SETUP = "QNN SetupBackend failed Failed to create device. Error: QNN_DEVICE_ERRO
         pytest.param(None, ["error: a", "error: b: error: a"], None, " The EP logged: error: a", id="nothing was raised"),
     ],
 )
-def test_one_reason_is_told_once_however_often_it_was_said(
-    raised: str | None, said: list[str], reason: str | None, quote: str
-) -> None:
+def test_repeated_reason_is_reported_once(raised: str | None, said: list[str], reason: str | None, quote: str) -> None:
     assert merge_reasons(raised, said) == (reason, quote)
 
 
-def test_a_reason_as_long_as_a_model_is_told_by_its_beginning_and_its_end() -> None:
+def test_huge_reason_is_shortened_in_the_middle() -> None:
     message = f"[ONNXRuntimeError] : 1 : FAIL : Load failed: {'weights ' * 50_000}: the reason at the end"
     error = compile_error(GROUP, Ending("exited", 1, (*AT_DECODE, failed(message)), ("error: " + "x" * 100_000,)), LOG)
     assert error is not None
@@ -608,5 +606,5 @@ def test_a_reason_as_long_as_a_model_is_told_by_its_beginning_and_its_end() -> N
         (f"{STAMP} [I:onnxruntime:, ep.cc:9 f] compiled 12/40 nodes", True),
     ],
 )
-def test_of_what_an_ep_says_only_how_far_it_is_is_taken_for_a_status(line: str, told: bool) -> None:
+def test_only_progress_lines_of_an_ep_count_as_status(line: str, told: bool) -> None:
     assert is_progress_line(line) is told

@@ -39,7 +39,7 @@ def log(*lines: str) -> tuple[NodeLog, list[str]]:
     return found, [found.read(line) for line in lines]
 
 
-def test_each_node_gets_the_eps_reason_without_the_nodes_name_in_it() -> None:
+def test_each_node_gets_its_reason_without_its_own_name() -> None:
     lines = [
         f"{MARK}enc",
         *refusal("Gather", "/embedding/Gather", "Cannot get shape"),
@@ -55,7 +55,7 @@ def test_each_node_gets_the_eps_reason_without_the_nodes_name_in_it() -> None:
     assert worth == ["detail", *["kept"] * 8]
 
 
-def test_all_nodes_of_a_refused_unit_have_its_reason() -> None:
+def test_all_nodes_of_a_refused_unit_get_the_same_reason() -> None:
     first, node, reason, end = refusal("Conv", "conv", "Failed to add node.")
     found, _ = log(f"{MARK}m", first, node, node.replace("Conv", "Relu").replace("conv", "relu"), reason, end)
     assert [left.reason for left in found.left("m", [NamedNode("conv", "Conv"), NamedNode("relu", "Relu")])] == [
@@ -63,7 +63,7 @@ def test_all_nodes_of_a_refused_unit_have_its_reason() -> None:
     ] * 2
 
 
-def test_members_whose_nodes_have_the_same_names_keep_their_own_reasons() -> None:
+def test_members_with_equal_node_names_keep_their_own_reasons() -> None:
     found, _ = log(f"{MARK}prefill", *refusal("Add", "add", "one"), f"{MARK}decode", *refusal("Add", "add", "other"))
     assert [found.left(name, [NamedNode("add", "Add")])[0].reason for name in ("prefill", "decode", "third")] == [
         "one",
@@ -72,22 +72,22 @@ def test_members_whose_nodes_have_the_same_names_keep_their_own_reasons() -> Non
     ]
 
 
-def test_a_node_that_is_taken_in_a_later_pass_has_no_reason_of_an_earlier_one() -> None:
+def test_node_accepted_in_a_later_pass_has_no_reason() -> None:
     found, _ = log(f"{MARK}m", *refusal("Add", "add", "one"), *acceptance("Add", "add"))
     assert found.left("m", [NamedNode("add", "Add")])[0].reason is None
 
 
-def test_of_nodes_without_a_name_none_gets_the_reason_of_another() -> None:
+def test_unnamed_node_never_gets_the_reason_of_another_node() -> None:
     found, _ = log(f"{MARK}m", *refusal("Add", "", "one"), *refusal("Add", "", "other"), *refusal("Mul", "", "same") * 2)
     assert [left.reason for left in found.left("m", [NamedNode("", "Add"), NamedNode("", "Mul")])] == [None, "same"]
 
 
-def test_an_operator_of_another_domain_is_found_though_the_log_omits_the_domain() -> None:
+def test_operator_is_matched_although_the_log_omits_its_domain() -> None:
     found, _ = log(f"{MARK}m", *refusal("Gelu", "gelu", "one"))
     assert found.left("m", [NamedNode("gelu", "com.microsoft::Gelu")])[0].reason == "one"
 
 
-def test_what_was_said_before_is_said_still_and_details_are_neither_shown_nor_kept() -> None:
+def test_known_lines_are_shown_and_details_are_hidden() -> None:
     lines = {
         WHEN.format("V", "qnn_model_wrapper") + "Qnn_OpConfig node name: x": "detail",
         "node_inputs:": "detail",
@@ -103,7 +103,7 @@ def test_what_was_said_before_is_said_still_and_details_are_neither_shown_nor_ke
     assert log(*lines)[1] == list(lines.values())
 
 
-def test_a_log_without_rules_is_left_as_it_is() -> None:
+def test_log_without_rules_is_unchanged() -> None:
     found = NodeLog([])
     assert not found.is_wanted
     assert found.read(SUPPORT + "Validation FAILED for 1 nodes in OrtNodeUnit (Add) :") == "shown"

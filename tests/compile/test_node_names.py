@@ -49,7 +49,7 @@ def names(path: Path) -> list[str]:
     return [node.name for node in read_header(path).ep_context_nodes]
 
 
-def test_a_node_alone_in_its_context_is_renamed_for_any_ep_that_is_known(tmp_path: Path) -> None:
+def test_single_node_is_renamed_for_any_known_ep(tmp_path: Path) -> None:
     for ep in (QNN, OPENVINO):
         path = compiled(tmp_path, ("one", ep))
         group = group_for(ep)
@@ -59,21 +59,21 @@ def test_a_node_alone_in_its_context_is_renamed_for_any_ep_that_is_known(tmp_pat
         assert [file.name for file in tmp_path.iterdir()] == ["m_ctx.onnx"]
 
 
-def test_each_ep_of_several_has_its_own_nodes_renamed_by_its_own_rule(tmp_path: Path) -> None:
+def test_nodes_of_each_ep_are_renamed_by_the_rule_of_the_ep(tmp_path: Path) -> None:
     path = compiled(tmp_path, ("a", OPENVINO), ("b", QNN), ("c", OPENVINO))
     group = group_for(QNN, OPENVINO)
     prefix_nodes(group, group.members[0], path)
     assert names(path) == ["m_a", "m_b", "m_c"]
 
 
-def test_members_that_share_no_context_are_renamed_though_compiled_together(tmp_path: Path) -> None:
+def test_members_without_a_shared_context_are_renamed(tmp_path: Path) -> None:
     path = compiled(tmp_path, ("a", OPENVINO), ("b", OPENVINO))
     group = group_for(OPENVINO, models=("m", "n"))
     prefix_nodes(group, group.members[0], path)
     assert names(path) == ["m_a", "m_b"]
 
 
-def test_an_ep_that_did_as_it_was_told_finds_its_model_untouched(tmp_path: Path) -> None:
+def test_correctly_prefixed_model_is_unchanged(tmp_path: Path) -> None:
     for prefix in ("m_", None):
         path = compiled(tmp_path, ("m_a", TENSORRT), ("m_b", TENSORRT))
         before = path.read_bytes()
@@ -95,7 +95,7 @@ def test_an_ep_that_did_as_it_was_told_finds_its_model_untouched(tmp_path: Path)
         (TENSORRT, ("a",), ("m",), f"{TENSORRT} ignores it, and the catalog has no rule"),
     ],
 )
-def test_what_the_ep_would_not_find_again_is_refused(
+def test_renaming_that_the_ep_cannot_follow_is_refused(
     tmp_path: Path, ep: str, nodes: tuple[str, ...], models: tuple[str, ...], words: str
 ) -> None:
     path = compiled(tmp_path, *((name, ep) for name in nodes))
@@ -108,7 +108,7 @@ def test_what_the_ep_would_not_find_again_is_refused(
     assert path.read_bytes() == before
 
 
-def test_a_model_that_is_none_is_left_for_the_verifier(tmp_path: Path) -> None:
+def test_invalid_model_is_left_for_the_verifier(tmp_path: Path) -> None:
     group = group_for(QNN)
     prefix_nodes(group, group.members[0], tmp_path / "m_ctx.onnx")
     (tmp_path / "m_ctx.onnx").write_bytes(b"no model")
@@ -118,7 +118,7 @@ def test_a_model_that_is_none_is_left_for_the_verifier(tmp_path: Path) -> None:
     assert names(path) == ["a"]
 
 
-def test_a_renaming_that_did_more_than_that_is_not_kept(tmp_path: Path) -> None:
+def test_renaming_with_other_changes_is_discarded(tmp_path: Path) -> None:
     path = compiled(tmp_path, ("a", QNN))
 
     def do_more(done: Mapping[str, Any]) -> None:

@@ -110,7 +110,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preparer:
 # -- The plan ----------------------------------------------------------------------------------------------------------
 
 
-def test_each_entry_is_a_step_before_the_compiles_that_need_it(workshop: Preparer) -> None:
+def test_each_preparation_is_a_step_before_its_compiles(workshop: Preparer) -> None:
     plan = workshop.survey().plan
     needs = {step.id: step.needs for step in plan.steps}
     assert needs[FOLD] == ()
@@ -122,14 +122,14 @@ def test_each_entry_is_a_step_before_the_compiles_that_need_it(workshop: Prepare
     assert all(ids.index(need) < ids.index(ident) for ident in ids for need in needs[ident])
 
 
-def test_what_no_selected_step_needs_is_not_prepared_nor_looked_for(workshop: Preparer) -> None:
+def test_unneeded_preparation_is_neither_run_nor_checked(workshop: Preparer) -> None:
     (workshop.folder / "add.py").unlink()
     assert workshop.build_all("emit:classifier/*") == (["fold.py"], ["classifier"])
     with pytest.raises(PlanError, match=r"file not found: 'add\.py'"):
         workshop.build()
 
 
-def test_two_groups_with_one_prepared_model_prepare_it_once(workshop: Preparer) -> None:
+def test_two_groups_prepare_a_common_model_once(workshop: Preparer) -> None:
     workshop.change_recipe(
         "  classifier:\n    models: [classifier]\n",
         "  twin: {models: [classifier], targets: [npu], expect: {fallback_nodes: 1}}\n  classifier:\n    models: [classifier]\n",
@@ -149,9 +149,7 @@ def test_two_groups_with_one_prepared_model_prepare_it_once(workshop: Preparer) 
         (("samples/*.npz", ".."), "EPB273", "'..' would search all of"),
     ],
 )
-def test_a_command_that_cannot_work_is_refused_with_its_place(
-    workshop: Preparer, change: tuple[str, str], code: str, said: str
-) -> None:
+def test_invalid_command_is_refused_with_its_place(workshop: Preparer, change: tuple[str, str], code: str, said: str) -> None:
     workshop.change_recipe(*change)
     with pytest.raises(PlanError) as caught:
         workshop.build()
@@ -164,7 +162,7 @@ def test_a_command_that_cannot_work_is_refused_with_its_place(
 # -- What is made again, and what is not -------------------------------------------------------------------------------
 
 
-def test_a_build_prepares_in_order_and_then_has_nothing_to_do(workshop: Preparer) -> None:
+def test_build_prepares_in_order_and_then_has_nothing_to_do(workshop: Preparer) -> None:
     prepared, compiled = workshop.build_all()
     assert sorted(prepared) == ["add.py", "fold.py", "fold.py"]
     assert sorted(compiled) == ["classifier", "prefill+decode"]
@@ -172,7 +170,7 @@ def test_a_build_prepares_in_order_and_then_has_nothing_to_do(workshop: Preparer
     assert set(workshop.states().values()) == {"current"}
 
 
-def test_a_preparation_sees_its_model_and_its_files_and_nothing_else(workshop: Preparer) -> None:
+def test_preparation_sees_only_its_model_and_files(workshop: Preparer) -> None:
     workshop.build_all("prepare:prefill/*")
     assert workshop.seen == [
         ["files/fold.py", "in/prefill.onnx", "request.json"],
@@ -180,7 +178,7 @@ def test_a_preparation_sees_its_model_and_its_files_and_nothing_else(workshop: P
     ]
 
 
-def test_what_it_writes_to_is_not_the_users(workshop: Preparer) -> None:
+def test_preparation_writes_to_copies_of_user_files(workshop: Preparer) -> None:
     before = (workshop.folder / "prefill.onnx").read_bytes()
 
     def spoil(output: Path, seed: bytes) -> None:
@@ -194,7 +192,7 @@ def test_what_it_writes_to_is_not_the_users(workshop: Preparer) -> None:
     assert (workshop.folder / "fold.py").read_text(encoding="utf-8") == "# fold.py\n"
 
 
-def test_what_is_compiled_is_what_was_prepared(workshop: Preparer) -> None:
+def test_prepared_model_is_the_compiled_model(workshop: Preparer) -> None:
     workshop.build_all()
     record = workshop.record(SHARE)
     prepared = workshop.record(ADD).result["artifacts"]["prefill.onnx"]["digest"]
@@ -202,7 +200,7 @@ def test_what_is_compiled_is_what_was_prepared(workshop: Preparer) -> None:
     assert prepared != hashlib.sha256((workshop.folder / "prefill.onnx").read_bytes()).hexdigest()
 
 
-def test_a_script_that_is_edited_without_effect_compiles_nothing_again(workshop: Preparer) -> None:
+def test_script_edit_without_effect_causes_no_compile(workshop: Preparer) -> None:
     workshop.build_all()
     workshop.write("add.py", "# another comment\n")
     states = workshop.states()
@@ -218,7 +216,7 @@ def test_a_script_that_is_edited_without_effect_compiles_nothing_again(workshop:
 
 
 @pytest.mark.parametrize("name", ["fold.py", "add.py", "samples/0.npz", "samples/1.npz"])
-def test_a_file_that_is_edited_with_effect_is_compiled_again(workshop: Preparer, name: str) -> None:
+def test_file_edit_with_effect_causes_a_compile(workshop: Preparer, name: str) -> None:
     workshop.build_all()
     workshop.write(name, "print(2)\n")
     prepared, compiled = workshop.build_all()
@@ -227,14 +225,14 @@ def test_a_file_that_is_edited_with_effect_is_compiled_again(workshop: Preparer,
     assert workshop.build_all() == ([], [])
 
 
-def test_a_preparation_that_comes_out_as_before_stops_the_next_as_well(workshop: Preparer) -> None:
+def test_unchanged_preparation_result_stops_the_next_preparation(workshop: Preparer) -> None:
     workshop.build_all()
     workshop.write("fold.py", "# without effect\n")
     prepared, compiled = workshop.build_all()
     assert (sorted(prepared), compiled) == (["fold.py", "fold.py"], [])
 
 
-def test_explain_leads_to_the_file_behind_it_all(workshop: Preparer) -> None:
+def test_explain_names_the_edited_file_of_a_preparation(workshop: Preparer) -> None:
     workshop.build_all()
     workshop.write("add.py", "print(2)\n")
     [explained] = explain(workshop.request, [EMIT_DECODER])
@@ -243,14 +241,16 @@ def test_explain_leads_to_the_file_behind_it_all(workshop: Preparer) -> None:
     assert [add.step.id, [change.what for change in add.changes]] == [ADD, ["add.py"]]
 
 
-def test_another_checkout_takes_what_the_store_has(workshop: Preparer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_checkout_restores_prepared_models_from_the_store(
+    workshop: Preparer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workshop.build_all()
     other = Preparer(tmp_path / "other", workshop.cache, monkeypatch)
     assert other.build_all() == ([], [])
     assert other.contents() == workshop.contents()
 
 
-def test_a_prepared_model_that_the_store_has_lost_is_made_again_when_it_is_needed(workshop: Preparer) -> None:
+def test_lost_prepared_model_is_prepared_again_when_needed(workshop: Preparer) -> None:
     workshop.build_all()
     workshop.lose_blobs()
     assert workshop.build_all() == ([], [])  # all outputs are in place
@@ -259,7 +259,7 @@ def test_a_prepared_model_that_the_store_has_lost_is_made_again_when_it_is_neede
     assert (prepared, compiled) == (["fold.py", "add.py"], ["prefill+decode"])
 
 
-def test_a_prepared_model_that_is_damaged_in_the_store_is_made_again(workshop: Preparer) -> None:
+def test_damaged_prepared_model_is_prepared_again(workshop: Preparer) -> None:
     workshop.build_all()
     digest = workshop.record(ADD).result["artifacts"]["prefill.onnx"]["digest"]
     [blob] = [path for path in workshop.blobs() if path.name == digest]
@@ -271,7 +271,7 @@ def test_a_prepared_model_that_is_damaged_in_the_store_is_made_again(workshop: P
     assert workshop.record(SHARE).key_document["members"][0]["graph"] == digest
 
 
-def test_gc_keeps_what_the_next_compile_begins_with(workshop: Preparer) -> None:
+def test_gc_keeps_prepared_models_of_the_next_compile(workshop: Preparer) -> None:
     workshop.build_all()
     digest = workshop.record(ADD).result["artifacts"]["prefill.onnx"]["digest"]
     assert digest in find_needed_entries([workshop.folder / ".epbuild"], workshop.cache).blobs
@@ -366,7 +366,7 @@ TRACEBACK = ("folding", "Traceback (most recent call last):", '  File "fold.py",
         (ends({**FAILED, "kind": "unfit", "message": "No such file"}), "EPB456", "No such file"),
     ],
 )
-def test_what_went_wrong_is_told_and_nothing_is_compiled(workshop: Preparer, left: Leaves, code: str, said: str) -> None:
+def test_failed_preparation_is_reported_and_nothing_is_compiled(workshop: Preparer, left: Leaves, code: str, said: str) -> None:
     workshop.leave = left
     assert workshop.build("emit:classifier/*").exit_code != 0
     assert workshop.compiled == []
@@ -394,7 +394,7 @@ NOT_ITS_OWN = [
 
 
 @pytest.mark.parametrize("left", OWN_FAILURES, ids=["a status", "no model"])
-def test_a_failure_of_the_program_itself_is_remembered_until_something_changes(workshop: Preparer, left: Leaves) -> None:
+def test_failure_of_the_program_is_remembered_until_an_input_changes(workshop: Preparer, left: Leaves) -> None:
     workshop.leave = left
     workshop.build("emit:classifier/*")
     [first] = workshop.problems
@@ -410,21 +410,21 @@ def test_a_failure_of_the_program_itself_is_remembered_until_something_changes(w
 
 
 @pytest.mark.parametrize("left", NOT_ITS_OWN)
-def test_what_a_program_could_do_nothing_about_is_tried_again(workshop: Preparer, left: Leaves) -> None:
+def test_failure_outside_the_program_is_retried(workshop: Preparer, left: Leaves) -> None:
     workshop.leave = left
     assert workshop.build("emit:classifier/*").exit_code != 0
     workshop.leave = leave_a_model
     assert workshop.build_all("emit:classifier/*") == (["fold.py"], ["classifier"])
 
 
-def test_external_data_beside_the_result_goes_with_it(workshop: Preparer) -> None:
+def test_external_data_beside_the_result_is_included(workshop: Preparer) -> None:
     workshop.leave = leave_external_data
     workshop.build_all("emit:classifier/*")
     [member] = workshop.record("compile:classifier/plain/classifier").key_document["members"]
     assert list(member["external"]) == ["weights.bin"]
 
 
-def test_an_input_that_changes_while_it_is_prepared_voids_the_result(workshop: Preparer) -> None:
+def test_input_that_changes_during_preparation_voids_the_result(workshop: Preparer) -> None:
     def meanwhile(output: Path, seed: bytes) -> None:
         leave_a_model(output, seed)
         workshop.write("fold.py", "print('edited')\n")
@@ -434,7 +434,7 @@ def test_an_input_that_changes_while_it_is_prepared_voids_the_result(workshop: P
     assert workshop.failures == ["EPB415"]
 
 
-def test_a_model_that_an_ep_cannot_open_is_refused_once_it_is_known(workshop: Preparer) -> None:
+def test_prepared_model_that_no_ep_can_open_is_refused(workshop: Preparer) -> None:
     """Check a prepared model. Its header does not exist yet when the plan checks the headers of other models."""
     workshop.change_recipe("    path: classifier.onnx\n", "    path: classifier.onnx\n    dimensions: {batch: 1}\n")
     assert workshop.build("emit:classifier/*").exit_code == 2
@@ -445,7 +445,7 @@ def test_a_model_that_an_ep_cannot_open_is_refused_once_it_is_known(workshop: Pr
 # -- Made again and compared -------------------------------------------------------------------------------------------
 
 
-def test_a_preparation_that_makes_other_bytes_twice_is_told(workshop: Preparer) -> None:
+def test_irreproducible_preparation_is_reported(workshop: Preparer) -> None:
     count = 0
 
     def never_the_same(output: Path, seed: bytes) -> None:
@@ -469,7 +469,7 @@ def test_a_preparation_that_makes_other_bytes_twice_is_told(workshop: Preparer) 
 
 
 @pytest.mark.slow
-def test_after_any_edits_a_build_leaves_what_a_build_from_nothing_leaves(
+def test_build_after_any_edits_equals_a_clean_build(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, exhaustive: bool
 ) -> None:
     class Edits(RuleBasedStateMachine):

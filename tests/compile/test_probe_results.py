@@ -54,7 +54,7 @@ def probed(ability: Ability, folder: Path, *reports: Mapping[str, Any], status: 
     ],
     ids=["a real one", "an emulator's", "none", "no EP"],
 )
-def test_a_real_device_is_one_that_the_ep_chooses(
+def test_real_device_is_a_device_that_the_ep_selects(
     reports: tuple[Mapping[str, Any], ...], expected: tuple[str, str, str], tmp_path: Path
 ) -> None:
     status = 0 if reports[-1] is FINISHED else 1
@@ -72,7 +72,7 @@ def test_a_real_device_is_one_that_the_ep_chooses(
     ],
     ids=["no device", "an old runtime", "the model", "memory", "no driver"],
 )
-def test_only_a_lack_of_a_device_or_a_driver_is_the_machines_fault(
+def test_only_a_missing_device_or_driver_is_a_machine_fault(
     ability: Ability, report: Mapping[str, Any], outcome: str, tmp_path: Path
 ) -> None:
     assert probed(ability, tmp_path, report, status=1)[0] == outcome

@@ -63,9 +63,7 @@ def note(workshop: Workshop) -> str:
     return event.note
 
 
-def test_the_ep_reads_models_that_have_every_weight_in_one_file_beside_them(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ep_reads_models_with_all_weights_in_one_file(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop.write_recipe(ON)
     before = {path.name: path.read_bytes() for path in workshop.folder.iterdir() if path.is_file()}
     seen: dict[str, list[bytes]] = {}
@@ -94,7 +92,7 @@ def test_the_ep_reads_models_that_have_every_weight_in_one_file_beside_them(
     assert {path.name: path.read_bytes() for path in workshop.folder.iterdir() if path.is_file()} == before
 
 
-def test_an_ep_that_keeps_weights_in_its_binary_gets_nothing_more_emitted(workshop: Workshop) -> None:
+def test_ep_with_weights_in_its_binary_emits_no_extra_file(workshop: Workshop) -> None:
     workshop.build()
     plain = workshop.contents().keys()
     workshop.write_recipe(ON)
@@ -102,7 +100,7 @@ def test_an_ep_that_keeps_weights_in_its_binary_gets_nothing_more_emitted(worksh
     assert workshop.contents().keys() == plain
 
 
-def test_an_ep_that_reads_the_sources_data_gets_the_one_file_in_place_of_theirs(workshop: Workshop) -> None:
+def test_ep_that_reads_source_data_gets_the_shared_file(workshop: Workshop) -> None:
     workshop.packages = {"onnxruntime": "1.31.1", "onnxruntime-ep-openvino": "1.8.1"}
     workshop.write_recipe(*OPENVINO)
     assert workshop.build(EMIT_DECODER).exit_code == 0, workshop.events
@@ -117,7 +115,7 @@ def test_an_ep_that_reads_the_sources_data_gets_the_one_file_in_place_of_theirs(
     assert {file["path"]: file["role"] for file in manifest["files"]}[WEIGHTS] == "external-data"
 
 
-def test_weights_that_both_the_ep_and_the_source_models_need_are_emitted_once(workshop: Workshop) -> None:
+def test_weights_of_ep_and_source_models_are_emitted_once(workshop: Workshop) -> None:
     workshop.packages = {"onnxruntime": "1.31.1", "onnxruntime-ep-openvino": "1.8.1"}
     workshop.write_recipe(*OPENVINO, ("{layout: directory, ", '{layout: directory, include_source: "${model}.onnx", '))
     assert workshop.build(EMIT_DECODER).exit_code == 0, workshop.failures
@@ -128,7 +126,7 @@ def test_weights_that_both_the_ep_and_the_source_models_need_are_emitted_once(wo
     assert sorted([*listed, MANIFEST]) == sorted(contents)
 
 
-def test_turning_it_on_makes_the_group_again_and_off_brings_back_what_was_there(workshop: Workshop) -> None:
+def test_disabling_shared_initializers_restores_the_earlier_result(workshop: Workshop) -> None:
     workshop.build()
     before = workshop.contents()
     workshop.write_recipe(ON)
@@ -145,7 +143,7 @@ def test_turning_it_on_makes_the_group_again_and_off_brings_back_what_was_there(
     assert (workshop.compiled, workshop.contents()) == ([], before)
 
 
-def test_what_is_in_the_store_is_told_the_same_in_another_checkout(
+def test_another_checkout_restores_shared_initializers(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workshop.write_recipe(ON)
@@ -156,9 +154,7 @@ def test_what_is_in_the_store_is_told_the_same_in_another_checkout(
     assert other.contents() == workshop.contents()
 
 
-def test_a_threshold_above_all_weights_leaves_models_as_they_are_and_needs_no_file(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threshold_above_all_weights_leaves_models_unchanged(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     write_source(workshop.folder / "decode.onnx", 2)
     workshop.write_recipe(
         (ON[0], ON[1].replace("true\n    share_initializers: true", "true\n    share_initializers: {threshold: 9999}"))
@@ -170,7 +166,7 @@ def test_a_threshold_above_all_weights_leaves_models_as_they_are_and_needs_no_fi
     assert note(workshop) == "2 models, weights shared in ONNX: 0 bytes instead of 0"
 
 
-def test_data_that_is_shorter_than_its_model_says_fails_the_step_with_both_named(workshop: Workshop) -> None:
+def test_too_short_data_fails_the_step_and_names_both_files(workshop: Workshop) -> None:
     workshop.write_recipe(ON)
     (workshop.folder / "decode.data").write_bytes(bytes(100))
     assert workshop.build().exit_code == 1

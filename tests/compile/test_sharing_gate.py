@@ -60,7 +60,7 @@ def sizes_alone(workshop: Workshop, folder: Path, monkeypatch: pytest.MonkeyPatc
     return sum(len(data) for name, data in other.contents().items() if name.endswith(".bin"))
 
 
-def test_each_member_is_compiled_alone_once_and_the_result_is_as_without_the_gate(
+def test_gate_compiles_each_member_alone_once_without_changing_the_result(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workshop.write_recipe(gate(0.3))
@@ -81,7 +81,7 @@ def test_each_member_is_compiled_alone_once_and_the_result_is_as_without_the_gat
     assert workshop.contents() == plain.contents()
 
 
-def test_the_share_step_tells_what_sharing_saves(gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_share_step_reports_the_savings(gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note = told(gated).note
     shared = len(gated.contents()["prefill_qnn.bin"])
     alone = sizes_alone(gated, tmp_path / "un-shared", monkeypatch)
@@ -89,15 +89,13 @@ def test_the_share_step_tells_what_sharing_saves(gated: Workshop, tmp_path: Path
     assert note == f"2 models, sharing saves {alone - shared:,} of {alone:,} bytes (ratio {ratio:.3f})"
 
 
-def test_what_is_compiled_to_be_measured_is_not_stored(gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_compiles_are_not_stored(gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Workshop(tmp_path / "plain", tmp_path / "another cache", monkeypatch)
     plain.build()
     assert sorted(path.name for path in gated.blobs()) == sorted(path.name for path in plain.blobs())
 
 
-def test_measuring_is_progress_of_the_share_step_with_the_eps_messages(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measuring_is_progress_of_the_share_step(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     def supervise(command: Any, folder: Path, log: Path, listener: WorkerListener, **options: Any) -> Ending:
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
         listener.reported({"event": "member_started", "member": request["members"][0]["name"]})
@@ -113,7 +111,7 @@ def test_measuring_is_progress_of_the_share_step_with_the_eps_messages(
     assert [event.doing for event in begun] == ["staging", "compiling"], "measuring does not begin a compile step again"
 
 
-def test_a_gate_on_a_result_that_is_there_costs_the_measurement_and_no_more(workshop: Workshop) -> None:
+def test_new_gate_on_an_existing_result_causes_only_the_measurement(workshop: Workshop) -> None:
     workshop.build()
     before = workshop.contents()
     workshop.write_recipe(gate(0.3))
@@ -127,7 +125,7 @@ def test_a_gate_on_a_result_that_is_there_costs_the_measurement_and_no_more(work
     assert workshop.states() == CURRENT
 
 
-def test_sharing_that_saves_too_little_fails_the_share_step_and_keeps_the_outputs(workshop: Workshop) -> None:
+def test_insufficient_savings_fail_the_share_step_and_keep_the_outputs(workshop: Workshop) -> None:
     workshop.build()
     before = workshop.contents()
     workshop.write_recipe(gate(0.9), ("quality: 3", "quality: 1"))
@@ -138,7 +136,7 @@ def test_sharing_that_saves_too_little_fails_the_share_step_and_keeps_the_output
     assert workshop.contents() == before
 
 
-def test_a_refused_saving_is_remembered_and_a_lower_gate_builds_without_a_compile(workshop: Workshop) -> None:
+def test_refused_ratio_is_remembered_and_a_lower_gate_needs_no_compile(workshop: Workshop) -> None:
     workshop.write_recipe(gate(0.9))
     assert workshop.build().exit_code == 1
     [reason] = workshop.reasons(SHARE)
@@ -151,7 +149,7 @@ def test_a_refused_saving_is_remembered_and_a_lower_gate_builds_without_a_compil
     assert workshop.states() == CURRENT
 
 
-def test_another_checkout_takes_over_the_measurement_with_the_result(
+def test_another_checkout_restores_the_measurement_with_the_result(
     gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = gated.checkout(tmp_path / "other", monkeypatch)
@@ -161,7 +159,7 @@ def test_another_checkout_takes_over_the_measurement_with_the_result(
     assert other.contents() == gated.contents()
 
 
-def test_a_result_that_fails_anyway_is_not_measured(workshop: Workshop) -> None:
+def test_failing_result_is_not_measured(workshop: Workshop) -> None:
     workshop.build()
     workshop.write_recipe((EXPECT, "expect: {fallback_nodes: 0, shared_bytes: {min_ratio: 0.3}}"))
     assert all("did not compile" in reason for reason in workshop.reasons(SHARE))
@@ -169,7 +167,7 @@ def test_a_result_that_fails_anyway_is_not_measured(workshop: Workshop) -> None:
     assert (workshop.failures, workshop.compiled) == (["EPB609", "EPB609"], [])
 
 
-def test_a_gate_that_is_gone_asks_nothing(workshop: Workshop) -> None:
+def test_removed_gate_is_not_checked(workshop: Workshop) -> None:
     workshop.write_recipe(gate(0.9))
     workshop.build()
     workshop.write_recipe()
@@ -180,9 +178,7 @@ def test_a_gate_that_is_gone_asks_nothing(workshop: Workshop) -> None:
     assert workshop.compiled == ["prefill+decode"]
 
 
-def test_a_member_that_cannot_be_compiled_alone_fails_the_share_step_alone(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_measurement_fails_only_the_share_step(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(request: dict[str, Any], folder: Path) -> Ending | None:
         if [member["name"] for member in request["members"]] != ["decode"]:
             return None
@@ -206,9 +202,7 @@ def test_a_member_that_cannot_be_compiled_alone_fails_the_share_step_alone(
     assert workshop.compiled == ["decode"]
 
 
-def test_an_ep_that_reports_success_and_writes_nothing_has_measured_nothing(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measurement_without_a_result_is_an_error(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     def write_nothing(request: dict[str, Any], folder: Path) -> Ending | None:
         return None if request["share_weights"] else Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
 
@@ -218,7 +212,7 @@ def test_an_ep_that_reports_success_and_writes_nothing_has_measured_nothing(
     assert workshop.failures == ["EPB601"]
 
 
-def test_a_model_that_changes_while_it_is_measured_is_not_measured(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_changes_during_measurement_is_not_measured(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     def change(request: dict[str, Any], folder: Path) -> None:
         if not request["share_weights"]:
             (workshop.folder / "decode.onnx").unlink()
@@ -234,7 +228,7 @@ def test_a_model_that_changes_while_it_is_measured_is_not_measured(workshop: Wor
     assert workshop.compiled == ["prefill", "decode"]
 
 
-def test_measuring_leaves_the_log_of_the_compile_as_it_is(gated: Workshop) -> None:
+def test_measuring_keeps_the_log_of_the_compile(gated: Workshop) -> None:
     logs = gated.folder / ".epbuild" / "logs"
     assert sorted(path.name for path in logs.iterdir()) == [
         "compile+classifier+plain+classifier.log",
@@ -245,7 +239,7 @@ def test_measuring_leaves_the_log_of_the_compile_as_it_is(gated: Workshop) -> No
     assert (logs / "share+decoder+npu.log").read_text(encoding="utf-8") == "compiled prefill\n"
 
 
-def test_a_gate_on_a_result_that_the_store_lost_compiles_everything_again(workshop: Workshop) -> None:
+def test_gate_on_a_lost_result_compiles_everything_again(workshop: Workshop) -> None:
     workshop.build()
     workshop.lose_blobs()
     workshop.write_recipe(gate(0.3))
@@ -254,7 +248,7 @@ def test_a_gate_on_a_result_that_the_store_lost_compiles_everything_again(worksh
     assert workshop.compiled == ["prefill+decode", "prefill", "decode"]
 
 
-def test_a_lost_measured_result_stays_current_while_its_outputs_are_in_place(gated: Workshop) -> None:
+def test_lost_measured_result_is_current_while_its_outputs_exist(gated: Workshop) -> None:
     gated.lose_blobs()
     assert gated.states() == CURRENT
     gated.build()

@@ -86,7 +86,7 @@ def in_the_background(workshop: Workshop) -> Callable[[], int]:
     return ended
 
 
-def test_the_next_group_is_compiled_while_the_last_one_is_stored(workshop: Workshop, overlap: Overlap) -> None:
+def test_next_group_is_compiled_while_the_previous_group_is_stored(workshop: Workshop, overlap: Overlap) -> None:
     ended = in_the_background(workshop)
     assert overlap.storing.wait(PATIENCE)
     at_once = overlap.workers(2)
@@ -96,7 +96,7 @@ def test_the_next_group_is_compiled_while_the_last_one_is_stored(workshop: Works
     assert workshop.states()[SHARE] == "current"
 
 
-def test_groups_that_wait_for_a_slow_disk_do_not_pile_up(workshop: Workshop, overlap: Overlap) -> None:
+def test_groups_that_wait_for_a_slow_disk_are_limited(workshop: Workshop, overlap: Overlap) -> None:
     targets = ("groups:\n", f"{MORE}groups:\n"), ("targets: [plain]", "targets: [plain, more*]")
     workshop.write_recipe(*targets, ("dist/${group}", "dist/${group}/${target}"))
     ended = in_the_background(workshop)
@@ -109,7 +109,7 @@ def test_groups_that_wait_for_a_slow_disk_do_not_pile_up(workshop: Workshop, ove
 
 
 @pytest.mark.slow
-def test_a_group_that_compiles_its_members_alone_next_keeps_its_place_for_that(workshop: Workshop, overlap: Overlap) -> None:
+def test_group_with_measurements_keeps_its_slot_for_the_measurements(workshop: Workshop, overlap: Overlap) -> None:
     workshop.write_recipe(("fallback_nodes: 1}", "fallback_nodes: 1, shared_bytes: {min_ratio: 0.1}}"))
     overlap.held = LONG_ENOUGH
     assert in_the_background(workshop)() == 0
@@ -131,7 +131,7 @@ def read_only(out: Path, binary: Path) -> None:
 
 @posix_only
 @pytest.mark.parametrize("rearrange", [by_a_link, with_another_name, read_only])
-def test_artifacts_are_stored_however_the_ep_laid_them_out(
+def test_artifacts_are_stored_from_any_file_layout(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, rearrange: Callable[[Path, Path], None]
 ) -> None:
     workshop.build("*classifier*")
@@ -148,7 +148,7 @@ def test_artifacts_are_stored_however_the_ep_laid_them_out(
 
 
 @posix_only
-def test_a_file_that_two_artifacts_name_is_there_for_both(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_named_by_two_artifacts_is_stored_for_both_artifacts(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["data.bin", "link.bin"]
 
     def refer(out: Path) -> None:
@@ -167,9 +167,7 @@ def test_a_file_that_two_artifacts_name_is_there_for_both(workshop: Workshop, mo
 
 
 @posix_only
-def test_a_file_that_an_ep_keeps_elsewhere_and_links_to_stays_there(
-    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_linked_file_outside_the_results_is_kept(workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "kept by the EP"
 
     def link(out: Path) -> None:

@@ -52,7 +52,7 @@ def extracted(data: bytes, reference: str) -> tuple[bytes, bytes]:
 @example(b"")
 @example(b"x" * 127)
 @example(b"x" * 16_400)
-def test_an_embedded_context_is_the_binary_and_every_node_says_so(payload: bytes) -> None:
+def test_embedded_context_equals_the_binary_and_every_node_is_marked(payload: bytes) -> None:
     proto = nested_model(embed_mode=0, ep_cache_context="m.bin")
     made = parse(embedded(proto, payload))
     nodes = {node.name: attributes(node) for node in all_nodes(made.graph) if node.op_type == "EPContext"}
@@ -69,12 +69,12 @@ def test_an_embedded_context_is_the_binary_and_every_node_says_so(payload: bytes
 
 
 @given(st.binary(max_size=40_000), st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300))
-def test_what_is_embedded_and_extracted_again_is_the_same_model_and_binary(payload: bytes, name: str) -> None:
+def test_embedding_and_extracting_restores_the_model_and_the_binary(payload: bytes, name: str) -> None:
     proto = nested_model(embed_mode=0, ep_cache_context=name)
     assert extracted(embedded(proto, payload), name) == (proto.SerializeToString(), payload)
 
 
-def test_a_model_that_omits_embed_mode_states_it_once_the_context_is_a_file() -> None:
+def test_extracting_from_a_model_without_embed_mode_adds_embed_mode() -> None:
     data = nested_model(ep_cache_context=b"payload").SerializeToString()
     copy, binary = extracted(data, "sub/m.bin")
     assert binary == b"payload"
@@ -83,7 +83,7 @@ def test_a_model_that_omits_embed_mode_states_it_once_the_context_is_a_file() ->
     assert nodes[1]["ep_cache_context"] == b"sub/m.bin"
 
 
-def test_a_model_with_no_context_or_several_is_not_guessed_about(tmp_path: Path) -> None:
+def test_model_with_no_context_or_several_contexts_is_refused(tmp_path: Path) -> None:
     binary = tmp_path / "m.bin"
     binary.write_bytes(b"payload")
     external = [context_node(name, embed_mode=0, ep_cache_context=f"{name}.bin") for name in "ab"]
@@ -102,7 +102,7 @@ def test_a_model_with_no_context_or_several_is_not_guessed_about(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.bin", "m.onnx"]
 
 
-def test_nothing_is_left_and_nothing_is_overwritten_where_it_fails(tmp_path: Path) -> None:
+def test_failure_leaves_no_file_and_overwrites_nothing(tmp_path: Path) -> None:
     source, taken = tmp_path / "m.onnx", tmp_path / "taken"
     source.write_bytes(nested_model(ep_cache_context=b"payload").SerializeToString())
     taken.write_bytes(b"mine")
@@ -117,7 +117,7 @@ def test_nothing_is_left_and_nothing_is_overwritten_where_it_fails(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "taken"]
 
 
-def test_a_large_context_is_moved_without_being_loaded(tmp_path: Path) -> None:
+def test_large_context_is_moved_without_being_loaded(tmp_path: Path) -> None:
     source, whole, binary = tmp_path / "m.onnx", tmp_path / "whole.onnx", tmp_path / "m.bin"
     source.write_bytes(nested_model(embed_mode=0, ep_cache_context="m.bin").SerializeToString())
     with binary.open("wb") as file:

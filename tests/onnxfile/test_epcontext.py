@@ -18,7 +18,7 @@ def read(*nodes: Any) -> tuple[EPContextNode, ...]:
     return parse_header(io.BytesIO(model(list(nodes)).SerializeToString())).ep_context_nodes
 
 
-def test_every_attribute_of_the_schema_is_told_and_others_are_kept() -> None:
+def test_every_schema_attribute_is_read_and_other_attributes_are_kept() -> None:
     node = context_node(
         "QNN_1",
         main_context=1,
@@ -53,11 +53,11 @@ def test_every_attribute_of_the_schema_is_told_and_others_are_kept() -> None:
     )
 
 
-def test_absent_attributes_have_the_schemas_defaults() -> None:
+def test_absent_attributes_have_the_defaults_of_the_schema() -> None:
     assert read(context_node("n")) == (EPContextNode(name="n", main_context=1, embed_mode=1, max_size=0),)
 
 
-def test_a_zero_that_the_writer_left_out_is_a_zero_and_not_the_default() -> None:
+def test_omitted_zero_is_zero_and_not_the_default() -> None:
     node = context_node("n", ep_cache_context="m.bin", embed_mode=0)
     for attribute in node.attribute:
         if attribute.name == "embed_mode":
@@ -65,7 +65,7 @@ def test_a_zero_that_the_writer_left_out_is_a_zero_and_not_the_default() -> None
     assert read(node)[0].reference == "m.bin"
 
 
-def test_an_embedded_context_is_found_without_reading_it() -> None:
+def test_embedded_context_is_located_without_being_read() -> None:
     payload = bytes(range(256)) * 4
     data = model([context_node("n", ep_cache_context=payload)]).SerializeToString()
     (node,) = parse_header(io.BytesIO(data)).ep_context_nodes
@@ -75,25 +75,25 @@ def test_an_embedded_context_is_found_without_reading_it() -> None:
     assert data[offset : offset + size] == payload
 
 
-def test_a_secondary_node_has_neither_reference_nor_payload() -> None:
+def test_secondary_node_has_neither_reference_nor_payload() -> None:
     (node,) = read(context_node("n", main_context=0, embed_mode=0))
     assert (node.main_context, node.reference, node.payload) == (0, None, None)
 
 
-def test_contexts_inside_control_flow_are_not_missed() -> None:
+def test_contexts_inside_control_flow_are_found() -> None:
     deep = if_node(subgraph([context_node("deep")]), subgraph([]))
     body = subgraph([context_node("body"), deep])
     loop = helper.make_node("Loop", ["n", "c"], ["y"], body=body)
     assert [node.name for node in read(loop, context_node("top"))] == ["body", "deep", "top"]
 
 
-def test_a_payload_in_an_attribute_of_the_ep_is_not_taken_for_a_setting() -> None:
+def test_payload_in_an_ep_attribute_is_not_a_setting() -> None:
     (node,) = read(context_node("n", weights=b"\0" * 100_000, mode="fast"))
     assert node.others == {"mode": "fast"}
 
 
 @pytest.mark.parametrize("reference", ["m.bin", "sub/m.bin", "./m.bin", "ü m.bin", "a..b/m.bin"])
-def test_a_reference_beside_the_model_is_found(tmp_path: Path, reference: str) -> None:
+def test_reference_beside_the_model_is_found(tmp_path: Path, reference: str) -> None:
     binary = tmp_path / reference
     binary.parent.mkdir(exist_ok=True)
     binary.touch()
@@ -119,7 +119,7 @@ def test_a_reference_beside_the_model_is_found(tmp_path: Path, reference: str) -
         ("m\0.bin", "NUL"),
     ],
 )
-def test_a_reference_that_eps_refuse_or_that_leaves_the_directory_is_refused(tmp_path: Path, reference: str, reason: str) -> None:
+def test_forbidden_reference_is_refused(tmp_path: Path, reference: str, reason: str) -> None:
     with pytest.raises(BadReference, match=reason) as refused:
         resolve(tmp_path / "m.onnx", EPContextNode("n", embed_mode=0, reference=reference))
     assert not isinstance(refused.value, MissingReference)
@@ -129,33 +129,33 @@ def test_a_reference_that_eps_refuse_or_that_leaves_the_directory_is_refused(tmp
 
 
 @pytest.mark.parametrize("reference", ["gone.bin", "sub", "x" * 5000, "file.txt/m.bin"])
-def test_a_missing_binary_is_told_apart_from_a_bad_reference(tmp_path: Path, reference: str) -> None:
+def test_missing_binary_differs_from_a_bad_reference(tmp_path: Path, reference: str) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "file.txt").touch()
     with pytest.raises(MissingReference, match=r"does not exist beside 'm\.onnx'"):
         resolve(tmp_path / "m.onnx", EPContextNode("n", embed_mode=0, reference=reference))
 
 
-def test_a_node_without_a_reference_cannot_be_followed(tmp_path: Path) -> None:
+def test_node_without_a_reference_cannot_be_resolved(tmp_path: Path) -> None:
     with pytest.raises(BadReference, match="embeds its context"):
         resolve(tmp_path / "m.onnx", EPContextNode("n", payload=(10, 20)))
     with pytest.raises(BadReference, match="has no ep_cache_context"):
         resolve(tmp_path / "m.onnx", EPContextNode("n", main_context=0))
 
 
-def test_each_attribute_that_is_written_is_told_with_its_type() -> None:
+def test_each_attribute_is_listed_with_its_type() -> None:
     [node] = read(context_node("n", main_context=1, own=[1, 2], source="QNN"))  # type: ignore[arg-type]
     assert set(node.written) == {("main_context", "INT"), ("own", "INTS"), ("source", "STRING")}
 
 
-def test_a_node_says_how_deep_in_subgraphs_it_is() -> None:
+def test_node_has_its_subgraph_depth() -> None:
     inner = if_node(subgraph([context_node("two")]), subgraph([]))
     nodes = read(context_node("none"), if_node(subgraph([context_node("one"), inner]), subgraph([])))
     assert {node.name: node.depth for node in nodes} == {"none": 0, "one": 1, "two": 2}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
-def test_a_link_is_followed_if_it_stays_in_the_folder_and_only_then(tmp_path: Path) -> None:
+def test_link_is_followed_only_inside_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "dist"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "m.bin").write_bytes(b"context")

@@ -52,7 +52,7 @@ def as_onnx_sees_it(values: Any) -> tuple[ValueInfo, ...]:
 
 
 @pytest.mark.parametrize("path", LIGHT_MODELS, ids=lambda path: path.stem)
-def test_real_models_read_as_onnx_reads_them(path: Path) -> None:
+def test_real_models_are_read_as_onnx_reads_them(path: Path) -> None:
     proto = onnx.load(path)
     read = read_header(path)
     weights = {tensor.name for tensor in proto.graph.initializer}
@@ -70,11 +70,11 @@ def test_real_models_read_as_onnx_reads_them(path: Path) -> None:
     assert read.remaining_nodes == len(proto.graph.node)
 
 
-def test_the_real_models_are_there_to_be_read() -> None:
+def test_real_models_for_tests_exist() -> None:
     assert len(LIGHT_MODELS) >= 9
 
 
-def test_symbolic_unknown_and_absent_shapes_are_told_apart() -> None:
+def test_symbolic_unknown_and_absent_shapes_differ() -> None:
     sequence = helper.make_tensor_sequence_value_info("sequence", TensorProto.FLOAT, [1])
     unranked = helper.make_tensor_value_info("unranked", TensorProto.INT64, None)
     scalar = helper.make_tensor_value_info("scalar", TensorProto.BOOL, [])
@@ -89,7 +89,7 @@ def test_symbolic_unknown_and_absent_shapes_are_told_apart() -> None:
     )
 
 
-def test_weights_that_are_also_inputs_are_not_inputs_a_user_must_feed() -> None:
+def test_weights_listed_as_inputs_are_not_required_inputs() -> None:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "w", "sparse")]
     sparse = helper.make_sparse_tensor(
         helper.make_tensor("sparse", TensorProto.FLOAT, [1], [1.0]),
@@ -103,7 +103,7 @@ def test_weights_that_are_also_inputs_are_not_inputs_a_user_must_feed() -> None:
     assert read.overridable == ("w", "sparse")
 
 
-def test_initializers_say_what_is_inline_and_what_is_elsewhere() -> None:
+def test_initializers_are_inline_or_external() -> None:
     raw = helper.make_tensor("raw", TensorProto.FLOAT, [2, 3], bytes(24), raw=True)
     typed = helper.make_tensor("typed", TensorProto.FLOAT, [3], [1.0, 2.0, 3.0])
     whole = external_tensor("whole", "w.data")
@@ -117,7 +117,7 @@ def test_initializers_say_what_is_inline_and_what_is_elsewhere() -> None:
     )
 
 
-def test_no_external_file_is_missed_wherever_its_tensor_is() -> None:
+def test_external_files_of_all_tensors_are_found() -> None:
     def constant(location: str, attribute: str = "value") -> Any:
         tensor = external_tensor("", location)
         value: Any = tensor
@@ -155,7 +155,7 @@ def test_no_external_file_is_missed_wherever_its_tensor_is() -> None:
     assert read.operators == operator_counts(proto)
 
 
-def test_data_of_a_subgraph_is_found_in_functions_and_beside_the_main_graph() -> None:
+def test_subgraph_data_includes_functions_and_files_shared_with_the_graph() -> None:
     branch = subgraph([], initializer=[external_tensor("t", "both"), external_tensor("u", "function-branch")])
     proto = model([], initializer=[external_tensor("a", "both"), external_tensor("b", "main")])
     nodes = [if_node(branch, subgraph([]))]
@@ -167,19 +167,19 @@ def test_data_of_a_subgraph_is_found_in_functions_and_beside_the_main_graph() ->
 
 @pytest.mark.parametrize("entry", ["offset", "length"])
 @pytest.mark.parametrize("text", ["-1", "1_0", " 1", "0x10", "", "9" * 5000, "٣"])
-def test_an_external_extent_that_is_no_byte_count_is_refused(entry: str, text: str) -> None:
+def test_external_extent_that_is_not_a_byte_count_is_refused(entry: str, text: str) -> None:
     tensor = external_tensor("w", "w.data")
     tensor.external_data.add(key=entry, value=text)
     with pytest.raises(MalformedModel, match=f"the {entry} of the external tensor 'w' is not a byte count"):
         header(model([], initializer=[tensor]))
 
 
-def test_an_external_tensor_that_names_no_file_is_refused() -> None:
+def test_external_tensor_without_a_file_is_refused() -> None:
     with pytest.raises(MalformedModel, match="the external tensor 'w' names no file"):
         header(model([], initializer=[external_tensor("w", "")]))
 
 
-def test_metadata_and_opsets_come_through() -> None:
+def test_metadata_and_opsets_are_read() -> None:
     proto = model([])
     helper.set_model_props(proto, {"ep_compatibility_info.QNN": "v2:6", "empty": ""})
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
@@ -189,7 +189,7 @@ def test_metadata_and_opsets_come_through() -> None:
     assert read.producer_name == "epbuild-tests"
 
 
-def test_nodes_in_every_subgraph_are_counted_so_that_fallbacks_cannot_hide() -> None:
+def test_nodes_in_every_subgraph_are_counted() -> None:
     read = header(two_level_model())
     assert read.operators == {CONTEXT_OP: 2, ("", "If"): 1, ("", "Relu"): 1, ("", "Identity"): 1}
     assert read.is_compiled
@@ -197,7 +197,7 @@ def test_nodes_in_every_subgraph_are_counted_so_that_fallbacks_cannot_hide() -> 
     assert [node.name for node in read.ep_context_nodes] == ["outer", "inner"]
 
 
-def test_an_op_of_the_same_name_in_another_domain_is_not_a_compiled_context() -> None:
+def test_epcontext_operator_of_another_domain_is_not_a_compiled_context() -> None:
     read = header(model([helper.make_node("EPContext", [], ["y"], domain="someone.else")]))
     assert not read.is_compiled
     assert read.remaining_nodes == 1
@@ -212,14 +212,14 @@ def test_an_op_of_the_same_name_in_another_domain_is_not_a_compiled_context() ->
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "git lfs pull"),
     ],
 )
-def test_a_file_that_is_no_model_is_refused_with_the_reason(tmp_path: Path, data: bytes, message: str) -> None:
+def test_file_that_is_not_a_model_is_refused_with_the_reason(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(data)
     with pytest.raises(MalformedModel, match=message):
         read_header(path)
 
 
-def test_a_download_that_stopped_anywhere_is_malformed_and_never_another_error() -> None:
+def test_truncated_model_is_malformed_at_every_length() -> None:
     tensor = external_tensor("w", "w.data", offset=64)
     proto = two_level_model()
     proto.graph.initializer.append(tensor)
@@ -235,13 +235,13 @@ def test_a_download_that_stopped_anywhere_is_malformed_and_never_another_error()
 
 
 @given(st.binary(max_size=400))
-def test_random_bytes_never_cause_an_error_that_callers_do_not_expect(data: bytes) -> None:
+def test_random_bytes_raise_only_expected_errors(data: bytes) -> None:
     with contextlib.suppress(MalformedModel):
         parse_header(io.BytesIO(data))
 
 
 @given(st.data())
-def test_a_damaged_model_never_causes_an_error_that_callers_do_not_expect(data: st.DataObject) -> None:
+def test_damaged_model_raises_only_expected_errors(data: st.DataObject) -> None:
     damaged = bytearray(two_level_model().SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -249,7 +249,7 @@ def test_a_damaged_model_never_causes_an_error_that_callers_do_not_expect(data: 
         parse_header(io.BytesIO(damaged))
 
 
-def test_a_damaged_input_is_reported_where_it_lies_in_the_file() -> None:
+def test_damaged_input_is_reported_with_its_offset() -> None:
     value = b"\x0a\x01x" + b"\x12\x02\x0a\x7f"  # its type is longer than the input
     for before in (b"", b"\x12\x04name", b"\x12\x07another"):
         graph = before + b"\x5a" + encode_varint(len(value)) + value
@@ -258,7 +258,7 @@ def test_a_damaged_input_is_reported_where_it_lies_in_the_file() -> None:
         assert error.value.offset == 2 + len(before) + 2 + len(b"\x0a\x01x\x12\x02")
 
 
-def test_subgraphs_without_end_are_refused_and_do_not_exhaust_the_stack() -> None:
+def test_endlessly_nested_subgraphs_are_refused_without_a_stack_overflow() -> None:
     graph = b""
     for _ in range(2_000):
         attribute = b"\x32" + encode_varint(len(graph)) + graph
@@ -301,7 +301,7 @@ def write_model_with_holes(path: Path, weights: int, context: int) -> None:
         file.write(tensor_tail + b"\x42\x02\x10\x15")
 
 
-def test_weights_and_embedded_contexts_are_never_read_however_large(tmp_path: Path) -> None:
+def test_large_weights_and_embedded_contexts_are_never_read(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     write_model_with_holes(path, weights=1_500_000_000, context=400_000_000)
     assert path.stat().st_size > 1_900_000_000
@@ -321,7 +321,7 @@ def test_weights_and_embedded_contexts_are_never_read_however_large(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_graph_of_a_hundred_thousand_nodes_is_read_within_seconds() -> None:
+def test_graph_of_a_hundred_thousand_nodes_is_read_within_seconds() -> None:
     node = helper.make_node("Conv", ["block/x", "block/w"], ["block/y"], name="block/conv", group=1, pads=[1, 1, 1, 1])
     encoded = node.SerializeToString()
     graph = (b"\x0a" + encode_varint(len(encoded)) + encoded) * 100_000
@@ -331,7 +331,7 @@ def test_a_graph_of_a_hundred_thousand_nodes_is_read_within_seconds() -> None:
     assert time.process_time() - start < 4
 
 
-def test_external_data_is_told_with_the_bytes_that_are_needed_of_it() -> None:
+def test_external_data_is_listed_with_the_required_bytes() -> None:
     tensors = [
         external_tensor("a", "w.bin", offset=64, length=16),
         external_tensor("b", "w.bin", length=70),
@@ -358,7 +358,7 @@ print(pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split
 @pytest.mark.parametrize(
     "field", [b"\x2a\x00", *(pytest.param(other, marks=pytest.mark.exhaustive) for other in (b"\x5a\x00", b"\x62\x00"))]
 )
-def test_a_file_of_nothing_but_tiny_things_does_not_fill_the_memory(field: bytes, tmp_path: Path) -> None:
+def test_file_of_tiny_fields_does_not_exhaust_memory(field: bytes, tmp_path: Path) -> None:
     graph = field * 3_000_000
     file = tmp_path / "tiny.onnx"
     file.write_bytes(b"\x3a" + encode_varint(len(graph)) + graph)
@@ -369,7 +369,7 @@ def test_a_file_of_nothing_but_tiny_things_does_not_fill_the_memory(field: bytes
     assert int(peak) * 1024 < 200_000_000
 
 
-def test_texts_that_no_header_has_are_refused_before_they_fill_the_memory() -> None:
+def test_oversized_texts_are_refused_before_they_exhaust_memory() -> None:
     value = b"\x12" + encode_varint(15 << 20) + bytes(15 << 20)
     pair = b"\x72" + encode_varint(len(value)) + value
     file = io.BytesIO(pair * 5 + b"\x3a\x00")

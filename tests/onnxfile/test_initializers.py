@@ -86,7 +86,7 @@ def outputs(path: Path, feeds: Mapping[str, numpy.ndarray]) -> list[bytes]:
 
 
 @given(st.lists(st.lists(weights, min_size=1, max_size=5), min_size=1, max_size=3), st.sampled_from([0, 5, 64, 65, 6000]))
-def test_every_tensor_keeps_its_bytes_and_each_content_is_stored_once(members: list[list[Weight]], threshold: int) -> None:
+def test_every_tensor_keeps_its_bytes_and_equal_contents_are_stored_once(members: list[list[Weight]], threshold: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         models = {}
@@ -124,7 +124,7 @@ def test_every_tensor_keeps_its_bytes_and_each_content_is_stored_once(members: l
         }
 
 
-def test_models_compute_the_same_to_the_bit(tmp_path: Path) -> None:
+def test_models_with_shared_weights_compute_identical_results(tmp_path: Path) -> None:
     random = numpy.random.default_rng(5)
     shared = random.standard_normal((32, 32)).astype(numpy.float32)
     models = {}
@@ -149,7 +149,7 @@ def test_models_compute_the_same_to_the_bit(tmp_path: Path) -> None:
         assert "few" not in places(copy)
 
 
-def test_initializers_of_subgraphs_move_and_tensors_of_attributes_if_external(tmp_path: Path) -> None:
+def test_subgraph_initializers_and_external_attribute_tensors_are_moved(tmp_path: Path) -> None:
     def constant(tensor: Any) -> Any:
         return helper.make_node("Constant", [], ["c"], value=tensor)
 
@@ -171,7 +171,7 @@ def test_initializers_of_subgraphs_move_and_tensors_of_attributes_if_external(tm
     assert moved.t.raw_data == bytes(range(16))
 
 
-def test_sparse_initializers_and_functions_keep_no_other_file_either(tmp_path: Path) -> None:
+def test_sparse_initializers_and_functions_refer_to_the_shared_file(tmp_path: Path) -> None:
     sparse = onnx.SparseTensorProto(values=external_tensor("sparse", "old.bin"), dims=[9])
     sparse.indices.CopyFrom(helper.make_tensor("", TensorProto.INT64, [4], [0, 1, 2, 3]))
     proto = model([], sparse_initializer=[sparse])
@@ -184,7 +184,7 @@ def test_sparse_initializers_and_functions_keep_no_other_file_either(tmp_path: P
     assert read_header(copy).external_data == {FILE: 16}
 
 
-def test_data_without_a_length_is_as_long_as_its_type_and_shape_say(tmp_path: Path) -> None:
+def test_missing_length_is_derived_from_type_and_shape(tmp_path: Path) -> None:
     source, copy = tmp_path / "m.onnx", tmp_path / "made" / "m.onnx"
     tensors = [external_tensor("a", "old.bin"), external_tensor("b", "old.bin", offset=8)]
     source.write_bytes(model([], initializer=tensors).SerializeToString())
@@ -194,7 +194,7 @@ def test_data_without_a_length_is_as_long_as_its_type_and_shape_say(tmp_path: Pa
     assert (copy.parent / FILE).read_bytes()[PAGE:] == bytes(range(8, 24))
 
 
-def test_large_contents_begin_where_windows_can_map_them(tmp_path: Path) -> None:
+def test_large_contents_are_aligned_for_windows(tmp_path: Path) -> None:
     source, copy = tmp_path / "m.onnx", tmp_path / "made" / "m.onnx"
     sizes = {"small": LARGE - 1, "large": LARGE}
     tensors = [numpy_helper.from_array(numpy.full(size, 1, numpy.uint8), name) for name, size in sizes.items()]
@@ -203,7 +203,7 @@ def test_large_contents_begin_where_windows_can_map_them(tmp_path: Path) -> None
     assert places(copy)["large"] == (-(-(LARGE - 1) // GRANULARITY) * GRANULARITY, LARGE)
 
 
-def test_every_folder_has_the_file_and_all_are_one_on_disk(tmp_path: Path) -> None:
+def test_every_folder_gets_the_file_and_copies_are_hard_links(tmp_path: Path) -> None:
     models = {}
     for name in ("a", "b"):
         write_model(tmp_path / f"{name}.onnx", [Weight(1, 5000, "raw")])
@@ -214,7 +214,7 @@ def test_every_folder_has_the_file_and_all_are_one_on_disk(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("order", ["sub a b", "a sub b", "a b sub", "sub other a"])
-def test_a_model_whose_subgraph_has_weights_there_has_a_file_of_its_own(tmp_path: Path, order: str) -> None:
+def test_model_with_weights_in_a_subgraph_gets_its_own_file(tmp_path: Path, order: str) -> None:
     models = {}
     for number, name in enumerate(order.split()):
         source = tmp_path / f"{name}.onnx"
@@ -235,7 +235,7 @@ def test_a_model_whose_subgraph_has_weights_there_has_a_file_of_its_own(tmp_path
         assert {file.stat().st_nlink for file in files.values()} == {1}
 
 
-def test_where_no_weight_is_large_enough_there_is_no_file(tmp_path: Path) -> None:
+def test_small_weights_need_no_file(tmp_path: Path) -> None:
     write_model(tmp_path / "a.onnx", [Weight(1, 64, "raw")])
     copy = tmp_path / "made" / "a.onnx"
     assert share_initializers({copy: tmp_path / "a.onnx"}, FILE) == WeightBytes(0, 0)
@@ -247,7 +247,7 @@ def test_where_no_weight_is_large_enough_there_is_no_file(tmp_path: Path) -> Non
     ("spoilt", "words"),
     [("m.onnx", "cut short"), ("m.data", r"m\.onnx: the tensor 'w0' needs bytes 6 to 5,006 of m\.data, which has 2,503")],
 )
-def test_a_source_that_is_not_whole_is_named_and_nothing_is_left(tmp_path: Path, spoilt: str, words: str) -> None:
+def test_incomplete_source_is_named_and_no_file_is_left(tmp_path: Path, spoilt: str, words: str) -> None:
     write_model(tmp_path / "good.onnx", [Weight(1, 5000, "raw")])
     write_model(tmp_path / "m.onnx", [Weight(2, 5000, "external")])
     content = (tmp_path / spoilt).read_bytes()
@@ -258,7 +258,7 @@ def test_a_source_that_is_not_whole_is_named_and_nothing_is_left(tmp_path: Path,
     assert list(made.iterdir()) == []
 
 
-def test_missing_data_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_missing_data_leaves_no_file(tmp_path: Path) -> None:
     write_model(tmp_path / "m.onnx", [Weight(2, 5000, "external")])
     (tmp_path / "m.data").unlink()
     with pytest.raises(FileNotFoundError):
@@ -267,7 +267,7 @@ def test_missing_data_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", [FILE, "a.onnx"])
-def test_no_file_is_overwritten(tmp_path: Path, taken: str) -> None:
+def test_existing_file_is_not_overwritten(tmp_path: Path, taken: str) -> None:
     write_model(tmp_path / "a.onnx", [Weight(1, 5000, "raw")])
     made = tmp_path / "made"
     made.mkdir()

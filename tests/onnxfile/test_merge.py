@@ -46,7 +46,7 @@ def chain(folder: Path) -> tuple[Path, Path]:
     return compiled(folder / "a.onnx", "x", "y"), compiled(folder / "b.onnx", "y", "z")
 
 
-def test_an_output_feeds_the_input_of_its_name_and_the_rest_stays(tmp_path: Path) -> None:
+def test_output_feeds_the_input_of_the_same_name(tmp_path: Path) -> None:
     made = merged(tmp_path, *chain(tmp_path))
     assert made.connections == (Connection(0, "y", 1, "y"),)
     assert signature(made) == (["x"], ["z"])
@@ -59,7 +59,7 @@ def test_an_output_feeds_the_input_of_its_name_and_the_rest_stays(tmp_path: Path
     }
 
 
-def test_named_outputs_feed_named_inputs_and_one_output_can_feed_several(tmp_path: Path) -> None:
+def test_named_outputs_feed_named_inputs_and_one_output_feeds_several(tmp_path: Path) -> None:
     first = compiled(tmp_path / "a.onnx", "x", "y")
     others = [compiled(tmp_path / f"{name}.onnx", f"in_{name}", f"out_{name}") for name in ("b", "c")]
     connections = [Connection(0, "y", 1, "in_b"), Connection(0, "y", 2, "in_c")]
@@ -88,7 +88,7 @@ BETWEEN: dict[str, tuple[Sequence[Any], tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("between", BETWEEN)
-def test_one_output_for_two_inputs_of_one_node_is_refused_as_it_would_crash_qnn(tmp_path: Path, between: str) -> None:
+def test_output_for_two_inputs_of_one_node_is_refused_because_qnn_crashes(tmp_path: Path, between: str) -> None:
     nodes, inner = BETWEEN[between]
     first = compiled(tmp_path / "a.onnx", "x", "y")
     second = of_two_inputs(tmp_path, *nodes, inner=inner, initializer=constants(1.0) if between == "equal constants" else [])
@@ -100,7 +100,7 @@ def test_one_output_for_two_inputs_of_one_node_is_refused_as_it_would_crash_qnn(
     assert not (tmp_path / "out").exists() or files(tmp_path / "out") == {}
 
 
-def test_one_output_may_feed_inputs_that_become_different_or_belong_to_other_nodes(tmp_path: Path) -> None:
+def test_output_may_feed_differing_inputs_or_inputs_of_several_nodes(tmp_path: Path) -> None:
     first = compiled(tmp_path / "a.onnx", "x", "y")
     nodes = BETWEEN["equal constants"][0]
     second = of_two_inputs(tmp_path, *nodes, inner=("a", "b"), initializer=constants(2.0))
@@ -112,14 +112,14 @@ def test_one_output_may_feed_inputs_that_become_different_or_belong_to_other_nod
     assert wiring(made)[1:] == [(["y"], ["z_p"]), (["y"], ["z_q"])]
 
 
-def test_the_nearest_model_before_feeds_an_input(tmp_path: Path) -> None:
+def test_nearest_preceding_model_feeds_an_input(tmp_path: Path) -> None:
     models = [compiled(tmp_path / f"{name}.onnx", "x", "y", node=name) for name in ("a", "b")]
     made = merged(tmp_path, *models, compiled(tmp_path / "c.onnx", "y", "z"), prefixes=["a_", "b_", "c_"])
     assert made.connections == (Connection(1, "y", 2, "y"),)
     assert wiring(made) == [(["a_x"], ["a_y"]), (["b_x"], ["b_y"]), (["b_y"], ["c_z"])]
 
 
-def test_a_connection_takes_the_one_name_that_nothing_speaks_against(tmp_path: Path) -> None:
+def test_connection_uses_the_only_valid_name(tmp_path: Path) -> None:
     # With the output's name, the second model would have two values of one name.
     (tmp_path / "s.bin").write_bytes(b"s")
     node = context(["a", "b"], ["z"], embed_mode=0, ep_cache_context="s.bin")
@@ -130,7 +130,7 @@ def test_a_connection_takes_the_one_name_that_nothing_speaks_against(tmp_path: P
     assert signature(made) == (["x", "b"], ["z"])
 
 
-def test_an_input_of_one_name_in_several_models_is_one_input_unless_prefixed(tmp_path: Path) -> None:
+def test_equal_input_names_are_shared_unless_prefixed(tmp_path: Path) -> None:
     pair = compiled(tmp_path / "a.onnx", "x", "y"), compiled(tmp_path / "b.onnx", "x", "z")
     made = merged(tmp_path, *pair)
     assert (signature(made), made.shared_inputs, made.connections) == ((["x"], ["y", "z"]), ("x",), ())
@@ -138,14 +138,14 @@ def test_an_input_of_one_name_in_several_models_is_one_input_unless_prefixed(tmp
     assert (signature(made), made.shared_inputs) == ((["a_x", "b_x"], ["a_y", "b_z"]), ())
 
 
-def test_qnn_is_told_which_of_its_values_each_renamed_value_is(tmp_path: Path) -> None:
+def test_qnn_gets_the_original_name_of_each_renamed_value(tmp_path: Path) -> None:
     # Without it, QNN binds renamed inputs by position, and warns that the binding may be wrong.
     made = merged(tmp_path, *chain(tmp_path), prefixes=["a_", "b_"])
     told = [attribute(node, "io_name_overrides") for node in graph_of(made).node]
     assert told == ["a_x=x;a_y=y;", "a_y=y;b_z=z;"]
 
 
-def test_what_qnn_was_told_at_compile_time_is_kept_true(tmp_path: Path) -> None:
+def test_existing_qnn_names_are_updated(tmp_path: Path) -> None:
     # The context of a quantized model uses other names than the values around it. Without this, the EP aborts the process.
     (tmp_path / "q.bin").write_bytes(b"context")
     node = context(["x_q"], ["y_q"], embed_mode=0, ep_cache_context="q.bin", io_name_overrides="x_q=x;y_q=y;")
@@ -161,7 +161,7 @@ def test_what_qnn_was_told_at_compile_time_is_kept_true(tmp_path: Path) -> None:
     assert list(graph.node[0].input) == ["p_x", "p_s"]
 
 
-def test_a_node_keeps_the_name_by_which_its_ep_finds_it_unless_two_have_it(tmp_path: Path) -> None:
+def test_node_keeps_its_ep_name_unless_two_nodes_share_the_name(tmp_path: Path) -> None:
     made = merged(tmp_path, *chain(tmp_path), prefixes=["a_", "b_"])
     assert [node.name for node in graph_of(made).node] == [f"{QNN}_y", f"{QNN}_z"]
     twins = [
@@ -174,14 +174,14 @@ def test_a_node_keeps_the_name_by_which_its_ep_finds_it_unless_two_have_it(tmp_p
     assert [attribute(node, "partition_name") for node in nodes] == ["same", "d_same"]
 
 
-def test_one_model_can_be_there_twice_and_its_binary_once(tmp_path: Path) -> None:
+def test_model_can_be_merged_twice_with_one_binary(tmp_path: Path) -> None:
     model = compiled(tmp_path / "a.onnx", "x", "y")
     made = merged(tmp_path, model, model, prefixes=["1_", "2_"], connect=[Connection(0, "y", 1, "x")])
     assert signature(made) == (["1_x"], ["2_y"])
     assert [path.name for path in made.files] == ["a_qnn.bin"]
 
 
-def test_names_in_subgraphs_and_of_weights_are_kept_apart_too(tmp_path: Path) -> None:
+def test_names_in_subgraphs_and_of_weights_are_separated(tmp_path: Path) -> None:
     def model(path: Path, takes: str, gives: str) -> Path:
         (tmp_path / f"{path.stem}.bin").write_bytes(path.stem.encode())
         body = helper.make_graph([helper.make_node("Mul", ["h", "w"], ["inner"], name="mul")], "g", [], [value("inner")])
@@ -209,7 +209,7 @@ def test_names_in_subgraphs_and_of_weights_are_kept_apart_too(tmp_path: Path) ->
     assert signature(made) == (["x", "condition", "b_condition"], ["b_z"])
 
 
-def test_two_binaries_of_one_name_both_arrive(tmp_path: Path) -> None:
+def test_two_binaries_of_one_name_are_both_kept(tmp_path: Path) -> None:
     first = compiled(tmp_path / "1/a.onnx", "x", "y", binary="m.bin", node="a")
     second = compiled(tmp_path / "2/b.onnx", "y", "z", binary="m.bin", node="b")
     made = merged(tmp_path, first, second)
@@ -221,7 +221,7 @@ def test_two_binaries_of_one_name_both_arrive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["./m.bin", "M.bin"])
-def test_two_names_that_may_be_one_file_do_not_overwrite_each_other(tmp_path: Path, spelling: str) -> None:
+def test_similar_file_names_do_not_overwrite_each_other(tmp_path: Path, spelling: str) -> None:
     first = compiled(tmp_path / "1/a.onnx", "x", "y", binary=spelling, node="a")
     second = compiled(tmp_path / "2/b.onnx", "y", "z", binary="m.bin", node="b")
     made = merged(tmp_path, first, second)
@@ -230,7 +230,7 @@ def test_two_names_that_may_be_one_file_do_not_overwrite_each_other(tmp_path: Pa
     assert [(tmp_path / "out" / str(name)).read_bytes() for name in references] == [b"context of a", b"context of b"]
 
 
-def test_binaries_that_are_beside_the_result_already_are_used_and_others_left_alone(tmp_path: Path) -> None:
+def test_existing_binaries_beside_the_result_are_reused_or_left_alone(tmp_path: Path) -> None:
     first, second = chain(tmp_path)
     out = tmp_path / "out"
     out.mkdir()
@@ -243,7 +243,7 @@ def test_binaries_that_are_beside_the_result_already_are_used_and_others_left_al
     assert (out / "a_qnn.bin").stat().st_ino == stamp.st_ino
 
 
-def test_qnn_and_openvino_go_together_and_openvino_gets_the_names_that_it_needs(tmp_path: Path) -> None:
+def test_qnn_and_openvino_merge_and_openvino_keeps_its_names(tmp_path: Path) -> None:
     first = compiled(tmp_path / "a.onnx", "x", "h", QNN, metadata={f"ep_compatibility_info.{QNN}": "v2"})
     second = compiled(tmp_path / "b.onnx", "y", "z", OPENVINO, metadata={f"ep_compatibility_info.{OPENVINO}": "v1"})
     made = merged(tmp_path, first, second, prefixes=["a_", ""], connect=[Connection(0, "h", 1, "y")])
@@ -251,14 +251,14 @@ def test_qnn_and_openvino_go_together_and_openvino_gets_the_names_that_it_needs(
     assert read_header(made.model).metadata == {f"ep_compatibility_info.{QNN}": "v2", f"ep_compatibility_info.{OPENVINO}": "v1"}
 
 
-def test_compatibility_of_an_ep_that_has_no_context_in_a_model_does_not_count(tmp_path: Path) -> None:
+def test_compatibility_entry_of_an_unused_ep_is_ignored(tmp_path: Path) -> None:
     keys = [f"ep_compatibility_info.{ep}" for ep in (QNN, OPENVINO)]
     first = compiled(tmp_path / "a.onnx", "x", "y", QNN, metadata=dict(zip(keys, ["qnn", "nothing compiled"], strict=True)))
     second = compiled(tmp_path / "b.onnx", "y", "z", OPENVINO, metadata={keys[1]: "openvino"})
     assert read_header(merged(tmp_path, first, second).model).metadata == dict(zip(keys, ["qnn", "openvino"], strict=True))
 
 
-def test_other_metadata_that_differs_is_left_out_and_told(tmp_path: Path) -> None:
+def test_conflicting_metadata_is_omitted_and_reported(tmp_path: Path) -> None:
     first = compiled(tmp_path / "a.onnx", "x", "y", metadata={"author": "one", "license": "MIT"})
     second = compiled(tmp_path / "b.onnx", "y", "z", metadata={"author": "two", "license": "MIT"})
     made = merged(tmp_path, first, second)
@@ -266,7 +266,7 @@ def test_other_metadata_that_differs_is_left_out_and_told(tmp_path: Path) -> Non
     assert made.notes == ("the metadata 'author' was left out, since the models have different values for it",)
 
 
-def test_operator_versions_that_only_epcontext_nodes_have_do_not_matter(tmp_path: Path) -> None:
+def test_opsets_used_only_by_epcontext_nodes_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"a")
     nodes = [context(["x"], ["h"], embed_mode=0, ep_cache_context="a.bin"), helper.make_node("Relu", ["h"], ["y"])]
     first = write(tmp_path / "a.onnx", nodes, [value("x")], [value("y")], {"": 17, "com.microsoft": 1})
@@ -274,7 +274,7 @@ def test_operator_versions_that_only_epcontext_nodes_have_do_not_matter(tmp_path
     assert read_header(merged(tmp_path, first, second).model).opsets == {"": 17, "com.microsoft": 1, "ai.onnx.ml": 5}
 
 
-def test_external_data_comes_along(tmp_path: Path) -> None:
+def test_external_data_is_copied(tmp_path: Path) -> None:
     (tmp_path / "in/data").mkdir(parents=True)
     (tmp_path / "in/data/w.bin").write_bytes(bytes(16))
     first = compiled(tmp_path / "in/a.onnx", "x", "y", initializer=[external_tensor("w", "data/w.bin")])
@@ -463,7 +463,7 @@ def with_no_binary(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_one_model_is_refused_in_one_sentence_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+def test_invalid_merge_is_refused_in_one_sentence_and_writes_nothing(tmp_path: Path, name: str) -> None:
     code, words, prepare = REFUSED[name]
     asked = prepare(tmp_path)
     before = files(tmp_path)
@@ -476,7 +476,7 @@ def test_what_cannot_be_one_model_is_refused_in_one_sentence_and_nothing_is_writ
     assert not (tmp_path / "out").exists()
 
 
-def test_a_result_over_two_gigabytes_is_refused(tmp_path: Path) -> None:
+def test_result_over_two_gigabytes_is_refused(tmp_path: Path) -> None:
     model = compiled(tmp_path / "a.onnx", "x", "y", binary="a.bin")
     with model.open("ab") as file:  # an unknown field, whose zeros are a hole in the file
         file.write(encode_varint(1000 << 3 | 2) + encode_varint(2**30))
@@ -485,7 +485,7 @@ def test_a_result_over_two_gigabytes_is_refused(tmp_path: Path) -> None:
         merged(tmp_path, tmp_path / "a.onnx", tmp_path / "a.onnx", prefixes=["1_", "2_"])
 
 
-def test_a_result_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+def test_existing_result_is_not_overwritten(tmp_path: Path) -> None:
     models = chain(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out/m.onnx").write_bytes(b"mine")
@@ -503,7 +503,7 @@ def test_a_result_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
         ("a.v1.h.0=b.i.0", Connection(0, "h.0", 1, "i.0")),
     ],
 )
-def test_connections_are_read_with_dots_and_equals_signs_in_names(tmp_path: Path, text: str, expected: Connection) -> None:
+def test_connection_names_may_have_dots_and_equals_signs(tmp_path: Path, text: str, expected: Connection) -> None:
     outputs, inputs = ["y", "p=q", "h.0"], ["y", "i.0"]
     first = write(tmp_path / "a.v1.onnx", [context(["x"], outputs)], [value("x")], [value(name) for name in outputs])
     second = write(tmp_path / "b.onnx", [context(inputs, ["z"])], [value(name) for name in inputs], [value("z")])
@@ -519,13 +519,13 @@ def test_connections_are_read_with_dots_and_equals_signs_in_names(tmp_path: Path
         ("a.y=b.nope", "b.onnx has no input 'nope'. There are: y."),
     ],
 )
-def test_a_connection_that_names_nothing_is_told_with_what_there_is(tmp_path: Path, text: str, words: str) -> None:
+def test_unknown_connection_is_refused_with_the_available_names(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ChangeRefused) as refused:
         read_connections([text], read_members(pair(tmp_path)))
     assert words in refused.value.problems[0].text
 
 
-def test_a_connection_with_two_meanings_is_not_guessed(tmp_path: Path) -> None:
+def test_ambiguous_connection_is_refused(tmp_path: Path) -> None:
     model = compiled(tmp_path / "a.onnx", "y", "y_", node="n")
     twin = write(tmp_path / "twin/a.onnx", [context(["y"], ["y_"])], [value("y")], [value("y_")])
     with pytest.raises(ChangeRefused, match="is ambiguous"):

@@ -35,7 +35,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model.onnx"
 
 
-def test_names_texts_and_metadata_are_where_their_titles_say(model: Path) -> None:
+def test_names_texts_and_metadata_have_titled_places(model: Path) -> None:
     found = places_of(model)
     assert found["producer name"] == b"somebody"
     assert found["graph name"] == b"the graph"
@@ -44,33 +44,33 @@ def test_names_texts_and_metadata_are_where_their_titles_say(model: Path) -> Non
     assert (found["node 1, input"], found["node 1, output"]) == (b"x", b"r")
 
 
-def test_an_initializer_is_one_place_with_its_values_or_with_where_these_are(model: Path) -> None:
+def test_initializer_is_one_place_with_values_or_a_location(model: Path) -> None:
     found = places_of(model)
     assert TensorProto.FromString(found["initializer 'w'"]).float_data == [1.0, 2.0]
     assert b"weights.bin" in found["initializer 'far'"]
 
 
-def test_an_attribute_that_is_no_text_is_one_place_subgraphs_and_all(model: Path) -> None:
+def test_non_text_attribute_is_one_place_including_subgraphs(model: Path) -> None:
     found = places_of(model)
     for name in ("then_branch", "else_branch"):
         assert onnx.AttributeProto.FromString(found[f"node 2, attribute {name}"]).g.name == "branch"
 
 
-def test_an_embedded_context_begins_at_its_first_byte_and_ends_with_its_last(tmp_path: Path) -> None:
+def test_embedded_context_spans_its_exact_bytes(tmp_path: Path) -> None:
     payload = bytes(range(256)) * 5
     found = places_of(compiled(tmp_path / "model.onnx", payload=payload))
     assert found["node 1, attribute ep_cache_context"] == payload
     assert found["node 1, attribute source"] == QNN.encode()
 
 
-def test_places_come_in_the_order_of_the_file_and_share_no_byte_and_no_title(model: Path) -> None:
+def test_places_are_in_file_order_with_disjoint_bytes_and_unique_titles(model: Path) -> None:
     found = find_model_places(model)
     assert all(first.start + first.size <= second.start for first, second in pairwise(found))
     assert found[-1].start + found[-1].size <= model.stat().st_size
     assert len({place.title for place in found}) == len(found)
 
 
-def test_several_of_one_title_are_told_apart(tmp_path: Path) -> None:
+def test_equal_titles_are_numbered(tmp_path: Path) -> None:
     graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["y"])], "g", [value("a"), value("b")], [value("y")])
     onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
     found = places_of(tmp_path / "model.onnx")
@@ -78,20 +78,20 @@ def test_several_of_one_title_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x3a\xff\xff\xff\xff\x0f"])
-def test_what_is_no_model_is_refused_rather_than_guessed_at(content: bytes, tmp_path: Path) -> None:
+def test_file_that_is_not_a_model_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(MalformedModel):
         find_model_places(tmp_path / "model.onnx")
 
 
-def test_a_model_with_too_many_places_is_refused_instead_of_held_in_memory(model: Path) -> None:
+def test_model_with_too_many_places_is_refused(model: Path) -> None:
     places = find_model_places(model)
     assert find_model_places(model, most=len(places)) == places
     with pytest.raises(MalformedModel, match="more than"):
         find_model_places(model, most=len(places) - 1)
 
 
-def test_a_field_that_onnx_does_not_know_yet_is_told_by_its_number(tmp_path: Path) -> None:
+def test_unknown_onnx_field_is_titled_by_its_number(tmp_path: Path) -> None:
     graph: Any = helper.make_graph([], "g", [], [])
     content = helper.make_model(graph).SerializeToString() + b"\xc2\x3e\x03new"  # field 1000, a text
     (tmp_path / "model.onnx").write_bytes(content)

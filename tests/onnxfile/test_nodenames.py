@@ -28,7 +28,7 @@ def renamed(folder: Path, proto: onnx.ModelProto, names: dict[int, str]) -> onnx
 
 
 @pytest.mark.parametrize("name", ["a", "prefill_outer", "ü" * 200, "x" * 20_000])
-def test_nodes_of_the_graph_and_of_branches_are_renamed_and_nothing_else_is(tmp_path: Path, name: str) -> None:
+def test_only_names_of_nodes_in_graph_and_branches_change(tmp_path: Path, name: str) -> None:
     proto = two_level_model()
     order = [node.name for node in read_header_of(tmp_path, proto)]
     made = renamed(tmp_path, proto, {place: f"{name}{old}" for place, old in enumerate(order)})
@@ -43,14 +43,14 @@ def read_header_of(folder: Path, proto: onnx.ModelProto) -> tuple[EPContextNode,
     return read_header(folder / "header.onnx").ep_context_nodes
 
 
-def test_only_the_named_nodes_are_renamed_and_an_unnamed_one_gets_a_name(tmp_path: Path) -> None:
+def test_only_listed_nodes_are_renamed_and_an_unnamed_node_gets_a_name(tmp_path: Path) -> None:
     proto = model([context_node("first", source="A"), context_node("", source="B", partition_name="p")])
     made = renamed(tmp_path, proto, {1: "second"})
     assert [node.name for node in contexts(made)] == ["first", "second"]
     assert [node.partition_name for node in read_header(tmp_path / "made.onnx").ep_context_nodes] == [None, "p"]
 
 
-def test_an_embedded_context_stays_what_it_is(tmp_path: Path) -> None:
+def test_embedded_context_is_unchanged(tmp_path: Path) -> None:
     payload = bytes(range(256)) * 2000
     made = renamed(tmp_path, model([context_node("n", embed_mode=1, ep_cache_context=payload)]), {0: "longer than before"})
     (node,) = contexts(made)
@@ -58,7 +58,7 @@ def test_an_embedded_context_stays_what_it_is(tmp_path: Path) -> None:
     assert node.name == "longer than before"
 
 
-def test_what_is_no_whole_model_is_not_written(tmp_path: Path) -> None:
+def test_incomplete_model_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(model([context_node("n")]).SerializeToString()[:-3])
     with pytest.raises(MalformedModel):
         rename_nodes(tmp_path / "m.onnx", tmp_path / "made.onnx", {0: "other"})

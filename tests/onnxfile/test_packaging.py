@@ -26,7 +26,7 @@ def shared_pair(folder: Path) -> tuple[Path, Path]:
     return compiled(folder / "a.onnx", binary="ab.bin"), compiled(folder / "b.onnx", binary="ab.bin")
 
 
-def test_a_binary_that_models_share_moves_for_all_of_them_and_the_old_one_goes(tmp_path: Path) -> None:
+def test_shared_binary_moves_for_all_models_and_the_old_file_is_removed(tmp_path: Path) -> None:
     pair = shared_pair(tmp_path)
     content = (tmp_path / "ab.bin").read_bytes()
     made = repackage(pair, "rename", binary="contexts/new.bin", destination=None)
@@ -39,7 +39,7 @@ def test_a_binary_that_models_share_moves_for_all_of_them_and_the_old_one_goes(t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "ab.bin", "b.onnx"]  # and no empty folder
 
 
-def test_embedding_and_extracting_in_place_leaves_one_copy_of_the_context(tmp_path: Path) -> None:
+def test_embedding_and_extracting_in_place_leaves_one_copy(tmp_path: Path) -> None:
     model = compiled(tmp_path / "m_ctx.onnx", binary="m_qnn.bin")
     before = files(tmp_path)
     repackage([model], "embed", binary=None, destination=None)
@@ -49,7 +49,7 @@ def test_embedding_and_extracting_in_place_leaves_one_copy_of_the_context(tmp_pa
     assert files(tmp_path) == before
 
 
-def test_an_extracted_context_is_named_after_its_model_unless_it_is_named(tmp_path: Path) -> None:
+def test_extracted_context_is_named_after_its_model_by_default(tmp_path: Path) -> None:
     models = [compiled(tmp_path / f"{name}.onnx", payload=name.encode()) for name in ("a", "b")]
     repackage(models, "extract", binary=None, destination=tmp_path / "out")
     assert {name: content for name, content in files(tmp_path / "out").items() if name.endswith(".bin")} == {
@@ -59,7 +59,7 @@ def test_an_extracted_context_is_named_after_its_model_unless_it_is_named(tmp_pa
     assert [reference(tmp_path / f"out/{name}.onnx") for name in ("a", "b")] == ["a.bin", "b.bin"]
 
 
-def test_a_result_elsewhere_leaves_the_sources_alone_and_has_all_it_needs(tmp_path: Path) -> None:
+def test_result_elsewhere_is_complete_and_leaves_the_sources_alone(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     model = compiled(folder / "m.onnx", initializer=[external_tensor("w", "data/w.bin")])
     (folder / "data").mkdir()
@@ -72,7 +72,7 @@ def test_a_result_elsewhere_leaves_the_sources_alone_and_has_all_it_needs(tmp_pa
     assert sorted(files(tmp_path / "one")) == ["data/w.bin", "whole.onnx"]
 
 
-def test_a_binary_stays_where_an_unreadable_model_may_need_it(tmp_path: Path) -> None:
+def test_binary_stays_if_an_unreadable_model_may_need_the_file(tmp_path: Path) -> None:
     model = compiled(tmp_path / "m.onnx", binary="m.bin")
     (tmp_path / "broken.onnx").write_bytes(b"half a mod")
     write(tmp_path / "strange.onnx", [context(["x"], ["y"], embed_mode=0, ep_cache_context="\0")], [value("x")], [value("y")])
@@ -82,7 +82,7 @@ def test_a_binary_stays_where_an_unreadable_model_may_need_it(tmp_path: Path) ->
     assert (tmp_path / "m.bin").exists()
 
 
-def test_models_in_a_folder_with_links_and_unrelated_models_do_not_stand_in_the_way(tmp_path: Path) -> None:
+def test_links_and_unrelated_models_in_the_folder_are_ignored(tmp_path: Path) -> None:
     model = compiled(tmp_path / "m.onnx", binary="m.bin")
     compiled(tmp_path / "other.onnx", binary="other.bin")
     compiled(tmp_path / "embedded.onnx", payload=b"context")
@@ -195,7 +195,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused_in_one_sentence_and_nothing_is_touched(tmp_path: Path, name: str) -> None:
+def test_invalid_change_is_refused_in_one_sentence_and_changes_nothing(tmp_path: Path, name: str) -> None:
     code, words, prepare = REFUSED[name]
     request = prepare(tmp_path)
     before = sorted(tmp_path.rglob("*")), files(tmp_path)
@@ -208,7 +208,7 @@ def test_what_cannot_be_is_refused_in_one_sentence_and_nothing_is_touched(tmp_pa
     assert (sorted(tmp_path.rglob("*")), files(tmp_path)) == before
 
 
-def test_a_missing_binary_is_told_as_what_it_is(tmp_path: Path) -> None:
+def test_missing_binary_has_its_own_error(tmp_path: Path) -> None:
     model = compiled(tmp_path / "m.onnx", binary="m.bin", source=OPENVINO)
     (tmp_path / "m.bin").unlink()
     with pytest.raises(EpbuildError, match="does not exist") as refused:
@@ -216,7 +216,7 @@ def test_a_missing_binary_is_told_as_what_it_is(tmp_path: Path) -> None:
     assert refused.value.problems[0].code == "EPB605"
 
 
-def test_a_model_over_two_gigabytes_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_model_over_two_gigabytes_is_refused_before_writing(tmp_path: Path) -> None:
     model = compiled(tmp_path / "m.onnx", binary="m.bin")
     with (tmp_path / "m.bin").open("wb") as file:
         file.truncate(2**31 - 1)  # a hole: it takes no space
@@ -227,7 +227,7 @@ def test_a_model_over_two_gigabytes_is_refused_before_anything_is_written(tmp_pa
 
 
 @pytest.mark.parametrize("packaging", ["embed", "rename"])
-def test_a_result_that_is_not_right_never_takes_the_place_of_the_model(tmp_path: Path, packaging: Packaging) -> None:
+def test_wrong_result_never_replaces_the_model(tmp_path: Path, packaging: Packaging) -> None:
     model = compiled(tmp_path / "m.onnx", binary="m.bin")
     other = compiled(tmp_path / "other/m.onnx", binary="m.bin", node="another")
     before = files(tmp_path)
@@ -243,7 +243,7 @@ def test_a_result_that_is_not_right_never_takes_the_place_of_the_model(tmp_path:
     assert files(tmp_path) == before
 
 
-def test_a_full_disk_between_two_models_leaves_both_loadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_between_two_models_leaves_both_models_loadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = shared_pair(tmp_path)
     replace = Path.replace
 

@@ -24,7 +24,7 @@ def test_each_header_is_read_once_for_any_number_of_binaries(tmp_path: Path) -> 
     assert sorted(read) == models
 
 
-def test_a_folder_between_the_models_and_the_binary_may_hold_users_too(tmp_path: Path) -> None:
+def test_folder_between_models_and_binary_may_hold_other_users(tmp_path: Path) -> None:
     outer = compiled(tmp_path / "m.onnx", binary="sub/b.bin")
     inner = compiled(tmp_path / "sub/n.onnx", binary="b.bin")
     (tmp_path / "sub/broken.onnx").write_bytes(b"broken")

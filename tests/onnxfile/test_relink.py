@@ -41,7 +41,7 @@ def with_references(proto: Any, names: dict[str, str]) -> bytes:
 @given(main=NAMES, branch=NAMES)
 @example(main="m", branch="b")
 @example(main="m" * 300, branch="b" * 300)
-def test_only_the_references_change_whatever_their_new_names(main: str, branch: str) -> None:
+def test_only_references_change_for_any_new_name(main: str, branch: str) -> None:
     proto = two_level_model()
     names = {"main_qnn.bin": main, "branch_qnn.bin": branch}
     copy = relinked(proto.SerializeToString(), names)
@@ -53,12 +53,12 @@ def test_only_the_references_change_whatever_their_new_names(main: str, branch: 
 
 
 @given(NAMES)
-def test_a_relinked_model_can_be_linked_back_to_the_same_bytes(name: str) -> None:
+def test_relinked_model_can_be_restored_byte_for_byte(name: str) -> None:
     proto = two_level_model(main="main_qnn.bin", branch="main_qnn.bin").SerializeToString()
     assert relinked(relinked(proto, {"main_qnn.bin": name}), {name: "main_qnn.bin"}) == proto
 
 
-def test_every_enclosing_length_is_right_where_lengths_take_another_byte() -> None:
+def test_enclosing_lengths_are_corrected_when_a_length_grows() -> None:
     # Three levels of graphs; the sizes pass 128 at some level for nearly every one of these names, and 16384 for the long ones.
     inner = if_node(subgraph([context_node("n", embed_mode=0, ep_cache_context="b")]), subgraph([]))
     proto = model([if_node(subgraph([inner]), subgraph([]))])
@@ -69,28 +69,28 @@ def test_every_enclosing_length_is_right_where_lengths_take_another_byte() -> No
 
 
 @pytest.mark.parametrize("names", [{}, {"main_qnn.bin": "main_qnn.bin"}, {"someone_elses.bin": "new.bin"}])
-def test_a_copy_without_changes_is_byte_for_byte_the_source(names: dict[str, str]) -> None:
+def test_copy_without_changes_is_byte_identical(names: dict[str, str]) -> None:
     data = two_level_model().SerializeToString() + b"\xf2\x3f\x03new"  # and a field that no reader knows yet
     assert relinked(data, names) == data
 
 
-def test_a_name_of_the_same_length_changes_nothing_but_the_name() -> None:
+def test_name_of_equal_length_changes_only_the_name() -> None:
     data = two_level_model().SerializeToString()
     assert relinked(data, {"main_qnn.bin": "niam_qnn.bin"}) == data.replace(b"main_qnn.bin", b"niam_qnn.bin")
 
 
-def test_names_are_replaced_at_once_and_not_one_after_the_other() -> None:
+def test_names_are_replaced_simultaneously() -> None:
     proto = two_level_model("a.bin", "b.bin")
     copy = parse(relinked(proto.SerializeToString(), {"a.bin": "b.bin", "b.bin": "a.bin"}))
     assert [attribute.s for attribute in reference_attributes(copy).values()] == [b"b.bin", b"a.bin"]
 
 
-def test_an_embedded_context_that_reads_like_a_reference_is_left_alone() -> None:
+def test_embedded_context_that_resembles_a_reference_is_left_alone() -> None:
     data = model([context_node("n", embed_mode=1, ep_cache_context="m.bin")]).SerializeToString()
     assert relinked(data, {"m.bin": "other.bin"}) == data
 
 
-def test_lengths_that_a_writer_padded_are_still_corrected() -> None:
+def test_padded_lengths_are_corrected() -> None:
     graph = model([context_node("n", embed_mode=0, ep_cache_context="m.bin")]).graph
     encoded = graph.SerializeToString()
     padded = encode_varint(len(encoded) | 1 << 21)[:3] + b"\x80\x00"
@@ -102,7 +102,7 @@ def test_lengths_that_a_writer_padded_are_still_corrected() -> None:
 
 
 @pytest.mark.slow
-def test_a_large_model_is_copied_without_being_loaded(tmp_path: Path) -> None:
+def test_large_model_is_copied_without_being_loaded(tmp_path: Path) -> None:
     weight = helper.make_tensor("w", TensorProto.UINT8, [64_000_000], bytes(64_000_000), raw=True)
     proto = model([context_node("n", embed_mode=0, ep_cache_context="m.bin")], initializer=[weight])
     source = tmp_path / "m.onnx"
@@ -117,7 +117,7 @@ def test_a_large_model_is_copied_without_being_loaded(tmp_path: Path) -> None:
     assert peak < 10_000_000
 
 
-def test_an_existing_file_is_never_overwritten_least_of_all_the_source(tmp_path: Path) -> None:
+def test_existing_file_and_source_are_never_overwritten(tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
     data = two_level_model().SerializeToString()
     source.write_bytes(data)
@@ -126,7 +126,7 @@ def test_an_existing_file_is_never_overwritten_least_of_all_the_source(tmp_path:
     assert source.read_bytes() == data
 
 
-def test_nothing_is_left_behind_where_the_source_is_no_model(tmp_path: Path) -> None:
+def test_invalid_source_leaves_no_file(tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
     source.write_bytes(b"not a model")
     with pytest.raises(MalformedModel):
@@ -135,7 +135,7 @@ def test_nothing_is_left_behind_where_the_source_is_no_model(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limits of files")
-def test_nothing_is_left_behind_where_the_copy_fails(tmp_path: Path) -> None:
+def test_failed_copy_leaves_no_file(tmp_path: Path) -> None:
     import resource
 
     source = tmp_path / "m.onnx"

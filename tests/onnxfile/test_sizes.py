@@ -70,18 +70,18 @@ def misfits(model: onnx.ModelProto, tmp_path: Path, sizes: dict[str, list[int]])
 
 
 @pytest.mark.parametrize("open_dim", ["batch", None, -1, 0, "", "?"])
-def test_a_dimension_is_fixed_however_its_size_was_left_open(tmp_path: Path, open_dim: Dim) -> None:
+def test_any_open_dimension_is_fixed(tmp_path: Path, open_dim: Dim) -> None:
     found = fixed(tmp_path, model_of({"x": [open_dim, 3, open_dim]}), {"x": [2, 3, 2]})
     assert dims(found.graph.input, "x") == [2, 3, 2]
 
 
-def test_an_input_of_unknown_rank_gets_the_sizes_that_are_given(tmp_path: Path) -> None:
+def test_input_of_unknown_rank_gets_the_given_sizes(tmp_path: Path) -> None:
     model = model_of({"x": [1]})
     model.graph.input[0].type.tensor_type.ClearField("shape")
     assert dims(fixed(tmp_path, model, {"x": [2, 3]}).graph.input, "x") == [2, 3]
 
 
-def test_a_symbol_gets_its_size_at_every_place_where_it_is(tmp_path: Path) -> None:
+def test_symbol_gets_its_size_everywhere(tmp_path: Path) -> None:
     inner = helper.make_graph(
         [helper.make_node("Identity", ["m"], ["in_branch"])], "branch", [], [value("in_branch", ["seq", 8])],
         value_info=[value("also_there", [1, "seq"])],
@@ -105,7 +105,7 @@ def test_a_symbol_gets_its_size_at_every_place_where_it_is(tmp_path: Path) -> No
     assert (dims(branch.output, "in_branch"), dims(branch.value_info, "also_there")) == ([64, 8], [1, 64])
 
 
-def test_sizes_of_values_that_may_be_from_another_input_size_are_left_to_inference(tmp_path: Path) -> None:
+def test_sizes_that_may_depend_on_another_input_size_are_removed(tmp_path: Path) -> None:
     model = model_of({"x": [None, 8]}, {"y": [1, 8]}, {"m": [1, 8]})
     found = fixed(tmp_path, model, {"x": [4, 8]})
     assert (dims(found.graph.output, "y"), dims(found.graph.value_info, "m")) == ([None, None], [None, None])
@@ -113,27 +113,27 @@ def test_sizes_of_values_that_may_be_from_another_input_size_are_left_to_inferen
     assert dims(inferred.graph.output, "y") == [4, 8]
 
 
-def test_sizes_that_an_exporter_noted_with_the_inputs_open_are_kept(tmp_path: Path) -> None:
+def test_sizes_noted_by_an_exporter_for_open_inputs_are_kept(tmp_path: Path) -> None:
     model = model_of({"x": ["n", 8]}, {"y": ["n", 8]}, {"m": ["q", 8]})
     found = fixed(tmp_path, model, {"x": [4, 8]})
     assert (dims(found.graph.output, "y"), dims(found.graph.value_info, "m")) == ([4, 8], ["q", 8])
 
 
-def test_sizes_of_unknown_operators_are_kept_as_nothing_else_declares_them(tmp_path: Path) -> None:
+def test_sizes_after_unknown_operators_are_kept(tmp_path: Path) -> None:
     nodes = [helper.make_node("Own", ["x"], ["m"], domain="my.ops"), helper.make_node("Neg", ["m"], ["y"])]
     model = model_of({"x": [None, 8]}, {"y": [1, 8]}, {"m": [1, 8]}, nodes=nodes)
     found = fixed(tmp_path, model, {"x": [1, 8]})
     assert dims(found.graph.value_info, "m") == [1, 8]
 
 
-def test_a_denotation_stays(tmp_path: Path) -> None:
+def test_denotation_is_kept(tmp_path: Path) -> None:
     model = model_of({"x": ["n", 8]})
     model.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
     found = fixed(tmp_path, model, {"x": [4, 8]}).graph.input[0].type.tensor_type.shape.dim[0]
     assert (found.dim_value, found.denotation) == (4, "DATA_BATCH")
 
 
-def test_symbols_in_sequences_are_fixed_too(tmp_path: Path) -> None:
+def test_symbols_in_sequences_are_fixed(tmp_path: Path) -> None:
     model = model_of({"x": ["n", 8]})
     inner = helper.make_tensor_type_proto(FLOAT, ["n", 8])
     model.graph.value_info.append(helper.make_value_info("s", helper.make_sequence_type_proto(inner)))
@@ -141,14 +141,14 @@ def test_symbols_in_sequences_are_fixed_too(tmp_path: Path) -> None:
     assert found.graph.value_info[0].type.sequence_type.elem_type.tensor_type.shape.dim[0].dim_value == 4
 
 
-def test_an_initializer_that_is_also_an_input_has_the_sizes_of_its_values(tmp_path: Path) -> None:
+def test_initializer_that_is_also_an_input_keeps_its_size(tmp_path: Path) -> None:
     tensor = numpy_helper.from_array(np.zeros((2, 8), np.float32), "w")
     model = model_of({"x": ["n", 8], "w": ["n", 8]}, initializers=[tensor])
     assert dims(fixed(tmp_path, model, {"w": [2, 8]}).graph.input, "x") == [2, 8]
     assert misfits(model, tmp_path, {"w": [4, 8]}) == [("contradiction", "the model has 2 there instead of 4", 0)]
 
 
-def test_what_does_not_fit_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_misfit_is_reported_with_its_reason(tmp_path: Path) -> None:
     model = model_of({"x": ["n", 3, "n"], "y0": ["n"]})
     assert misfits(model, tmp_path, {"z": [1]}) == [("unknown", "the model has no such input", None)]
     assert misfits(model, tmp_path, {"x": [1, 3]}) == [("rank", "it has 3 dimensions, [n, 3, n], but 2 sizes are given", None)]
@@ -157,13 +157,13 @@ def test_what_does_not_fit_is_told_with_its_reason(tmp_path: Path) -> None:
     assert misfits(model, tmp_path, {"x": [1, 3, 1], "y0": [2]}) == [("contradiction", "'n' is 2 here and 1 in 'x'", 0)]
 
 
-def test_sizes_that_are_fixed_already_change_nothing(tmp_path: Path) -> None:
+def test_fixed_sizes_change_nothing(tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
     source.write_bytes(model_of({"x": [4, 8]}).SerializeToString())
     assert fit_sizes(read_header(source), {"x": [4, 8]}).shapes == {}
 
 
-def test_two_ways_to_give_the_same_sizes_come_to_the_same(tmp_path: Path) -> None:
+def test_equivalent_sizes_give_equal_results(tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
     source.write_bytes(model_of({"x": ["n", 8], "z": ["n"]}).SerializeToString())
     header = read_header(source)
@@ -172,12 +172,12 @@ def test_two_ways_to_give_the_same_sizes_come_to_the_same(tmp_path: Path) -> Non
     )
 
 
-def test_dimensions_whose_name_says_that_they_have_none_can_have_different_sizes(tmp_path: Path) -> None:
+def test_placeholder_dimensions_can_have_different_sizes(tmp_path: Path) -> None:
     found = fixed(tmp_path, model_of({"x": [-1, 3, "?", "?"]}), {"x": [1, 3, 48, 192]})
     assert dims(found.graph.input, "x") == [1, 3, 48, 192]
 
 
-def test_a_model_that_takes_no_sizes_leaves_no_copy(tmp_path: Path) -> None:
+def test_model_that_allows_no_sizes_gets_no_copy(tmp_path: Path) -> None:
     source, copy = tmp_path / "source.onnx", tmp_path / "copy.onnx"
     source.write_bytes(model_of({"x": ["n"]}).SerializeToString())
     with pytest.raises(MalformedModel, match="does not allow sizes to be set"):
@@ -185,7 +185,7 @@ def test_a_model_that_takes_no_sizes_leaves_no_copy(tmp_path: Path) -> None:
     assert not copy.exists()
 
 
-def test_the_memory_that_it_takes_does_not_grow_with_the_weights(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_weights(tmp_path: Path) -> None:
     weights = numpy_helper.from_array(np.zeros(16 << 20, np.uint8), "w")
     source, copy = tmp_path / "source.onnx", tmp_path / "copy.onnx"
     source.write_bytes(model_of({"x": ["n", 8]}, initializers=[weights]).SerializeToString())
@@ -210,15 +210,13 @@ def test_the_memory_that_it_takes_does_not_grow_with_the_weights(tmp_path: Path)
         ([None], (1,)),
     ],
 )
-def test_the_sizes_to_begin_with_are_such_as_models_of_that_kind_have(
-    tmp_path: Path, shape: list[Dim], suggested: tuple[int, ...]
-) -> None:
+def test_suggested_sizes_fit_the_kind_of_model(tmp_path: Path, shape: list[Dim], suggested: tuple[int, ...]) -> None:
     source = tmp_path / "m.onnx"
     source.write_bytes(model_of({"x": shape}).SerializeToString())
     assert suggest_sizes(read_header(source).inputs) == {"x": suggested}
 
 
-def test_no_more_inputs_are_suggested_than_it_takes_to_fix_every_dimension(tmp_path: Path) -> None:
+def test_minimal_set_of_inputs_is_suggested(tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
     source.write_bytes(model_of({"ids": ["batch", "seq"], "mask": ["batch", "seq"], "fixed": [1]}).SerializeToString())
     header = read_header(source)
@@ -255,7 +253,7 @@ def models(draw: st.DrawFn) -> tuple[onnx.ModelProto, dict[str, list[int]]]:
 
 
 @given(models())
-def test_any_model_with_fixed_sizes_is_whole_and_has_them_and_every_weight(
+def test_any_model_with_fixed_sizes_is_valid_and_keeps_its_weights(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[onnx.ModelProto, dict[str, list[int]]]
 ) -> None:
     model, wanted = case

@@ -23,7 +23,7 @@ def doc_string(text: str) -> bytes:
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=400), min_size=2, max_size=2))
 @example(["x" * 127, "x" * 128])
 @example(["x" * 16_380, ""])
-def test_what_is_inserted_into_nodes_of_any_depth_is_read_as_part_of_them(texts: list[str]) -> None:
+def test_text_inserted_into_nodes_of_any_depth_is_read_back(texts: list[str]) -> None:
     import tempfile
 
     proto = two_level_model()
@@ -56,7 +56,7 @@ def test_nodes_are_found_in_the_order_of_the_header(tmp_path: Path) -> None:
     assert ends == sorted(ends)
 
 
-def test_a_file_that_is_not_there_or_a_failure_in_the_search_leaves_no_copy(tmp_path: Path) -> None:
+def test_missing_source_or_failed_search_leaves_no_copy(tmp_path: Path) -> None:
     source, copy = tmp_path / "m.onnx", tmp_path / "copy.onnx"
     source.write_bytes(two_level_model().SerializeToString())
 

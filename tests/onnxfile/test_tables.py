@@ -74,7 +74,7 @@ def constant(name: str, value: Any) -> Any:
         ([helper.make_node("Gather", ["ids", "place"], ["one"]), helper.make_node("Identity", ["words"], ["y"])], {}),
     ],
 )
-def test_the_rows_of_a_table_are_those_that_its_gather_takes(tmp_path: Path, nodes: list[Any], found: dict[str, int]) -> None:
+def test_rows_of_a_table_are_counted_through_its_gather(tmp_path: Path, nodes: list[Any], found: dict[str, int]) -> None:
     shape, place = np.array([4], np.int64), np.int64(0)
     codes, scale = np.zeros((9, 3), np.uint8), np.float32(0.1)
     path = write(tmp_path / "m.onnx", nodes, words=WORDS, shape=shape, place=place, codes=codes, scale=scale)

@@ -57,13 +57,13 @@ def external(path: Path, *seeds: int, length: bool = True) -> tuple[Weight, ...]
     return read_weights(path, {"shared.bin": data})
 
 
-def test_models_with_other_weights_of_equal_names_and_shapes_share_nothing(tmp_path: Path) -> None:
+def test_models_with_different_weights_of_equal_names_share_nothing(tmp_path: Path) -> None:
     one, other = initialized(tmp_path / "a.onnx", 1, 2), initialized(tmp_path / "b.onnx", 3, 4)
     assert count_weights([one, other]) == WeightBytes(4 * SIZE, 4 * SIZE)
     assert estimate_common_bytes({"a": one, "b": other}) == {"a": (0, 2 * SIZE), "b": (0, 2 * SIZE)}
 
 
-def test_equal_weights_are_in_common_whatever_they_are_called(tmp_path: Path) -> None:
+def test_equal_weights_are_shared_under_any_name(tmp_path: Path) -> None:
     one, other = initialized(tmp_path / "a.onnx", 1, 2, 3), initialized(tmp_path / "b.onnx", 4, 1, prefix="v")
     assert count_weights([one, other]) == WeightBytes(5 * SIZE, 4 * SIZE)
     assert estimate_common_bytes({"a": one, "b": other}) == {"a": (SIZE, 3 * SIZE), "b": (SIZE, 2 * SIZE)}
@@ -78,7 +78,7 @@ def test_equal_weights_are_in_common_whatever_they_are_called(tmp_path: Path) ->
     ],
     ids=["constant", "typed constant", "subgraphs"],
 )
-def test_weights_in_nodes_are_the_same_as_initializers_and_external_data(tmp_path: Path, nodes: Any) -> None:
+def test_weights_in_nodes_equal_initializers_and_external_data(tmp_path: Path, nodes: Any) -> None:
     inside = written(tmp_path / "a.onnx", model(nodes()))
     for other in (
         initialized(tmp_path / "b.onnx", 1),
@@ -89,13 +89,13 @@ def test_weights_in_nodes_are_the_same_as_initializers_and_external_data(tmp_pat
         assert estimate_common_bytes({"a": inside, "b": other})["b"] == (SIZE, SIZE)
 
 
-def test_a_content_that_one_model_has_twice_is_in_common_with_nobody(tmp_path: Path) -> None:
+def test_content_repeated_within_one_model_is_not_shared(tmp_path: Path) -> None:
     one, other = initialized(tmp_path / "a.onnx", 1, 1), initialized(tmp_path / "b.onnx", 2)
     assert count_weights([one, other]) == WeightBytes(2 * SIZE, 2 * SIZE)
     assert estimate_common_bytes({"a": one, "b": other})["a"] == (0, 2 * SIZE)
 
 
-def test_contents_that_begin_alike_are_compared_whole(tmp_path: Path) -> None:
+def test_contents_with_equal_beginnings_are_compared_completely(tmp_path: Path) -> None:
     models = []
     for number in (0, 1):
         values = content(1)
@@ -107,14 +107,14 @@ def test_contents_that_begin_alike_are_compared_whole(tmp_path: Path) -> None:
     assert estimate_common_bytes(dict(zip("ab", models, strict=True))) == {"a": (SIZE, SIZE), "b": (SIZE, SIZE)}
 
 
-def test_integers_in_typed_fields_may_be_equal_to_anything(tmp_path: Path) -> None:
+def test_integers_in_typed_fields_may_equal_any_content(tmp_path: Path) -> None:
     numbers = helper.make_tensor("t", TensorProto.INT64, [100], list(range(100)))
     one = written(tmp_path / "a.onnx", model([constant(numbers)]))
     most, total = estimate_common_bytes({"a": one, "b": initialized(tmp_path / "b.onnx", 1)})["a"]
     assert most == total > 0
 
 
-def test_one_place_in_one_file_is_not_read(tmp_path: Path) -> None:
+def test_weights_at_the_same_file_position_are_not_read(tmp_path: Path) -> None:
     one, other = external(tmp_path / "a.onnx", 1, 2), external(tmp_path / "b.onnx", 1, 2)
     assert one == other
     lone = external(tmp_path / "c.onnx", 1)
@@ -122,7 +122,7 @@ def test_one_place_in_one_file_is_not_read(tmp_path: Path) -> None:
     assert count_weights([lone, lone]) == WeightBytes(2 * SIZE, SIZE)
 
 
-def test_data_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+def test_truncated_data_is_refused(tmp_path: Path) -> None:
     external(tmp_path / "a.onnx", 7)
     data = tmp_path / "shared.bin"
     data.write_bytes(data.read_bytes()[:-1])

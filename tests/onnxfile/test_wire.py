@@ -13,7 +13,7 @@ def reader(data: bytes) -> WireReader:
     return WireReader(io.BytesIO(data))
 
 
-def test_a_field_is_found_where_it_lies_so_that_edits_hit_the_right_bytes() -> None:
+def test_field_is_found_at_its_exact_bytes() -> None:
     data = b"\x08\x96\x01" + b"\x82\x01\x03abc" + b"\x1d1234" + b"\x2112345678"
     wire = reader(data)
     number, text, fixed32, fixed64 = wire.fields(0, len(data))
@@ -39,7 +39,7 @@ def test_a_field_is_found_where_it_lies_so_that_edits_hit_the_right_bytes() -> N
         (b"\xf8\xff\xff\xff\xff\x01\x00", "is not a field number, at byte 0"),
     ],
 )
-def test_a_damaged_file_is_told_with_what_is_wrong_and_at_which_byte(data: bytes, message: str) -> None:
+def test_damage_is_reported_with_its_cause_and_byte(data: bytes, message: str) -> None:
     wire = reader(data)
     with pytest.raises(MalformedModel, match=message):
         list(wire.fields(0, len(data)))
@@ -48,7 +48,7 @@ def test_a_damaged_file_is_told_with_what_is_wrong_and_at_which_byte(data: bytes
         list(wire.fields(0, len(data), frozenset()))
 
 
-def test_a_field_past_its_parents_end_is_refused_though_the_file_goes_on() -> None:
+def test_field_past_the_end_of_its_parent_is_refused() -> None:
     data = b"\x0a\x03\x12\x05a" + b"\x10\x01" * 8
     wire = reader(data)
     outer = next(wire.fields(0, len(data)))
@@ -56,7 +56,7 @@ def test_a_field_past_its_parents_end_is_refused_though_the_file_goes_on() -> No
         list(wire.message(outer))
 
 
-def test_a_field_of_another_wire_type_is_refused_instead_of_read_as_something_else() -> None:
+def test_field_of_another_wire_type_is_refused() -> None:
     wire = reader(b"\x08\x01\x12\x01a")
     number, text = wire.fields(0, wire.size)
     with pytest.raises(MalformedModel, match="wire type 0 instead of 2, at byte 0"):
@@ -67,7 +67,7 @@ def test_a_field_of_another_wire_type_is_refused_instead_of_read_as_something_el
         read_integer(text)
 
 
-def test_fields_stay_right_when_other_places_are_read_between_them() -> None:
+def test_fields_are_correct_when_other_places_are_read_in_between() -> None:
     # Three messages, each larger than the reader's window, so that every inner read moves it.
     inner = b"".join(b"\x0a\x04%04d" % n for n in range(10_000))
     data = b"".join(b"\x12" + encode_varint(len(inner)) + inner for _ in range(3)) + b"\x18\x2a"
@@ -82,7 +82,7 @@ def test_fields_stay_right_when_other_places_are_read_between_them() -> None:
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_packed_and_unpacked_integers_read_the_same(numbers: list[int]) -> None:
+def test_packed_and_unpacked_integers_are_equal(numbers: list[int]) -> None:
     encoded = [encode_varint(number % 2**64) for number in numbers]
     packed = b"\x0a" + encode_varint(len(b"".join(encoded))) + b"".join(encoded)
     for data in (packed, b"".join(b"\x08" + number for number in encoded)):
@@ -90,20 +90,20 @@ def test_packed_and_unpacked_integers_read_the_same(numbers: list[int]) -> None:
         assert [value for field in wire.fields(0, wire.size) for value in wire.integers(field)] == numbers
 
 
-def test_a_packed_number_that_is_cut_off_is_refused() -> None:
+def test_truncated_packed_number_is_refused() -> None:
     wire = reader(b"\x0a\x02\x01\x80\x01")
     (field,) = wire.fields(0, 4)
     with pytest.raises(MalformedModel, match="a packed number"):
         list(wire.integers(field))
 
 
-def test_text_that_is_not_utf8_is_shown_escaped_and_not_refused() -> None:
+def test_invalid_utf8_is_escaped_and_not_refused() -> None:
     wire = reader(b"\x0a\x03a\xffb")
     (field,) = wire.fields(0, wire.size)
     assert wire.text(field) == "a\\xffb"
 
 
-def test_a_huge_field_where_a_name_belongs_is_refused_and_not_loaded() -> None:
+def test_huge_field_in_place_of_a_name_is_refused_and_not_loaded() -> None:
     length = 17 * 1024 * 1024
     wire = reader(b"\x0a" + encode_varint(length) + bytes(length))
     (field,) = wire.fields(0, wire.size)
@@ -111,7 +111,7 @@ def test_a_huge_field_where_a_name_belongs_is_refused_and_not_loaded() -> None:
         wire.text(field)
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_an_error_and_not_a_hang() -> None:
+def test_file_that_shrinks_while_it_is_read_is_an_error_and_not_a_hang() -> None:
     file = io.BytesIO(b"\x0a\x01a" * 100)
     wire = WireReader(file)
     file.truncate(10)

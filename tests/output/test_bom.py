@@ -81,7 +81,7 @@ def facts(component: dict[str, Any]) -> dict[str, str]:
     return {item["name"]: item["value"] for item in component["properties"]}
 
 
-def test_each_model_is_a_machine_learning_model_with_its_digest_inputs_and_outputs() -> None:
+def test_each_model_is_a_component_with_digest_inputs_and_outputs() -> None:
     found = components(made())["emitted:classifier/classifier_ctx.onnx"]
     assert (found["type"], found["name"]) == ("machine-learning-model", "classifier")
     assert found["hashes"] == [{"alg": "SHA-256", "content": "06" * 32}]
@@ -91,7 +91,7 @@ def test_each_model_is_a_machine_learning_model_with_its_digest_inputs_and_outpu
     }
 
 
-def test_each_model_tells_what_it_was_compiled_for() -> None:
+def test_each_model_lists_its_compile_settings() -> None:
     found = facts(components(made())["emitted:decoder/decode_ctx.onnx"])
     assert found["epbuild:path"] == "decoder/decode_ctx.onnx"
     assert (found["epbuild:group"], found["epbuild:target"]) == ("decoder", "snapdragon-SM8750")
@@ -100,7 +100,7 @@ def test_each_model_tells_what_it_was_compiled_for() -> None:
     assert found["epbuild:action-key"] == next(item.key for item in quickstart().built if item.action.id == DECODER)
 
 
-def test_dimensions_that_are_not_known_are_told_as_such() -> None:
+def test_unknown_dimensions_are_shown_as_unknown() -> None:
     values: list[dict[str, Any]] = [
         {"name": "x", "type": "int8", "shape": ["batch", None, 3]},
         {"name": "y", "type": "string", "shape": None},
@@ -110,7 +110,7 @@ def test_dimensions_that_are_not_known_are_told_as_such() -> None:
     assert card["modelParameters"]["inputs"] == [{"format": "x: int8[batch, ?, 3]"}, {"format": "y: string"}]
 
 
-def test_models_that_share_lead_to_one_binary_and_each_to_its_own_source() -> None:
+def test_sharing_models_depend_on_one_binary_and_on_their_own_sources() -> None:
     read = made()
     for name in ("prefill", "decode"):
         assert needs(read, f"emitted:decoder/{name}_ctx.onnx") == {
@@ -123,7 +123,7 @@ def test_models_that_share_lead_to_one_binary_and_each_to_its_own_source() -> No
     assert components(read)[weights]["name"] == "models/tiny-llm/weights.bin"
 
 
-def test_the_toolchain_leads_to_its_packages_and_libraries_none_of_which_is_shipped() -> None:
+def test_toolchain_depends_on_its_excluded_packages_and_libraries() -> None:
     read = made()
     held = [components(read)[ref] for ref in needs(read, "toolchain:qnn")]
     assert "pkg:pypi/onnxruntime-qnn@2.7.0" in {item.get("purl") for item in held}
@@ -132,7 +132,7 @@ def test_the_toolchain_leads_to_its_packages_and_libraries_none_of_which_is_ship
     assert {item["scope"] for item in (*held, components(read)["toolchain:qnn"])} == {"excluded"}
 
 
-def test_source_models_are_there_with_their_digests() -> None:
+def test_source_models_have_digests() -> None:
     found = components(made())["model:classifier"]
     (member,) = next(item for item in quickstart().built if item.action.id == CLASSIFIER).document["members"]
     assert found["type"] == "machine-learning-model"
@@ -140,21 +140,21 @@ def test_source_models_are_there_with_their_digests() -> None:
     assert facts(found)["epbuild:path"] == "models/classifier/classifier.onnx"
 
 
-def test_a_remote_source_says_where_it_can_be_had() -> None:
+def test_remote_source_has_its_address_without_secrets() -> None:
     address = "https://models.example.com/net.onnx?token=secret"
     built = [with_source(item, address) if item.action.id == CLASSIFIER else item for item in quickstart().built]
     found = components(made(built=built))["model:classifier"]
     assert found["externalReferences"] == [{"type": "distribution", "url": "https://models.example.com/net.onnx"}]
 
 
-def test_files_of_the_users_are_in_it_and_what_tells_of_the_output_is_not() -> None:
+def test_user_files_are_listed_and_files_about_the_output_are_not() -> None:
     read = made()
     assert components(read)["emitted:decoder/tokenizer.json"]["hashes"] == [{"alg": "SHA-256", "content": "04" * 32}]
     assert "emitted:decoder/tokenizer.json" in needs(read, f"output:{NAME}")
     assert "emitted:decoder/manifest.json" not in components(read)
 
 
-def test_a_base_model_needs_its_source_and_its_data_but_no_toolchain() -> None:
+def test_base_model_depends_on_its_source_and_data_but_no_toolchain() -> None:
     output = quickstart()
     base = list_base_models(output.models[DECODER], {"prefill": "base/prefill.onnx"}, "decoder")
     contents = [
@@ -167,7 +167,7 @@ def test_a_base_model_needs_its_source_and_its_data_but_no_toolchain() -> None:
     assert "modelCard" in components(read)["emitted:decoder/base/prefill.onnx"]
 
 
-def test_external_data_that_an_ep_left_is_needed_by_its_model() -> None:
+def test_external_data_kept_by_an_ep_is_a_dependency_of_its_model() -> None:
     output = quickstart()
     data = {**NO_DATA, "prefill": ("prefill.weights",)}
     emitted = list_compiled_models(output.models[DECODER], output.built, data, "decoder")
@@ -177,7 +177,7 @@ def test_external_data_that_an_ep_left_is_needed_by_its_model() -> None:
     assert "emitted:decoder/prefill.weights" not in needs(read, "emitted:decoder/decode_ctx.onnx")
 
 
-def test_a_merged_model_is_made_of_all_its_members() -> None:
+def test_merged_model_depends_on_all_its_members() -> None:
     output = quickstart()
     prefill, decode = output.models[DECODER]
     merged = ManifestModel(
@@ -195,7 +195,7 @@ def test_a_merged_model_is_made_of_all_its_members() -> None:
     assert needs(read, "emitted:decoder/prefill_ctx.onnx") >= {"model:prefill", "model:decode", "emitted:decoder/prefill_qnn.bin"}
 
 
-def test_the_files_of_options_are_needed_by_what_was_compiled_with_them() -> None:
+def test_option_files_are_dependencies_of_the_compiled_models() -> None:
     built = [
         replace(item, document={**item.document, "session_files": {"ep.config": "0c" * 32}})
         if item.action.id == CLASSIFIER
@@ -208,23 +208,25 @@ def test_the_files_of_options_are_needed_by_what_was_compiled_with_them() -> Non
 
 
 @given(st.permutations(quickstart().built), st.permutations(models()), st.permutations(quickstart().contents))
-def test_what_has_no_order_does_not_change_it(built: list[Made], emitted: list[BomModel], contents: list[FileEntry]) -> None:
+def test_order_of_unordered_inputs_does_not_change_the_bill(
+    built: list[Made], emitted: list[BomModel], contents: list[FileEntry]
+) -> None:
     output = quickstart()
     expected = build_bill(gather(output.recipe, output.built), models(), output.contents, name=NAME).data
     assert build_bill(gather(output.recipe, built), emitted, contents, name=NAME).data == expected
 
 
-def test_a_bill_has_the_serial_number_of_its_content() -> None:
+def test_serial_number_depends_on_the_content() -> None:
     changed = [content._replace(digest="ee" * 32) for content in quickstart().contents]
     assert made()["serialNumber"] == made()["serialNumber"] != made(contents=changed)["serialNumber"]
 
 
-def test_no_fact_of_the_host_and_no_time_is_in_it() -> None:
+def test_bill_has_no_host_fact_and_no_time() -> None:
     read = made()
     assert CPU not in json.dumps(read)
     assert "timestamp" not in read["metadata"]
 
 
-def test_a_model_that_is_no_file_of_the_output_is_not_passed_over() -> None:
+def test_model_missing_from_the_output_is_an_error() -> None:
     with pytest.raises(KeyError):
         made(contents=[content for content in quickstart().contents if content.role != "model"])

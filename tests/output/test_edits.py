@@ -221,7 +221,7 @@ def incremental(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: dict[str
     return Incremental(checkout, tmp_path, monkeypatch, known)
 
 
-def test_the_kinds_of_edits_cover_every_section_and_are_many() -> None:
+def test_edit_kinds_cover_every_section_of_a_recipe() -> None:
     sections = {kind.partition(":")[0].partition(".")[0].removesuffix("[]") for kind in KINDS}
     assert sections >= {"name", "description", "vars", "toolchains", "models", "targets", "groups", "outputs"}
     assert sections | {name.partition(".")[0].removesuffix("[]") for name in CASES} == set(read_schema("recipe")["properties"])
@@ -229,7 +229,7 @@ def test_the_kinds_of_edits_cover_every_section_and_are_many() -> None:
 
 
 @pytest.mark.parametrize("kind", list(sampled(KINDS, 6)))
-def test_a_build_after_an_edit_is_as_one_from_nothing(kind: str, incremental: Incremental, exhaustive: bool) -> None:
+def test_incremental_build_after_an_edit_equals_a_clean_build(kind: str, incremental: Incremental, exhaustive: bool) -> None:
     found = [edit for edit in EDITS if edit.kind == kind]
     for edit in found if exhaustive else found[: 2 if found[0].is_structural else 1]:
         incremental.settle(several())
@@ -244,7 +244,7 @@ def fields() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", list(fields()))
-def test_a_field_that_is_changed_removed_and_put_back_is_built_as_from_nothing(name: str, incremental: Incremental) -> None:
+def test_changed_removed_and_restored_field_builds_like_a_clean_build(name: str, incremental: Incremental) -> None:
     case = CASES[name]
     assert isinstance(case, Case)
     before = edited(base_recipe(), case.given)

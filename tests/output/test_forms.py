@@ -17,13 +17,13 @@ def asked(name: str) -> set[str]:
     return set((found if "enum" in found else found["properties"]["format"])["enum"])
 
 
-def test_every_layout_of_the_language_can_be_planned_and_published() -> None:
+def test_every_layout_can_be_planned_and_emitted() -> None:
     assert asked("layout") == set(get_args(Layout)) == set(LAYOUT_FORMS) == set(LAYOUTS)
 
 
-def test_every_archive_format_of_the_language_can_be_planned() -> None:
+def test_every_archive_format_can_be_planned() -> None:
     assert asked("archive") == set(get_args(ArchiveFormat)) == set(ARCHIVE_FORMS)
 
 
-def test_every_archive_format_that_is_a_file_has_a_module_that_writes_and_reads_it() -> None:
+def test_every_archive_format_with_a_file_has_a_reader_and_writer() -> None:
     assert {name for name, form in ARCHIVE_FORMS.items() if form.is_file} == set(FORMATS)

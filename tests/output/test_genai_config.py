@@ -60,7 +60,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     return base
 
 
-def test_the_prompt_and_each_token_go_to_the_models_that_were_compiled_for_them() -> None:
+def test_prompt_and_token_models_run_in_their_stages() -> None:
     document = written(BASE, DECODE, PREFILL)
     assert document["model"]["type"] == "decoder-pipeline"
     prefill, decode = document["model"]["decoder"]["pipeline"]
@@ -82,7 +82,7 @@ def test_the_prompt_and_each_token_go_to_the_models_that_were_compiled_for_them(
     assert (decode["decode"]["run_on_prompt"], decode["decode"]["run_on_token_gen"]) == (False, True)
 
 
-def test_what_the_user_says_of_the_model_and_the_search_stays_as_it_is() -> None:
+def test_user_settings_of_the_model_and_the_search_are_kept() -> None:
     document = written(BASE, PREFILL, DECODE)
     assert document["search"] == BASE["search"]
     decoder = document["model"]["decoder"]
@@ -93,7 +93,7 @@ def test_what_the_user_says_of_the_model_and_the_search_stays_as_it_is() -> None
     assert BASE["model"]["type"] == "qwen2"
 
 
-def test_embeddings_run_first_and_the_head_last_whatever_the_order_of_the_roles() -> None:
+def test_embeddings_run_first_and_the_head_last_in_any_role_order() -> None:
     middle = replace(PREFILL, inputs=("input_hidden_states", *KEYS), outputs=("output_hidden_states", *PRESENT))
     both = replace(middle, role="both", name="transformer")
     pipeline = written(BASE, LM_HEAD, both, EMBEDDINGS)["model"]["decoder"]["pipeline"]
@@ -102,17 +102,17 @@ def test_embeddings_run_first_and_the_head_last_whatever_the_order_of_the_roles(
     assert ["is_lm_head" in body for stage in pipeline for body in stage.values()] == [False, False, True]
 
 
-def test_a_configuration_that_is_made_again_has_the_same_bytes() -> None:
+def test_rebuilt_configuration_has_equal_bytes() -> None:
     options = {"backend_type": "htp", "soc_model": "SM8750"}
     other = replace(PREFILL, provider_options=[("QNNExecutionProvider", options), ("CPUExecutionProvider", {})])
     assert build_genai_config(BASE, [PREFILL, DECODE]).data == build_genai_config(copy.deepcopy(BASE), [DECODE, other]).data
 
 
-def test_letters_beyond_ascii_are_written_as_they_are_since_genai_reads_no_escapes() -> None:
+def test_non_ascii_letters_are_not_escaped_because_genai_reads_no_escapes() -> None:
     assert "ü".encode() in build_genai_config(changed(lambda model: model.update(tokenizer_dir="ü")), [PREFILL, DECODE]).data
 
 
-def test_eps_are_named_as_genai_names_them() -> None:
+def test_eps_have_the_names_that_genai_uses() -> None:
     assert BUILT_IN.genai_provider("NvTensorRTRTXExecutionProvider") == "NvTensorRtRtx"
     assert BUILT_IN.genai_provider("AcmeExecutionProvider") == "AcmeExecutionProvider"
 
@@ -139,9 +139,7 @@ def test_eps_are_named_as_genai_names_them() -> None:
         ),
     ],
 )
-def test_a_base_that_genai_would_not_run_is_told_of_before_anything_is_written(
-    change: Callable[[dict[str, Any]], object], sentence: str
-) -> None:
+def test_base_that_genai_cannot_run_is_refused_before_writing(change: Callable[[dict[str, Any]], object], sentence: str) -> None:
     base = changed(change)
     assert check_base(base) == [sentence]
     with pytest.raises(GenaiError) as caught:
@@ -149,7 +147,7 @@ def test_a_base_that_genai_would_not_run_is_told_of_before_anything_is_written(
     assert caught.value.sentences == (sentence,)
 
 
-def test_a_base_is_an_object_with_a_model() -> None:
+def test_base_must_be_an_object_with_a_model() -> None:
     assert check_base(BASE) == []
     nothing: list[Any] = [None, [], {}, {"model": 1}]
     for document in nothing:
@@ -186,7 +184,7 @@ UNCACHED = (
         (replace(DECODE, outputs=("logits", *(name for name in PRESENT if name != "present_key_1"))), UNCACHED),
     ],
 )
-def test_stages_with_which_genai_fails_or_silently_computes_nonsense_are_refused(second: Stage, sentence: str) -> None:
+def test_stages_that_genai_cannot_run_correctly_are_refused(second: Stage, sentence: str) -> None:
     assert sentence in check_stages(BASE, [PREFILL, second])
     with pytest.raises(GenaiError) as caught:
         build_genai_config(BASE, [PREFILL, second])
@@ -198,7 +196,7 @@ def sized(stage: Stage, past: int | str, present: int | str | None) -> Stage:
     return replace(stage, shapes=shapes)
 
 
-def test_a_cache_that_one_buffer_can_hold_is_accepted() -> None:
+def test_cache_with_a_shareable_buffer_is_accepted() -> None:
     unknown = replace(DECODE, shapes={"past_key_0": None})
     for prefill, decode in (
         (sized(PREFILL, 128, 128), sized(DECODE, 128, 128)),
@@ -236,12 +234,12 @@ def test_a_cache_that_one_buffer_can_hold_is_accepted() -> None:
         ),
     ],
 )
-def test_a_cache_that_grows_by_fixed_sizes_is_refused_with_its_shapes(prefill: Stage, decode: Stage, shapes: str) -> None:
+def test_cache_that_grows_by_fixed_sizes_is_refused_with_its_shapes(prefill: Stage, decode: Stage, shapes: str) -> None:
     message = f"its cache has a fixed size and is an input and an output of every run, but these shapes differ: {shapes}"
     assert check_stages(BASE, [prefill, decode]) == [f"{message}; so do the shapes of 1 other layer"]
 
 
-def test_names_that_genai_knows_by_itself_need_not_be_said() -> None:
+def test_default_names_of_genai_may_be_omitted() -> None:
     names = {name: name.replace("past_key_", "past_key_values.").replace("past_value_", "past_key_values.") for name in KEYS}
     inputs = tuple(f"{names[name]}.{'key' if 'key' in name else 'value'}" for name in KEYS)
     outputs = tuple(name.replace("past_key_values", "present") for name in inputs)

@@ -62,7 +62,7 @@ def states(workshop: Workshop) -> dict[str, str]:
     return {step: state for step, state in workshop.states().items() if "classifier" in step}
 
 
-def test_one_model_and_the_binaries_of_all_are_emitted_and_nothing_else(merged: Workshop) -> None:
+def test_merged_output_has_one_model_and_all_binaries(merged: Workshop) -> None:
     assert sorted(merged.contents("classifier")) == ["decode_qnn.bin", MODEL, "manifest.json", "prefill_qnn.bin"]
     header = read_header(folder(merged) / MODEL)
     assert [node.reference for node in header.ep_context_nodes] == ["prefill_qnn.bin", "decode_qnn.bin"]
@@ -70,7 +70,7 @@ def test_one_model_and_the_binaries_of_all_are_emitted_and_nothing_else(merged: 
     assert sorted(path.name for path in folder(merged).parent.iterdir()) == ["classifier"]
 
 
-def test_the_models_may_lie_in_folders_below_the_output(workshop: Workshop) -> None:
+def test_merged_models_may_be_in_subfolders_of_the_output(workshop: Workshop) -> None:
     names = 'path: "dist/${group}", model: "m/${model}.onnx", context_binary: "m/bin/${model}.bin"'
     merging(workshop, SETTINGS, ('path: "dist/${group}"', names))
     assert workshop.build(*ONLY).exit_code == 0
@@ -86,7 +86,7 @@ def test_embedded_contexts_are_merged_into_the_model(workshop: Workshop) -> None
     assert [node.embed_mode for node in read_header(folder(workshop) / MODEL).ep_context_nodes] == [1, 1]
 
 
-def test_merging_is_a_step_that_is_told_with_what_feeds_what(merged: Workshop) -> None:
+def test_merge_is_a_step_that_reports_its_connections(merged: Workshop) -> None:
     ended = [(event.step, event.outcome) for event in merged.events if isinstance(event, StepFinished)]
     assert ended[-2:] == [(MERGE, "built"), (EMIT, "emitted")]
     [note] = [event.note for event in merged.events if isinstance(event, StepFinished) and event.step == MERGE]
@@ -95,7 +95,7 @@ def test_merging_is_a_step_that_is_told_with_what_feeds_what(merged: Workshop) -
     assert said == ["prefill.y feeds decode.x"]
 
 
-def test_nothing_to_do_is_nothing_to_merge(merged: Workshop) -> None:
+def test_current_merge_does_nothing(merged: Workshop) -> None:
     assert set(states(merged).values()) == {"current"}
     finished = merged.build(*ONLY)
     assert (finished.built, finished.current, merged.compiled) == (0, 4, [])
@@ -110,7 +110,7 @@ def test_nothing_to_do_is_nothing_to_merge(merged: Workshop) -> None:
         "{name: llm, prefixes: {prefill: p_, decode: d_}}",
     ],
 )
-def test_other_settings_merge_again_and_compile_nothing(merged: Workshop, settings: str) -> None:
+def test_changed_settings_merge_again_without_a_compile(merged: Workshop, settings: str) -> None:
     before = merged.contents("classifier")
     merging(merged, settings)
     assert states(merged) == {COMPILES[0]: "current", COMPILES[1]: "current", MERGE: "out of date", EMIT: "out of date"}
@@ -123,7 +123,7 @@ def test_other_settings_merge_again_and_compile_nothing(merged: Workshop, settin
     assert merged.contents("classifier") == before
 
 
-def test_a_group_that_is_not_merged_any_more_has_its_models_again(merged: Workshop) -> None:
+def test_group_without_merge_emits_its_models_again(merged: Workshop) -> None:
     merged.write_recipe((GROUP, MERGED.replace("    merge: SETTINGS\n", "")))
     assert merged.build(*ONLY).exit_code == 0
     assert (merged.compiled, sorted(merged.contents("classifier"))) == (
@@ -132,7 +132,7 @@ def test_a_group_that_is_not_merged_any_more_has_its_models_again(merged: Worksh
     )
 
 
-def test_another_weight_of_one_model_compiles_that_one_and_merges_again(merged: Workshop) -> None:
+def test_changed_weight_compiles_only_its_model_and_merges_again(merged: Workshop) -> None:
     before = merged.contents("classifier")
     (merged.folder / "decode.onnx").write_bytes(source_model(7.0))
     assert merged.build(*ONLY).exit_code == 0
@@ -141,7 +141,7 @@ def test_another_weight_of_one_model_compiles_that_one_and_merges_again(merged: 
     assert {name for name in after if after[name] != before[name]} == {"decode_qnn.bin", "manifest.json"}
 
 
-def test_a_file_that_stays_as_it_is_stays_the_same_file(merged: Workshop) -> None:
+def test_unchanged_file_is_not_replaced(merged: Workshop) -> None:
     kept = {name: (folder(merged) / name).stat() for name in (MODEL, "prefill_qnn.bin")}
     (folder(merged) / "decode_qnn.bin").unlink()
     assert states(merged)[MERGE] == "restorable"
@@ -151,7 +151,7 @@ def test_a_file_that_stays_as_it_is_stays_the_same_file(merged: Workshop) -> Non
     assert set(states(merged).values()) == {"current"}
 
 
-def test_models_that_the_store_has_lost_are_made_again_to_be_merged(merged: Workshop) -> None:
+def test_models_lost_by_the_store_are_compiled_again_for_a_merge(merged: Workshop) -> None:
     before = merged.contents("classifier")
     merged.lose_blobs()
     (folder(merged) / MODEL).unlink()
@@ -175,7 +175,7 @@ def test_equal_builds_have_equal_outputs(merged: Workshop, tmp_path: Path, monke
         (SETTINGS.replace("decode.x", "decode.q"), "EPB627", "'decode' has no input 'q'"),
     ],
 )
-def test_a_failed_merge_names_the_recipes_models_and_keeps_the_output(
+def test_failed_merge_names_the_models_of_the_recipe_and_keeps_the_output(
     merged: Workshop, settings: str, code: str, words: str
 ) -> None:
     before = merged.contents("classifier")
@@ -192,7 +192,7 @@ def test_a_failed_merge_names_the_recipes_models_and_keeps_the_output(
     assert [path.name for path in folder(merged).parent.iterdir()] == ["classifier"]
 
 
-def test_the_manifest_tells_of_the_merged_model_and_of_the_source_of_each_member(merged: Workshop) -> None:
+def test_manifest_lists_the_merged_model_and_the_source_of_each_member(merged: Workshop) -> None:
     document = manifest(merged)
     jsonschema.Draft202012Validator(read_schema("manifest")).validate(document)
     [model] = document["models"]
@@ -207,13 +207,13 @@ def test_the_manifest_tells_of_the_merged_model_and_of_the_source_of_each_member
 @pytest.mark.parametrize(
     "change", [lambda model: model.pop("merged"), lambda model: model.update(source=model["merged"][0]["source"])]
 )
-def test_a_model_has_one_source_or_those_of_its_members(merged: Workshop, change: Callable[[Any], Any]) -> None:
+def test_model_has_its_own_source_or_sources_of_members(merged: Workshop, change: Callable[[Any], Any]) -> None:
     document = manifest(merged)
     change(document["models"][0])
     assert not jsonschema.Draft202012Validator(read_schema("manifest")).is_valid(document)
 
 
-def test_the_output_verifies_and_a_flipped_byte_of_either_binary_is_found(merged: Workshop) -> None:
+def test_verify_accepts_the_output_and_detects_a_flipped_byte(merged: Workshop) -> None:
     [artifact] = find_artifacts(folder(merged))
     assert [finding for finding in check_artifact(artifact) if finding.outcome == "failed" and finding.check != "target"] == []
     for name in ("prefill_qnn.bin", "decode_qnn.bin"):
@@ -226,13 +226,13 @@ def test_the_output_verifies_and_a_flipped_byte_of_either_binary_is_found(merged
         path.write_bytes(whole)
 
 
-def test_the_runtime_opens_the_output_as_one_model(merged: Workshop) -> None:
+def test_runtime_opens_the_output_as_one_model(merged: Workshop) -> None:
     [variant] = find_variants(folder(merged))
     assert variant.models == {"llm": folder(merged) / MODEL}
     assert variant.several
 
 
-def test_a_difference_is_told_by_the_member_whose_source_it_is(
+def test_difference_names_the_member_with_the_changed_source(
     merged: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Workshop(tmp_path / "elsewhere", tmp_path / "another cache", monkeypatch)
@@ -245,7 +245,7 @@ def test_a_difference_is_told_by_the_member_whose_source_it_is(
     assert not compare(folder(merged), folder(merged)).differences
 
 
-def test_numbers_ask_for_a_model_that_computes_what_the_merged_one_does(merged: Workshop) -> None:
+def test_metrics_need_a_model_equivalent_to_the_merged_model(merged: Workshop) -> None:
     document = manifest(merged)
     with pytest.raises(NoSource, match=r"merged from prefill, decode; .* --source llm=FILE"):
         Sources({"": merged.folder / "decode.onnx"}).find("llm", document)

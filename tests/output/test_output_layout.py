@@ -66,7 +66,7 @@ def arranged(
     return arrange(models, names, binaries, "manifest.json", STEP)
 
 
-def test_models_that_share_a_binary_are_emitted_with_one_and_refer_to_its_new_name() -> None:
+def test_sharing_models_are_emitted_with_one_renamed_binary() -> None:
     names = {"prefill": "prefill.onnx", "decode": "decode.onnx"}
     files = arranged(PAIR, names, by_qnn(dict.fromkeys(names, "llm.bin")))
     renamed = {"prefill_ctx_qnn.bin": "llm.bin"}
@@ -77,7 +77,7 @@ def test_models_that_share_a_binary_are_emitted_with_one_and_refer_to_its_new_na
     }
 
 
-def test_a_binary_that_keeps_its_name_leaves_its_model_as_the_ep_wrote_it() -> None:
+def test_binary_with_its_original_name_leaves_its_model_unchanged() -> None:
     [binary, model] = arranged(PAIR[:1], {"prefill": "x.onnx"}, by_qnn({"prefill": SHARED.name}))
     assert (binary.content, model.path, references(model)) == (SHARED, "x.onnx", {})
 
@@ -90,24 +90,24 @@ def test_a_binary_that_keeps_its_name_leaves_its_model_as_the_ep_wrote_it() -> N
         ("models/a.onnx", "models/deep/a.bin", "deep/a.bin"),
     ],
 )
-def test_a_reference_is_written_as_seen_from_its_model(model: str, binary: str, reference: str) -> None:
+def test_reference_is_relative_to_its_model(model: str, binary: str, reference: str) -> None:
     files = arranged(PAIR[:1], {"prefill": model}, by_qnn({"prefill": binary}))
     assert paths(files)[model] == ("model", {SHARED.name: reference})
     assert paths(files)[binary] == ("context-binary", {})
 
 
-def test_external_data_stays_where_its_model_looks_for_it() -> None:
+def test_external_data_keeps_its_position_relative_to_the_model() -> None:
     models = [compiled("prefill", data=[stored("weights/w.bin")])]
     assert list(paths(arranged(models, {"prefill": "deep/prefill.onnx"}, {}))) == ["deep/prefill.onnx", "deep/weights/w.bin"]
 
 
-def test_one_data_file_of_two_models_in_one_folder_is_published_once() -> None:
+def test_data_file_shared_by_models_in_one_folder_is_emitted_once() -> None:
     weights = stored("w.bin")
     models = [compiled("prefill", data=[weights]), compiled("decode", data=[weights])]
     assert list(paths(arranged(models, {"prefill": "p.onnx", "decode": "d.onnx"}, {}))) == ["d.onnx", "p.onnx", "w.bin"]
 
 
-def test_two_eps_with_a_binary_each_of_one_model_have_both_under_their_names() -> None:
+def test_binaries_of_two_eps_are_emitted_under_separate_names() -> None:
     made = [(QNN, stored("m_ctx_qnn.bin")), (OPENVINO, stored("m_ctx_openvino.bin"))]
     files = arranged([compiled("m", binaries=made)], {"m": "m.onnx"}, {"m": {OPENVINO: "bin/cpu.bin", QNN: "bin/npu.bin"}})
     assert {item.path: stored_name(item) for item in files} == {
@@ -118,14 +118,14 @@ def test_two_eps_with_a_binary_each_of_one_model_have_both_under_their_names() -
     assert paths(files)["m.onnx"] == ("model", {"m_ctx_qnn.bin": "bin/npu.bin", "m_ctx_openvino.bin": "bin/cpu.bin"})
 
 
-def test_two_binaries_of_two_eps_under_one_name_are_refused_and_neither_is_lost() -> None:
+def test_binaries_of_two_eps_under_one_name_are_refused() -> None:
     made = [(QNN, stored("m_ctx_qnn.bin")), (OPENVINO, stored("m_ctx_openvino.bin"))]
     code, message, where = refusal([compiled("m", binaries=made)], {"m": "m.onnx"}, {"m": {QNN: "m.bin", OPENVINO: "m.bin"}})
     assert (code, where) == ("EPB422", STEP)
     assert "'m.bin'" in message
 
 
-def test_the_order_of_files_does_not_depend_on_the_order_of_models() -> None:
+def test_order_of_files_does_not_depend_on_the_order_of_models() -> None:
     names = {"prefill": "a/prefill.onnx", "decode": "b.onnx"}
     binaries = by_qnn(dict.fromkeys(names, "a/shared.bin"))
     assert [item.path for item in arranged(PAIR, names, binaries)] == [
@@ -142,7 +142,7 @@ def refusal(
     return problem.code, problem.message, problem.where
 
 
-def test_a_model_with_more_binaries_than_names_is_refused_and_not_emitted_in_part() -> None:
+def test_model_with_more_binaries_than_names_is_refused() -> None:
     made = [(QNN, stored("one.bin")), (QNN, stored("two.bin"))]
     code, message, where = refusal(
         [compiled("prefill", binaries=made)], {"prefill": "prefill.onnx"}, by_qnn({"prefill": "prefill.bin"})
@@ -152,19 +152,19 @@ def test_a_model_with_more_binaries_than_names_is_refused_and_not_emitted_in_par
 
 
 @pytest.mark.parametrize("name", ["w.bin", "W.bin"])
-def test_two_artifacts_of_one_name_are_refused_even_if_only_their_case_differs(name: str) -> None:
+def test_artifacts_with_names_that_differ_only_in_case_are_refused(name: str) -> None:
     models = [compiled("prefill", data=[stored("w.bin", "old")]), compiled("decode", data=[stored(name, "new")])]
     code, message, _ = refusal(models, {"prefill": "p.onnx", "decode": "d.onnx"}, {})
     assert code == "EPB422"
     assert f"two different artifacts would be written to '{name}'" in message
 
 
-def test_a_data_file_that_has_the_name_of_the_binary_is_refused() -> None:
+def test_data_file_with_the_name_of_the_binary_is_refused() -> None:
     models = [compiled("prefill", binaries=[(QNN, SHARED)], data=[stored("llm.bin")])]
     assert refusal(models, {"prefill": "p.onnx"}, by_qnn({"prefill": "llm.bin"}))[0] == "EPB422"
 
 
-def test_external_data_never_takes_the_manifests_name() -> None:
+def test_external_data_never_replaces_the_manifest() -> None:
     model = compiled("prefill", data=[stored("manifest.json")])
     with pytest.raises(BuildError) as caught:
         arrange([model], {"prefill": "prefill_ctx.onnx"}, {}, "manifest.json", STEP)

@@ -44,12 +44,12 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return workshop
 
 
-def test_the_key_is_the_digest_of_the_key_document_and_the_one_that_builds_record(built: Workshop) -> None:
+def test_planned_key_equals_the_recorded_action_key(built: Workshop) -> None:
     for tree in trees(built):
         assert tree.key == compute_action_key(dict(tree.key_document)) == built.record(tree.emission.id).action_key
 
 
-def test_a_tree_names_every_file_that_is_written_and_no_other(built: Workshop) -> None:
+def test_tree_names_exactly_the_written_files(built: Workshop) -> None:
     for tree in trees(built):
         folder = tree.emission.path
         there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -58,7 +58,7 @@ def test_a_tree_names_every_file_that_is_written_and_no_other(built: Workshop) -
         assert there == tree.key_document["files"].keys()
 
 
-def test_documents_about_the_written_files_are_those_that_are_written(built: Workshop) -> None:
+def test_planned_file_entries_equal_the_written_files(built: Workshop) -> None:
     for tree in trees(built):
         folder, entries = tree.emission.path, list[FileEntry]()
         for file in tree.files:
@@ -70,7 +70,7 @@ def test_documents_about_the_written_files_are_those_that_are_written(built: Wor
             entries.append(FileEntry(item.path, item.role, path.stat().st_size, sha256(path)))
 
 
-def test_a_tree_is_planned_without_the_files_of_results(built: Workshop) -> None:
+def test_tree_is_planned_without_result_files(built: Workshop) -> None:
     found = built.survey()
     before = [tree.key for tree in trees(built, found)]
     built.lose_blobs()

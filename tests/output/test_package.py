@@ -72,7 +72,7 @@ def written(*variants: PackageVariant, files: list[FileEntry] | None = None, **m
     return document
 
 
-def test_models_that_share_a_context_binary_are_components_with_one_folder() -> None:
+def test_models_with_a_shared_binary_are_components_in_one_folder() -> None:
     document = written(compiled("prefill"), compiled("decode"))
     bodies = {name: component["variants"]["snapdragon-SM8750"] for name, component in document["components"].items()}
     assert {name: body["executor_info"]["ort"]["model_file"] for name, body in bodies.items()} == {
@@ -94,13 +94,13 @@ def test_models_that_share_a_context_binary_are_components_with_one_folder() -> 
     }
 
 
-def test_variants_stay_in_the_order_in_which_onnx_runtime_prefers_them() -> None:
+def test_variants_keep_the_preference_order_of_onnx_runtime() -> None:
     names = ["snapdragon-SM8750", "a-later-one", "base"]
     document = written(*(replace(compiled("prefill"), name=name) for name in names))
     assert list(document["components"]["prefill"]["variants"]) == names
 
 
-def test_a_variant_for_the_cpu_ep_names_no_device() -> None:
+def test_variant_for_the_cpu_ep_names_no_device() -> None:
     document = written(base("prefill", "decoder/base"), files=[])
     assert document["components"]["prefill"]["variants"]["base"] == {
         "variant_directory": "decoder/base",
@@ -109,7 +109,7 @@ def test_a_variant_for_the_cpu_ep_names_no_device() -> None:
     }
 
 
-def test_the_manifest_has_only_keys_of_onnx_runtime_and_lists_every_file() -> None:
+def test_manifest_has_only_onnx_runtime_keys_and_lists_every_file() -> None:
     document = written(compiled("prefill"), files=FILES[::-1], provenance="provenance.intoto.json")
     assert set(document) == {"schema_version", "package_name", "layout", "components", "additional_metadata"}
     assert (document["schema_version"], document["layout"]) == ("1.0", "portable")
@@ -120,7 +120,7 @@ def test_the_manifest_has_only_keys_of_onnx_runtime_and_lists_every_file() -> No
     assert own["files"][0] == {"path": first.path, "role": "model", "size": first.size, "sha256": first.digest}
 
 
-def test_a_package_that_is_made_again_has_the_same_manifest() -> None:
+def test_rebuilt_package_has_the_same_manifest() -> None:
     def reordered(options: dict[str, str]) -> dict[str, str]:
         return dict(reversed(options.items()))
 
@@ -132,7 +132,7 @@ def test_a_package_that_is_made_again_has_the_same_manifest() -> None:
     assert "ü".encode() in first
 
 
-def test_a_session_gets_the_options_of_its_compile_and_none_that_closes_the_package() -> None:
+def test_session_options_exclude_options_that_break_the_package() -> None:
     options = {"session.disable_cpu_ep_fallback": "1", "session.collect_node_memory_stats_to_file": "stats.csv"}
     files = {"session.node_partition_config_file", "op_packages"}
     found = select_inference_options(
@@ -153,7 +153,7 @@ def test_a_session_gets_the_options_of_its_compile_and_none_that_closes_the_pack
     assert select_inference_options({}, {}, share=False).session_options == {}
 
 
-def test_a_package_that_holds_what_it_promises_has_nothing_wrong() -> None:
+def test_complete_package_passes_the_check() -> None:
     assert check_package(FILES, [compiled("prefill"), compiled("decode")]) == []
 
 
@@ -177,17 +177,17 @@ ABSENT = "which is not in the package"
     ],
     ids=["model", "reference", "data folder", "folder", "genai", "path", "option"],
 )
-def test_what_onnx_runtime_would_find_out_too_late_is_told(variant: PackageVariant, told: str) -> None:
+def test_package_mistake_is_reported_before_onnx_runtime_fails(variant: PackageVariant, told: str) -> None:
     sentence = f"the variant 'snapdragon-SM8750' of the component 'prefill' {told}"
     assert sentence in check_package(FILES, [compiled("decode"), variant])
 
 
-def test_two_variants_with_one_name_are_told_of_since_one_would_be_lost() -> None:
+def test_variants_with_equal_names_are_reported() -> None:
     sentence = "two variants of the component 'prefill' have the name 'snapdragon-SM8750'"
     assert check_package(FILES, [PREFILL, PREFILL]) == [sentence]
 
 
-def test_a_package_for_genai_with_a_second_component_is_told_of() -> None:
+def test_genai_package_with_a_second_component_is_reported() -> None:
     whole = [*FILES, *entries(content(f"{FOLDER}/genai_config.json", role="genai-config"))]
     alone = replace(compiled("decoder"), model_file=None, refers=())
     assert check_package(whole, [alone]) == []
@@ -195,7 +195,7 @@ def test_a_package_for_genai_with_a_second_component_is_told_of() -> None:
     assert check_package(whole, [alone, compiled("prefill")]) == [sentence]
 
 
-def test_an_asset_is_called_after_the_names_and_the_bytes_of_its_files() -> None:
+def test_asset_is_named_after_its_file_names_and_contents() -> None:
     # As onnxruntime's model_package/README.md says: the digest of `<digest>  <path>` lines, sorted by path.
     first, second = hashlib.sha256(b"1").hexdigest(), hashlib.sha256(b"2").hexdigest()
     lines = f"{second}  a/b\n{first}  c\n".encode()
@@ -206,7 +206,7 @@ def test_an_asset_is_called_after_the_names_and_the_bytes_of_its_files() -> None
     assert resolve("decoder/base", "x.onnx") == "decoder/base/x.onnx"
 
 
-def test_weights_that_two_groups_ship_lie_in_the_package_once() -> None:
+def test_weights_of_two_groups_are_stored_once() -> None:
     contents = [
         content("left/base/prefill.onnx"),
         content("left/base/decode.onnx"),
@@ -234,7 +234,7 @@ def test_weights_that_two_groups_ship_lie_in_the_package_once() -> None:
     assert check_package(entries(*files), said) == []
 
 
-def test_a_model_of_two_groups_is_in_the_package_once_and_its_variants_have_folders() -> None:
+def test_model_of_two_groups_is_stored_once_with_variant_folders() -> None:
     contents = [content(f"{group}/base/{name}", name) for group in ("left", "right") for name in ("m.onnx", "w/weights.bin")]
     variants = [replace(base("m", f"{group}/base", data=("w/weights.bin",)), component=group) for group in ("left", "right")]
     files, said = share_files(contents, variants)
@@ -248,13 +248,13 @@ def test_a_model_of_two_groups_is_in_the_package_once_and_its_variants_have_fold
     assert check_package(entries(*files), said) == []
 
 
-def test_what_an_application_opens_without_the_package_stays_where_it_is() -> None:
+def test_files_used_outside_the_package_keep_their_place() -> None:
     contents = [content(f"{group}/base/{name}", name) for group in ("left", "right") for name in ("m.onnx", "weights.bin")]
     variants = [replace(base("m", f"{group}/base", movable=group == "left"), component=group) for group in ("left", "right")]
     assert share_files(contents, variants) == (tuple(contents), tuple(variants))
 
 
-def test_files_that_only_resemble_each_other_are_not_shared() -> None:
+def test_merely_similar_files_are_not_shared() -> None:
     contents = [
         content("left/base/m.onnx", "model"),
         content("left/base/weights.bin", "weights"),
@@ -272,7 +272,7 @@ def test_files_that_only_resemble_each_other_are_not_shared() -> None:
     assert share_files(contents, variants) == (tuple(contents), tuple(variants))
 
 
-def test_a_file_that_a_model_still_needs_beside_itself_stays_there_too() -> None:
+def test_shared_file_needed_beside_a_model_is_also_kept_there() -> None:
     contents = [
         content("left/base/a.onnx", "a"),
         content("left/base/b.onnx", "b"),
@@ -290,7 +290,7 @@ def test_a_file_that_a_model_still_needs_beside_itself_stays_there_too() -> None
     assert check_package(entries(*files), said) == []
 
 
-def test_an_asset_that_is_not_called_after_what_it_holds_is_told() -> None:
+def test_asset_with_a_wrong_digest_name_is_reported() -> None:
     wrong = content(f"shared_assets/sha256-{'0' * 64}/weights.bin")
     sentence = f"the shared asset 'sha256-{'0' * 64}' does not have the name of its content"
     assert check_package([*FILES, *entries(wrong)], [compiled("prefill")]) == [sentence]

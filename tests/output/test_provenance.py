@@ -89,12 +89,12 @@ def assert_official(text: bytes) -> None:
         assert dependency.uri or dependency.digest, "the specification wants one of them"
 
 
-def test_the_official_reader_takes_it_whole() -> None:
+def test_official_reader_accepts_the_document() -> None:
     found = gather(quickstart().recipe, quickstart().built, [InputFile("tokenizer.json", "aa" * 32)])
     assert_official(build_statement(found, SUBJECTS, invocation=INVOCATION, output={"layout": "directory"}).data)
 
 
-def test_it_is_about_the_files_that_were_made() -> None:
+def test_subjects_are_the_emitted_files() -> None:
     read = document()
     assert read["_type"] == "https://in-toto.io/Statement/v1"
     assert read["predicateType"] == "https://slsa.dev/provenance/v1"
@@ -104,7 +104,7 @@ def test_it_is_about_the_files_that_were_made() -> None:
     }
 
 
-def test_it_names_the_recipe_the_models_their_data_and_the_packages() -> None:
+def test_document_names_recipe_models_data_and_packages() -> None:
     found = dependencies()
     assert found["recipe", "quickstart.yaml"]["digest"] == {"sha256": sha256(RECIPE)}
     for name in ("tiny-llm/prefill.onnx", "tiny-llm/decode.onnx", "classifier/classifier.onnx"):
@@ -115,7 +115,7 @@ def test_it_names_the_recipe_the_models_their_data_and_the_packages() -> None:
     assert found["library", LIBRARY]["digest"] == {"sha256": "62" * 32}
 
 
-def test_it_names_the_files_of_options_and_a_library_of_the_users_own() -> None:
+def test_document_names_option_files_and_custom_libraries() -> None:
     item = built(CLASSIFIER)
     ep = {**item.document["eps"][0], "files": {"op_packages": "0a" * 32}, "library": "0b" * 32}
     ops = [{"name": "acme_ops", "library": None}, {"name": "libmine.so", "library": "0e" * 32}]
@@ -130,7 +130,7 @@ def test_it_names_the_files_of_options_and_a_library_of_the_users_own() -> None:
     assert found["asset", "tokenizer.json"]["digest"] == {"sha256": "0d" * 32}
 
 
-def test_its_parameters_are_what_the_recipe_asks_for() -> None:
+def test_parameters_come_from_the_recipe() -> None:
     parameters = document(output={"layout": "ort-model-package"})["predicate"]["buildDefinition"]["externalParameters"]
     assert parameters["recipe"] == {"name": "quickstart", "file": "quickstart.yaml"}
     assert parameters["output"] == {"layout": "ort-model-package"}
@@ -148,7 +148,7 @@ def test_its_parameters_are_what_the_recipe_asks_for() -> None:
     }
 
 
-def test_a_device_that_the_recipe_asks_for_is_a_parameter() -> None:
+def test_requested_device_is_a_parameter() -> None:
     item = built(CLASSIFIER)
     device: dict[str, Any] = {"type": "npu", "vendor": None, "metadata": {}, "virtual": True}
     item = replace(item, document={**item.document, "eps": [{**item.document["eps"][0], "device": device}]})
@@ -156,7 +156,7 @@ def test_a_device_that_the_recipe_asks_for_is_a_parameter() -> None:
     assert build["eps"][0]["device"] == {"type": "npu", "virtual": True}
 
 
-def test_it_leads_to_the_actions_and_to_the_builder() -> None:
+def test_document_names_actions_and_builder() -> None:
     read = document()["predicate"]
     actions = read["buildDefinition"]["internalParameters"]["actions"]
     assert actions == {item.action.id: item.key for item in quickstart().built}
@@ -165,7 +165,9 @@ def test_it_leads_to_the_actions_and_to_the_builder() -> None:
 
 
 @given(st.permutations(quickstart().built), st.permutations(SUBJECTS), st.booleans())
-def test_what_has_no_order_does_not_change_it(built: list[Made], subjects: list[FileEntry], reverse: bool) -> None:
+def test_order_of_unordered_inputs_does_not_change_the_statement(
+    built: list[Made], subjects: list[FileEntry], reverse: bool
+) -> None:
     turned = [replace(item, document=_turned(item.document) if reverse else item.document) for item in built]
     found = gather(quickstart().recipe, turned)
     assert (
@@ -182,7 +184,7 @@ def _turned(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("part", ["recipe", "model", "option", "package", "library", "subject"])
-def test_what_differs_shows(part: str) -> None:
+def test_changed_input_changes_the_statement(part: str) -> None:
     output, item = quickstart(), built(CLASSIFIER)
     recipe, subjects = output.recipe, SUBJECTS
     toolchain = item.document["toolchain"]
@@ -202,13 +204,13 @@ def test_what_differs_shows(part: str) -> None:
     assert build_statement(gather(recipe, [item]), subjects, invocation=INVOCATION).data != before
 
 
-def test_the_cpu_of_the_host_is_not_told_though_a_key_may_depend_on_it() -> None:
+def test_host_cpu_is_omitted_although_a_key_may_depend_on_the_cpu() -> None:
     assert CPU in json.dumps(dict(built(DECODER).document))
     assert CPU.encode() not in build_statement(materials(), SUBJECTS, invocation=INVOCATION).data
 
 
 @pytest.mark.parametrize("path", ["/home/someone/models/net.onnx", r"C:\Users\someone\models\net.onnx"])
-def test_where_a_folder_lies_on_one_machine_is_not_told(path: str) -> None:
+def test_local_folder_paths_are_omitted(path: str) -> None:
     item = with_source(with_member(built(CLASSIFIER), 0, external={"net.bin": "0b" * 32}), path)
     found = gather(quickstart().recipe, [item])
     assert {("model", "net.onnx"), ("external-data", "net.bin")} <= dependencies(found).keys()
@@ -228,7 +230,7 @@ def test_where_a_folder_lies_on_one_machine_is_not_told(path: str) -> None:
         ("package:my-nets==1.0/a/net.onnx", "pkg:pypi/my-nets@1.0#a/net.onnx", "pkg:pypi/my-nets@1.0#a/parts/net.bin"),
     ],
 )
-def test_a_remote_model_is_named_by_its_address_without_what_may_be_secret(path: str, graph: str, data: str) -> None:
+def test_remote_model_is_named_by_its_address_without_secrets(path: str, graph: str, data: str) -> None:
     item = with_source(with_member(built(CLASSIFIER), 0, external={"parts/net.bin": "0b" * 32}), path)
     found = gather(quickstart().recipe, [item])
     assert dependencies(found)["model", "net.onnx"]["uri"] == graph
@@ -237,12 +239,12 @@ def test_a_remote_model_is_named_by_its_address_without_what_may_be_secret(path:
     assert definition(found)["externalParameters"]["builds"][0]["models"][0]["source"] == graph
 
 
-def test_a_model_of_a_package_keeps_its_name() -> None:
+def test_model_of_a_package_keeps_its_name() -> None:
     item = with_source(built(CLASSIFIER), "package:onnx/backend/light.onnx")
     assert ("model", "package:onnx/backend/light.onnx") in dependencies(gather(quickstart().recipe, [item]))
 
 
-def test_toolchains_are_told_apart_and_what_they_have_in_common_is_named_once() -> None:
+def test_toolchains_are_listed_separately_and_common_packages_once() -> None:
     other = built(CLASSIFIER)
     toolchain = {**other.document["toolchain"], "distributions": {"numpy": "2.4.6", "onnxruntime-openvino": "1.24.1"}}
     target = replace(other.group.target, toolchain=replace(other.group.target.toolchain, name="openvino"))
@@ -254,7 +256,7 @@ def test_toolchains_are_told_apart_and_what_they_have_in_common_is_named_once() 
     assert {"pkg:pypi/onnxruntime@1.31.1", "pkg:pypi/onnxruntime-openvino@1.24.1", "pkg:pypi/numpy@2.4.6"} <= packages
 
 
-def test_session_groups_that_do_not_belong_together_are_refused() -> None:
+def test_unrelated_session_groups_are_refused() -> None:
     other = with_member(built(CLASSIFIER), 0, graph="ee" * 32)
     other = replace(other, action=replace(other.group, steps=("compile:classifier/other/classifier",)))
     with pytest.raises(ValueError, match="different things by 'classifier'"):
@@ -262,12 +264,12 @@ def test_session_groups_that_do_not_belong_together_are_refused() -> None:
 
 
 @pytest.mark.parametrize("version", ["2.7.0", "2.0+cu12.1", "1!2.0rc1"])
-def test_a_package_url_is_spelled_as_others_spell_it(version: str) -> None:
+def test_package_url_follows_the_official_spelling(version: str) -> None:
     package = Distribution("onnxruntime-qnn", version)
     assert PackageURL("pypi", None, "onnxruntime-qnn", version).to_string() == package.purl
 
 
-def test_an_included_file_is_named_as_seen_from_the_recipe(tmp_path: Path) -> None:
+def test_included_file_is_named_relative_to_the_recipe(tmp_path: Path) -> None:
     assert describe_recipe_file(tmp_path / "shared" / "base.yaml", tmp_path / "recipes", "aa" * 32).name == "../shared/base.yaml"
 
 
@@ -276,7 +278,7 @@ def test_an_included_file_is_named_as_seen_from_the_recipe(tmp_path: Path) -> No
     (sys.platform, platform.machine().lower()) not in {("linux", "x86_64"), ("win32", "amd64")},
     reason="onnxruntime-qnn compiles on Linux x86-64 and Windows",
 )
-def test_a_real_build_has_the_same_provenance_wherever_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_build_has_equal_provenance_in_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [_built_in(tmp_path / name / "checkout", tmp_path / name / "cache", monkeypatch) for name in ("one", "another")]
     assert texts[0] == texts[1]
     assert_official(texts[0])

@@ -96,9 +96,7 @@ def answered(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> 
 
 
 @by_edit
-def test_every_question_is_answered_as_by_who_looks_at_everything(
-    built: Workshop, edit: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_query_equals_its_answer_without_a_snapshot(built: Workshop, edit: str, capsys: pytest.CaptureFixture[str]) -> None:
     EDITS[edit](built)
     known = [answered(question, capsys) for question in QUESTIONS]
     shutil.rmtree(built.cache / "looks")
@@ -113,7 +111,7 @@ def events(text: str) -> list[Any]:
 
 
 @by_edit
-def test_a_build_does_what_one_does_that_looks_at_everything_and_leaves_the_same(
+def test_every_build_equals_a_build_without_a_snapshot(
     built: Workshop, edit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = []
@@ -142,7 +140,7 @@ def test_a_build_does_what_one_does_that_looks_at_everything_and_leaves_the_same
 
 
 @pytest.mark.parametrize("damage", ["truncated", "other bytes", "gone", "another's"])
-def test_a_damaged_snapshot_is_made_anew(built: Workshop, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_snapshot_is_replaced(built: Workshop, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
     place = Path(str(place_of("epbuild.yaml", (), ())))
     whole = place.read_bytes()
     match damage:
@@ -162,7 +160,7 @@ def test_a_damaged_snapshot_is_made_anew(built: Workshop, damage: str, capsys: p
     assert read_unchanged("epbuild.yaml") is not None
 
 
-def test_a_snapshot_answers_without_reading_the_recipe(built: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_snapshot_answers_without_reading_the_recipe(built: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     questions = [("plan", "--json"), ("run", "--check", "--json"), ("run", "--json"), ("plan",), ("run", "-j2")]
     with at_each_call(load, lambda call: pytest.fail("the recipe was read")):
         for question in questions:
@@ -177,7 +175,7 @@ def test_a_snapshot_answers_without_reading_the_recipe(built: Workshop, capsys: 
 
 
 @pytest.mark.parametrize("moment", [snapshot.find_last_outputs, snapshot.collect_ends, snapshot.list_observed_files])
-def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(
+def test_overwrite_by_another_recipe_is_detected(
     moment: Callable[..., object], built: Workshop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = built.folder / "other.yaml"
@@ -198,7 +196,7 @@ def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(
     assert '"small"' in (built.output() / "manifest.json").read_text(encoding="utf-8")
 
 
-def test_provenance_names_the_text_of_the_recipe_as_it_is_now(built: Workshop) -> None:
+def test_provenance_has_the_current_text_of_the_recipe(built: Workshop) -> None:
     rewrite(built, "layout: directory, path", "layout: directory, provenance: true, path")
     assert execute(["run", "-j1"]) == 0
     before = (built.output() / "provenance.intoto.json").read_bytes()
@@ -207,7 +205,7 @@ def test_provenance_names_the_text_of_the_recipe_as_it_is_now(built: Workshop) -
     assert (built.output() / "provenance.intoto.json").read_bytes() != before
 
 
-def test_where_the_memory_is_made_anew_meanwhile_all_is_looked_at_the_next_time(built: Workshop) -> None:
+def test_recreated_state_causes_a_full_check(built: Workshop) -> None:
     (built.folder / "decode.onnx").write_bytes(source_model(2.5))
     state = built.folder / ".epbuild" / "state.sqlite"
     assert execute(["run", "-j1"]) == 0
@@ -218,7 +216,7 @@ def test_where_the_memory_is_made_anew_meanwhile_all_is_looked_at_the_next_time(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
-def test_what_others_may_have_written_is_not_read(built: Workshop) -> None:
+def test_snapshot_writable_by_other_users_is_ignored(built: Workshop) -> None:
     place = Path(str(place_of("epbuild.yaml", (), ())))
     assert read_unchanged("epbuild.yaml") is not None
     place.chmod(0o620)

@@ -29,7 +29,7 @@ def steps(workshop: Workshop, most: int = 5) -> list[tuple[str, ...]]:
     return [job.steps for job in build_matrix(workshop.request, most, {}).jobs]
 
 
-def test_a_job_has_what_is_missing_and_nothing_that_is_there(workshop: Workshop) -> None:
+def test_jobs_have_exactly_the_missing_actions(workshop: Workshop) -> None:
     assert sorted(steps(workshop)) == [(CLASSIFIER,), (SHARE,)]
     assert len(steps(workshop, 1)) == 1
     workshop.build(SHARE)
@@ -38,13 +38,13 @@ def test_a_job_has_what_is_missing_and_nothing_that_is_there(workshop: Workshop)
     assert steps(workshop) == []
 
 
-def test_what_failed_is_missing_though_this_machine_would_not_try_it_again(workshop: Workshop) -> None:
+def test_failed_action_is_missing_despite_its_remembered_failure(workshop: Workshop) -> None:
     workshop.write_recipe(("fallback_nodes: any", "fallback_nodes: 0"))
     assert workshop.build().exit_code == 1
     assert (CLASSIFIER,) in steps(workshop)
 
 
-def test_the_longest_comes_first_as_it_was_measured_here(workshop: Workshop) -> None:
+def test_longest_job_comes_first_by_measured_seconds(workshop: Workshop) -> None:
     workshop.build()
     for slow, quick in ((SHARE, CLASSIFIER), (CLASSIFIER, SHARE)):
         with Workspace.open(workshop.folder / ".epbuild") as workspace:
@@ -58,7 +58,7 @@ def test_the_longest_comes_first_as_it_was_measured_here(workshop: Workshop) -> 
         assert [(job.steps, job.seconds) for job in found] == [((slow,), 90.0), ((quick,), 30.0)]
 
 
-def test_a_cost_is_known_from_wherever_the_last_result_came(workshop: Workshop) -> None:
+def test_cost_of_a_restored_result_is_known_from_its_origin(workshop: Workshop) -> None:
     """Check that a job which only restored results knows the seconds that they took on other machines."""
     workshop.build()
     with Workspace.open(workshop.folder / ".epbuild") as workspace:
@@ -73,7 +73,7 @@ def test_a_cost_is_known_from_wherever_the_last_result_came(workshop: Workshop) 
     assert (job.steps, job.seconds) == ((CLASSIFIER,), 44.0)
 
 
-def test_what_was_never_made_is_guessed_by_the_like_of_it(workshop: Workshop) -> None:
+def test_unmeasured_cost_is_estimated_from_similar_actions(workshop: Workshop) -> None:
     workshop.build(SHARE)
     with Workspace.open(workshop.folder / ".epbuild") as workspace:
         workspace.record_measurement(SHARE, Measurement(500.0, None))
@@ -91,7 +91,7 @@ def test_what_was_never_made_is_guessed_by_the_like_of_it(workshop: Workshop) ->
         (("linux-x86_64",), {"qnn": ("windows-arm64",)}, "linux"),
     ],
 )
-def test_a_job_runs_where_its_toolchain_does_and_here_if_it_can(
+def test_job_runs_on_a_platform_of_its_toolchain(
     workshop: Workshop, named: Sequence[str], locked: dict[str, Sequence[str]], expected: str
 ) -> None:
     if named:
@@ -115,7 +115,7 @@ class Anywhere(Runners):
 
 
 @given(actions=works(), most=st.integers(1, 4), costs=st.lists(st.floats(0, 100), min_size=12, max_size=12))
-def test_what_is_missing_is_in_one_job_or_waits_for_one(actions: dict[str, Work], most: int, costs: list[float]) -> None:
+def test_each_missing_action_is_in_one_job_or_waits(actions: dict[str, Work], most: int, costs: list[float]) -> None:
     seconds = dict(zip(actions, costs, strict=False))
     runners = Anywhere(dict.fromkeys(PLATFORMS, "any") | {"linux-x86_64": "linux"}, {})
     jobs, warnings = pack_jobs(actions, seconds, runners, most)
@@ -143,13 +143,13 @@ class Elsewhere(Runners):
         return ["linux-x86_64"] if action.id == SHARE else ["windows-arm64"]
 
 
-def test_each_class_of_runners_has_its_own_jobs(workshop: Workshop) -> None:
+def test_each_runner_class_has_its_own_jobs(workshop: Workshop) -> None:
     missing = find_missing_actions(workshop.survey())
     jobs, _ = pack_jobs(missing, {SHARE: 1.0, CLASSIFIER: 2.0}, Elsewhere({}, {}), 1)
     assert [(job.runner, job.steps) for job in jobs] == [("windows-arm64", (CLASSIFIER,)), ("linux-x86_64", (SHARE,))]
 
 
-def test_what_needs_a_result_of_another_platform_waits_for_it(workshop: Workshop) -> None:
+def test_action_that_needs_a_result_of_another_platform_waits(workshop: Workshop) -> None:
     missing = dict(find_missing_actions(workshop.survey()))
     group = missing[CLASSIFIER]
     assert isinstance(group, SessionGroup)

@@ -41,7 +41,7 @@ def folders(workshop: Workshop) -> set[str]:
     return {path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_dir()}
 
 
-def test_an_output_of_a_target_that_is_gone_is_removed(built: Workshop) -> None:
+def test_output_of_a_removed_target_is_removed(built: Workshop) -> None:
     assert folders(built) == {"decoder", "decoder/npu", "decoder/plain", "classifier", "classifier/plain"}
     built.write_recipe(PATH)
     built.build()
@@ -55,7 +55,7 @@ def test_an_output_of_a_target_that_is_gone_is_removed(built: Workshop) -> None:
     assert not removed(built)
 
 
-def test_what_a_plan_says_would_be_removed_is_what_a_build_removes(built: Workshop) -> None:
+def test_planned_removal_equals_the_removal_of_a_build(built: Workshop) -> None:
     built.write_recipe(PATH)
     [orphan] = built.survey().orphans
     assert orphan.directory == built.folder / "dist" / "decoder" / "plain"
@@ -65,14 +65,14 @@ def test_what_a_plan_says_would_be_removed_is_what_a_build_removes(built: Worksh
     assert built.survey().up_to_date
 
 
-def test_an_output_that_moves_leaves_nothing_where_it_was(built: Workshop) -> None:
+def test_moved_output_leaves_nothing_at_its_old_path(built: Workshop) -> None:
     built.write_recipe(TARGET, ('path: "dist/${group}"', 'path: "dist/${target}/${group}"'))
     built.build()
     assert folders(built) == {"npu", "npu/decoder", "plain", "plain/decoder", "plain/classifier"}
     assert len(removed(built)) == 3
 
 
-def test_an_output_that_moves_into_its_old_place_is_not_removed_there(built: Workshop) -> None:
+def test_output_moved_back_into_its_old_path_is_kept(built: Workshop) -> None:
     built.write_recipe(("models: [classifier]", "models: [classifier]"))
     built.build()
     assert folders(built) == {"decoder", "classifier"}
@@ -80,7 +80,7 @@ def test_an_output_that_moves_into_its_old_place_is_not_removed_there(built: Wor
     assert built.contents("classifier")
 
 
-def test_files_that_epbuild_did_not_make_or_that_were_changed_stay(built: Workshop) -> None:
+def test_foreign_and_changed_files_are_kept(built: Workshop) -> None:
     folder = built.folder / "dist" / "decoder" / "plain"
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
     [binary] = folder.glob("*.bin")
@@ -93,19 +93,19 @@ def test_files_that_epbuild_did_not_make_or_that_were_changed_stay(built: Worksh
     assert [Path(path).name for path in event.foreign] == ["notes.txt"]
 
 
-def test_a_build_of_some_steps_removes_nothing(built: Workshop) -> None:
+def test_partial_build_removes_nothing(built: Workshop) -> None:
     built.write_recipe(PATH)
     built.build("emit:classifier/*")
     assert "decoder/plain" in folders(built)
 
 
-def test_a_build_that_failed_removes_nothing(built: Workshop) -> None:
+def test_failed_build_removes_nothing(built: Workshop) -> None:
     built.write_recipe(PATH, ("fallback_nodes: 1", "fallback_nodes: 0"))
     assert built.build().exit_code == 1
     assert "decoder/plain" in folders(built)
 
 
-def test_builds_for_other_settings_leave_each_others_outputs_alone(built: Workshop) -> None:
+def test_builds_with_other_settings_keep_their_outputs(built: Workshop) -> None:
     by_quality = ('path: "dist/${group}"', 'path: "dist/${vars.quality}/${group}"')
     built.write_recipe(by_quality)
     built.build()
@@ -115,7 +115,7 @@ def test_builds_for_other_settings_leave_each_others_outputs_alone(built: Worksh
     assert {"1/decoder", "2/decoder", "3/decoder"} <= folders(built)
 
 
-def test_two_recipes_in_one_folder_leave_each_others_outputs_alone(built: Workshop) -> None:
+def test_two_recipes_in_one_folder_keep_their_outputs(built: Workshop) -> None:
     other = built.folder / "other.yaml"
     other.write_text((built.folder / "epbuild.yaml").read_text(encoding="utf-8").replace("dist/", "elsewhere/"), encoding="utf-8")
     before = folders(built)
@@ -124,7 +124,7 @@ def test_two_recipes_in_one_folder_leave_each_others_outputs_alone(built: Worksh
     assert folders(built) == before
 
 
-def test_builds_that_run_at_once_remove_an_orphan_once(built: Workshop) -> None:
+def test_concurrent_builds_remove_an_orphan_once(built: Workshop) -> None:
     folder = built.folder / "dist" / "decoder" / "plain"
     own = {f"notes {number}.txt": b"mine" for number in range(50)}
     for name, content in own.items():
@@ -146,7 +146,7 @@ def test_builds_that_run_at_once_remove_an_orphan_once(built: Workshop) -> None:
     assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
 
 
-def test_an_orphan_that_another_build_has_written_anew_in_the_meantime_stays(built: Workshop) -> None:
+def test_orphan_rewritten_by_another_build_is_kept(built: Workshop) -> None:
     other = built.folder / "other.yaml"
     other.write_bytes((built.folder / "epbuild.yaml").read_bytes())
     built.write_recipe(PATH)
@@ -160,7 +160,7 @@ def test_an_orphan_that_another_build_has_written_anew_in_the_meantime_stays(bui
     assert "decoder/plain" in folders(built)
 
 
-def test_an_orphan_that_a_killed_build_had_half_removed_is_mended(built: Workshop) -> None:
+def test_half_removed_orphan_of_a_killed_build_is_cleaned_up(built: Workshop) -> None:
     folder = built.folder / "dist" / "decoder" / "plain"
     (folder / "notes.txt").write_bytes(b"mine")
     built.write_recipe(PATH)

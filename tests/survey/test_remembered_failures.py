@@ -76,7 +76,7 @@ def retried(workshop: Workshop) -> RunFinished:
 
 
 @pytest.mark.parametrize("change", [ALLOWED, ALLOWED_BY_TARGET])
-def test_what_may_fail_is_told_and_the_rest_is_built(workshop: Workshop, broken: Broken, change: tuple[str, str]) -> None:
+def test_allowed_failure_is_reported_and_the_rest_is_built(workshop: Workshop, broken: Broken, change: tuple[str, str]) -> None:
     workshop.write_recipe(change)
     finished = workshop.build()
     assert (finished.exit_code, finished.failed, finished.allowed, finished.skipped) == (0, 0, 1, 1)
@@ -88,13 +88,13 @@ def test_what_may_fail_is_told_and_the_rest_is_built(workshop: Workshop, broken:
     assert (skipped.step, skipped.note) == (EMIT_CLASSIFIER, f"needs {CLASSIFIER}")
 
 
-def test_without_leave_a_failure_ends_the_build_as_ever(workshop: Workshop, broken: Broken) -> None:
+def test_failure_ends_the_build_by_default(workshop: Workshop, broken: Broken) -> None:
     finished = workshop.build()
     assert (finished.exit_code, finished.failed, finished.allowed) == (1, 1, 0)
     assert not failed(workshop).allowed
 
 
-def test_a_group_for_each_model_builds_those_that_can_be(workshop: Workshop) -> None:
+def test_separate_groups_build_every_model_that_compiles(workshop: Workshop) -> None:
     Broken(workshop, "prefill")
     workshop.write_recipe(EACH)
     assert workshop.build().exit_code == 0
@@ -104,7 +104,7 @@ def test_a_group_for_each_model_builds_those_that_can_be(workshop: Workshop) -> 
     assert workshop.output("decoder-decode").exists()
 
 
-def test_an_output_of_an_earlier_build_is_told_of(workshop: Workshop, broken: Broken) -> None:
+def test_outdated_output_after_an_allowed_failure_is_reported(workshop: Workshop, broken: Broken) -> None:
     workshop.write_recipe(ALLOWED)
     broken.broken = False
     workshop.build()
@@ -121,7 +121,7 @@ def test_an_output_of_an_earlier_build_is_told_of(workshop: Workshop, broken: Br
 # -- Failures that are remembered --------------------------------------------------------------------------------------
 
 
-def test_what_failed_is_not_tried_again_and_told_again(workshop: Workshop, broken: Broken) -> None:
+def test_failed_action_is_not_retried_and_its_failure_is_reported_again(workshop: Workshop, broken: Broken) -> None:
     workshop.build()
     [first] = failed(workshop).problems
     assert workshop.states()[CLASSIFIER] == "failed"
@@ -134,7 +134,7 @@ def test_what_failed_is_not_tried_again_and_told_again(workshop: Workshop, broke
     assert "`epbuild run --retry`" in str(again.problems[0].hint)
 
 
-def test_a_retry_tries_it_and_a_success_is_the_end_of_it(workshop: Workshop, broken: Broken) -> None:
+def test_retry_runs_the_action_and_success_clears_the_failure(workshop: Workshop, broken: Broken) -> None:
     workshop.build()
     assert retried(workshop).exit_code == 1
     assert broken.tried == 2
@@ -143,7 +143,7 @@ def test_a_retry_tries_it_and_a_success_is_the_end_of_it(workshop: Workshop, bro
     assert workshop.states()[CLASSIFIER] == "current"
 
 
-def test_a_change_of_what_it_depends_on_tries_it_again(workshop: Workshop, broken: Broken) -> None:
+def test_changed_dependency_causes_another_attempt(workshop: Workshop, broken: Broken) -> None:
     workshop.build()
     workshop.packages["onnxruntime"] = "1.32.0"
     assert workshop.states()[CLASSIFIER] != "failed"
@@ -151,7 +151,7 @@ def test_a_change_of_what_it_depends_on_tries_it_again(workshop: Workshop, broke
     assert broken.tried == 2
 
 
-def test_what_is_not_part_of_a_key_is_not_remembered(workshop: Workshop, broken: Broken) -> None:
+def test_failure_outside_the_key_is_not_remembered(workshop: Workshop, broken: Broken) -> None:
     for how, status in (("timed out", -9), ("exited", -9), ("exited", -11)):
         broken.ends(how, status)
         workshop.build()
@@ -160,7 +160,7 @@ def test_what_is_not_part_of_a_key_is_not_remembered(workshop: Workshop, broken:
     assert broken.tried == 3
 
 
-def test_another_recipe_of_the_folder_has_failures_of_its_own(workshop: Workshop, broken: Broken) -> None:
+def test_failures_are_remembered_for_each_recipe(workshop: Workshop, broken: Broken) -> None:
     workshop.build()
     other = workshop.folder / "other.yaml"
     other.write_bytes((workshop.folder / "epbuild.yaml").read_bytes().replace(b"dist/", b"other/"))
@@ -168,7 +168,7 @@ def test_another_recipe_of_the_folder_has_failures_of_its_own(workshop: Workshop
     assert broken.tried == 2
 
 
-def test_there_is_nothing_to_try_where_all_that_is_left_may_fail_and_did(workshop: Workshop, broken: Broken) -> None:
+def test_build_with_only_remembered_allowed_failures_tries_nothing(workshop: Workshop, broken: Broken) -> None:
     workshop.write_recipe(ALLOWED)
     assert not workshop.survey().nothing_to_try
     workshop.build()

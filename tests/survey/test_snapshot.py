@@ -88,7 +88,7 @@ def taken(folder: Folder) -> Folder:
     return folder
 
 
-def test_nothing_to_do_is_told_as_the_build_itself_tells_it(taken: Folder) -> None:
+def test_fast_path_reports_up_to_date_like_a_build(taken: Folder) -> None:
     assert taken.answer() == f"{UP_TO_DATE} (0.25 s)"
     assert taken.answer("--check") == f"{UP_TO_DATE}."
 
@@ -118,13 +118,13 @@ CHANGES: list[Callable[[Path], object]] = [
 
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("change", CHANGES, ids=["rewritten", "replaced", "emptied", "deleted", "touched"])
-def test_no_change_of_any_file_goes_unnoticed(taken: Folder, number: int, change: Callable[[Path], object]) -> None:
+def test_every_change_of_a_file_is_detected(taken: Folder, number: int, change: Callable[[Path], object]) -> None:
     change(taken.files[number])
     assert taken.answer() is None
 
 
 @pytest.mark.parametrize(("size", "is_hashed"), [(1 << 20, True), (129 << 20, False)])
-def test_a_touched_file_is_hashed_here_only_if_that_takes_no_time(folder: Folder, size: int, is_hashed: bool) -> None:
+def test_touched_file_is_hashed_only_if_hashing_is_fast(folder: Folder, size: int, is_hashed: bool) -> None:
     weights = folder.path / "weights.bin"
     with weights.open("wb") as file:
         file.truncate(size)
@@ -142,7 +142,7 @@ def test_a_touched_file_is_hashed_here_only_if_that_takes_no_time(folder: Folder
 
 @needs_links
 @pytest.mark.parametrize("relative", [False, True], ids=["from the root", "from where the command runs"])
-def test_a_file_above_what_a_link_leads_to_is_the_one_that_the_system_finds(
+def test_parent_of_a_linked_path_is_resolved_like_the_system_does(
     folder: Folder, relative: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder.path / "real" / "deep").mkdir(parents=True)
@@ -160,7 +160,7 @@ def test_a_file_above_what_a_link_leads_to_is_the_one_that_the_system_finds(
 
 @needs_links
 @pytest.mark.parametrize("name", ["link/x.onnx", "x.onnx", "../other.onnx"])
-def test_a_link_that_leads_elsewhere_is_noticed_though_the_file_there_is_the_same(taken: Folder, name: str) -> None:
+def test_retargeted_link_is_detected_even_with_an_equal_file(taken: Folder, name: str) -> None:
     """Check this because other files beside the link's new target may differ."""
     folders = [taken.path / "one", taken.path / "two"]
     for place in folders:
@@ -179,7 +179,7 @@ def test_a_link_that_leads_elsewhere_is_noticed_though_the_file_there_is_the_sam
 
 
 @needs_links
-def test_a_recipe_behind_a_link_is_where_the_link_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_behind_a_link_belongs_to_the_target_of_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that two copies with equal inodes are two workspaces."""
     monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "cache"))
     one = Folder(tmp_path / "one")
@@ -194,7 +194,7 @@ def test_a_recipe_behind_a_link_is_where_the_link_leads(tmp_path: Path, monkeypa
 
 
 @needs_links
-def test_a_file_that_was_not_there_is_looked_for_where_a_link_leads_now(folder: Folder) -> None:
+def test_missing_file_is_searched_at_the_current_target_of_a_link(folder: Folder) -> None:
     for name in ("one", "two"):
         (folder.path / name).mkdir()
     (folder.path / "link").symlink_to("one")
@@ -206,7 +206,7 @@ def test_a_file_that_was_not_there_is_looked_for_where_a_link_leads_now(folder: 
     assert folder.answer() is None
 
 
-def test_a_file_that_was_not_there_is_noticed_when_it_comes(folder: Folder) -> None:
+def test_appearance_of_a_missing_file_is_detected(folder: Folder) -> None:
     lock = folder.path / "epbuild.lock"
     folder.take(absent=[lock])
     assert folder.answer() is not None
@@ -216,12 +216,12 @@ def test_a_file_that_was_not_there_is_noticed_when_it_comes(folder: Folder) -> N
     assert folder.answer() is not None
 
 
-def test_a_file_that_came_while_it_was_looked_for_makes_no_snapshot(folder: Folder) -> None:
+def test_file_that_appears_during_the_run_prevents_a_snapshot(folder: Folder) -> None:
     folder.take(absent=[folder.files[1]])
     assert not folder.snapshots
 
 
-def test_only_what_was_as_locked_is_an_answer_to_locked(folder: Folder) -> None:
+def test_only_a_locked_run_answers_locked(folder: Folder) -> None:
     folder.take()
     assert folder.answer("--locked") is None
     folder.take(locked=True)
@@ -232,7 +232,7 @@ def test_only_what_was_as_locked_is_an_answer_to_locked(folder: Folder) -> None:
 WARNING = Problem("EPB233", "nothing is shared", Position("epbuild.yaml", 3, 5))
 
 
-def test_what_was_warned_of_is_given_again_by_a_run_and_not_by_a_check(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_repeated_by_a_run_but_not_by_a_check(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.path)
     here = Path("epbuild.yaml")
     take_snapshot(here, folder.files, read_clock(str(here)) or (0, 0), warnings=[WARNING])
@@ -246,7 +246,7 @@ def test_what_was_warned_of_is_given_again_by_a_run_and_not_by_a_check(folder: F
     assert answer(["run", "./epbuild.yaml"], lambda: 0.25, given.extend) is None
 
 
-def test_a_run_that_has_a_summary_to_write_writes_it(taken: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_a_summary_file_writes_the_summary(taken: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     assert taken.answer() is None
     assert taken.answer("--check") == f"{UP_TO_DATE}."
@@ -256,14 +256,14 @@ PLACES = [None, StepId("emit:a"), Position("epbuild.yaml", 3, 5), Path("epbuild.
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_a_problem_is_the_same_after_it_was_kept(where: Location | None) -> None:
+def test_stored_problem_survives_a_round_trip(where: Location | None) -> None:
     for hint, reason in ((None, None), ("Mend it.", "it is so")):
         problem = Problem("EPB233", "nothing is shared", where, hint, reason)
         kept = marshal.loads(marshal.dumps(msgspec.to_builtins(ProblemRecord.of(problem))))
         assert msgspec.convert(kept, ProblemRecord).problem == problem
 
 
-def test_a_variable_that_the_recipe_read_is_watched(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_read_by_the_recipe_is_watched(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOC", raising=False)
     folder.take(environment={"SOC": None})
     assert folder.answer() is not None
@@ -271,7 +271,7 @@ def test_a_variable_that_the_recipe_read_is_watched(folder: Folder, monkeypatch:
     assert folder.answer() is None
 
 
-def test_the_value_of_a_variable_is_watched_and_not_kept(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_of_a_variable_is_watched_but_not_stored(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "hunter2")
     folder.take(environment={"TOKEN": "hunter2"})
     assert folder.answer() is not None
@@ -284,13 +284,13 @@ def test_the_value_of_a_variable_is_watched_and_not_kept(folder: Folder, monkeyp
 
 
 @pytest.mark.parametrize("name", ["EPBUILD_CACHE_DIR", "EPBUILD_TOOLCHAIN_DIR"])
-def test_another_store_or_place_of_toolchains_is_looked_at(taken: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_cache_or_toolchain_folder_is_detected(taken: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "/elsewhere")
     assert taken.answer() is None
 
 
 @pytest.mark.parametrize("own", [__version__.encode(), marshal.dumps(FORMAT)], ids=["version", "format"])
-def test_another_epbuild_looks_for_itself(taken: Folder, own: bytes) -> None:
+def test_snapshot_of_another_epbuild_is_ignored(taken: Folder, own: bytes) -> None:
     [kept] = taken.snapshots
     written = kept.read_bytes()
     assert own in written
@@ -298,31 +298,31 @@ def test_another_epbuild_looks_for_itself(taken: Folder, own: bytes) -> None:
     assert taken.answer() is None
 
 
-def test_another_cpu_is_noticed(taken: Folder) -> None:
+def test_changed_cpu_is_detected(taken: Folder) -> None:
     with on_cpu("another CPU"):
         assert taken.answer() is None
 
 
-def test_what_was_asked_is_part_of_the_answer(taken: Folder) -> None:
+def test_arguments_are_part_of_the_snapshot(taken: Folder) -> None:
     assert taken.answer("--set", "vars.quality=3") is None
     assert answer(["run", str(taken.recipe), "emit:*"], lambda: 0.0) is None
     assert answer(["plan", str(taken.recipe)], lambda: 0.0) is None
 
 
-def test_a_copied_workspace_is_looked_at_anew(taken: Folder, tmp_path: Path) -> None:
+def test_copied_workspace_is_checked_again(taken: Folder, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(taken.path, copy)
     assert answer(["run", str(copy / "epbuild.yaml")], lambda: 0.0) is None
 
 
-def test_a_file_as_young_as_the_run_is_not_trusted(folder: Folder) -> None:
+def test_file_as_recent_as_the_run_is_not_trusted(folder: Folder) -> None:
     began = read_clock(str(folder.recipe))
     folder.files[1].write_bytes(b"as it was")
     folder.take(began=began)
     assert folder.answer() is None
 
 
-def test_a_file_from_the_future_is_not_trusted(folder: Folder) -> None:
+def test_file_from_the_future_is_not_trusted(folder: Folder) -> None:
     later = time.time() + 3600
     os.utime(folder.files[1], (later, later))
     time.sleep(MARGIN_SECONDS)
@@ -330,27 +330,27 @@ def test_a_file_from_the_future_is_not_trusted(folder: Folder) -> None:
     assert folder.answer() is None
 
 
-def test_a_file_system_with_coarse_times_gets_the_two_seconds_that_it_needs(folder: Folder) -> None:
+def test_file_system_with_coarse_times_gets_two_seconds(folder: Folder) -> None:
     began = read_clock(str(folder.recipe))
     assert began is not None
     folder.take(began=(began[0], began[1] + 1))  # as if the files were on another, unknown file system
     assert folder.answer() is None
 
 
-def test_a_file_that_is_gone_makes_no_snapshot(folder: Folder) -> None:
+def test_missing_file_prevents_a_snapshot(folder: Folder) -> None:
     folder.files[2].unlink()
     folder.take()
     assert not folder.snapshots
 
 
-def test_a_snapshot_of_a_run_that_failed_has_no_answer(folder: Folder) -> None:
+def test_snapshot_of_a_failed_run_has_no_answer(folder: Folder) -> None:
     take_snapshot(folder.recipe, folder.files, read_clock(str(folder.recipe)) or (0, 0), is_current=False)
     assert folder.answer() is None
 
 
 @needs_links
 @pytest.mark.parametrize("number", range(3))
-def test_a_link_in_the_place_of_a_file_is_a_change(taken: Folder, number: int) -> None:
+def test_link_in_place_of_a_file_is_a_change(taken: Folder, number: int) -> None:
     file = taken.files[number]
     other = file.with_name("other")
     file.rename(other)
@@ -360,19 +360,19 @@ def test_a_link_in_the_place_of_a_file_is_a_change(taken: Folder, number: int) -
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_pipe_in_the_place_of_a_file_is_a_change_and_not_opened(taken: Folder, number: int) -> None:
+def test_pipe_in_place_of_a_file_is_a_change_and_is_not_opened(taken: Folder, number: int) -> None:
     file = taken.files[number]
     file.unlink()
     os.mkfifo(file)
     assert taken.answer() is None
 
 
-def test_without_a_workspace_there_is_no_clock_and_no_answer(tmp_path: Path) -> None:
+def test_missing_workspace_has_no_clock_and_no_answer(tmp_path: Path) -> None:
     assert read_clock(str(tmp_path / "epbuild.yaml")) is None
     assert answer(["run", str(tmp_path / "epbuild.yaml")], lambda: 0.0) is None
 
 
-def test_a_torn_snapshot_says_nothing(taken: Folder) -> None:
+def test_truncated_snapshot_is_ignored(taken: Folder) -> None:
     [place] = taken.snapshots
     whole = place.read_bytes()
     for length in range(len(whole)):
@@ -382,7 +382,7 @@ def test_a_torn_snapshot_says_nothing(taken: Folder) -> None:
     assert taken.answer() is None
 
 
-def test_a_snapshot_that_has_less_than_its_files_says_nothing_when_that_shows(folder: Folder) -> None:
+def test_incomplete_snapshot_is_ignored_once_a_file_changes(folder: Folder) -> None:
     folder.take({file: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.files})
     [place] = folder.snapshots
     damaged = read(str(place))
@@ -444,19 +444,19 @@ def check_equal(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_every_option_of_the_command_is_read_as_the_command_reads_it_or_not_at_all(option: str) -> None:
+def test_every_option_is_parsed_like_the_command_or_not_at_all(option: str) -> None:
     lines = [[option], [option, "emit:*"], *([option, value] for value in VALUES), *([f"{option}={value}"] for value in VALUES)]
     for words in [[*before, *line] for before in ([], ["a.yaml"]) for line in lines]:
         check_equal(words)
 
 
 @given(words=st.lists(WORDS, max_size=6))
-def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: list[str]) -> None:
+def test_command_line_is_parsed_like_the_command_or_not_at_all(words: list[str]) -> None:
     check_equal(words)
 
 
 @pytest.mark.parametrize("words", [[], ["a.yaml"], ["--check"], ["--check", "a.yaml", "--locked"], ["sub/b.yaml", "--locked"]])
-def test_plain_command_lines_are_answered_by_the_snapshot(words: list[str]) -> None:
+def test_plain_command_lines_use_the_snapshot(words: list[str]) -> None:
     looked_up: list[object] = []
     with at_each_call(read_unchanged, looked_up.append):
         answer(["run", *words], lambda: 0.0)
@@ -470,7 +470,7 @@ def process(taken: Folder) -> list[str]:
 
 
 @pytest.mark.slow
-def test_nothing_is_imported_for_it(process: list[str]) -> None:
+def test_fast_path_imports_nothing_heavy(process: list[str]) -> None:
     done = subprocess.run(process, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(UP_TO_DATE)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
@@ -479,7 +479,7 @@ def test_nothing_is_imported_for_it(process: list[str]) -> None:
     assert not imported & {"typer", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}
 
 
-def test_snapshots_that_nobody_wrote_for_long_go(taken: Folder) -> None:
+def test_old_snapshots_are_removed(taken: Folder) -> None:
     [place] = taken.snapshots
     root = place.parents[1]
     remove_older(str(root), time.time() - 3600)

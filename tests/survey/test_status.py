@@ -53,13 +53,13 @@ def built(workshop: Workshop) -> Workshop:
     return workshop
 
 
-def test_what_was_never_built_is_new_and_a_look_at_it_makes_nothing(workshop: Workshop) -> None:
+def test_unbuilt_steps_are_new_and_a_query_writes_nothing(workshop: Workshop) -> None:
     assert workshop.states() == dict.fromkeys(STEPS, "new")
     assert not (workshop.folder / ".epbuild").exists()
     assert not workshop.cache.exists()
 
 
-def test_what_was_built_is_current_and_is_not_built_again(built: Workshop) -> None:
+def test_built_steps_are_current_and_not_built_again(built: Workshop) -> None:
     assert built.states() == CURRENT
     before = {path: path.stat().st_mtime_ns for path in built.output().iterdir()}
     finished = built.build()
@@ -68,13 +68,13 @@ def test_what_was_built_is_current_and_is_not_built_again(built: Workshop) -> No
     assert before == {path: path.stat().st_mtime_ns for path in built.output().iterdir()}
 
 
-def test_a_touched_file_rebuilds_nothing(built: Workshop) -> None:
+def test_touched_file_rebuilds_nothing(built: Workshop) -> None:
     for name in ("prefill.onnx", "dist/decoder/decode_ctx.onnx"):
         os.utime(built.folder / name, ns=(1, 1))
     assert built.states() == CURRENT
 
 
-def test_a_changed_model_makes_its_own_group_out_of_date_and_no_other(built: Workshop) -> None:
+def test_changed_model_outdates_only_its_own_group(built: Workshop) -> None:
     (built.folder / "decode.onnx").write_bytes(source_model(7.0))
     assert built.states() == {**CURRENT, **dict.fromkeys([*DECODER, EMIT_DECODER], "out of date")}
     [reason] = built.reasons(SHARE)
@@ -85,19 +85,19 @@ def test_a_changed_model_makes_its_own_group_out_of_date_and_no_other(built: Wor
     assert built.states() == CURRENT
 
 
-def test_another_option_value_makes_out_of_date_what_is_compiled_with_it(built: Workshop) -> None:
+def test_changed_option_outdates_the_steps_compiled_with_the_option(built: Workshop) -> None:
     built.write_recipe(("quality: 3", "quality: 1"))
     assert built.states() == {**CURRENT, **dict.fromkeys([*DECODER, EMIT_DECODER], "out of date")}
     assert built.reasons(SHARE) == ("option htp_graph_finalization_optimization_mode of QNNExecutionProvider changed: 3 -> 1",)
 
 
-def test_a_toolchain_with_another_version_makes_everything_out_of_date(built: Workshop) -> None:
+def test_changed_toolchain_version_outdates_everything(built: Workshop) -> None:
     built.packages["onnxruntime-qnn"] = "2.8.0"
     assert set(built.states().values()) == {"out of date"}
     assert built.reasons(CLASSIFIER) == ("package onnxruntime-qnn changed: 2.7.0 -> 2.8.0",)
 
 
-def test_a_rebuild_that_makes_the_same_bytes_leaves_the_files_that_are_there(built: Workshop) -> None:
+def test_rebuild_with_equal_bytes_keeps_the_existing_files(built: Workshop) -> None:
     before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in built.output().iterdir()}
     bytes_before = built.contents()
     built.packages["onnxruntime-qnn"] = "2.8.0"
@@ -109,7 +109,7 @@ def test_a_rebuild_that_makes_the_same_bytes_leaves_the_files_that_are_there(bui
     assert not built.build().built
 
 
-def test_going_back_to_what_was_built_before_costs_no_compile(built: Workshop) -> None:
+def test_reverting_to_an_earlier_recipe_needs_no_compile(built: Workshop) -> None:
     first = built.contents()
     built.write_recipe(("quality: 3", "quality: 1"))
     built.build()
@@ -122,7 +122,7 @@ def test_going_back_to_what_was_built_before_costs_no_compile(built: Workshop) -
     assert built.states() == CURRENT
 
 
-def test_another_checkout_takes_over_results_instead_of_compiling_them_again(
+def test_another_checkout_restores_results_instead_of_compiling(
     built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = built.checkout(tmp_path / "other", monkeypatch)
@@ -159,7 +159,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_output_is_told_and_comes_back_without_a_compile(built: Workshop, damage: str) -> None:
+def test_damaged_output_is_reported_and_restored_without_a_compile(built: Workshop, damage: str) -> None:
     if "link" in damage and sys.platform == "win32":
         pytest.skip("making links takes a privilege on Windows")
     before = built.contents()
@@ -179,7 +179,7 @@ def test_a_damaged_output_is_told_and_comes_back_without_a_compile(built: Worksh
     assert built.states() == CURRENT
 
 
-def test_a_deleted_output_folder_comes_back_without_a_compile(built: Workshop) -> None:
+def test_deleted_output_folder_is_restored_without_a_compile(built: Workshop) -> None:
     before = built.contents()
     for path in built.output().iterdir():
         path.unlink()
@@ -190,7 +190,7 @@ def test_a_deleted_output_folder_comes_back_without_a_compile(built: Workshop) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps no time of the last change that a program cannot set")
-def test_an_edited_output_is_noticed_though_its_size_and_time_are_unchanged(built: Workshop) -> None:
+def test_edit_with_equal_size_and_time_is_detected(built: Workshop) -> None:
     binary = built.output() / "prefill_qnn.bin"
     content = binary.read_bytes()
     with Workspace.open(built.folder / ".epbuild") as workspace:
@@ -202,14 +202,14 @@ def test_an_edited_output_is_noticed_though_its_size_and_time_are_unchanged(buil
     assert built.reasons(EMIT_DECODER) == ("prefill_qnn.bin was changed after epbuild wrote it, and will be kept",)
 
 
-def test_an_emptied_store_costs_nothing_while_the_outputs_are_in_place(built: Workshop) -> None:
+def test_emptied_store_has_no_effect_while_outputs_exist(built: Workshop) -> None:
     built.lose_blobs()
     assert built.states() == CURRENT
     assert built.build().exit_code == 0
     assert built.compiled == []
 
 
-def test_an_output_whose_result_the_store_has_lost_is_compiled_again(built: Workshop) -> None:
+def test_output_with_a_lost_result_is_compiled_again(built: Workshop) -> None:
     before = built.contents()
     built.lose_blobs()
     (built.output() / "decode_ctx.onnx").unlink()
@@ -221,7 +221,7 @@ def test_an_output_whose_result_the_store_has_lost_is_compiled_again(built: Work
     assert built.contents() == before
 
 
-def test_an_output_whose_stored_result_rotted_is_compiled_again(built: Workshop) -> None:
+def test_output_with_a_damaged_result_is_compiled_again(built: Workshop) -> None:
     before = built.contents()
     [blob] = [path for path in built.blobs() if path.read_bytes() == before["prefill_qnn.bin"]]
     blob.chmod(0o644)
@@ -241,7 +241,7 @@ def draft_of_a_killed_build(output: Path) -> Path:
     return draft
 
 
-def test_an_unchanged_compile_leaves_nothing_of_killed_builds_beside_its_output(built: Workshop) -> None:
+def test_leftovers_of_killed_builds_are_removed_without_a_compile(built: Workshop) -> None:
     before = built.contents()
     with Workspace.open(built.folder / ".epbuild") as workspace:
         built.memory(workspace).forget_steps(["share:decoder/npu"])
@@ -257,9 +257,7 @@ def test_an_unchanged_compile_leaves_nothing_of_killed_builds_beside_its_output(
     assert built.contents() == before
 
 
-def test_only_users_who_may_read_the_record_of_a_build_know_what_was_built(
-    built: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_without_access_to_the_state_sees_new_steps(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
     assert (built.states(), built.survey().plan.warnings) == (CURRENT, ())
     monkeypatch.setattr(os, "access", lambda path, mode: False)
@@ -269,18 +267,18 @@ def test_only_users_who_may_read_the_record_of_a_build_know_what_was_built(
     assert built.states()[EMIT_DECODER] == "new"
 
 
-def test_a_toolchain_that_is_gone_is_the_reason_that_is_told(built: Workshop) -> None:
+def test_missing_toolchain_is_reported_as_the_reason(built: Workshop) -> None:
     built.toolchain_is_there = False
     assert set(built.states().values()) == {"out of date"}
     assert built.reasons(CLASSIFIER) == ("the toolchain 'qnn' is not provisioned yet",)
 
 
-def test_before_the_first_build_a_missing_toolchain_is_no_error(workshop: Workshop) -> None:
+def test_missing_toolchain_before_the_first_build_is_no_error(workshop: Workshop) -> None:
     workshop.toolchain_is_there = False
     assert workshop.states() == dict.fromkeys(STEPS, "new")
 
 
-def test_a_tightened_expectation_is_checked_against_results_that_are_already_there(built: Workshop) -> None:
+def test_stricter_expectation_is_checked_against_existing_results(built: Workshop) -> None:
     built.write_recipe(("fallback_nodes: 1", "fallback_nodes: 0"))
     states = built.states()
     assert (states[SHARE], states[EMIT_DECODER], states[CLASSIFIER]) == ("out of date", "out of date", "current")
@@ -295,7 +293,7 @@ def test_a_tightened_expectation_is_checked_against_results_that_are_already_the
     assert built.contents() == before
 
 
-def test_a_node_left_outside_fails_its_step_unless_the_recipe_has_a_word_of_it(workshop: Workshop) -> None:
+def test_cpu_fallback_fails_its_step_unless_the_recipe_allows_the_fallback(workshop: Workshop) -> None:
     workshop.write_recipe((LET_THE_CPU, ""))
     assert workshop.build().exit_code == 1
     [problem] = workshop.problems
@@ -314,7 +312,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("word", WORDS.values(), ids=WORDS)
-def test_once_the_recipe_has_a_word_of_it_nothing_is_compiled_again(workshop: Workshop, word: str) -> None:
+def test_allowing_the_fallback_causes_no_compile(workshop: Workshop, word: str) -> None:
     workshop.write_recipe((LET_THE_CPU, ""))
     workshop.build(CLASSIFIER)
     assert workshop.compiled == ["classifier"]
@@ -323,18 +321,18 @@ def test_once_the_recipe_has_a_word_of_it_nothing_is_compiled_again(workshop: Wo
     assert workshop.compiled == []
 
 
-def test_a_target_that_ends_with_the_cpu_ep_may_leave_nodes_to_it(workshop: Workshop) -> None:
+def test_target_with_the_cpu_ep_last_allows_fallback(workshop: Workshop) -> None:
     eps = "plain: {toolchain: qnn, eps: [{ep: QNNExecutionProvider}, {ep: CPUExecutionProvider}]}"
     workshop.write_recipe((LET_THE_CPU, ""), ("plain: {toolchain: qnn, ep: QNNExecutionProvider}", eps))
     assert workshop.build(CLASSIFIER).exit_code == 0
 
 
-def test_a_loosened_expectation_rebuilds_nothing(built: Workshop) -> None:
+def test_loosened_expectation_rebuilds_nothing(built: Workshop) -> None:
     built.write_recipe(("fallback_nodes: 1", "fallback_nodes: 2"))
     assert built.states() == CURRENT
 
 
-def test_a_lost_memory_costs_no_compile(built: Workshop) -> None:
+def test_lost_state_causes_no_compile(built: Workshop) -> None:
     before = built.contents()
     for path in (built.folder / ".epbuild").glob("state.sqlite*"):
         path.unlink()
@@ -343,7 +341,7 @@ def test_a_lost_memory_costs_no_compile(built: Workshop) -> None:
     assert built.contents() == before
 
 
-def test_a_file_of_the_users_in_an_output_folder_outlives_every_build(built: Workshop) -> None:
+def test_user_file_in_an_output_folder_survives_every_build(built: Workshop) -> None:
     note = built.output() / "notes" / "measured.txt"
     note.parent.mkdir()
     note.write_text("12 ms", encoding="utf-8")
@@ -353,14 +351,14 @@ def test_a_file_of_the_users_in_an_output_folder_outlives_every_build(built: Wor
     assert note.read_text(encoding="utf-8") == "12 ms"
 
 
-def test_what_an_output_is_not_called_any_more_does_not_stay_behind(built: Workshop) -> None:
+def test_renamed_artifacts_leave_no_old_files(built: Workshop) -> None:
     built.write_recipe(('"dist/${group}"', '"dist/${group}", model: "${model}.onnx"'))
     assert built.build().exit_code == 0
     assert built.compiled == []
     assert sorted(built.contents()) == ["decode.onnx", "manifest.json", "prefill.onnx", "prefill_qnn.bin"]
 
 
-def test_a_model_that_is_not_the_pinned_one_is_refused_with_its_digest(workshop: Workshop) -> None:
+def test_model_that_differs_from_its_pin_is_refused_with_its_digest(workshop: Workshop) -> None:
     pin = f"{{path: decode.onnx, sha256: {'0' * 64}}}"
     workshop.write_recipe(("decode: decode.onnx", f"decode: {pin}"))
     with pytest.raises(PlanError) as refused:
@@ -377,7 +375,7 @@ def test_a_model_that_is_not_the_pinned_one_is_refused_with_its_digest(workshop:
         ({"other.bin": "0" * 64}, "the model 'decode' has no external data other.bin, but the recipe pins it"),
     ],
 )
-def test_external_data_that_is_not_what_is_pinned_is_refused(workshop: Workshop, pins: dict[str, str], told: str) -> None:
+def test_external_data_that_differs_from_its_pin_is_refused(workshop: Workshop, pins: dict[str, str], told: str) -> None:
     model = onnx.load(workshop.folder / "decode.onnx")
     weights = numpy_helper.from_array(np.arange(512, dtype=np.float32), "weights")
     model.graph.initializer.append(weights)
@@ -390,7 +388,9 @@ def test_external_data_that_is_not_what_is_pinned_is_refused(workshop: Workshop,
     assert problem.message.startswith(told)
 
 
-def test_a_release_of_epbuild_publishes_again_only_what_names_it(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_epbuild_release_emits_only_outputs_that_name_the_release(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = '  - {layout: directory, path: "dist/told/${group}", sbom: true}\n'
     workshop.write_recipe(("outputs:\n", f"outputs:\n{told}"))
     workshop.build()
@@ -408,7 +408,7 @@ def test_a_release_of_epbuild_publishes_again_only_what_names_it(workshop: Works
     assert set(workshop.states().values()) == {"current"}
 
 
-def test_an_image_whose_description_is_another_one_is_published_again_and_says_why(workshop: Workshop) -> None:
+def test_changed_image_description_emits_the_image_again(workshop: Workshop) -> None:
     image = ('path: "dist/${group}"}', 'archive: oci, path: "dist/${group}"}')
     workshop.write_recipe(("name: small\n", "name: small\ndescription: First.\n"), image)
     workshop.build()
@@ -420,7 +420,7 @@ def test_an_image_whose_description_is_another_one_is_published_again_and_says_w
     assert b"Second." in manifests[0]
 
 
-def test_an_impossible_output_is_reported_before_it_is_emitted_and_fails_alone(built: Workshop) -> None:
+def test_impossible_output_is_reported_before_emitting_and_fails_alone(built: Workshop) -> None:
     model = onnx.load_from_string(source_model(2.0))
     (tensor, _) = model.graph.initializer
     tensor.CopyFrom(numpy_helper.from_array(np.ones(4, np.float32), "w"))
@@ -437,7 +437,7 @@ def test_an_impossible_output_is_reported_before_it_is_emitted_and_fails_alone(b
     assert built.reasons(EMIT_CLASSIFIER) == ("with 'include_source', two different files would be written to 'weights.bin'",)
 
 
-def test_a_build_tells_the_end_of_every_step_once(workshop: Workshop) -> None:
+def test_build_reports_the_end_of_every_step_once(workshop: Workshop) -> None:
     workshop.build()
     ended = [event.step for event in workshop.events if isinstance(event, StepFinished)]
     assert sorted(ended) == sorted(STEPS)
@@ -447,7 +447,7 @@ def warnings(workshop: Workshop) -> list[str]:
     return [event.problem.message for event in workshop.events if isinstance(event, Warned)]
 
 
-def test_a_changed_file_that_is_no_longer_emitted_stays_and_is_reported(built: Workshop) -> None:
+def test_changed_file_that_is_no_longer_emitted_is_kept_and_reported(built: Workshop) -> None:
     (built.output() / "decode_ctx.onnx").write_bytes(b"mine")
     built.write_recipe(('path: "dist/${group}"', 'path: "dist/${group}", model: "${model}_npu.onnx"'))
     assert "decode_ctx.onnx was changed after epbuild wrote it, and will be kept" in built.reasons(EMIT_DECODER)
@@ -465,7 +465,7 @@ def test_a_changed_file_that_is_no_longer_emitted_stays_and_is_reported(built: W
     assert built.contents()["decode_ctx.onnx"] == b"mine"
 
 
-def test_what_was_changed_is_kept_whenever_it_is_and_however_often(built: Workshop) -> None:
+def test_every_changed_file_is_saved_on_every_build(built: Workshop) -> None:
     manifest = built.output() / "manifest.json"
     for content in (b"first", b"second", b"second"):
         manifest.write_bytes(content)
@@ -478,7 +478,7 @@ def test_what_was_changed_is_kept_whenever_it_is_and_however_often(built: Worksh
     assert built.states() == CURRENT
 
 
-def test_an_archive_that_was_changed_is_kept_beside_the_new_one(built: Workshop) -> None:
+def test_changed_archive_is_saved_beside_the_new_archive(built: Workshop) -> None:
     built.write_recipe(('path: "dist/${group}"', 'path: "dist/${group}.zip", archive: zip, provenance: true'))
     assert built.build().exit_code == 0
     archive, statement = (built.folder / "dist" / name for name in ("decoder.zip", "decoder.zip.intoto.json"))
@@ -495,7 +495,7 @@ def test_an_archive_that_was_changed_is_kept_beside_the_new_one(built: Workshop)
 
 
 @pytest.mark.parametrize("form", ["folder", "archive"])
-def test_what_a_build_published_that_was_killed_before_it_took_note_is_nobodys_work(built: Workshop, form: str) -> None:
+def test_unrecorded_output_of_a_killed_build_is_not_saved_as_user_work(built: Workshop, form: str) -> None:
     """Check that no copy is kept, neither of the manifest nor of the archive, whose digests only the workspace knows."""
     change = [('path: "dist/${group}"', 'path: "dist/${group}.zip", archive: zip')] if form == "archive" else []
     built.write_recipe(*change)
@@ -517,9 +517,7 @@ def test_what_a_build_published_that_was_killed_before_it_took_note_is_nobodys_w
         assert workspace.facts("announced") == {}
 
 
-def test_a_state_locked_at_the_wrong_moment_publishes_nothing_outside_the_manifest(
-    built: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locked_state_at_any_moment_emits_nothing_outside_the_manifest(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     before = built.contents()
     with Workspace.open(built.folder / ".epbuild") as workspace:
         for path in built.output().iterdir():
@@ -553,7 +551,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("change", LONG.values(), ids=LONG.keys())
-def test_what_is_emitted_may_have_as_long_a_name_as_files_may(workshop: Workshop, change: tuple[str, str]) -> None:
+def test_emitted_file_name_may_have_the_maximum_length(workshop: Workshop, change: tuple[str, str]) -> None:
     for name in ("small", "other"):
         workshop.write_recipe(change, ("name: small", f"name: {name}"))
         assert workshop.build().exit_code == 0, workshop.failures
@@ -562,9 +560,7 @@ def test_what_is_emitted_may_have_as_long_a_name_as_files_may(workshop: Workshop
 
 
 @pytest.mark.parametrize(("layout", "said"), [("", "the key 'layout' is missing"), ("layout: tidy, ", "tidy")])
-def test_an_output_of_unknown_layout_is_reported_with_its_place_and_reading_goes_on(
-    workshop: Workshop, layout: str, said: str
-) -> None:
+def test_unknown_layout_is_reported_with_its_place_among_other_problems(workshop: Workshop, layout: str, said: str) -> None:
     workshop.write_recipe(("layout: directory, ", layout))
     with pytest.raises(RecipeError) as caught:
         workshop.survey()

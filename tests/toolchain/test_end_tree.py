@@ -21,7 +21,7 @@ pathlib.Path("reported").touch()
 """
 
 
-def test_a_process_is_ended_before_it_can_report_the_end_of_its_child(tmp_path: Path) -> None:
+def test_parent_process_ends_before_it_can_report_its_child(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], cwd=tmp_path)
     while not (tmp_path / "begun").exists():
         assert parent.poll() is None

@@ -25,7 +25,7 @@ MIB = 1 << 20
 ALL = 16 * MIB + 17 * MIB // 2
 
 
-def test_it_is_shown_what_is_fetched_and_how_much_of_it_is_here() -> None:
+def test_install_progress_names_packages_and_reports_bytes() -> None:
     reports = Reports()
     progress = InstallProgress(reports, threading.Event())
     for line in (
@@ -51,7 +51,7 @@ def test_it_is_shown_what_is_fetched_and_how_much_of_it_is_here() -> None:
     ]
 
 
-def test_many_names_are_cut_short() -> None:
+def test_long_package_lists_are_shortened() -> None:
     reports = Reports()
     progress = InstallProgress(reports, threading.Event())
     for name in "abcde":
@@ -77,7 +77,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
-def test_every_line_is_heard_and_kept_for_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_of_uv_is_reported_and_kept_for_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, tmp_path, "import sys; print('one\\ntwo', file=sys.stderr); sys.exit(3)")
     heard = Lines()
     done = run_uv(["pip"], listener=heard)
@@ -86,7 +86,7 @@ def test_every_line_is_heard_and_kept_for_messages(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
-def test_builds_of_packages_do_not_get_epbuilds_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_builds_do_not_inherit_secrets_of_epbuild(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, tmp_path, "import os, sys; print(dict(os.environ), file=sys.stderr)")
     monkeypatch.setenv("EPBUILD_SIGNING_KEY", "tulip")
     monkeypatch.setenv("EPBUILD_REMOTE_AUTHORIZATION", "Bearer tulip")
@@ -94,7 +94,7 @@ def test_builds_of_packages_do_not_get_epbuilds_secrets(tmp_path: Path, monkeypa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
-def test_it_ends_when_it_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uv_ends_when_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, tmp_path, "import time; time.sleep(600)")
     cancelled = threading.Event()
     threading.Timer(0.3, cancelled.set).start()

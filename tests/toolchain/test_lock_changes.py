@@ -40,12 +40,12 @@ def test_a_first_lock_lists_every_package_once() -> None:
     assert not [change for change in found if change.about == "recipe"]
 
 
-def test_an_upgrade_on_one_platform_is_told_for_that_platform() -> None:
+def test_upgrade_on_one_platform_names_the_platform() -> None:
     new = with_qnn(linux_x86_64=environment(package("numpy", "2.5.5"), ONNXRUNTIME))
     assert compare_locks(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.5.5", "qnn", ("linux-x86_64",))]
 
 
-def test_the_same_upgrade_on_every_platform_is_told_once() -> None:
+def test_equal_upgrade_on_every_platform_is_reported_once() -> None:
     windows = LOCK.toolchains["qnn"].platforms["windows-arm64"].packages
     others = [item for item in windows if item.name != "numpy"]
     numpy = package("numpy", "2.5.5")
@@ -53,18 +53,18 @@ def test_the_same_upgrade_on_every_platform_is_told_once() -> None:
     assert compare_locks(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.5.5", "qnn", BOTH)]
 
 
-def test_other_files_of_the_same_version_are_a_change() -> None:
+def test_different_files_of_the_same_version_are_a_change() -> None:
     new = with_qnn(linux_x86_64=environment(replace(NUMPY, files=(digest("another file"),)), ONNXRUNTIME))
     assert compare_locks(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.4.6", "qnn", ("linux-x86_64",))]
 
 
-def test_another_python_is_a_change() -> None:
+def test_different_python_is_a_change() -> None:
     new = with_qnn(linux_x86_64=environment(NUMPY, ONNXRUNTIME, python="cpython-3.12"))
     [change] = compare_locks(LOCK, new)
     assert (change.about, change.old, change.new) == ("python", "cpython-3.11", "cpython-3.12")
 
 
-def test_a_toolchain_that_goes_takes_its_packages_along() -> None:
+def test_removed_toolchain_removes_its_packages() -> None:
     found = compare_locks(LOCK, replace(LOCK, toolchains={"qnn": LOCK.toolchains["qnn"]}))
     assert [(change.kind, change.about, change.name) for change in found] == [
         ("removed", "python", "python"),
@@ -72,7 +72,7 @@ def test_a_toolchain_that_goes_takes_its_packages_along() -> None:
     ]
 
 
-def test_other_requirements_that_come_to_the_same_packages_are_told_as_that() -> None:
+def test_new_requirements_for_the_same_packages_are_one_change() -> None:
     [change] = compare_locks(LOCK, with_qnn(("onnxruntime>=1.31",)))
     assert (change.kind, change.about, change.name) == ("updated", "toolchain", "qnn")
     assert (change.old, change.new) == ("onnxruntime==1.31.1", "onnxruntime>=1.31")
@@ -87,12 +87,12 @@ def test_other_requirements_that_come_to_the_same_packages_are_told_as_that() ->
         (replace(LOCK, models={"decode": LockedModel(digest("graph"), {})}), "model", "decode"),
     ],
 )
-def test_every_other_fact_is_told_by_what_it_is_about(new: Lock, about: str, name: str) -> None:
+def test_other_changes_name_their_subject(new: Lock, about: str, name: str) -> None:
     [change] = compare_locks(LOCK, new)
     assert (change.kind, change.about, change.name) == ("updated", about, name)
 
 
-def test_a_release_with_models_is_reported_by_its_version_and_its_other_files() -> None:
+def test_release_with_models_is_reported_by_version_and_files() -> None:
     first, second = LOCK.wheels
     new = replace(LOCK, wheels=(replace(first, files=(digest("other"),)), package("my-models", "1.2")))
     assert [(change.kind, change.name, change.old, change.new) for change in compare_locks(LOCK, new)] == [

@@ -40,7 +40,7 @@ def with_numpy(lock: Lock, version: str) -> Lock:
     return replace(lock, toolchains={**lock.toolchains, "qnn": replace(qnn, platforms=platforms)})
 
 
-def test_a_new_toolchain_merges_with_an_upgrade_of_another(tmp_path: Path) -> None:
+def test_new_toolchain_merges_with_an_upgrade_of_another(tmp_path: Path) -> None:
     new = LockedToolchain(("onnxruntime",), {"linux-x86_64": environment(package("onnxruntime", "1.32.0"))})
     extended = replace(LOCK, toolchains={**LOCK.toolchains, "cpu": new})
     upgraded = with_numpy(LOCK, "2.5.5")
@@ -49,7 +49,7 @@ def test_a_new_toolchain_merges_with_an_upgrade_of_another(tmp_path: Path) -> No
     assert text == render(replace(LOCK, toolchains={**upgraded.toolchains, "cpu": new}))
 
 
-def test_a_conflict_is_told_as_one_and_what_both_sides_have_is_kept(tmp_path: Path) -> None:
+def test_merge_conflict_is_reported_and_common_facts_are_kept(tmp_path: Path) -> None:
     conflicts, text = merged(tmp_path, render(with_numpy(LOCK, "2.5.5")), render(LOCK), render(with_numpy(LOCK, "2.5.6")))
     assert conflicts == 1
     found, problem = salvage(text, "epbuild.lock")
@@ -133,7 +133,7 @@ def facts(text: str) -> dict[tuple[str, ...], object]:
 
 @pytest.mark.slow
 @given(data=st.data(), base=wide_locks())
-def test_any_two_changes_come_to_what_both_mean_or_to_a_conflict(data: st.DataObject, base: Lock) -> None:
+def test_any_two_changes_merge_correctly_or_conflict(data: st.DataObject, base: Lock) -> None:
     ours, theirs = (render(data.draw(changed(base))) for _ in range(2))
     with tempfile.TemporaryDirectory() as folder:
         conflicts, text = merged(Path(folder), ours, render(base), theirs)

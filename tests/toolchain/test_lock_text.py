@@ -34,20 +34,20 @@ def problem_of(text: str) -> Problem:
 
 @pytest.mark.slow
 @given(lock=locks)
-def test_what_is_written_is_read_as_it_was(lock: Lock) -> None:
+def test_lock_survives_a_round_trip(lock: Lock) -> None:
     assert read_lock(render(lock), "epbuild.lock") == lock
 
 
 @pytest.mark.slow
 @given(lock=locks)
-def test_the_text_has_one_fact_a_line_sorted(lock: Lock) -> None:
+def test_lock_has_one_sorted_fact_per_line(lock: Lock) -> None:
     lines = render(lock).removesuffix("\n").split("\n")[HEAD:]
     assert lines == sorted(set(lines))
 
 
 @pytest.mark.slow
 @given(lock=locks, seed=st.integers())
-def test_the_order_in_which_facts_were_found_is_not_seen(lock: Lock, seed: int) -> None:
+def test_lock_text_does_not_depend_on_the_order_of_facts(lock: Lock, seed: int) -> None:
     def shuffled(values: dict[str, Any]) -> dict[str, Any]:
         return dict(random.Random(seed).sample(sorted(values.items(), key=lambda item: item[0]), len(values)))
 
@@ -59,7 +59,7 @@ def test_the_order_in_which_facts_were_found_is_not_seen(lock: Lock, seed: int) 
 
 @pytest.mark.slow
 @given(lock=locks)
-def test_any_reader_of_toml_reads_a_lock_whole(lock: Lock) -> None:
+def test_lock_is_complete_for_any_toml_parser(lock: Lock) -> None:
     document = tomllib.loads(render(lock))
     assert document["recipe"] == lock.recipe
     assert document.get("toolchain", {}).keys() == {name for name, it in lock.toolchains.items() if it.requires or it.platforms}
@@ -69,7 +69,7 @@ def of(file: str) -> str:
     return f"sha256:{digest(file)}"
 
 
-def test_the_lines_of_a_lock_can_be_read_by_people() -> None:
+def test_lock_lines_are_readable() -> None:
     numpy = '", "'.join(f"sha256:{found}" for found in NUMPY.files)
     wheels = '", "'.join(sorted(map(of, ("a wheel", "another wheel"))))
     assert TEXT.splitlines()[1:] == [
@@ -105,11 +105,11 @@ def test_the_lines_of_a_lock_can_be_read_by_people() -> None:
     ],
     ids=["git's line ends on Windows", "no last line end", "another order", "remarks"],
 )
-def test_what_git_or_a_person_may_have_done_to_the_lines_changes_nothing(change: object) -> None:
+def test_harmless_edits_of_lock_lines_change_nothing(change: object) -> None:
     assert read_lock(change(TEXT), "epbuild.lock") == LOCK  # type: ignore[operator]
 
 
-def test_a_lock_that_was_written_before_wheels_were_locked_is_read() -> None:
+def test_lock_without_wheels_is_read() -> None:
     older = "\n".join(line for line in TEXT.splitlines() if not line.startswith("wheel."))
     assert read_lock(older, "epbuild.lock") == replace(LOCK, wheels=())
 
@@ -172,7 +172,7 @@ NO_FACT = "this line does not belong in a lock"
         ),
     ],
 )
-def test_a_line_that_does_not_belong_there_is_told_with_its_number(line: str, message: str) -> None:
+def test_unexpected_line_is_reported_with_its_number(line: str, message: str) -> None:
     text = f"{TEXT}{line}\n"
     problem = problem_of(text)
     assert (problem.message, problem.hint) == (message, "Write a new one with `epbuild lock`.")
@@ -187,13 +187,13 @@ def test_a_line_that_does_not_belong_there_is_told_with_its_number(line: str, me
         (TEXT.replace('recipe = "tiny"\n', ""), len(TEXT.splitlines()) - 1, "the lock does not name its recipe"),
     ],
 )
-def test_what_is_no_lock_is_told_as_that(text: str, line: int, message: str) -> None:
+def test_invalid_lock_is_reported(text: str, line: int, message: str) -> None:
     problem = problem_of(text)
     assert (problem.message, problem.where) == (message, Position("epbuild.lock", line, 1))
 
 
 @pytest.mark.parametrize("text", ['{"nodes": {}}\n', 'version = 1\n\n[[package]]\nname = "a"\n'], ids=["JSON", "TOML"])
-def test_a_file_of_another_program_is_told_and_nothing_is_made_of_it(text: str) -> None:
+def test_foreign_file_is_reported_and_not_salvaged(text: str) -> None:
     problem = problem_of(text)
     assert problem.message == "this is not an epbuild lock: its first line is not 'epbuild-lock = 2'"
     assert problem.where == Position("epbuild.lock", 1, 1)
@@ -201,7 +201,7 @@ def test_a_file_of_another_program_is_told_and_nothing_is_made_of_it(text: str) 
         salvage(text, "epbuild.lock")
 
 
-def test_a_lock_of_a_newer_epbuild_is_refused_and_nothing_is_made_of_it() -> None:
+def test_lock_of_a_newer_epbuild_is_refused_and_not_salvaged() -> None:
     text = TEXT.replace("epbuild-lock = 2", "epbuild-lock = 3")
     assert problem_of(text).message == "the lock has a format that this epbuild does not know"
     with pytest.raises(PlanError):

@@ -85,7 +85,7 @@ def worker(tmp_path: Path) -> Supervised:
     return Supervised(tmp_path)
 
 
-def test_reports_and_words_arrive_while_the_worker_still_runs(worker: Supervised) -> None:
+def test_reports_and_log_lines_arrive_while_the_worker_runs(worker: Supervised) -> None:
     code = """if True:
         import sys
         print('{"event": "started"}', flush=True)
@@ -98,7 +98,7 @@ def test_reports_and_words_arrive_while_the_worker_still_runs(worker: Supervised
     assert ending.tail == ("words",)
 
 
-def test_what_an_ep_writes_natively_is_in_the_log_as_it_was_and_told_as_text(worker: Supervised) -> None:
+def test_native_output_is_logged_unchanged_and_reported_as_text(worker: Supervised) -> None:
     said = b"\x1b[1;31mfailed: \xff caf\xc3\xa9\x1b[m\n\nno end of line"
     ending = worker.run(f"import os; os.write(2, {said!r})")
     assert worker.log.read_bytes() == said
@@ -106,14 +106,14 @@ def test_what_an_ep_writes_natively_is_in_the_log_as_it_was_and_told_as_text(wor
     assert ending.tail == tuple(worker.words.words)
 
 
-def test_garbage_on_standard_output_is_no_report(worker: Supervised) -> None:
+def test_garbage_on_standard_output_is_not_a_report(worker: Supervised) -> None:
     garbage = ["# LIBNATIVE: no configuration", "[1, 2]", '"text"', "{", "[" * 100_000, '{"event": "finished"}', "null"]
     ending = worker.run(f"print({chr(10).join(garbage)!r})")
     assert (ending.cause, ending.status) == ("exited", 0)
     assert ending.reports == ({"event": "finished"},)
 
 
-def test_a_worker_that_says_more_than_a_pipe_holds_is_not_held_up(worker: Supervised) -> None:
+def test_worker_with_much_output_is_not_blocked(worker: Supervised) -> None:
     ending = worker.run("import sys\nfor n in range(20_000): sys.stderr.write(f'line {n}\\n')")
     assert ending.cause == "exited"
     assert ending.tail[-1] == "line 19999"
@@ -121,7 +121,7 @@ def test_a_worker_that_says_more_than_a_pipe_holds_is_not_held_up(worker: Superv
 
 
 @pytest.mark.slow
-def test_a_line_without_an_end_is_kept_in_the_log_and_not_in_memory(worker: Supervised) -> None:
+def test_endless_line_is_kept_in_the_log_and_not_in_memory(worker: Supervised) -> None:
     size = 100_000_000
     code = f"""if True:
         import sys
@@ -141,17 +141,17 @@ def test_a_line_without_an_end_is_kept_in_the_log_and_not_in_memory(worker: Supe
     assert ending.reports == ({"event": "finished"},)
 
 
-def test_the_status_of_a_worker_is_told_as_it_was(worker: Supervised) -> None:
+def test_exit_status_of_a_worker_is_reported(worker: Supervised) -> None:
     assert worker.run("import os; os._exit(7)").status == 7
 
 
 @posix_only
-def test_a_crash_is_told_as_the_signal_that_it_was(worker: Supervised) -> None:
+def test_crash_is_reported_as_its_signal(worker: Supervised) -> None:
     ending = worker.run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert (ending.cause, ending.status) == ("exited", -signal.SIGSEGV)
 
 
-def test_a_program_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
+def test_missing_program_is_an_immediate_error(tmp_path: Path) -> None:
     never = threading.Event()
     with pytest.raises(OSError, match="python-that-is-not-there"):
         supervise(
@@ -165,7 +165,7 @@ def test_a_program_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None
         )
 
 
-def test_settings_of_the_shell_do_not_reach_the_ep(worker: Supervised, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_shell_do_not_reach_the_ep(worker: Supervised, monkeypatch: pytest.MonkeyPatch) -> None:
     tunables = "glibc.malloc.perturb=1"
     hidden = {"FOO": "1", "QNN_SDK_ROOT": "x", "LD_LIBRARY_PATH": "x", "PYTHONPATH": "x", "GLIBC_TUNABLES": tunables}
     for name, value in hidden.items():
@@ -178,9 +178,7 @@ def test_settings_of_the_shell_do_not_reach_the_ep(worker: Supervised, monkeypat
     assert not hidden.keys() & seen.keys()
 
 
-def test_settings_of_the_recipe_reach_the_ep_and_win_over_what_is_inherited(
-    worker: Supervised, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_of_the_recipe_reach_the_ep_and_override_others(worker: Supervised, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNN_SDK_ROOT", "the shell's")
     asked = {"QNN_SDK_ROOT": "the recipe's", "LC_ALL": "C", "PATH": os.pathsep.join(("/own", os.environ["PATH"])), "EMPTY": ""}
     worker.run("import json, os; print(json.dumps({**os.environ, 'event': 'environment'}))", environment=asked)
@@ -189,12 +187,12 @@ def test_settings_of_the_recipe_reach_the_ep_and_win_over_what_is_inherited(
     assert seen["HOME"] == str(worker.folder)
 
 
-def test_a_listener_that_breaks_ends_the_worker_instead_of_hanging_the_build(worker: Supervised) -> None:
+def test_failing_listener_ends_the_worker_instead_of_hanging_the_build(worker: Supervised) -> None:
     with pytest.raises(BrokenPipeError, match="nobody reads"):
         worker.run("import sys\nwhile True: sys.stderr.write('words\\n')", listener=Broken())
 
 
-def test_a_log_that_cannot_be_written_is_an_error_instead_of_a_hang(worker: Supervised) -> None:
+def test_unwritable_log_is_an_error_instead_of_a_hang(worker: Supervised) -> None:
     worker.log = worker.folder / "missing" / "worker.log"
     with pytest.raises(FileNotFoundError):
         worker.run("import sys\nwhile True: sys.stderr.write('words\\n')")
@@ -266,19 +264,19 @@ def grandchild() -> Iterator[Grandchild]:
 WAIT = "sys.stdin.read()"
 
 
-def test_cancelling_ends_the_worker_and_what_it_started(worker: Supervised, grandchild: Grandchild) -> None:
+def test_cancelling_ends_the_worker_and_its_children(worker: Supervised, grandchild: Grandchild) -> None:
     ending = worker.run(grandchild.started_by_worker(WAIT), listener=Setting(worker.cancelled))
     assert ending.cause == "cancelled"
     assert grandchild.is_dead()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there a job has all of them")
-def test_cancelling_ends_also_what_has_begun_a_session_of_its_own(worker: Supervised, grandchild: Grandchild) -> None:
+def test_cancelling_also_ends_children_in_their_own_session(worker: Supervised, grandchild: Grandchild) -> None:
     worker.run(grandchild.started_by_worker(WAIT, start_new_session=True), listener=Setting(worker.cancelled))
     assert grandchild.is_dead()
 
 
-def test_a_timeout_ends_the_worker_and_what_it_started(
+def test_timeout_ends_the_worker_and_its_children(
     worker: Supervised, grandchild: Grandchild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = threading.Event()
@@ -296,13 +294,13 @@ def test_a_timeout_ends_the_worker_and_what_it_started(
     assert grandchild.is_dead()
 
 
-def test_what_a_worker_leaves_running_cannot_write_into_checked_results(worker: Supervised, grandchild: Grandchild) -> None:
+def test_leftover_children_of_a_worker_are_ended(worker: Supervised, grandchild: Grandchild) -> None:
     assert worker.run(grandchild.started_by_worker("pass")).cause == "exited"
     assert grandchild.is_dead()
 
 
 @posix_only
-def test_a_process_that_got_away_and_holds_the_pipes_does_not_hang_the_build(
+def test_escaped_process_that_holds_the_pipes_does_not_hang_the_build(
     worker: Supervised, grandchild: Grandchild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "_GRACE_SECONDS", 0.2)
@@ -312,7 +310,7 @@ def test_a_process_that_got_away_and_holds_the_pipes_does_not_hang_the_build(
     assert grandchild.is_alive()
 
 
-def test_a_build_that_is_already_stopped_starts_nothing_that_lasts(worker: Supervised) -> None:
+def test_cancelled_build_starts_no_lasting_worker(worker: Supervised) -> None:
     worker.cancelled.set()
     assert worker.run(f"import sys; {WAIT}").cause == "cancelled"
 
@@ -328,17 +326,17 @@ def test_a_build_that_is_already_stopped_starts_nothing_that_lasts(worker: Super
         ("\x1b[", "\x1b["),
     ],
 )
-def test_colours_do_not_reach_messages_and_words_do(line: str, text: str) -> None:
+def test_color_codes_are_removed_from_messages_and_text_stays(line: str, text: str) -> None:
     assert strip_colors(line) == text
 
 
 @given(parts=st.lists(st.tuples(st.text("abcm[;0 "), st.sampled_from(["", "\x1b[m", "\x1b[0m", "\x1b[1;33m", "\x1b[K"]))))
-def test_colour_codes_take_no_word_with_them(parts: list[tuple[str, str]]) -> None:
+def test_removing_color_codes_keeps_all_text(parts: list[tuple[str, str]]) -> None:
     written = "".join(text + code for text, code in parts)
     assert strip_colors(written) == "".join(text for text, _ in parts).strip()
 
 
-def test_a_report_is_what_the_worker_wrote_and_no_less(worker: Supervised) -> None:
+def test_report_equals_the_json_that_the_worker_wrote(worker: Supervised) -> None:
     report = {"event": "noted", "message": "größe\n\u2028", "number": 2**60, "nested": {"a": [None, True]}}
     worker.run(f"import sys; sys.stdout.buffer.write({json.dumps(report, ensure_ascii=False).encode()!r})")
     assert worker.words.reports == [report]

@@ -65,20 +65,20 @@ def refusal(wanted: ToolchainSpec, platform: str = "linux-x86_64") -> Problem:
         ("linux-i686", None),
     ],
 )
-def test_a_platform_has_one_name_whatever_python_calls_it(tag: str, name: str | None) -> None:
+def test_platform_has_one_name_for_all_python_tags(tag: str, name: str | None) -> None:
     assert translate_platform_tag(tag) == name
 
 
-def test_this_platform_has_a_name() -> None:
+def test_current_platform_has_a_name() -> None:
     assert get_own_platform() in PLATFORMS
 
 
-def test_a_python_for_two_kinds_of_mac_counts_as_the_one_that_it_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_universal_mac_python_counts_as_its_running_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "arm64")
     assert translate_platform_tag("macosx-10.9-universal2") == "macos-arm64"
 
 
-def test_a_recipe_can_name_every_platform_and_no_other() -> None:
+def test_recipe_can_name_exactly_the_known_platforms() -> None:
     platforms = read_schema("recipe")["$defs"]["toolchain"]["properties"]["platforms"]
     assert platforms["items"]["enum"] == list(PLATFORMS)
 
@@ -96,7 +96,7 @@ def test_a_recipe_can_name_every_platform_and_no_other() -> None:
         ("/usr/bin/python3", None),
     ],
 )
-def test_a_python_that_is_named_by_its_version_is_known_without_looking(request_: str | None, name: str | None) -> None:
+def test_python_named_by_version_is_known_without_a_search(request_: str | None, name: str | None) -> None:
     assert parse_named_python(request_) == name
 
 
@@ -152,7 +152,7 @@ def resolved(wanted: ToolchainSpec, platform: str = "linux-x86_64", **preferred:
     return resolve_packages(wanted, find_python(wanted), platform, preferred)
 
 
-def test_the_requirements_reach_uv_each_on_its_line(uv: FakeUv) -> None:
+def test_requirements_reach_uv_on_one_line_each(uv: FakeUv) -> None:
     wanted = toolchain("b >=1,\n <2", "a[x]==1", "c; sys_platform == 'win32'", "a[x]==1")
     assert list_requirements(wanted) == ("a[x]==1", "b >=1, <2", "c; sys_platform == 'win32'")
     resolved(wanted)
@@ -160,19 +160,19 @@ def test_the_requirements_reach_uv_each_on_its_line(uv: FakeUv) -> None:
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_packages_are_chosen_for_the_platform_that_is_named(uv: FakeUv, platform: str) -> None:
+def test_packages_are_resolved_for_the_named_platform(uv: FakeUv, platform: str) -> None:
     resolved(toolchain("a"), platform)
     assert uv.arguments[uv.arguments.index("--python-platform") + 1] == PLATFORMS[platform]
 
 
 @pytest.mark.parametrize(("request_", "version"), [("3.12", "3.12"), ("3.11.7", "3.11.7"), ("cpython@3.13", "3.13")])
-def test_packages_are_chosen_for_the_python_that_the_recipe_names(uv: FakeUv, request_: str, version: str) -> None:
+def test_packages_are_resolved_for_the_python_of_the_recipe(uv: FakeUv, request_: str, version: str) -> None:
     found = resolved(toolchain("a", python=request_))
     assert uv.arguments[uv.arguments.index("--python-version") + 1] == version
     assert found.python == f"cpython-{version.rpartition('.')[0] if version.count('.') > 1 else version}"
 
 
-def test_versions_that_are_preferred_are_given_to_uv_and_none_are_made_up(uv: FakeUv) -> None:
+def test_only_preferred_versions_are_passed_to_uv(uv: FakeUv) -> None:
     resolved(toolchain("a"), numpy="2.3.0")
     assert uv.preferences is not None
     assert 'name = "numpy"\nversion = "2.3.0"' in uv.preferences
@@ -180,7 +180,7 @@ def test_versions_that_are_preferred_are_given_to_uv_and_none_are_made_up(uv: Fa
     assert uv.preferences is None
 
 
-def test_a_package_is_its_name_its_version_and_the_digests_of_its_wheels_sorted(uv: FakeUv) -> None:
+def test_package_has_a_name_a_version_and_sorted_wheel_digests(uv: FakeUv) -> None:
     uv.packages = [
         {"name": "Num_Py", "version": "2.4.6", "sdist": file(C), "wheels": [file(B), file(A)]},
         {"name": "only.sources", "version": "1.0", "sdist": file(C)},
@@ -190,7 +190,7 @@ def test_a_package_is_its_name_its_version_and_the_digests_of_its_wheels_sorted(
 
 
 @pytest.mark.parametrize("kind", ["archive", "directory", "vcs"])
-def test_a_package_that_came_from_a_place_is_refused(uv: FakeUv, kind: str) -> None:
+def test_package_from_a_location_is_refused(uv: FakeUv, kind: str) -> None:
     uv.packages = [{"name": "mine", "version": "1.0", kind: {"path": "wheels/mine"}}]
     assert (
         refusal(toolchain("wheels/mine")).message
@@ -198,7 +198,7 @@ def test_a_package_that_came_from_a_place_is_refused(uv: FakeUv, kind: str) -> N
     )
 
 
-def test_a_package_whose_files_nobody_vouches_for_is_refused(uv: FakeUv) -> None:
+def test_package_without_digests_in_the_index_is_refused(uv: FakeUv) -> None:
     uv.packages = [{"name": "a", "version": "1.0", "wheels": [{"url": "https://packages.example/a.whl", "hashes": {}}]}]
     assert refusal(toolchain("a")).message == "toolchain 'npu' cannot be locked: the index has no SHA-256 for a 1.0"
 
@@ -217,7 +217,7 @@ def test_a_package_whose_files_nobody_vouches_for_is_refused(uv: FakeUv) -> None
         "--index-url=x",
     ],
 )
-def test_what_names_a_place_or_is_an_option_is_refused_without_asking_uv(uv: FakeUv, package: str) -> None:
+def test_locations_and_options_are_refused_without_running_uv(uv: FakeUv, package: str) -> None:
     problem = refusal(toolchain("b==1", package))
     assert problem.message == f"toolchain 'npu' cannot be locked: '{package}' names a location instead of a version"
     assert "UV_FIND_LINKS" in str(problem.hint)
@@ -249,7 +249,7 @@ def there(distributions: dict[str, str], python: str = "cpython-3.11", platform:
     return Environment("npu", Path("python"), Fingerprint(python, platform, distributions, {}), Path("memory.json"))
 
 
-def test_what_somebody_elses_environment_holds_is_locked_by_version() -> None:
+def test_external_environment_is_locked_by_version() -> None:
     found = read_installed(there({"onnxruntime": "1.31.1", "a--b": "1.0"}))
     assert found == LockedEnvironment("cpython-3.11", (Package("a-b", "1.0"), Package("onnxruntime", "1.31.1")))
     assert found.is_installed
@@ -269,7 +269,7 @@ def test_what_somebody_elses_environment_holds_is_locked_by_version() -> None:
         (there({"a": "1.0", "b": "2.0rc1"}), []),
     ],
 )
-def test_every_difference_from_what_was_locked_is_told(environment: Environment, words: list[str]) -> None:
+def test_every_deviation_from_the_lock_is_reported(environment: Environment, words: list[str]) -> None:
     locked = LockedEnvironment("cpython-3.11", (Package("a", "1.0", (A,)), Package("b", "2.0rc1", (B,))))
     assert describe_deviations(environment, "linux-x86_64", locked) == words
 
@@ -277,7 +277,7 @@ def test_every_difference_from_what_was_locked_is_told(environment: Environment,
 @pytest.mark.parametrize(
     ("written", "locked"), [("1.0.0", "1"), ("2024.01.02", "2024.1.2"), ("1.0RC1", "1.0rc1"), ("v1.2", "1.2"), ("10.0", "10")]
 )
-def test_a_version_that_is_only_spelled_otherwise_is_the_same(written: str, locked: str) -> None:
+def test_version_with_another_spelling_is_equal(written: str, locked: str) -> None:
     assert (
         describe_deviations(
             there({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),))
@@ -287,7 +287,7 @@ def test_a_version_that_is_only_spelled_otherwise_is_the_same(written: str, lock
 
 
 @pytest.mark.parametrize(("written", "locked"), [("1.10", "1.1"), ("10", "1"), ("1.0.1", "1.1"), ("100", "1")])
-def test_a_version_that_is_another_is_not_taken_for_the_same(written: str, locked: str) -> None:
+def test_different_version_is_not_equal(written: str, locked: str) -> None:
     assert describe_deviations(
         there({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),))
     )
@@ -330,21 +330,21 @@ def test_uv_knows_every_platform(wheels: Path, platform: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_version_is_kept_as_long_as_it_does(wheels: Path) -> None:
+def test_locked_version_is_kept_while_it_satisfies_the_requirements(wheels: Path) -> None:
     assert really_resolved(toolchain("tiny-ep"), tiny_base="1.0").packages[0].version == "1.0"
     assert really_resolved(toolchain("tiny-ep", "tiny-base>1.0"), tiny_base="1.0").packages[0].version == "1.1"
     assert really_resolved(toolchain("tiny-ep"), tiny_base="7.0").packages[0].version == "1.1"
 
 
 @pytest.mark.slow
-def test_another_python_is_resolved_for_though_it_is_not_here(wheels: Path) -> None:
+def test_packages_are_resolved_for_a_python_that_is_not_installed(wheels: Path) -> None:
     write_wheel(wheels, "tiny-old", "1.0", files={"tiny_old/__init__.py": b""})
     wanted = toolchain("tiny-ep", "tiny-old; python_version < '3.10'", python="3.9")
     assert [package.name for package in really_resolved(wanted).packages] == ["tiny-base", "tiny-ep", "tiny-old"]
 
 
 @pytest.mark.slow
-def test_a_python_that_has_to_be_looked_for_is_found_or_told_missing(tmp_path: Path) -> None:
+def test_python_is_found_or_reported_missing(tmp_path: Path) -> None:
     assert find_python(toolchain("a", python=sys.executable)).name == RUNNING
     with pytest.raises(ToolchainError) as caught:
         find_python(toolchain("a", python=str(tmp_path / "python")))
@@ -354,7 +354,7 @@ def test_a_python_that_has_to_be_looked_for_is_found_or_told_missing(tmp_path: P
 
 
 @pytest.mark.slow
-def test_an_environment_is_made_of_what_was_locked_though_there_is_something_newer(wheels: Path, tmp_path: Path) -> None:
+def test_environment_is_provisioned_from_the_lock_despite_newer_versions(wheels: Path, tmp_path: Path) -> None:
     wanted = toolchain("tiny-ep")
     locked = really_resolved(wanted, tiny_base="1.0")
     made = Toolchains(tmp_path / "home").prepare(wanted, tmp_path, [], locked)
@@ -375,9 +375,7 @@ def refused(home: Path, wanted: ToolchainSpec, locked: LockedEnvironment) -> str
 
 
 @pytest.mark.slow
-def test_a_file_that_is_not_the_locked_one_is_not_installed(
-    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_differs_from_the_lock_is_not_installed(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     locked = really_resolved(toolchain("tiny-base==1.0"))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "another cache"))  # the first one has the file that was locked
     write_wheel(wheels, "tiny-base", "1.0", files={"tiny_base/__init__.py": b"something else"})
@@ -385,7 +383,7 @@ def test_a_file_that_is_not_the_locked_one_is_not_installed(
 
 
 @pytest.mark.slow
-def test_a_lock_that_lacks_what_a_package_needs_is_not_installed(wheels: Path, tmp_path: Path) -> None:
+def test_lock_without_a_dependency_is_not_installed(wheels: Path, tmp_path: Path) -> None:
     locked = really_resolved(toolchain("tiny-ep"))
     torn = LockedEnvironment(locked.python, tuple(package for package in locked.packages if package.name == "tiny-ep"))
     assert "tiny-base" in refused(tmp_path / "home", toolchain("tiny-ep"), torn)
@@ -393,6 +391,6 @@ def test_a_lock_that_lacks_what_a_package_needs_is_not_installed(wheels: Path, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asks", ["tiny-base<1.1", "tiny-windows"])
-def test_a_lock_that_does_not_meet_the_requirements_is_not_installed(wheels: Path, tmp_path: Path, asks: str) -> None:
+def test_lock_that_misses_the_requirements_is_not_installed(wheels: Path, tmp_path: Path, asks: str) -> None:
     locked = really_resolved(toolchain("tiny-ep"))
     assert "tiny-" in refused(tmp_path / "home", toolchain("tiny-ep", asks), locked)

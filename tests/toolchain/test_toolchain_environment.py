@@ -33,7 +33,7 @@ def refusals(toolchain: ToolchainSpec, base: Path, *eps: str) -> tuple[Problem, 
     return caught.value.problems
 
 
-def test_an_environment_that_someone_else_made_is_used_as_it_is(tmp_path: Path) -> None:
+def test_external_environment_is_used_unchanged(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime", "1.31.1", {"onnxruntime/capi/libonnxruntime.so.1": b"ORT"})
     install(python, "onnxruntime-qnn", "2.7.0", {"onnxruntime_qnn/libep.so": b"EP"})
@@ -45,7 +45,7 @@ def test_an_environment_that_someone_else_made_is_used_as_it_is(tmp_path: Path) 
     assert sorted((tmp_path / "theirs").rglob("*")) == before
 
 
-def test_an_interpreter_is_found_relative_to_the_recipe(tmp_path: Path) -> None:
+def test_interpreter_path_is_relative_to_the_recipe(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime-openvino", "1.24.1", {"onnxruntime/__init__.py": b""})
     relative = existing(python.relative_to(tmp_path).as_posix())
@@ -56,7 +56,7 @@ def test_an_interpreter_is_found_relative_to_the_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="environments are laid out otherwise on Windows")
 @pytest.mark.parametrize("path", ["env/bin/python", "python"])
-def test_two_recipes_that_call_their_interpreters_alike_have_each_its_own(
+def test_equal_interpreter_paths_of_two_recipes_are_resolved_separately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """Check relative paths from each recipe's folder. A bare name is not looked up in PATH."""
@@ -72,14 +72,14 @@ def test_two_recipes_that_call_their_interpreters_alike_have_each_its_own(
 
 
 @pytest.mark.parametrize("path", ["nosuch/bin/python", "~nosuchuser123/bin/python"])
-def test_an_interpreter_that_does_not_exist_is_told_at_its_toolchain(tmp_path: Path, path: str) -> None:
+def test_missing_interpreter_is_reported_at_its_toolchain(tmp_path: Path, path: str) -> None:
     assert not Toolchains(tmp_path / "home").ready(existing(path), tmp_path)
     (problem,) = refusals(existing(path), tmp_path)
     assert (problem.code, problem.where) == ("EPB304", WHERE)
     assert problem.message == f"toolchain 'npu' names an interpreter that does not exist: {path}"
 
 
-def test_an_interpreter_that_nobody_may_look_at_is_told_at_its_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_interpreter_is_reported_at_its_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -91,12 +91,12 @@ def test_an_interpreter_that_nobody_may_look_at_is_told_at_its_toolchain(tmp_pat
     assert "cannot be read (Permission denied)" in problem.message
 
 
-def test_an_interpreter_that_does_not_run_is_told_at_its_toolchain(tmp_path: Path) -> None:
+def test_broken_interpreter_is_reported_at_its_toolchain(tmp_path: Path) -> None:
     (problem,) = refusals(existing(tmp_path), tmp_path)
     assert (problem.code, problem.where) == ("EPB303", WHERE)
 
 
-def test_every_ep_package_that_is_missing_is_told_with_what_to_add(tmp_path: Path) -> None:
+def test_each_missing_ep_package_is_reported_with_its_requirement(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     found = refusals(existing(python), tmp_path, QNN.ep, OPENVINO.ep)
     assert [(problem.code, problem.where) for problem in found] == [("EPB305", WHERE)] * 2
@@ -107,7 +107,7 @@ def test_every_ep_package_that_is_missing_is_told_with_what_to_add(tmp_path: Pat
     assert found[0].message == "toolchain 'npu' does not have the package onnxruntime-qnn of QNNExecutionProvider"
 
 
-def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: Path) -> None:
+def test_unrequested_ep_package_is_reported_with_its_requirement(tmp_path: Path) -> None:
     packages = ("numpy", "onnxruntime-qnn; sys_platform == 'nowhere'")
     made = get_environment_folder(Requirements(packages), tmp_path / "home")
     install(make_environment(made / "env"), "numpy", "2.0", {})
@@ -130,14 +130,14 @@ def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: 
         ),
     ],
 )
-def test_an_environment_is_advised_nothing_that_excludes_its_packages(tmp_path: Path, installed: str, ep: str, hint: str) -> None:
+def test_hint_never_excludes_the_installed_packages(tmp_path: Path, installed: str, ep: str, hint: str) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, installed, "1.31.1", {})
     [problem] = refusals(existing(python), tmp_path, ep)
     assert (problem.hint or "").startswith(hint)
 
 
-def test_an_interpreter_without_an_unpublished_ep_has_no_install_advice(tmp_path: Path) -> None:
+def test_unpublished_ep_has_no_install_hint(tmp_path: Path) -> None:
     (problem,) = refusals(existing(make_environment(tmp_path / "theirs")), tmp_path, "VitisAIExecutionProvider")
     assert problem.hint is not None
     assert "Install" not in problem.hint
@@ -146,7 +146,7 @@ def test_an_interpreter_without_an_unpublished_ep_has_no_install_advice(tmp_path
     )
 
 
-def test_an_existing_environment_that_holds_what_the_recipe_says_is_used(tmp_path: Path) -> None:
+def test_existing_environment_that_meets_the_recipe_is_used(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime", "1.31.0+cu12", {})
     install(python, "OnnxRuntime_EP_OpenVINO", "1.8.1", {"onnxruntime_ep_openvino/libep.so": b"EP"})
@@ -155,7 +155,7 @@ def test_an_existing_environment_that_holds_what_the_recipe_says_is_used(tmp_pat
     assert Toolchains(tmp_path / "home").prepare(toolchain, tmp_path, [plugin]).onnxruntime == "1.31.0+cu12"
 
 
-def test_all_that_an_existing_environment_lacks_is_reported_once_and_not_installed(tmp_path: Path) -> None:
+def test_existing_environment_reports_all_deviations_and_installs_nothing(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime", "1.24.1", {})
     before = sorted((tmp_path / "theirs").rglob("*"))
@@ -174,7 +174,7 @@ def test_all_that_an_existing_environment_lacks_is_reported_once_and_not_install
     assert sorted((tmp_path / "theirs").rglob("*")) == before
 
 
-def test_an_existing_environment_is_checked_against_the_recipe_though_seen_before(tmp_path: Path) -> None:
+def test_existing_environment_is_checked_again_for_another_recipe(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime", "1.31.1", {})
     Toolchains(tmp_path / "home").prepare(existing(python, "onnxruntime==1.31.1"), tmp_path, [])
@@ -183,7 +183,7 @@ def test_an_existing_environment_is_checked_against_the_recipe_though_seen_befor
     assert caught.value.exit_code == 3
 
 
-def test_an_ep_that_comes_in_one_of_several_packages_is_found_in_any_of_them(tmp_path: Path) -> None:
+def test_ep_with_several_possible_packages_accepts_any_package(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "contoso-ep-cuda13", "3.1", {"contoso_ep/libep.so": b"EP"})
     contoso = replace(QNN, distributions=("contoso-ep", "contoso-ep-cuda13"))
@@ -193,14 +193,14 @@ def test_an_ep_that_comes_in_one_of_several_packages_is_found_in_any_of_them(tmp
         Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [replace(contoso, distributions=("contoso-ep",))])
 
 
-def test_an_ep_without_a_package_is_recognized_by_the_runtime_alone(tmp_path: Path) -> None:
+def test_ep_without_a_package_is_recognized_by_the_runtime(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "contoso-onnxruntime", "1.31.1", {"onnxruntime/capi/libort.so": b"ORT"})
     built_in = replace(OPENVINO, distributions=())
     assert Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [built_in]).interpreter == python
 
 
-def test_a_wrong_toolchain_ends_the_program_as_a_broken_environment_does(tmp_path: Path) -> None:
+def test_toolchain_error_ends_the_program_with_exit_code_3(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError) as caught:
         Toolchains(tmp_path / "home").prepare(existing("nosuch"), tmp_path, [])
     assert caught.value.exit_code == 3
@@ -214,13 +214,13 @@ def test_a_wrong_toolchain_ends_the_program_as_a_broken_environment_does(tmp_pat
         ({"numpy": "2.0"}, "unknown"),
     ],
 )
-def test_the_version_of_onnx_runtime_is_known_however_it_is_packaged(distributions: dict[str, str], version: str) -> None:
+def test_onnx_runtime_version_is_known_for_every_package_name(distributions: dict[str, str], version: str) -> None:
     taken = Fingerprint("cpython-3.11", "linux-x86_64", distributions, {})
     assert Environment("npu", Path("python"), taken, Path("memory.json")).onnxruntime == version
 
 
 @pytest.mark.slow
-def test_a_toolchain_is_provisioned_by_uv_used_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_toolchain_is_provisioned_by_uv_and_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     wheel = write_wheel(tmp_path, "onnxruntime-openvino", "1.24.1", files={"onnxruntime/capi/libep.so": b"EP"})
@@ -235,7 +235,7 @@ def test_a_toolchain_is_provisioned_by_uv_used_and_found_again(tmp_path: Path, m
 
 
 @pytest.mark.slow
-def test_what_uv_really_says_of_a_missing_package_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_uv_message_names_the_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     toolchain = ToolchainSpec("npu", WHERE, packages=("NoSuch_Package_xyz==1",))
@@ -244,7 +244,7 @@ def test_what_uv_really_says_of_a_missing_package_names_it(tmp_path: Path, monke
     assert "uv could not install NoSuch_Package_xyz==1; uv reported: " in problem.message
 
 
-def test_a_custom_operator_package_is_part_of_the_environment_that_uses_it(tmp_path: Path) -> None:
+def test_custom_operator_package_is_part_of_the_fingerprint_of_its_users(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime", "1.31.1", {"onnxruntime/capi/libonnxruntime.so.1": b"ORT"})
     install(python, "onnxruntime-qnn", "2.7.0", {"onnxruntime_qnn/libep.so": b"EP"})
@@ -260,7 +260,7 @@ def test_a_custom_operator_package_is_part_of_the_environment_that_uses_it(tmp_p
     assert environment.now().identity([QNN]) == without, "a compile without it is not concerned"
 
 
-def test_a_package_of_custom_operators_that_is_not_there_is_told_where_it_was_named(tmp_path: Path) -> None:
+def test_missing_custom_operator_package_is_reported_at_its_setting(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime", "1.31.1", {"onnxruntime/capi/libonnxruntime.so.1": b"ORT"})
     install(python, "onnxruntime-qnn", "2.7.0", {"onnxruntime_qnn/libep.so": b"EP"})

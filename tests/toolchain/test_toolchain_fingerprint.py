@@ -66,7 +66,7 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def test_an_environment_is_its_python_its_packages_and_the_bytes_of_its_libraries(interpreter: Path, tmp_path: Path) -> None:
+def test_fingerprint_has_python_packages_and_library_digests(interpreter: Path, tmp_path: Path) -> None:
     taken = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
     assert taken.python == f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
     assert taken.distributions == {"tiny-ep": "1.0"}
@@ -77,7 +77,7 @@ def test_an_environment_is_its_python_its_packages_and_the_bytes_of_its_librarie
     }
 
 
-def test_the_other_files_of_the_packages_are_in_it_and_in_a_key_as_one_digest_each(interpreter: Path, tmp_path: Path) -> None:
+def test_other_package_files_are_one_digest_each_in_the_fingerprint(interpreter: Path, tmp_path: Path) -> None:
     taken = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
     assert taken.files == {"tiny_ep/__init__.py": sha256(b""), "tiny_ep/readme.txt": sha256(b"no library")}
     listing = "".join(f"{digest}  {name}\n" for name, digest in taken.files.items())
@@ -85,7 +85,7 @@ def test_the_other_files_of_the_packages_are_in_it_and_in_a_key_as_one_digest_ea
     assert taken.document(["tiny_runtime"])["files"] == {}
 
 
-def test_the_bytecode_that_python_leaves_behind_is_no_part_of_it(interpreter: Path, tmp_path: Path) -> None:
+def test_bytecode_is_not_part_of_the_fingerprint(interpreter: Path, tmp_path: Path) -> None:
     before = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
     (site_of(interpreter) / "tiny_ep" / "__pycache__").mkdir()
     (site_of(interpreter) / "tiny_ep" / "__pycache__" / "__init__.cpython-311.pyc").write_bytes(b"compiled")
@@ -93,7 +93,7 @@ def test_the_bytecode_that_python_leaves_behind_is_no_part_of_it(interpreter: Pa
     assert fingerprint(interpreter, MODULES, tmp_path / "no memory.json") == before
 
 
-def test_the_packages_that_tests_run_on_are_read_as_they_are(tmp_path: Path) -> None:
+def test_installed_packages_of_the_tests_can_be_fingerprinted(tmp_path: Path) -> None:
     import numpy
     import onnx
 
@@ -104,7 +104,7 @@ def test_the_packages_that_tests_run_on_are_read_as_they_are(tmp_path: Path) -> 
     assert any(name.startswith("onnx/") for name in taken.libraries)
 
 
-def test_equal_environments_in_different_places_are_one_toolchain(interpreter: Path, tmp_path: Path) -> None:
+def test_equal_environments_in_different_places_are_equal(interpreter: Path, tmp_path: Path) -> None:
     other = make_environment(tmp_path / "another place" / "env")
     install(other, "tiny.ep", "1.0", LIBRARIES)
     documents = [
@@ -114,20 +114,20 @@ def test_equal_environments_in_different_places_are_one_toolchain(interpreter: P
     assert str(tmp_path) not in json.dumps(documents[0])
 
 
-def test_the_cpu_is_in_the_document_only_where_an_eps_output_depends_on_it() -> None:
+def test_cpu_is_in_the_document_only_if_an_ep_depends_on_the_cpu() -> None:
     taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, {"a/b.so": "0" * 64})
     assert "A CPU" not in json.dumps(taken.document(["a"]))
     assert taken.document(["a"], {"cpu": "A CPU"}) == {**taken.document(["a"]), "host": {"cpu": "A CPU"}}
 
 
-def test_a_key_has_the_libraries_of_participating_eps_whatever_else_is_installed() -> None:
+def test_key_has_only_the_libraries_of_participating_eps() -> None:
     names = ("onnxruntime/capi/x.so", "left/l.so", "left.libs/c.so", "right/r.so", "inner/i.so")
     taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, dict.fromkeys(names, "0" * 64))
     assert set(taken.document(["onnxruntime", "left"])["libraries"]) == set(names[:3])
     assert set(taken.document(["outer.inner"])["libraries"]) == {"inner/i.so"}
 
 
-def test_an_environment_that_did_not_change_is_not_started_again(interpreter: Path, tmp_path: Path, probed: list[Path]) -> None:
+def test_unchanged_environment_is_not_started_again(interpreter: Path, tmp_path: Path, probed: list[Path]) -> None:
     first = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
     assert fingerprint(interpreter, reversed(MODULES), tmp_path / "memory.json") == first
     assert probed == [interpreter]
@@ -225,7 +225,7 @@ def site_python(site: Path) -> Path:
         remove_distribution,
     ],
 )
-def test_a_changed_environment_is_another_toolchain_despite_equal_requirements(
+def test_changed_environment_differs_despite_equal_requirements(
     interpreter: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     memory = tmp_path / "memory.json"
@@ -240,7 +240,7 @@ needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators ma
 
 
 @needs_links
-def test_an_environment_behind_a_link_that_leads_to_another_one_now_is_another(tmp_path: Path) -> None:
+def test_environment_behind_a_changed_link_differs(tmp_path: Path) -> None:
     """Use one Python for both environments, so that the stats of the interpreters are equal."""
     for name in ("one", "two"):
         install(make_environment(tmp_path / name), "Tiny_EP", "1.0", {**LIBRARIES, "tiny_ep/libep.so": name.encode()})
@@ -255,7 +255,7 @@ def test_an_environment_behind_a_link_that_leads_to_another_one_now_is_another(t
 
 
 @needs_links
-def test_a_package_whose_folders_are_links_is_read_whole_and_once(interpreter: Path, tmp_path: Path) -> None:
+def test_package_with_linked_folders_is_read_completely_and_once(interpreter: Path, tmp_path: Path) -> None:
     expected = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
     package = site_of(interpreter) / "tiny_ep"
     package.rename(tmp_path / "elsewhere")
@@ -267,14 +267,14 @@ def test_a_package_whose_folders_are_links_is_read_whole_and_once(interpreter: P
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_cannot_be_read_is_told(interpreter: Path, tmp_path: Path) -> None:
+def test_unreadable_file_is_reported(interpreter: Path, tmp_path: Path) -> None:
     library = site_of(interpreter) / "tiny_ep" / "libep.so"
     library.chmod(0)
     with pytest.raises(ToolchainError, match=f"{library}.* cannot be read: Permission denied"):
         fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
 
 
-def test_a_file_that_vanishes_while_it_is_read_is_told(interpreter: Path, tmp_path: Path) -> None:
+def test_file_that_vanishes_while_it_is_read_is_reported(interpreter: Path, tmp_path: Path) -> None:
     library = site_of(interpreter) / "tiny_ep" / "libep.so"
     with pytest.raises(ToolchainError) as caught, at_each_call(hash_files, lambda call: library.unlink()):
         fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
@@ -340,19 +340,19 @@ def link_and_swap(site: Path) -> None:
         (lambda site: (site / "elsewhere" / "new.py").write_bytes(b""), []),
     ],
 )
-def test_an_earlier_identity_is_known_again_and_installs_elsewhere_do_not_matter(
+def test_known_fingerprint_is_reused_despite_unrelated_installs(
     interpreter: Path, tmp_path: Path, change: Callable[[Path], object], names: list[str]
 ) -> None:
     assert seen_again(interpreter, tmp_path / "memory.json", change) == names
 
 
-def test_a_library_that_was_touched_and_not_changed_is_the_same_toolchain(interpreter: Path, tmp_path: Path) -> None:
+def test_touched_library_keeps_the_fingerprint(interpreter: Path, tmp_path: Path) -> None:
     before = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
     os.utime(site_of(interpreter) / "tiny_ep" / "libep.so", ns=(1, 1))
     assert fingerprint(interpreter, MODULES, tmp_path / "memory.json") == before
 
 
-def test_what_was_remembered_for_one_ep_is_no_answer_for_another(interpreter: Path, tmp_path: Path) -> None:
+def test_memory_of_one_ep_is_not_used_for_another(interpreter: Path, tmp_path: Path) -> None:
     without = fingerprint(interpreter, ["tiny_runtime"], tmp_path / "memory.json")
     assert without.libraries == {}
     assert fingerprint(interpreter, MODULES, tmp_path / "memory.json").libraries
@@ -362,19 +362,19 @@ def test_what_was_remembered_for_one_ep_is_no_answer_for_another(interpreter: Pa
     "content",
     [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"format": 0}', b'{"format": 1, "modules": ["tiny_ep", "tiny_runtime"]}'],
 )
-def test_a_damaged_or_older_memory_is_only_forgotten(interpreter: Path, tmp_path: Path, content: bytes) -> None:
+def test_damaged_or_older_memory_is_discarded(interpreter: Path, tmp_path: Path, content: bytes) -> None:
     expected = fingerprint(interpreter, MODULES, tmp_path / "other.json")
     (tmp_path / "memory.json").write_bytes(content)
     assert fingerprint(interpreter, MODULES, tmp_path / "memory.json") == expected
     assert (tmp_path / "memory.json").read_bytes() == (tmp_path / "other.json").read_bytes(), "and is made anew"
 
 
-def test_a_cache_that_cannot_be_written_costs_time_only(interpreter: Path, tmp_path: Path) -> None:
+def test_unwritable_cache_still_allows_fingerprints(interpreter: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     assert fingerprint(interpreter, MODULES, tmp_path / "file" / "memory.json").distributions == {"tiny-ep": "1.0"}
 
 
-def test_a_package_that_prints_when_python_starts_does_not_break_the_probe(interpreter: Path, tmp_path: Path) -> None:
+def test_package_that_prints_at_startup_does_not_break_the_probe(interpreter: Path, tmp_path: Path) -> None:
     (site_of(interpreter) / "noisy.pth").write_text("import sys; print('hello from a package')\n", encoding="utf-8")
     assert fingerprint(interpreter, MODULES, tmp_path / "memory.json").distributions == {"tiny-ep": "1.0"}
 
@@ -394,15 +394,15 @@ def refusal(interpreter: Path, memory: Path) -> str:
     return problem.message
 
 
-def test_an_interpreter_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_interpreter_is_refused(tmp_path: Path) -> None:
     assert "does not run" in refusal(tmp_path / "nosuch" / "python", tmp_path / "memory.json")
 
 
-def test_a_folder_is_no_interpreter(tmp_path: Path) -> None:
+def test_folder_is_not_an_interpreter(tmp_path: Path) -> None:
     assert "does not run" in refusal(tmp_path, tmp_path / "memory.json")
 
 
-def test_a_file_that_is_no_program_is_no_interpreter(tmp_path: Path) -> None:
+def test_file_that_is_not_a_program_is_not_an_interpreter(tmp_path: Path) -> None:
     (tmp_path / "python").write_bytes(b"\x00\x01\x02")
     (tmp_path / "python").chmod(0o755)
     assert "does not run" in refusal(tmp_path / "python", tmp_path / "memory.json")
@@ -422,7 +422,7 @@ def test_a_file_that_is_no_program_is_no_interpreter(tmp_path: Path) -> None:
     ],
     ids=["broken python", "silent failure", "silent success", "something else", "killed", "endless", "noisy"],
 )
-def test_a_broken_interpreter_is_told_with_what_it_said_last(tmp_path: Path, script: str, words: str) -> None:
+def test_broken_interpreter_is_quoted(tmp_path: Path, script: str, words: str) -> None:
     assert words in refusal(write_script(tmp_path / "python", script), tmp_path / "memory.json")
 
 
@@ -446,13 +446,13 @@ def test_a_broken_interpreter_is_told_with_what_it_said_last(tmp_path: Path, scr
     ],
     ids=lambda text: text[:20],
 )
-def test_what_no_python_answers_is_refused_by_the_name_of_the_interpreter(tmp_path: Path, answer: str) -> None:
+def test_foreign_answer_of_an_interpreter_is_refused(tmp_path: Path, answer: str) -> None:
     (tmp_path / "answer").write_text(answer, encoding="utf-8")
     python = write_script(tmp_path / "python", f"cat '{tmp_path}/answer'")
     assert f"the interpreter {python} ran but did not answer as Python does" in refusal(python, tmp_path / "memory.json")
 
 
 @pytest.mark.skipif(os.name == "nt", reason=posix_only)
-def test_an_interpreter_that_hangs_does_not_hang_the_build(tmp_path: Path) -> None:
+def test_hanging_interpreter_does_not_hang_the_build(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match=r"did not exit within 0\.1 seconds"):
         probe(write_script(tmp_path / "python", "sleep 60"), MODULES, seconds=0.1)

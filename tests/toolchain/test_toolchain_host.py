@@ -50,11 +50,11 @@ def this_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ([QNN, depending()], {"cpu": "A CPU"}),
     ],
 )
-def test_a_key_has_what_outputs_depend_on(entries: list[Any], document: dict[str, Any] | None) -> None:
+def test_host_document_has_the_dependencies_of_the_outputs(entries: list[Any], document: dict[str, Any] | None) -> None:
     assert describe_host(entries) == document
 
 
-def test_what_is_not_known_of_an_ep_is_which_cpu_it_was_compiled_on() -> None:
+def test_host_dependencies_of_built_in_eps_are_declared() -> None:
     depends = {
         found.short: found.host for ep in BUILT_IN.known_eps() for found in entries_for(ep) if found.output_depends_on_host
     }
@@ -64,7 +64,7 @@ def test_what_is_not_known_of_an_ep_is_which_cpu_it_was_compiled_on() -> None:
     assert {driver.name for driver in depends["tensorrt"].drivers} == {"NVIDIA driver", "NVIDIA GPU"}
 
 
-def test_each_driver_is_watched_by_how_it_is_read_whether_or_not_it_is_there() -> None:
+def test_each_driver_is_watched_even_if_it_is_missing() -> None:
     there, gone = Driver("GPU", (__file__,), r"test_(\w+)_host"), Driver("NPU", ("/nowhere",))
     assert read_drivers([depending(drivers=(there, gone)), QNN]) == {there.plain: "toolchain", gone.plain: ""}
 
@@ -81,7 +81,7 @@ def driver(name: str) -> Driver:
         ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder)", "580.65.06"),
     ],
 )
-def test_the_version_of_nvidias_driver_is_found_in_what_it_reports(text: str, version: str) -> None:
+def test_version_of_the_nvidia_driver_is_found_in_its_report(text: str, version: str) -> None:
     import re
 
     found = re.search(driver("NVIDIA driver").pattern, text)
@@ -90,7 +90,7 @@ def test_the_version_of_nvidias_driver_is_found_in_what_it_reports(text: str, ve
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="as Linux has it")
-def test_a_driver_may_go_by_the_names_of_its_files(tmp_path: Path) -> None:
+def test_driver_version_may_be_in_file_names(tmp_path: Path) -> None:
     pattern = driver("Intel GPU driver").pattern
     glob = str(tmp_path / "libze_intel_gpu.so.*")
     assert machine.read_driver_version((glob,), pattern, "", "") == ""
@@ -100,7 +100,7 @@ def test_a_driver_may_go_by_the_names_of_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="as Linux has it")
-def test_what_the_system_reports_is_read_and_not_its_name() -> None:
+def test_version_is_read_from_system_files() -> None:
     assert machine.read_driver_version(("/proc/version", "/proc/nosuch"), r"^(\w+) version", "", "") == "Linux"
     assert machine.count_cpus() >= 1
     assert machine.read_cpu_features()
@@ -146,7 +146,7 @@ class Key(SimpleNamespace):
     def __exit__(self, *_: object) -> None: ...
 
 
-def test_windows_keeps_drivers_in_its_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_driver_versions_are_read_from_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia = {"ProviderName": "NVIDIA", "DriverDesc": "NVIDIA RTX 4090", "DriverVersion": "32.0.15.6094"}
     intel = {"ProviderName": "Intel Corporation", "DriverDesc": "Intel(R) Arc(TM)", "DriverVersion": "31.0.101.5590"}
     registry = Registry({"0000": nvidia, "0001": intel, "0002": {"ProviderName": "NVIDIA"}, "Properties": {}})
@@ -158,6 +158,6 @@ def test_windows_keeps_drivers_in_its_registry(monkeypatch: pytest.MonkeyPatch) 
     assert machine.read_driver_version((), "", "", ".*") == ""
 
 
-def test_a_stepping_is_no_other_cpu() -> None:
+def test_cpu_stepping_does_not_change_the_cpu() -> None:
     with on_cpu("Intel64 Family 6 Model 170 Stepping 4, GenuineIntel", platform="win32"):
         assert machine.read_cpu_features() == "Intel64 Family 6 Model 170, GenuineIntel"

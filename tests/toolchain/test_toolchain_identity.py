@@ -62,7 +62,7 @@ def sound() -> dict[str, Any]:
     return record
 
 
-def test_the_records_of_an_environment_come_to_its_identity() -> None:
+def test_records_of_an_environment_add_up_to_its_identity() -> None:
     made, wanted = environment(), documents(LOCKED, HERE, "my_ops")
     records = {record["document"]["module"]: record for _, record in make_records(made, wanted.values())}
     assert records.keys() == {"onnxruntime", "onnxruntime_qnn", "my_ops"}
@@ -72,7 +72,7 @@ def test_the_records_of_an_environment_come_to_its_identity() -> None:
         assert known.identity(entries, packages) == made.identity(entries, packages)
 
 
-def test_what_depends_on_the_machine_is_in_no_record_and_read_from_this_one() -> None:
+def test_records_exclude_host_facts_that_are_read_from_this_machine() -> None:
     wanted = record_documents(LOCKED, HERE, [OPENVINO])
     records = {record["document"]["module"]: record for _, record in make_records(environment(), wanted.values())}
     assert "host" not in str(records)
@@ -92,12 +92,12 @@ def test_what_depends_on_the_machine_is_in_no_record_and_read_from_this_one() ->
         {"packages": (LOCKED.packages[0], Package("onnxruntime", "1.31.1", (D,)), LOCKED.packages[2])},
     ],
 )
-def test_whatever_is_locked_is_in_the_key(change: dict[str, Any]) -> None:
+def test_every_locked_fact_is_in_the_record_key(change: dict[str, Any]) -> None:
     keys = {record_key(document) for document in documents().values()}
     assert keys.isdisjoint(record_key(document) for document in documents(replace(LOCKED, **change)).values())
 
 
-def test_the_key_has_what_the_installer_chooses_by_if_the_lock_leaves_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_key_has_the_libc_only_if_the_lock_leaves_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that two wheels of ONNX Runtime count. Those of NumPy do not, because no record covers NumPy."""
     assert {document["chosen_by"] for document in documents().values()} == {""}
     runtime = Package("onnxruntime", "1.31.1", (A, D))
@@ -113,18 +113,18 @@ def test_the_key_has_what_the_installer_chooses_by_if_the_lock_leaves_a_choice(m
     assert documents(LOCKED, "linux-arm64")["onnxruntime"]["platform"] == "linux-aarch64"
 
 
-def test_there_is_no_record_of_what_is_not_made_from_a_lock() -> None:
+def test_environment_without_a_lock_has_no_record() -> None:
     installed = replace(LOCKED, packages=tuple(replace(package, files=()) for package in LOCKED.packages))
     assert documents(installed) == {}
     assert documents(LOCKED, "macos-arm64") == {}, "a Python for macOS also has the system that it was built for"
 
 
 @pytest.mark.parametrize("packages", [{"onnxruntime": "1.31.2"}, {"six": "1.17"}])
-def test_an_environment_that_has_become_another_one_has_no_record(packages: dict[str, str]) -> None:
+def test_changed_environment_has_no_record(packages: dict[str, str]) -> None:
     assert list(make_records(environment(**packages), documents().values())) == []
 
 
-def test_records_of_two_environments_are_not_put_together() -> None:
+def test_records_of_two_environments_are_not_combined() -> None:
     runtime, plugin = documents().values()
     other = replace(LOCKED, packages=(Package("numpy", "2.5", (C,)), *LOCKED.packages[1:]))
     first = dict(make_records(environment(), [runtime]))
@@ -153,7 +153,7 @@ def test_records_of_two_environments_are_not_put_together() -> None:
         (("document",), []),
     ],
 )
-def test_what_is_no_toolchain_record_counts_as_none(place: tuple[str, ...], value: object) -> None:
+def test_malformed_toolchain_record_is_rejected(place: tuple[str, ...], value: object) -> None:
     record: Any = copy.deepcopy(sound())
     assert is_toolchain_record(record)
     *outer, last = place
@@ -172,11 +172,11 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["document", "result"]), JSON))
-def test_any_json_is_judged(record: dict[str, Any]) -> None:
+def test_any_json_is_validated_without_an_error(record: dict[str, Any]) -> None:
     assert not is_toolchain_record(record)
 
 
-def test_the_store_keeps_them_and_sets_a_damaged_one_aside(tmp_path: Path) -> None:
+def test_store_keeps_records_and_sets_a_damaged_record_aside(tmp_path: Path) -> None:
     record = sound()
     key, records = record_key(record["document"]), open_toolchain_records(tmp_path)
     records.put(key, record)

@@ -86,18 +86,18 @@ packages = st.lists(st.sampled_from(["a==1", "b>=2,<3", "c[x,y]==1", "d==1; pyth
 
 
 @given(wanted=packages, data=st.data())
-def test_order_and_spaces_of_requirements_do_not_make_another_environment(wanted: list[str], data: st.DataObject) -> None:
+def test_order_and_spaces_of_requirements_do_not_change_the_environment(wanted: list[str], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(wanted))
     spaced = [package.replace("==", " == ").replace(",", ", ") + " " for package in shuffled]
     assert Requirements(tuple(spaced)).digest() == Requirements(tuple(wanted)).digest()
 
 
 @given(one=packages, other=packages)
-def test_other_requirements_are_another_environment(one: list[str], other: list[str]) -> None:
+def test_different_requirements_give_a_different_environment(one: list[str], other: list[str]) -> None:
     assert (Requirements(tuple(one)).digest() == Requirements(tuple(other)).digest()) == (set(one) == set(other))
 
 
-def test_another_python_is_another_environment() -> None:
+def test_different_python_gives_a_different_environment() -> None:
     digests = {Requirements(("a",), python).digest() for python in (None, "3.12", "3.13")}
     assert len(digests) == 3
 
@@ -107,7 +107,7 @@ QNN = Package("onnxruntime-qnn", "2.7.0", ("c" * 64,))
 LOCKED = LockedEnvironment(get_own_python(), (ONNXRUNTIME, QNN))
 
 
-def test_a_locked_environment_is_never_taken_for_one_that_was_chosen_otherwise() -> None:
+def test_locked_environment_differs_from_environments_chosen_otherwise() -> None:
     other_files = LockedEnvironment(LOCKED.python, (ONNXRUNTIME, Package("onnxruntime-qnn", "2.7.0", ("d" * 64,))))
     other_version = LockedEnvironment(LOCKED.python, (ONNXRUNTIME, Package("onnxruntime-qnn", "2.7.1", ("c" * 64,))))
     other_python = LockedEnvironment("cpython-3.99", LOCKED.packages)
@@ -118,14 +118,14 @@ def test_a_locked_environment_is_never_taken_for_one_that_was_chosen_otherwise()
     assert all(name.startswith("locked-") for name in names)
 
 
-def test_what_is_locked_names_an_environment_whatever_words_asked_for_it() -> None:
+def test_lock_alone_names_a_locked_environment() -> None:
     assert Requirements(("onnxruntime>=1",), None, LOCKED).digest() == Requirements(WANTED.packages, None, LOCKED).digest()
 
 
 # -- Making it ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_environment_has_the_python_and_the_packages_of_the_recipe(tmp_path: Path, uv: FakeUv) -> None:
+def test_environment_has_the_python_and_the_packages_of_the_recipe(tmp_path: Path, uv: FakeUv) -> None:
     interpreter = make(tmp_path, Requirements(WANTED.packages, "3.12"))
     venv, install = uv.commands
     assert venv[:4] == ["venv", "--no-project", "--python", "3.12"]
@@ -135,7 +135,7 @@ def test_an_environment_has_the_python_and_the_packages_of_the_recipe(tmp_path: 
     assert interpreter.exists()
 
 
-def test_a_locked_environment_is_made_of_its_files_and_checked_against_the_request(tmp_path: Path, uv: FakeUv) -> None:
+def test_locked_environment_is_built_from_its_files_and_checked(tmp_path: Path, uv: FakeUv) -> None:
     interpreter = make(tmp_path, Requirements(WANTED.packages, None, LOCKED))
     venv, install, check = uv.commands
     assert venv[venv.index("--python") + 1] == sys.executable
@@ -151,12 +151,12 @@ def test_a_locked_environment_is_made_of_its_files_and_checked_against_the_reque
 
 
 @pytest.mark.parametrize(("asked", "made"), [(None, "cpython@3.99"), ("3.99.1", "3.99.1")])
-def test_a_locked_environment_has_the_python_that_was_locked(tmp_path: Path, uv: FakeUv, asked: str | None, made: str) -> None:
+def test_locked_environment_has_the_locked_python(tmp_path: Path, uv: FakeUv, asked: str | None, made: str) -> None:
     make(tmp_path, Requirements(WANTED.packages, asked, LockedEnvironment("cpython-3.99", (ONNXRUNTIME,))))
     assert uv.commands[0][uv.commands[0].index("--python") + 1] == made
 
 
-def test_a_locked_environment_that_cannot_be_made_is_told_as_that(tmp_path: Path, uv: FakeUv) -> None:
+def test_failed_locked_environment_is_reported_with_a_hint(tmp_path: Path, uv: FakeUv) -> None:
     uv.failing, uv.stderr = "pip", "error: Failed to download\n  cause: Hash mismatch for `onnxruntime==1.31.1`\n"
     code, message, hint = refusal(tmp_path, Requirements(WANTED.packages, None, LOCKED))
     assert code == "EPB307"
@@ -165,7 +165,7 @@ def test_a_locked_environment_that_cannot_be_made_is_told_as_that(tmp_path: Path
     assert not list(tmp_path.glob("*/env"))
 
 
-def test_an_environment_is_made_once(tmp_path: Path, uv: FakeUv) -> None:
+def test_environment_is_provisioned_once(tmp_path: Path, uv: FakeUv) -> None:
     assert find_interpreter(get_environment_folder(WANTED, tmp_path)) is None
     first = make(tmp_path)
     assert find_interpreter(get_environment_folder(WANTED, tmp_path)) == first
@@ -173,12 +173,12 @@ def test_an_environment_is_made_once(tmp_path: Path, uv: FakeUv) -> None:
     assert len(uv.commands) == 2
 
 
-def test_asking_whether_it_is_there_leaves_no_trace(tmp_path: Path) -> None:
+def test_lookup_of_an_environment_leaves_no_trace(tmp_path: Path) -> None:
     assert find_interpreter(get_environment_folder(WANTED, tmp_path / "home")) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_builds_that_want_one_environment_make_it_once(tmp_path: Path, uv: FakeUv) -> None:
+def test_concurrent_builds_provision_an_environment_once(tmp_path: Path, uv: FakeUv) -> None:
     found: list[Path] = []
     both = threading.Barrier(2)
 
@@ -196,7 +196,7 @@ def test_two_builds_that_want_one_environment_make_it_once(tmp_path: Path, uv: F
     assert [command[0] for command in uv.commands] == ["venv", "pip"]
 
 
-def test_an_environment_that_an_interrupt_left_half_made_is_made_anew(tmp_path: Path, uv: FakeUv) -> None:
+def test_half_provisioned_environment_is_provisioned_again(tmp_path: Path, uv: FakeUv) -> None:
     uv.interrupted = True
     with pytest.raises(KeyboardInterrupt):
         make(tmp_path)
@@ -209,7 +209,7 @@ def test_an_environment_that_an_interrupt_left_half_made_is_made_anew(tmp_path: 
     assert not (folder / "env" / "half").exists()
 
 
-def test_an_environment_whose_python_went_away_is_made_anew(tmp_path: Path, uv: FakeUv) -> None:
+def test_environment_without_its_python_is_provisioned_again(tmp_path: Path, uv: FakeUv) -> None:
     make(tmp_path).unlink()
     assert find_interpreter(get_environment_folder(WANTED, tmp_path)) is None
     assert make(tmp_path).exists()
@@ -219,7 +219,7 @@ def test_an_environment_whose_python_went_away_is_made_anew(tmp_path: Path, uv: 
 # -- When it cannot be made --------------------------------------------------------------------------------------------
 
 
-def test_a_package_that_does_not_exist_is_named_and_uv_is_quoted(tmp_path: Path, uv: FakeUv) -> None:
+def test_missing_package_is_named_and_uv_is_quoted(tmp_path: Path, uv: FakeUv) -> None:
     uv.failing, uv.stderr = "pip", NO_SUCH_PACKAGE
     code, message, hint = refusal(tmp_path, Requirements(("numpy==2.0", "nosuch-package-xyz==1")))
     assert code == "EPB301"
@@ -235,19 +235,19 @@ def test_a_package_that_does_not_exist_is_named_and_uv_is_quoted(tmp_path: Path,
 @pytest.mark.parametrize(
     "requirement", ["nosuch-package-xyz==1", "NoSuch_Package.xyz==1", "nosuch-package-xyz", "nosuch_package_xyz[all] >= 1"]
 )
-def test_the_package_is_named_as_the_recipe_spells_it(tmp_path: Path, uv: FakeUv, requirement: str) -> None:
+def test_missing_package_is_named_as_the_recipe_spells_it(tmp_path: Path, uv: FakeUv, requirement: str) -> None:
     uv.failing, uv.stderr = "pip", NO_SUCH_PACKAGE
     assert f"uv could not install {requirement};" in refusal(tmp_path, Requirements((requirement,)))[1]
 
 
 @pytest.mark.parametrize("innocent", ["nosuch-package", "package-xyz", "nosuch-package-xyz-extra", "xyz"])
-def test_a_package_whose_name_is_only_part_of_the_missing_ones_is_not_blamed(tmp_path: Path, uv: FakeUv, innocent: str) -> None:
+def test_package_with_a_similar_name_is_not_blamed(tmp_path: Path, uv: FakeUv, innocent: str) -> None:
     uv.failing, uv.stderr = "pip", NO_SUCH_PACKAGE
     message = refusal(tmp_path, Requirements((innocent, "nosuch-package-xyz==1")))[1]
     assert "uv could not install nosuch-package-xyz==1;" in message
 
 
-def test_a_python_that_does_not_exist_is_told_as_that_and_no_package_is_blamed(tmp_path: Path, uv: FakeUv) -> None:
+def test_missing_python_is_reported_and_no_package_is_blamed(tmp_path: Path, uv: FakeUv) -> None:
     uv.failing, uv.stderr = "venv", NO_PYTHON
     code, message, _ = refusal(tmp_path, Requirements(WANTED.packages, "3.99"))
     assert code == "EPB301"
@@ -255,7 +255,7 @@ def test_a_python_that_does_not_exist_is_told_as_that_and_no_package_is_blamed(t
     assert len(uv.commands) == 1
 
 
-def test_a_machine_without_a_network_is_told_to_look_at_the_network(tmp_path: Path, uv: FakeUv) -> None:
+def test_missing_network_is_reported_with_a_network_hint(tmp_path: Path, uv: FakeUv) -> None:
     uv.failing, uv.stderr = "pip", NO_NETWORK
     _, message, hint = refusal(tmp_path)
     assert "uv could not install onnxruntime-qnn==2.7.0;" in message
@@ -263,13 +263,13 @@ def test_a_machine_without_a_network_is_told_to_look_at_the_network(tmp_path: Pa
     assert "the network" in hint
 
 
-def test_a_uv_that_says_nothing_is_quoted_as_that(tmp_path: Path, uv: FakeUv) -> None:
+def test_silent_uv_is_quoted_as_reporting_nothing(tmp_path: Path, uv: FakeUv) -> None:
     uv.failing = "pip"
     assert refusal(tmp_path)[1].endswith("uv could not create its environment; uv reported: nothing")
 
 
 @pytest.mark.parametrize("failing", ["venv", "pip"])
-def test_a_failure_leaves_no_half_environment_and_the_next_try_starts_afresh(tmp_path: Path, uv: FakeUv, failing: str) -> None:
+def test_failed_provision_leaves_no_environment_and_can_be_retried(tmp_path: Path, uv: FakeUv, failing: str) -> None:
     uv.failing, uv.stderr = failing, NO_SUCH_PACKAGE
     refusal(tmp_path)
     assert not get_environment_folder(WANTED, tmp_path).exists()
@@ -278,7 +278,7 @@ def test_a_failure_leaves_no_half_environment_and_the_next_try_starts_afresh(tmp
     assert make(tmp_path).exists()
 
 
-def test_a_folder_of_environments_that_cannot_be_written_is_told_as_that(tmp_path: Path, uv: FakeUv) -> None:
+def test_unwritable_folder_of_environments_is_reported(tmp_path: Path, uv: FakeUv) -> None:
     (tmp_path / "file").write_bytes(b"")
     code, message, hint = refusal(tmp_path / "file")
     assert code == "EPB302"

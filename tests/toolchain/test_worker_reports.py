@@ -35,14 +35,14 @@ OTHERS = st.one_of(
 
 
 @pytest.mark.parametrize("report", GOOD)
-def test_what_workers_report_is_read_as_it_is(report: Mapping[str, Any]) -> None:
+def test_valid_worker_report_is_read_unchanged(report: Mapping[str, Any]) -> None:
     assert read_report(json.dumps(report).encode()) == report
 
 
 @pytest.mark.parametrize(
     "line", [b"", b"hello\n", b"[1]", b"null", b"\xff", b"{}", b'{"event": 7}', b"[" * 100_000, b'{"a": "b"}']
 )
-def test_what_is_no_report_is_nothing(line: bytes) -> None:
+def test_line_that_is_not_a_report_is_ignored(line: bytes) -> None:
     assert read_report(line) is None
 
 
@@ -61,13 +61,13 @@ def test_what_is_no_report_is_nothing(line: bytes) -> None:
         r'{"event": "member_finished", "member": "a", "seconds": "\ud800"}',
     ],
 )
-def test_a_report_without_what_its_event_needs_is_refused_and_quoted(text: str) -> None:
+def test_report_without_a_required_field_is_refused_and_quoted(text: str) -> None:
     with pytest.raises(BadReport) as caught:
         read_report(text.encode())
     assert str(caught.value) == text
 
 
-def test_a_long_report_is_cut_and_commands_no_terminal() -> None:
+def test_long_report_is_shortened_and_stripped_of_control_characters() -> None:
     with pytest.raises(BadReport) as caught:
         read_report(b'{"event": "failed", "message": "\xc2\x9b2J' + b"x" * 10_000_000 + b'"}')
     assert len(str(caught.value)) < 300
@@ -84,7 +84,7 @@ def test_any_report_is_read_or_refused(report: Mapping[str, Any], name: str, oth
         assert read is None or isinstance(read["event"], str)
 
 
-def test_a_worker_that_reports_nonsense_is_ended_at_once(tmp_path: Path) -> None:
+def test_worker_with_an_invalid_report_is_ended_at_once(tmp_path: Path) -> None:
     script = """import time; print('{"event": "member_started"}', flush=True); time.sleep(600)"""
     with pytest.raises(BadReport):
         supervise(
@@ -99,7 +99,9 @@ def test_a_worker_that_reports_nonsense_is_ended_at_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("wrong", ["of nobody", None])
-def test_a_build_tells_of_it_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str | None) -> None:
+def test_build_names_the_invalid_worker_report_in_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str | None
+) -> None:
     workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
 
     def worker(command: Any, folder: Path, log: Path, listener: WorkerListener, **options: Any) -> Ending:
