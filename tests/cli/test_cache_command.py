@@ -15,7 +15,7 @@ from tests.support.commands import epbuild
 pytestmark = pytest.mark.slow  # each test starts the real command
 
 
-def test_the_store_is_told_in_a_table_and_as_json(tmp_path: Path) -> None:
+def test_the_store_is_shown_as_a_table_and_as_json(tmp_path: Path) -> None:
     fill(tmp_path)
     toolchains = str(tmp_path / "toolchains")
     done = epbuild(tmp_path, "cache", EPBUILD_TOOLCHAIN_DIR=toolchains)
@@ -38,14 +38,14 @@ def test_the_store_is_told_in_a_table_and_as_json(tmp_path: Path) -> None:
     assert document["workspaces"] == [str(tmp_path / ".epbuild")]
 
 
-def test_a_sound_store_verifies_in_one_line(tmp_path: Path) -> None:
+def test_verifying_an_undamaged_store_prints_one_line(tmp_path: Path) -> None:
     fill(tmp_path)
     done = epbuild(tmp_path, "cache", "verify")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "2 blobs (27 bytes) and 1 record: no damage.\n"
 
 
-def test_a_damaged_blob_is_told_with_its_step_and_the_exit_code_says_so(tmp_path: Path) -> None:
+def test_a_damaged_blob_is_reported_with_its_step_and_exit_code_1(tmp_path: Path) -> None:
     blob = fill(tmp_path)
     blob.chmod(0o644)
     blob.write_bytes(b"?" * len(CONTEXT))
@@ -59,7 +59,7 @@ def test_a_damaged_blob_is_told_with_its_step_and_the_exit_code_says_so(tmp_path
     )
 
 
-def test_damage_as_json(tmp_path: Path) -> None:
+def test_damage_is_reported_as_json(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / ".cache" / "actions" / KEY[:2] / f"{KEY}.json").write_bytes(b"{")
     done = epbuild(tmp_path, "cache", "verify", "--json")
@@ -75,13 +75,13 @@ def test_damage_as_json(tmp_path: Path) -> None:
     assert epbuild(tmp_path, "cache", "verify").returncode == 0
 
 
-def test_a_store_that_was_never_used_is_empty_and_sound(tmp_path: Path) -> None:
+def test_an_unused_store_is_empty_and_undamaged(tmp_path: Path) -> None:
     assert "Used by 0 workspaces." in epbuild(tmp_path, "cache").stdout
     assert epbuild(tmp_path, "cache", "verify").stdout == "0 blobs (0 bytes) and 0 records: no damage.\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pair_of_keys_is_printed_as_the_environment_and_the_recipe_take_it(tmp_path: Path) -> None:
+def test_a_key_pair_is_printed_for_the_environment_and_the_recipe(tmp_path: Path) -> None:
     done = epbuild(tmp_path, "cache", "key")
     assert (done.returncode, done.stderr) == (0, "")
     secret, trust = done.stdout.splitlines()

@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_outputs_go_and_the_last_line_says_how_to_get_them_back(project: Path) -> None:
+def test_clean_removes_outputs_and_says_how_to_restore_them(project: Path) -> None:
     size = sum(path.stat().st_size for path in (project / "dist" / "phone").iterdir())
     done = epbuild(project, "clean")
     assert (done.returncode, done.stderr) == (0, "")
@@ -54,7 +54,7 @@ def test_outputs_go_and_the_last_line_says_how_to_get_them_back(project: Path) -
     assert epbuild(project, "clean").stdout == "No outputs to remove.\n"
 
 
-def test_what_stays_is_told_with_why(project: Path) -> None:
+def test_kept_files_are_listed_with_the_reason(project: Path) -> None:
     (project / "dist" / "phone" / "notes.txt").write_bytes(b"mine")
     (project / "dist" / "phone" / "relu_ctx.onnx").write_bytes(b"edited")
     kept = [
@@ -71,7 +71,7 @@ def test_what_stays_is_told_with_why(project: Path) -> None:
     assert [path.name for path in (project / "dist" / "phone").iterdir()] == ["notes.txt"]
 
 
-def test_many_files_of_the_users_are_not_all_listed(project: Path) -> None:
+def test_the_list_of_kept_files_is_shortened(project: Path) -> None:
     for number in range(20):
         (project / "dist" / "phone" / f"{number:02}.txt").write_bytes(b"mine")
     lines = epbuild(project, "clean").stdout.splitlines()
@@ -79,7 +79,7 @@ def test_many_files_of_the_users_are_not_all_listed(project: Path) -> None:
     assert lines[-2] == "kept     and 14 more there"
 
 
-def test_a_step_can_be_named_and_one_that_is_not_there_is_an_error(project: Path) -> None:
+def test_clean_accepts_step_names_and_refuses_unknown_names(project: Path) -> None:
     assert epbuild(project, "clean", "epbuild.yaml", "compile:*").stdout == "No outputs to remove.\n"
     done = epbuild(project, "clean", "epbuild.yaml", "emit:none")
     assert (done.returncode, done.stdout) == (2, "")
@@ -88,7 +88,7 @@ def test_a_step_can_be_named_and_one_that_is_not_there_is_an_error(project: Path
     assert not (project / "dist").exists()
 
 
-def test_all_removes_the_workspace_too_but_not_under_a_build(project: Path) -> None:
+def test_clean_all_removes_the_workspace_unless_a_build_runs(project: Path) -> None:
     with lease(project / ".epbuild", "emit.x"):
         done = epbuild(project, "clean", "--all")
         assert (done.returncode, done.stdout) == (3, "")

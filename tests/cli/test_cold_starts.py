@@ -47,7 +47,7 @@ def timeless(text: str) -> str:
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_shows_the_same_and_ends_alike_however_its_process_was_started(line: str, tmp_path: Path) -> None:
+def test_cold_and_forked_processes_have_equal_output_and_exit_codes(line: str, tmp_path: Path) -> None:
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     write_model(tmp_path / "relu.onnx")
     cold, warm = (warm_start.run(line.split(), tmp_path, environment(tmp_path), timeout=120, cold=cold) for cold in (True, False))
@@ -57,6 +57,6 @@ def test_a_command_shows_the_same_and_ends_alike_however_its_process_was_started
 
 
 @pytest.mark.skipif("sys.platform == 'win32'", reason="has no forks")
-def test_a_fork_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+def test_a_fork_is_killed_at_its_timeout(tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         warm_start.run(["schema", "recipe"], tmp_path, environment(tmp_path), timeout=0)

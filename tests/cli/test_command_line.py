@@ -48,7 +48,7 @@ def raising(error: BaseException) -> AbstractContextManager[None]:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
-def test_help_lists_every_command_with_what_it_does(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_help_lists_every_command_with_its_description(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     code, out, error = run(capsys, *arguments)
     assert (code, error) == (0, [])
     for name, text in app._COMMANDS.items():
@@ -57,13 +57,13 @@ def test_help_lists_every_command_with_what_it_does(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_that_help_lists_is_there_and_explains_itself(capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_every_listed_command_has_a_help_page(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, out, error = run(capsys, name, "--help")
     assert (code, error) == (0, [])
     assert out.startswith(f"Usage: epbuild {name}")
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"epbuild {__version__}\n", [])
 
 
@@ -99,9 +99,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["verify", "dist", "--numbers", "--set", "vars.a=b"], "--set applies to the recipe of the artifacts: "),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
+def test_a_usage_error_is_one_line_with_exit_code_2(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
     code, out, [line] = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert line.startswith(f"epbuild: error: {words}")
@@ -120,27 +118,25 @@ def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_2(
         (VerifyError, 1),
     ],
 )
-def test_an_error_is_a_line_and_the_exit_code_of_its_kind(
+def test_an_error_is_one_line_with_the_exit_code_of_its_kind(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: type[EpbuildError], code: int
 ) -> None:
     with raising(error(Problem("EPB999", "it broke", None, "Mend it."))):
         assert run(capsys, "validate") == (code, "", ["epbuild: error: it broke. Mend it. [EPB999]"])
 
 
-def test_every_problem_of_an_error_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_problem_of_an_error_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with raising(RecipeError(Problem("EPB101", "one"), Problem("EPB102", "two"))):
         assert len(run(capsys, "validate")[2]) == 2
 
 
-def test_a_recipe_that_is_not_there_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_recipe_causes_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, [line] = run(capsys, "run", "no-such-recipe.yaml")
     assert (code, out) == (2, "")
     assert "no-such-recipe.yaml" in line
 
 
-def test_debug_adds_the_traceback_for_those_who_look_for_a_mistake_in_epbuild(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with raising(PlanError(Problem("EPB201", "it broke"))):
         code, _, error = run(capsys, "--debug", "validate")
     assert code == 2
@@ -148,7 +144,7 @@ def test_debug_adds_the_traceback_for_those_who_look_for_a_mistake_in_epbuild(
     assert "Traceback (most recent call last):" in error
 
 
-def test_an_interrupted_command_says_so_and_exits_with_130(
+def test_an_interrupted_command_prints_a_line_and_exits_with_130(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with raising(KeyboardInterrupt()):
@@ -164,14 +160,14 @@ def test_an_error_of_the_operating_system_names_the_file(
         assert run(capsys, "validate") == (3, "", ["epbuild: error: epbuild.yaml: Permission denied"])
 
 
-def test_a_path_that_is_too_long_has_a_code_a_place_and_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_too_long_is_an_error_with_code_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
     with raising(OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000)):
         code, out, error = run(capsys, "validate")
     words = "error: the path is longer than this system allows. Shorten it, or move the folder. [EPB516]"
     assert (code, out, error) == (3, "", [f"{'x' * 256}…: {words}"])
 
 
-def test_a_reader_that_goes_away_is_no_traceback() -> None:
+def test_a_closed_output_pipe_causes_no_traceback() -> None:
     process = subprocess.Popen([sys.executable, "-m", "epbuild", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()
@@ -182,7 +178,7 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
 
 
 @pytest.mark.parametrize("name", [[], *([name] for name in COMMANDS), ["cache", "verify"]])
-def test_every_page_of_help_fits_80_columns_and_says_all_in_plain_text(
+def test_every_help_page_is_plain_text_in_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: list[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -201,13 +197,13 @@ def test_every_page_of_help_fits_80_columns_and_says_all_in_plain_text(
         assert " ".join(paragraph.split()) in words
 
 
-def test_the_exit_codes_of_a_run_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_run_shows_exit_codes_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     lines = run(capsys, "run", "--help")[1].splitlines()
     table = lines[lines.index("  Exit codes:") + 1 :]
     assert [line.split()[0] for line in table if line[4] != " "] == ["0", "1", "2", "3", "130"]
 
 
-def test_help_does_not_wait_for_what_only_a_build_needs() -> None:
+def test_help_imports_no_library_that_only_builds_need() -> None:
     code = """if True:
         import sys
         from epbuild.cli.app import execute
@@ -221,7 +217,7 @@ def test_help_does_not_wait_for_what_only_a_build_needs() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no shell that closes a stream")
 @pytest.mark.parametrize(("redirection", "code"), [(">&-", 0), ("2>&-", 0), ("> /dev/full", 3)])
-def test_a_stream_that_is_closed_or_full_is_told_by_the_exit_code_and_no_traceback(redirection: str, code: int) -> None:
+def test_a_closed_or_full_stream_sets_the_exit_code_without_a_traceback(redirection: str, code: int) -> None:
     if redirection.endswith("full") and not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     command = f"'{sys.executable}' -m epbuild schema {redirection}"

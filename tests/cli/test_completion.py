@@ -35,9 +35,7 @@ SECONDS = 30
         (["epbuild", "run"], 2, ["epbuild", "run"], 2),
     ],
 )
-def test_words_are_put_together_as_they_were_before_bash_split_them(
-    parts: list[str], current: int, words: list[str], word: int
-) -> None:
+def test_words_split_by_bash_are_joined_again(parts: list[str], current: int, words: list[str], word: int) -> None:
     assert join_words(parts, current) == (words, word)
 
 

@@ -32,7 +32,7 @@ def printed(capsys: pytest.CaptureFixture[str], found: Comparison) -> str:
     return capsys.readouterr().out
 
 
-def test_the_verdict_comes_first_and_the_rest_is_a_table_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verdict_is_followed_by_a_table_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, TWO_SOCS)
     assert max(map(len, text.splitlines())) <= 80
     assert text == (
@@ -56,7 +56,7 @@ def test_the_verdict_comes_first_and_the_rest_is_a_table_of_80_columns(capsys: p
     )
 
 
-def test_what_was_not_compared_is_told_also_where_nothing_differs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_comparisons_are_listed_even_without_differences(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, Comparison((), 1, ("B",))) == (
         "No difference: 1 model, identical byte for byte.\n"
         "\n"
@@ -66,14 +66,14 @@ def test_what_was_not_compared_is_told_also_where_nothing_differs(capsys: pytest
     assert "Not compared, as A and B have no manifests: " in printed(capsys, Comparison((), 1, ("A", "B")))
 
 
-def test_what_a_model_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_escapes_in_a_model_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     change = Difference("names", "changed", ("models", "m\x1b[2J", "graph name"), "a\x1b]0;b\x07", "c")
     text = printed(capsys, Comparison((change,), 1))
     assert "\x1b" not in text
     assert "m\\x1b[2J: graph name" in text
 
 
-def test_programs_get_whole_digests_and_every_fact() -> None:
+def test_json_has_full_digests_and_every_fact() -> None:
     document = json.loads(format_json(build_comparison_document("old", "new", TWO_SOCS)))
     assert {name: document[name] for name in ("format", "a", "b", "equal", "senses", "same", "without_manifest")} == {
         "format": 1,
@@ -96,7 +96,7 @@ def test_programs_get_whole_digests_and_every_fact() -> None:
 
 
 @pytest.mark.slow
-def test_the_exit_code_is_that_of_diff(tmp_path: Path) -> None:
+def test_exit_codes_equal_those_of_diff(tmp_path: Path) -> None:
     write_model(tmp_path / "a/relu.onnx")
     write_model(tmp_path / "b/relu.onnx")
     write_model(tmp_path / "c/relu.onnx", "Abs")
@@ -122,7 +122,7 @@ def test_the_exit_code_is_that_of_diff(tmp_path: Path) -> None:
         (("a", "a", "--markdown", "--json"), "epbuild: error: --markdown and --json exclude each other"),
     ],
 )
-def test_no_answer_is_neither_same_nor_different(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_inputs_that_cannot_be_compared_exit_with_2(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
     write_model(tmp_path / "a/relu.onnx")
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.onnx").write_bytes(b"broken")
@@ -132,7 +132,7 @@ def test_no_answer_is_neither_same_nor_different(tmp_path: Path, arguments: tupl
 
 
 @pytest.mark.slow
-def test_archives_images_and_folders_are_compared_in_any_mix(tmp_path: Path) -> None:
+def test_archives_images_and_folders_are_compared_in_any_combination(tmp_path: Path) -> None:
     write_model(tmp_path / "a/relu.onnx")
     write_model(tmp_path / "c/relu.onnx", "Abs")
     forms = [pack(tmp_path / "a", tmp_path / name).name for name in ("a.zip", "a.tar.zst", "image")]
@@ -148,7 +148,7 @@ def test_archives_images_and_folders_are_compared_in_any_mix(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_damaged_archive_is_no_answer(tmp_path: Path) -> None:
+def test_a_damaged_archive_exits_with_2(tmp_path: Path) -> None:
     write_model(tmp_path / "a/relu.onnx")
     path = pack(tmp_path / "a", tmp_path / "a.tar.zst")
     path.write_bytes(path.read_bytes()[:-1])
@@ -166,7 +166,7 @@ def test_a_damaged_archive_is_no_answer(tmp_path: Path) -> None:
     assert "b.zip/m.onnx is not a complete ONNX file" in done.stderr
 
 
-def test_an_archive_in_a_folder_is_told_as_not_compared(tmp_path: Path) -> None:
+def test_an_archive_in_a_folder_is_reported_as_skipped(tmp_path: Path) -> None:
     write_model(tmp_path / "a/relu.onnx")
     write_model(tmp_path / "b/relu.onnx")
     pack(tmp_path / "a", tmp_path / "b" / "more.zip")

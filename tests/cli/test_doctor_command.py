@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_machine_where_nothing_was_made_yet_can_build(folder: Path) -> None:
+def test_doctor_passes_on_a_new_machine(folder: Path) -> None:
     done = epbuild(folder, "doctor", EPBUILD_TOOLCHAIN_DIR=str(folder / "toolchains"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
@@ -34,7 +34,7 @@ def test_a_machine_where_nothing_was_made_yet_can_build(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["doctor", "devices"])
-def test_the_json_of_a_broken_recipe_is_as_its_schema_has_it(command: str, folder: Path) -> None:
+def test_the_json_for_a_broken_recipe_matches_its_schema(command: str, folder: Path) -> None:
     (folder / "epbuild.yaml").write_text("epbuild: 1\nname: [", encoding="utf-8")
     done = epbuild(folder, command, "--json", EPBUILD_TOOLCHAIN_DIR=str(folder / "toolchains"))
     assert (done.returncode, done.stderr) == (1, "")
@@ -43,7 +43,7 @@ def test_the_json_of_a_broken_recipe_is_as_its_schema_has_it(command: str, folde
     assert document["healthy"] is False
 
 
-def test_several_faults_at_once_are_lines_and_no_traceback(folder: Path) -> None:
+def test_several_faults_are_one_line_each_without_a_traceback(folder: Path) -> None:
     (folder / "file").write_text("", encoding="utf-8")
     done = epbuild(
         folder,
@@ -63,7 +63,7 @@ def test_several_faults_at_once_are_lines_and_no_traceback(folder: Path) -> None
     assert "Traceback" not in done.stdout
 
 
-def test_devices_needs_no_recipe(tmp_path: Path) -> None:
+def test_devices_requires_no_recipe(tmp_path: Path) -> None:
     done = epbuild(tmp_path, "devices", EPBUILD_TOOLCHAIN_DIR=str(tmp_path / "toolchains"))
     assert done.returncode == 0, done.stderr
     assert "none exists yet" in done.stdout

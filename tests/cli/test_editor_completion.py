@@ -44,7 +44,7 @@ def server() -> Iterator[LanguageServer]:
         (f"{FIRST}targets:\n  a: {{ep: qnn, soc: |}}\n", {"SM8750", "Snapdragon 8 Elite"}),
     ],
 )
-def test_an_editor_offers_what_can_stand_there(server: LanguageServer, text: str, offered: set[str]) -> None:
+def test_an_editor_proposes_valid_completions(server: LanguageServer, text: str, offered: set[str]) -> None:
     assert offered <= server.completions(text)
 
 

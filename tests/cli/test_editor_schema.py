@@ -61,14 +61,14 @@ def underlined(document: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_every_schema_is_one_that_tools_can_read(name: str) -> None:
+def test_every_schema_is_valid_and_has_a_title(name: str) -> None:
     document = build_editor_schema(name)
     Draft202012Validator.check_schema(document)
     assert document["$schema"]
     assert document["title"]
 
 
-def test_the_checked_in_schema_stays_as_it_is_and_decides() -> None:
+def test_building_an_editor_schema_does_not_change_the_checked_in_schema() -> None:
     before = read_schema("recipe")
     build_editor_schema("recipe")
     assert read_schema("recipe") == before
@@ -81,14 +81,14 @@ def test_no_checked_in_recipe_is_underlined(path: Path) -> None:
 
 
 @pytest.mark.parametrize("ep", known_eps())
-def test_hovering_any_option_of_any_ep_tells_its_meaning(ep: str) -> None:
+def test_hovering_over_an_ep_option_shows_its_meaning(ep: str) -> None:
     described = SCHEMA["$defs"][f"provider-options-{ep}"]["properties"]
     for entry in entries_for(ep):
         for name, option in entry.options.items():
             assert option.meaning.rstrip(".") in described[name]["description"]
 
 
-def test_hovering_a_session_key_tells_its_meaning_or_what_to_write_instead() -> None:
+def test_hovering_over_a_session_key_shows_its_meaning_or_replacement() -> None:
     described = SCHEMA["$defs"]["session-options"]["properties"]
     keys = list_session_keys()
     assert described.keys() == keys.options.keys() | keys.reserved.keys()
@@ -98,7 +98,7 @@ def test_hovering_a_session_key_tells_its_meaning_or_what_to_write_instead() -> 
         assert instead in described[name]["description"]
 
 
-def test_typing_the_name_of_an_ep_is_completed() -> None:
+def test_ep_names_are_completed() -> None:
     proposed = SCHEMA["$defs"]["target"]["properties"]["ep"]["anyOf"][0]
     assert set(proposed["enum"]) == {*known_eps(), *map(get_short_name, known_eps())}
     assert len(proposed["enum"]) == len(proposed["enumDescriptions"])
@@ -127,7 +127,7 @@ def test_typing_the_name_of_an_ep_is_completed() -> None:
         ({"an_option_of_next_year": "x"}, False),
     ],
 )
-def test_a_wrong_value_is_seen_while_it_is_typed(options: dict[str, Any], wrong: bool, several: bool, ep: str) -> None:
+def test_invalid_values_are_underlined_while_typing(options: dict[str, Any], wrong: bool, several: bool, ep: str) -> None:
     assert underlined(recipe(ep, several=several, provider_options=options)) is wrong
 
 
@@ -148,11 +148,11 @@ def test_a_short_form_is_not_underlined(ep: str, keys: dict[str, Any]) -> None:
     assert not underlined(recipe(ep, **keys))
 
 
-def test_options_of_one_ep_are_not_held_against_another() -> None:
+def test_options_of_one_ep_are_not_checked_against_another_ep() -> None:
     assert not underlined(recipe("CPUExecutionProvider", provider_options={"backend_type": "bogus"}))
 
 
-def test_an_option_that_is_passed_on_unchecked_is_not_underlined() -> None:
+def test_unchecked_options_are_not_underlined() -> None:
     assert not underlined(recipe(provider_options={"backend_type": "new"}, allow_unknown_options=True))
 
 
@@ -174,7 +174,7 @@ def option_validator(ep: str, name: str) -> Draft202012Validator:
 
 
 @pytest.mark.parametrize("ep", known_eps())
-def test_what_the_catalog_takes_is_never_underlined(ep: str) -> None:
+def test_values_that_the_catalog_accepts_are_never_underlined(ep: str) -> None:
     for entry in entries_for(ep):
         for name, option in entry.options.items():
             own = (*option.values, *filter(None, (option.example, option.default)), *entry.canonical_names(name))

@@ -36,7 +36,7 @@ def printed(capsys: pytest.CaptureFixture[str], *explanations: Explanation) -> s
 
 
 @pytest.mark.slow
-def test_a_new_step_is_explained_by_what_is_missing(tmp_path: Path) -> None:
+def test_a_new_step_is_explained_by_missing_inputs(tmp_path: Path) -> None:
     write_model(tmp_path / "relu.onnx")
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     toolchains = str(tmp_path / "none yet")
@@ -73,7 +73,7 @@ def test_a_new_step_is_explained_by_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_name_that_no_step_has_exits_with_2_and_the_nearest_ids(tmp_path: Path) -> None:
+def test_an_unknown_step_name_exits_with_2_and_shows_the_nearest_ids(tmp_path: Path) -> None:
     write_model(tmp_path / "relu.onnx")
     (tmp_path / "other.yaml").write_text(RECIPE, encoding="utf-8")
     done = epbuild(tmp_path, "explain", "compile:main/phone/rel", "-r", "other.yaml")
@@ -84,7 +84,7 @@ def test_a_name_that_no_step_has_exits_with_2_and_the_nearest_ids(tmp_path: Path
     assert epbuild(tmp_path, "explain").returncode == 2, "without a step there is nothing to explain"
 
 
-def test_lines_fit_80_columns_and_no_fact_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_fit_80_columns_and_keep_every_fact(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, STALE, WAITING, replace(STALE, step=COMPILE, state="restorable"))
     assert max(map(len, text.splitlines())) <= 80
     words = re.sub(r"\s+", " ", text)
@@ -94,14 +94,14 @@ def test_lines_fit_80_columns_and_no_fact_is_lost(capsys: pytest.CaptureFixture[
     assert "a" * 9 not in text
 
 
-def test_an_output_that_waits_shows_what_it_waits_for_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_shows_outdated_dependencies_below_its_own_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, WAITING).splitlines()
     assert lines[0] == f"out of date  {EMIT.id}"
     assert lines[2:4] == ["  It depends on:", f"    out of date  {SHARE.id}"]
     assert not [line for line in lines if "needs" in line], "said once is enough"
 
 
-def test_a_current_step_says_when_it_was_built_and_with_which_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_current_step_shows_its_build_time_and_key(capsys: pytest.CaptureFixture[str]) -> None:
     current = Explanation(SHARE, "current", OLD, OLD, 1.8e9, (), ())
     text = " ".join(printed(capsys, current).split())
     assert re.fullmatch(
@@ -139,18 +139,18 @@ def test_a_current_step_says_when_it_was_built_and_with_which_key(capsys: pytest
     ],
     ids=["new", "known to the store", "known again", "damaged", "a member of a group", "merged", "built and not emitted"],
 )
-def test_each_state_is_told_as_what_it_is(capsys: pytest.CaptureFixture[str], explanation: Explanation, sentence: str) -> None:
+def test_each_state_has_its_own_sentence(capsys: pytest.CaptureFixture[str], explanation: Explanation, sentence: str) -> None:
     assert sentence in " ".join(printed(capsys, explanation).split())
 
 
-def test_a_promise_to_restore_is_not_made_while_something_has_to_be_compiled_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_waits_for_a_compile_is_not_called_restorable(capsys: pytest.CaptureFixture[str]) -> None:
     lost = Explanation(SHARE, "out of date", OLD, OLD, 1.8e9, ("its result is no longer in the store",), ())
     text = printed(capsys, Explanation(EMIT, "restorable", OLD, OLD, 1.8e9, ("a.bin is missing",), (), (lost,)))
     assert "The store has" not in text
     assert "its result is no longer in the store" in text
 
 
-def test_the_document_has_every_fact_with_whole_values() -> None:
+def test_the_json_document_has_full_values() -> None:
     [step] = json.loads(format_json(build_explanation_document("epbuild.yaml", [STALE])))["steps"]
     assert step["changes"][1] == {
         "what": "model prefill: external data weights-of-the-whole-decoder-in-one-file.bin",
@@ -163,7 +163,7 @@ def test_the_document_has_every_fact_with_whole_values() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [["run", "--check"], ["plan"], ["explain"], ["clean", "--dry-run"], ["log"]])
-def test_a_recipe_and_steps_are_named_in_one_order_and_the_recipe_can_be_left_out(tmp_path: Path, command: list[str]) -> None:
+def test_the_recipe_precedes_the_steps_and_is_optional(tmp_path: Path, command: list[str]) -> None:
     write_model(tmp_path / "relu.onnx")
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     (tmp_path / "odd[1].yaml").write_text(RECIPE, encoding="utf-8")

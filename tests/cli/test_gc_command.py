@@ -21,7 +21,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return {line[:20].strip(): line[20:].split() for line in lines[1:]}
 
 
-def test_what_a_workspace_needs_stays_and_is_told_as_needed(tmp_path: Path) -> None:
+def test_blobs_of_a_workspace_are_kept_and_reported_as_needed(tmp_path: Path) -> None:
     blob = fill(tmp_path)
     let_time_pass(tmp_path, 100)
     done = epbuild(tmp_path, "gc", "--max-age", "0s", "--max-size", "1B")
@@ -33,7 +33,7 @@ def test_what_a_workspace_needs_stays_and_is_told_as_needed(tmp_path: Path) -> N
     assert blob.exists()
 
 
-def test_what_nothing_needs_goes_after_a_month_and_a_dry_run_only_tells(tmp_path: Path) -> None:
+def test_unneeded_blobs_are_deleted_after_a_month_except_in_a_dry_run(tmp_path: Path) -> None:
     blob = fill(tmp_path)
     (tmp_path / ".epbuild").rename(tmp_path / "gone")
     let_time_pass(tmp_path, 29)
@@ -58,7 +58,7 @@ def test_what_nothing_needs_goes_after_a_month_and_a_dry_run_only_tells(tmp_path
     assert not blob.exists()
 
 
-def test_a_workspace_that_is_gone_is_named_and_forgotten(tmp_path: Path) -> None:
+def test_a_missing_workspace_is_reported_and_forgotten(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / ".epbuild").rename(tmp_path / "gone")
     assert f"Missing workspaces, would be forgotten:\n  {tmp_path}\n" in epbuild(tmp_path, "gc", "-n").stdout
@@ -74,7 +74,7 @@ def test_a_workspace_that_is_gone_is_named_and_forgotten(tmp_path: Path) -> None
         ("--max-age", "-1d", "invalid time: -1d"),
     ],
 )
-def test_a_limit_that_is_no_limit_is_refused_with_what_to_write(tmp_path: Path, option: str, value: str, words: str) -> None:
+def test_a_malformed_limit_is_refused_with_the_expected_form(tmp_path: Path, option: str, value: str, words: str) -> None:
     done = epbuild(tmp_path, "gc", option, value)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr

@@ -40,7 +40,7 @@ def test_mermaid_and_dot_go_to_standard_output(folder: Path) -> None:
     assert '"compile:main/phone/relu" -> "emit:main/phone/directory";' in dot.stdout
 
 
-def test_the_ending_of_the_file_is_the_format_(folder: Path) -> None:
+def test_the_file_suffix_determines_the_format(folder: Path) -> None:
     for name, begins in (("plan.mmd", "---"), ("plan.dot", "digraph"), ("plan.svg", "<?xml")):
         done = epbuild(folder, "graph", "-o", name)
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -48,27 +48,27 @@ def test_the_ending_of_the_file_is_the_format_(folder: Path) -> None:
     assert ElementTree.parse(folder / "plan.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_steps_are_those_that_are_named(folder: Path) -> None:
+def test_the_graph_contains_only_selected_steps(folder: Path) -> None:
     done = epbuild(folder, "graph", "compile:*", "--format", "mermaid")
     assert 'title: "epbuild.yaml: 1 step' in done.stdout
     assert epbuild(folder, "graph", "nothing:*").returncode == 2
 
 
-def test_a_file_that_cannot_be_written_is_one_sentence(folder: Path) -> None:
+def test_an_unwritable_file_is_an_error_without_a_traceback(folder: Path) -> None:
     done = epbuild(folder, "graph", "--format", "dot", "-o", os.path.join("relu.onnx", "plan.dot"))  # noqa: PTH118
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
     assert "EPB443" in done.stderr
 
 
-def test_a_file_that_is_no_picture_is_left_alone(folder: Path) -> None:
+def test_an_output_file_with_another_suffix_is_refused(folder: Path) -> None:
     done = epbuild(folder, "graph", "-o", "epbuild.yaml")
     assert done.returncode == 2
     assert "does not end in any of .svg" in done.stderr
     assert (folder / "epbuild.yaml").read_text(encoding="utf-8") == RECIPE
 
 
-def test_a_folder_is_refused_as_the_file(folder: Path) -> None:
+def test_a_folder_is_refused_as_the_output_file(folder: Path) -> None:
     done = epbuild(folder, "graph", "-o", ".")
     assert done.returncode == 2
     assert "is a directory" in done.stderr

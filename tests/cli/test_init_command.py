@@ -56,7 +56,7 @@ def target_values(recipe: Recipe, option: str) -> dict[str, object]:
         ("openvino", "CPU", "device_type", "onnxruntime-openvino==1.24.1"),
     ],
 )
-def test_flags_make_a_valid_recipe_with_pinned_packages(folder: Path, ep: str, value: str, option: str, package: str) -> None:
+def test_flags_produce_a_valid_recipe_with_pinned_packages(folder: Path, ep: str, value: str, option: str, package: str) -> None:
     recipe = written(folder, "--model", "relu.onnx", "--ep", ep, "--target", value)
     assert {name: str(found) for name, found in target_values(recipe, option).items()} == {value: value}
     [toolchain] = recipe.toolchains.values()
@@ -65,12 +65,12 @@ def test_flags_make_a_valid_recipe_with_pinned_packages(folder: Path, ep: str, v
     assert recipe.name == folder.name
 
 
-def test_a_soc_may_be_given_by_its_number_and_an_ep_in_capitals(folder: Path) -> None:
+def test_a_soc_number_and_an_ep_in_capitals_are_accepted(folder: Path) -> None:
     recipe = written(folder, "--model", "relu.onnx", "--ep", "QNN", "--target", "60")
     assert target_values(recipe, "soc_model") == {"60": "SC8380XP"}
 
 
-def test_the_recipe_explains_itself_and_says_what_to_do_next(folder: Path) -> None:
+def test_the_recipe_has_comments_and_the_next_command_is_printed(folder: Path) -> None:
     done = epbuild(folder, "init", *FLAGS)
     assert done.stdout == "Wrote epbuild.yaml: 1 model for 1 target. Next: epbuild run\n"
     assert (
@@ -104,7 +104,7 @@ def test_many_models_and_targets_keep_their_order_and_names(folder: Path) -> Non
     assert target_values(recipe, "soc_model") == {"SM8750": "SM8750", "laptop": "SC8380XP"}
 
 
-def test_models_that_share_nothing_are_warned_of_and_the_recipe_is_there(folder: Path) -> None:
+def test_models_without_common_weights_cause_a_warning(folder: Path) -> None:
     write_model(folder / "second.onnx")
     done = epbuild(folder, "init", *FLAGS, "--model", "second.onnx", "--share-weights")
     assert done.returncode == 0
@@ -112,7 +112,7 @@ def test_models_that_share_nothing_are_warned_of_and_the_recipe_is_there(folder:
     assert [group.share_weights for group in load(folder / "epbuild.yaml").groups.values()] == [True]
 
 
-def test_a_recipe_in_another_folder_finds_the_models_from_there(folder: Path) -> None:
+def test_model_paths_are_relative_to_the_new_recipe(folder: Path) -> None:
     (folder / "build here").mkdir()
     recipe = written(folder, "build here", *FLAGS, "--output", "phone.yaml", path="build here/phone.yaml")
     assert recipe.models["relu"].path == "../relu.onnx"
@@ -120,7 +120,7 @@ def test_a_recipe_in_another_folder_finds_the_models_from_there(folder: Path) ->
     assert done.stdout.rstrip().endswith(f'Next: epbuild run "{Path("build here", "epbuild.yaml")}"')
 
 
-def test_a_file_that_is_there_is_kept_unless_force_is_asked_for(folder: Path) -> None:
+def test_an_existing_file_is_kept_unless_force_is_set(folder: Path) -> None:
     (folder / "epbuild.yaml").write_text("mine", encoding="utf-8")
     refused = epbuild(folder, "init", *FLAGS)
     assert (refused.returncode, refused.stdout) == (2, "")
@@ -129,7 +129,7 @@ def test_a_file_that_is_there_is_kept_unless_force_is_asked_for(folder: Path) ->
     assert written(folder, *FLAGS, "--force").models.keys() == {"relu"}
 
 
-def test_without_a_terminal_and_flags_init_says_what_it_needs_and_does_not_wait(folder: Path) -> None:
+def test_without_a_terminal_init_names_missing_flags_and_does_not_wait(folder: Path) -> None:
     for there, needs in (
         (folder, "without one, pass --ep, --target"),
         (folder / "empty", "without one, pass --model, --ep, --target"),
@@ -171,7 +171,7 @@ def test_without_a_terminal_and_flags_init_says_what_it_needs_and_does_not_wait(
         (["--model", "relu.onnx", "--ep", "openvino", "--target", "NPUU"], "NPUU"),
     ],
 )
-def test_what_cannot_be_built_is_refused_and_nothing_is_written(folder: Path, arguments: list[str], words: str) -> None:
+def test_models_that_cannot_be_built_are_refused_without_writing(folder: Path, arguments: list[str], words: str) -> None:
     (folder / "text.onnx").write_text("no model\n", encoding="utf-8")
     write_model(folder / "compiled.onnx", "EPContext", "com.microsoft")
     before = files(folder)
@@ -181,7 +181,7 @@ def test_what_cannot_be_built_is_refused_and_nothing_is_written(folder: Path, ar
     assert files(folder) - {".cache"} == before
 
 
-def test_a_model_that_is_none_is_refused_in_the_words_of_the_planner(folder: Path) -> None:
+def test_a_file_that_is_not_a_model_has_the_message_of_validate(folder: Path) -> None:
     (folder / "text.onnx").write_text("no model\n", encoding="utf-8")
     [said] = epbuild(folder, "init", "--model", "text.onnx", "--ep", "qnn", "--soc", "SM8750").stderr.splitlines()
     epbuild(folder, "init", *FLAGS)
@@ -204,7 +204,7 @@ def sizes(recipe: Recipe, model: str) -> dict[str, tuple[int, ...]]:
     return {name: tuple(shape.sizes) for name, shape in recipe.models[model].input_shapes.items()}
 
 
-def test_a_folders_models_are_taken_and_what_is_none_is_left_out_with_the_reason(folder: Path) -> None:
+def test_models_of_a_folder_are_listed_and_others_skipped_with_a_reason(folder: Path) -> None:
     write_open_model(folder / "net.onnx", "batch", 3, "height", "width", name="image")
     (folder / "text.onnx").write_text("no model\n", encoding="utf-8")
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
@@ -227,7 +227,7 @@ def test_a_folders_models_are_taken_and_what_is_none_is_left_out_with_the_reason
 
 
 @pytest.mark.parametrize("places", [["models"], ["models/*.onnx"], ["models/net.onnx", "models/other.onnx"]])
-def test_models_are_named_by_folder_by_glob_or_by_file(folder: Path, places: list[str]) -> None:
+def test_models_are_selected_by_folder_glob_or_file(folder: Path, places: list[str]) -> None:
     for name in ("net", "other"):
         write_model(folder / "models" / f"{name}.onnx")
     done = epbuild(folder, "init", *places, "--ep", "qnn", "--soc", "SM8750")
@@ -236,7 +236,7 @@ def test_models_are_named_by_folder_by_glob_or_by_file(folder: Path, places: lis
     assert list(load(there / "epbuild.yaml").models) == ["net", "other"]
 
 
-def test_sizes_are_given_for_every_model_with_that_input_or_for_one(folder: Path) -> None:
+def test_a_size_applies_to_one_model_or_to_every_model_with_the_input(folder: Path) -> None:
     write_open_model(folder / "one.onnx", None, 3)
     write_open_model(folder / "two.onnx", "n", 3)
     write_open_model(folder / "three.onnx", "length", name="tokens")
@@ -263,12 +263,12 @@ def test_sizes_from_dimensions_of_another_model_are_marked_as_guesses(folder: Pa
     ]
 
 
-def test_an_ep_that_takes_open_dimensions_is_given_none(folder: Path) -> None:
+def test_no_sizes_are_written_for_an_ep_with_dynamic_shapes(folder: Path) -> None:
     write_open_model(folder / "net.onnx", "batch", 3)
     assert sizes(written(folder, "--model", "net.onnx", "--ep", "openvino", "--target", "CPU"), "net") == {}
 
 
-def test_numbers_are_checked_where_what_is_compiled_can_be_run(folder: Path) -> None:
+def test_verify_is_written_only_if_compiled_models_can_run_here(folder: Path) -> None:
     for ep, value, runs in (("qnn", "SM8750", True), ("openvino", "CPU", sys.platform != "linux"), ("openvino", "GPU", True)):
         assert epbuild(folder, "init", "--force", "--model", "relu.onnx", "--ep", ep, "--target", value).returncode == 0
         text = (folder / "epbuild.yaml").read_text(encoding="utf-8")
@@ -316,7 +316,7 @@ def asked(folder: Path, answers: str, *arguments: str) -> tuple[int, str]:
     ],
     ids=["defaults", "a wrong answer is asked again", "only what no flag says", "models, where there are none"],
 )
-def test_on_a_terminal_it_asks_for_what_no_flag_says(
+def test_on_a_terminal_init_prompts_for_missing_flags(
     folder: Path, answers: str, arguments: tuple[str, ...], models: list[str], targets: dict[str, str]
 ) -> None:
     write_model(folder / "second.onnx")
@@ -328,7 +328,7 @@ def test_on_a_terminal_it_asks_for_what_no_flag_says(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals in the standard library")
-def test_on_a_terminal_it_asks_for_sizes_and_for_those_of_a_name_once(folder: Path) -> None:
+def test_on_a_terminal_init_prompts_once_for_each_named_size(folder: Path) -> None:
     write_open_model(folder / "a.onnx", "batch", "channels", 8)
     write_open_model(folder / "b.onnx", "batch", "channels", 8)
     write_open_model(folder / "c.onnx", "d0", None, None, 3)
@@ -347,7 +347,7 @@ def test_on_a_terminal_it_asks_for_sizes_and_for_those_of_a_name_once(folder: Pa
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals in the standard library")
-def test_on_a_terminal_every_ep_of_the_catalog_is_offered_with_what_it_can_do_here(folder: Path) -> None:
+def test_on_a_terminal_init_lists_every_ep_and_its_abilities_here(folder: Path) -> None:
     code, said = asked(folder, "\n\n")
     assert code == 0, said
     assert all(name in said for name in KINDS)
@@ -358,12 +358,12 @@ def test_on_a_terminal_every_ep_of_the_catalog_is_offered_with_what_it_can_do_he
 
 
 @given(st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\u2028\u2029\ufeff\ufffe\uffff")))
-def test_any_text_is_read_back_from_the_recipe_as_it_was(text: str) -> None:
+def test_any_text_survives_a_round_trip_through_the_recipe(text: str) -> None:
     assert yaml.safe_load(f"key: {format_scalar(text)}    # said\nnext: 1\n") == {"key": text, "next": 1}
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1), min_size=1, max_size=6))
-def test_models_of_any_name_get_names_of_their_own(paths: list[str]) -> None:
+def test_models_get_unique_names(paths: list[str]) -> None:
     names = name_models(paths)
     assert list(names.values()) == paths
     assert len({name.lower() for name in names}) == len(paths)
@@ -372,7 +372,7 @@ def test_models_of_any_name_get_names_of_their_own(paths: list[str]) -> None:
 @pytest.mark.parametrize(
     "file", ["größe ü.onnx", "no.onnx", "1e3.onnx", "12.onnx", "a#b: c.onnx", 'it\'s "x".onnx', "${model}.onnx", "-x-.onnx"]
 )
-def test_a_model_file_of_any_name_can_be_started_with(tmp_path: Path, file: str) -> None:
+def test_init_accepts_a_model_file_of_any_name(tmp_path: Path, file: str) -> None:
     if os.name == "nt" and set(file) & set(':"'):
         pytest.skip("Windows has no such file names")
     recipe = tmp_path / "epbuild.yaml"

@@ -22,12 +22,12 @@ CI_SYSTEMS = {
 
 
 @pytest.mark.parametrize("system", CI_SYSTEMS)
-def test_the_second_of_five_equal_jobs_is_that_on_every_system(system: str) -> None:
+def test_shard_auto_reads_the_job_number_of_every_ci_system(system: str) -> None:
     assert str(parse_shard("auto", CI_SYSTEMS[system])) == "2/5"
     assert str(parse_shard("3/4", CI_SYSTEMS[system])) == "3/4"
 
 
-def test_a_job_of_gitlab_that_is_alone_does_all() -> None:
+def test_a_single_gitlab_job_is_shard_1_of_1() -> None:
     assert str(parse_shard("auto", {"CI_NODE_TOTAL": "1"})) == "1/1"
 
 
@@ -44,12 +44,12 @@ def test_a_job_of_gitlab_that_is_alone_does_all() -> None:
         ("first", {}),
     ],
 )
-def test_no_job_takes_itself_for_another(text: str, environment: dict[str, str]) -> None:
+def test_invalid_shards_and_missing_job_numbers_are_refused(text: str, environment: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="shard"):
         parse_shard(text, environment)
 
 
-def test_a_runner_may_need_several_labels() -> None:
+def test_a_runner_can_have_several_labels() -> None:
     assert parse_labels(["windows-arm64=self-hosted,windows,npu", "linux-x86_64=big"]) == {
         "windows-arm64": ("self-hosted", "windows", "npu"),
         "linux-x86_64": "big",
@@ -57,13 +57,13 @@ def test_a_runner_may_need_several_labels() -> None:
 
 
 @pytest.mark.parametrize("text", ["big", "=big", "linux-x86_64", "linux-x86_64=", "linux-x86_64=a,,b", "amiga=big"])
-def test_a_runner_that_is_none_is_refused(text: str) -> None:
+def test_a_malformed_runner_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="PLATFORM=LABEL"):
         parse_labels([text])
 
 
 @pytest.mark.slow
-def test_a_job_without_a_toolchain_plans_jobs_and_an_empty_shard_is_done_at_once(tmp_path: Path) -> None:
+def test_jobs_are_planned_without_a_toolchain_and_an_empty_shard_succeeds(tmp_path: Path) -> None:
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     write_model(tmp_path / "relu.onnx")
     own = {"EPBUILD_TOOLCHAIN_DIR": str(tmp_path / "toolchains")}

@@ -75,7 +75,7 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-def test_a_first_lock_is_told_and_has_every_package_with_its_digest(checkout: Checkout) -> None:
+def test_a_first_lock_lists_every_package_with_its_digest(checkout: Checkout) -> None:
     told = checkout.lock()
     assert f"added    toolchain qnn  numpy 2.4.6  ({HERE})" in told
     assert told[-1].startswith("Wrote epbuild.lock: 1 toolchain, ")
@@ -87,7 +87,7 @@ def test_a_first_lock_is_told_and_has_every_package_with_its_digest(checkout: Ch
     assert 'recipe = "tiny"' in checkout.text.splitlines()
 
 
-def test_a_lock_says_nothing_of_where_packages_come_from_or_of_this_machine(checkout: Checkout) -> None:
+def test_a_lock_contains_no_address_and_no_local_path(checkout: Checkout) -> None:
     checkout.lock()
     assert "://" not in checkout.text
     assert "wheels" not in checkout.text
@@ -101,7 +101,7 @@ def test_locking_again_changes_nothing(checkout: Checkout) -> None:
     assert (checkout.place.read_bytes(), checkout.place.stat().st_mtime_ns) == before
 
 
-def test_two_people_write_the_same_lock(tmp_path: Path) -> None:
+def test_locks_from_two_checkouts_are_identical(tmp_path: Path) -> None:
     texts = []
     for name in ("one", "another"):
         (tmp_path / name).mkdir()
@@ -111,7 +111,7 @@ def test_two_people_write_the_same_lock(tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
-def test_a_check_writes_nothing_and_says_whether_there_is_something_to_write(checkout: Checkout) -> None:
+def test_lock_check_writes_nothing_and_reports_an_outdated_lock(checkout: Checkout) -> None:
     done = checkout.epbuild("lock", "--check")
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1] == "epbuild.lock is not up to date; `epbuild lock` writes it."
@@ -120,7 +120,7 @@ def test_a_check_writes_nothing_and_says_whether_there_is_something_to_write(che
     assert checkout.epbuild("lock", "--check").returncode == 0
 
 
-def test_versions_stay_until_somebody_asks_for_newer_ones(checkout: Checkout) -> None:
+def test_locked_versions_are_kept_until_an_upgrade_is_requested(checkout: Checkout) -> None:
     checkout.lock()
     before = checkout.text
     write_wheel(checkout.wheels, "numpy", "2.5.5")
@@ -137,7 +137,7 @@ def test_versions_stay_until_somebody_asks_for_newer_ones(checkout: Checkout) ->
     assert checkout.lock("--upgrade")[:-1] == [f"updated  toolchain qnn  numpy 2.4.6 -> 2.5.5  ({HERE})"]
 
 
-def test_a_file_that_an_index_gets_later_is_no_reason_to_change_a_lock(checkout: Checkout) -> None:
+def test_a_new_file_of_a_locked_version_does_not_change_the_lock(checkout: Checkout) -> None:
     checkout.lock()
     before = checkout.text
     general = checkout.wheels / "numpy-2.4.6-py3-none-any.whl"
@@ -150,7 +150,7 @@ def test_a_file_that_an_index_gets_later_is_no_reason_to_change_a_lock(checkout:
     assert (one.count("sha256:"), two.count("sha256:")) == (1, 2)
 
 
-def test_a_package_that_nobody_has_cannot_be_upgraded(checkout: Checkout) -> None:
+def test_upgrading_an_unknown_package_is_refused(checkout: Checkout) -> None:
     checkout.lock()
     told = checkout.refusal(2, "--upgrade-package", "nunpy")
     assert "no toolchain or model of the recipe uses a package 'nunpy' to upgrade. Did you mean 'numpy'? [EPB248]" in told
@@ -164,7 +164,7 @@ def test_a_toolchain_is_locked_for_every_platform_that_it_names(checkout: Checko
     assert told[-1] == "Wrote epbuild.lock: 1 toolchain, 4 packages, 2 platforms"
 
 
-def test_what_was_locked_on_another_platform_stays_when_it_is_locked_here(checkout: Checkout) -> None:
+def test_locking_here_keeps_entries_of_other_platforms(checkout: Checkout) -> None:
     other = "linux-arm64" if HERE != "linux-arm64" else "linux-x86_64"
     checkout.write_recipe((PACKAGES, f"{PACKAGES}\n    platforms: [{other}]"))
     checkout.lock()
@@ -174,7 +174,7 @@ def test_what_was_locked_on_another_platform_stays_when_it_is_locked_here(checko
     assert f'toolchain.qnn.{other}.Python = "{PYTHON}"' in checkout.text
 
 
-def test_a_lock_with_a_merge_conflict_is_settled_with_the_versions_that_it_has(checkout: Checkout) -> None:
+def test_a_merge_conflict_in_a_lock_is_resolved_with_its_versions(checkout: Checkout) -> None:
     checkout.lock()
     good = checkout.text
     write_wheel(checkout.wheels, "numpy", "2.5.5")
@@ -196,7 +196,7 @@ def test_a_lock_of_a_newer_epbuild_is_not_replaced(checkout: Checkout) -> None:
     assert "the lock has a format that this epbuild does not know" in checkout.refusal(2)
 
 
-def test_another_recipe_in_the_same_folder_has_a_lock_of_its_own(checkout: Checkout) -> None:
+def test_another_recipe_in_the_same_folder_has_its_own_lock(checkout: Checkout) -> None:
     checkout.lock()
     before = checkout.place.read_bytes()
     (checkout.folder / "zoo.yaml").write_text(RECIPE.replace("name: tiny", "name: zoo"), encoding="utf-8")
@@ -205,13 +205,13 @@ def test_another_recipe_in_the_same_folder_has_a_lock_of_its_own(checkout: Check
     assert 'recipe = "zoo"' in (checkout.folder / "zoo.lock").read_text(encoding="utf-8").splitlines()
 
 
-def test_the_lock_of_another_recipe_is_replaced_and_that_is_told(checkout: Checkout) -> None:
+def test_replacing_the_lock_of_a_renamed_recipe_is_reported(checkout: Checkout) -> None:
     checkout.lock()
     checkout.write_recipe(("name: tiny", "name: other"))
     assert checkout.lock()[0] == "updated  recipe tiny -> other"
 
 
-def test_a_package_that_does_not_exist_is_told_with_what_uv_says(checkout: Checkout) -> None:
+def test_a_missing_package_is_reported_with_the_message_of_uv(checkout: Checkout) -> None:
     checkout.lock()
     checkout.write_recipe(("onnxruntime-qnn==2.7.0", "onnxruntime-qnn==9.9.9"))
     told = checkout.refusal(3)
@@ -219,13 +219,13 @@ def test_a_package_that_does_not_exist_is_told_with_what_uv_says(checkout: Check
     assert "[EPB309]" in told
 
 
-def test_a_package_that_is_named_by_its_place_cannot_be_locked(checkout: Checkout) -> None:
+def test_a_package_specified_by_path_or_address_cannot_be_locked(checkout: Checkout) -> None:
     wheel = "numpy @ https://wheels.example/numpy-2.4.6-py3-none-any.whl"
     checkout.write_recipe((PACKAGES, f"['{wheel}']"))
     assert f"toolchain 'qnn' cannot be locked: '{wheel}' names a location instead of a version." in checkout.refusal(3)
 
 
-def test_an_ep_that_nobody_knows_is_told_where_it_is_named(checkout: Checkout) -> None:
+def test_an_unknown_ep_is_reported_at_its_position(checkout: Checkout) -> None:
     checkout.write_recipe(("ep: QNNExecutionProvider", "ep: QNExecutionProvider"))
     assert "epbuild.yaml:11:9: error: unknown EP 'QNExecutionProvider'" in checkout.refusal(2)
 
@@ -249,7 +249,7 @@ def test_a_variable_can_be_set_for_a_lock_as_for_a_build(checkout: Checkout) -> 
     assert f"added    toolchain qnn  onnxruntime-qnn 2.8.0  ({HERE})" in checkout.lock("--set", "vars.qnn=2.8.0")
 
 
-def test_an_environment_that_is_there_is_locked_as_it_is_found(checkout: Checkout) -> None:
+def test_an_existing_environment_is_locked_with_its_installed_packages(checkout: Checkout) -> None:
     folder = checkout.folder / "vendor"
     venv.EnvBuilder(with_pip=False, symlinks=sys.platform != "win32").create(folder)
     site = next(folder.glob("[Ll]ib/python*/site-packages"), folder / "Lib/site-packages")
@@ -267,7 +267,7 @@ def test_an_environment_that_is_there_is_locked_as_it_is_found(checkout: Checkou
     ]
 
 
-def test_a_missing_environment_is_reported_and_what_was_locked_elsewhere_is_kept(checkout: Checkout) -> None:
+def test_a_missing_environment_is_reported_and_other_platforms_are_kept(checkout: Checkout) -> None:
     other = "windows-x86_64" if HERE != "windows-x86_64" else "linux-x86_64"
     checkout.write_recipe((f"packages: {PACKAGES}", "interpreter: C:/nowhere/python.exe"))
     environment = f"toolchain.qnn.{other}"
@@ -279,7 +279,7 @@ def test_a_missing_environment_is_reported_and_what_was_locked_elsewhere_is_kept
     assert elsewhere in checkout.text
 
 
-def test_programs_read_what_changed_as_one_document(checkout: Checkout) -> None:
+def test_changes_of_a_lock_are_one_json_document(checkout: Checkout) -> None:
     done = checkout.epbuild("lock", "--json")
     document: dict[str, Any] = json.loads(done.stdout)
     assert {key: document[key] for key in ("format", "recipe", "lock", "changed", "written", "warnings")} == {
@@ -304,7 +304,7 @@ def test_programs_read_what_changed_as_one_document(checkout: Checkout) -> None:
 
 
 @pytest.mark.parametrize("command", [["plan"], ["run"], ["run", "--check"], ["run", "--dry-run"]])
-def test_locked_without_a_lock_is_one_sentence_and_exit_code_2(checkout: Checkout, command: list[str]) -> None:
+def test_locked_without_a_lock_exits_with_2(checkout: Checkout, command: list[str]) -> None:
     done = checkout.epbuild(*command, "--locked")
     assert done.returncode == 2
     assert done.stdout == ""
@@ -313,7 +313,7 @@ def test_locked_without_a_lock_is_one_sentence_and_exit_code_2(checkout: Checkou
     assert not (checkout.folder / ".epbuild").exists()
 
 
-def test_a_lock_that_an_editor_of_windows_saved_is_read(checkout: Checkout) -> None:
+def test_a_lock_saved_by_a_windows_editor_is_read(checkout: Checkout) -> None:
     checkout.lock()
     text = checkout.place.read_bytes()
     checkout.place.write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"))
@@ -323,7 +323,7 @@ def test_a_lock_that_an_editor_of_windows_saved_is_read(checkout: Checkout) -> N
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
-def test_a_lock_that_is_a_link_stays_one(checkout: Checkout) -> None:
+def test_a_lock_that_is_a_link_stays_a_link(checkout: Checkout) -> None:
     elsewhere = checkout.folder / "locks" / "shared.lock"
     elsewhere.parent.mkdir()
     checkout.place.symlink_to("locks/shared.lock")
@@ -333,7 +333,7 @@ def test_a_lock_that_is_a_link_stays_one(checkout: Checkout) -> None:
     assert [path.name for path in elsewhere.parent.iterdir()] == ["shared.lock"]
 
 
-def test_a_lock_that_cannot_be_written_is_told_with_its_code(checkout: Checkout) -> None:
+def test_an_unwritable_lock_is_reported_with_its_code(checkout: Checkout) -> None:
     checkout.place.symlink_to("nowhere/epbuild.lock")  # as in a read-only folder, but for every user
     assert "EPB518" in checkout.refusal(3)
 
@@ -427,7 +427,7 @@ def test_a_toolchain_is_exported_for_other_installers(checkout: Checkout, tmp_pa
     assert any(path.name.startswith("numpy-2.4.6") for path in (tmp_path / "target").iterdir())
 
 
-def test_an_export_names_what_each_platform_has_and_is_repeatable(checkout: Checkout) -> None:
+def test_an_export_lists_packages_of_each_platform_and_is_repeatable(checkout: Checkout) -> None:
     checkout.write_recipe((PACKAGES, f"{PACKAGES}\n    platforms: [linux-x86_64, windows-arm64]"))
     checkout.lock("--export")
     text = (checkout.folder / "pylock.qnn.toml").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from tests.support.commands import epbuild
 pytestmark = pytest.mark.slow  # each test starts the real command
 
 
-def test_what_feeds_what_is_told(tmp_path: Path) -> None:
+def test_merge_reports_connections(tmp_path: Path) -> None:
     compiled(tmp_path / "a.onnx", "x", "y", author="one")
     compiled(tmp_path / "b.onnx", "y", "z", author="two")
     done = epbuild(tmp_path, "merge", "a.onnx", "b.onnx", "-o", "out/ab.onnx")
@@ -28,7 +28,7 @@ def test_what_feeds_what_is_told(tmp_path: Path) -> None:
     assert sorted(files(tmp_path / "out")) == ["a_qnn.bin", "ab.onnx", "b_qnn.bin"]
 
 
-def test_connections_and_prefixes_are_given_by_name_and_in_order(tmp_path: Path) -> None:
+def test_connections_use_names_and_prefixes_follow_the_order_of_models(tmp_path: Path) -> None:
     compiled(tmp_path / "a.onnx", "in", "out")
     compiled(tmp_path / "b.onnx", "in", "out")
     done = epbuild(tmp_path, "merge", "a.onnx", "b.onnx", "-o", "ab.onnx", "-c", "a.out=b.in", "-p", "a_", "-p", "")
@@ -37,7 +37,7 @@ def test_connections_and_prefixes_are_given_by_name_and_in_order(tmp_path: Path)
     assert ([item.name for item in header.inputs], [item.name for item in header.outputs]) == (["a_in"], ["out"])
 
 
-def test_models_that_nothing_connects_are_told_so(tmp_path: Path) -> None:
+def test_merging_unconnected_models_is_reported(tmp_path: Path) -> None:
     compiled(tmp_path / "a.onnx", "x", "y")
     compiled(tmp_path / "b.onnx", "x", "z")
     done = epbuild(tmp_path, "merge", "a.onnx", "b.onnx", "-o", "ab.onnx")
@@ -59,7 +59,7 @@ def test_models_that_nothing_connects_are_told_so(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_refused_ends_with_exit_code_2_and_writes_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_a_refused_merge_exits_with_2_and_writes_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:
     compiled(tmp_path / "a.onnx", "x", "y")
     compiled(tmp_path / "b.onnx", "y", "z")
     compiled(tmp_path / "c.onnx", "x", "y", "OpenVINOExecutionProvider")

@@ -74,7 +74,7 @@ def test_a_file_is_named_from_the_root_of_its_wheel_or_of_its_package(index: Ind
     assert not graph.stat().st_mode & 0o222
 
 
-def test_one_wheel_serves_all_its_models_and_is_fetched_once(index: Index) -> None:
+def test_all_models_of_one_wheel_need_one_fetch(index: Index) -> None:
     wheel = index.has()
     det = index.fetch("package:my-models==1.0/onnx/det.onnx")
     wheel.unlink()
@@ -83,14 +83,14 @@ def test_one_wheel_serves_all_its_models_and_is_fetched_once(index: Index) -> No
     assert sorted(path.name for path in (index.store.root / "remote").iterdir()) == [det.parents[2].name]
 
 
-def test_each_release_is_its_own(index: Index) -> None:
+def test_each_release_is_stored_separately(index: Index) -> None:
     index.has()
     index.has("1.1", {"my_models/onnx/det.onnx": b"newer"})
     assert index.fetch("package:my-models==1.1/onnx/det.onnx").read_bytes() == b"newer"
     assert index.fetch("package:my-models==1.0/onnx/det.onnx").read_bytes() == MODEL
 
 
-def test_builds_that_want_one_wheel_at_once_all_find_it_whole(index: Index) -> None:
+def test_concurrent_builds_find_a_complete_wheel(index: Index) -> None:
     index.has()
     found: list[Path] = []
     threads = [
@@ -104,7 +104,7 @@ def test_builds_that_want_one_wheel_at_once_all_find_it_whole(index: Index) -> N
     assert len(set(found)) == 1
 
 
-def test_what_a_killed_fetch_left_is_replaced(index: Index) -> None:
+def test_remains_of_a_killed_fetch_are_replaced(index: Index) -> None:
     index.has()
     folder = index.fetch("package:my-models==1.0/onnx/det.onnx").parents[2]
     folder.rename(folder.with_suffix(".part"))
@@ -126,7 +126,7 @@ class NoUsers:
         return ()
 
 
-def test_a_wheel_and_what_is_left_of_one_can_be_collected(index: Index) -> None:
+def test_gc_collects_wheels_and_partial_wheels(index: Index) -> None:
     index.has()
     folder = index.fetch("package:my-models==1.0/onnx/det.onnx").parents[2]
     (left := folder.with_name("0" * 64 + ".part") / "my_models").mkdir(parents=True)
@@ -141,51 +141,51 @@ def test_a_wheel_and_what_is_left_of_one_can_be_collected(index: Index) -> None:
     assert list(folder.parent.iterdir()) == []
 
 
-def test_a_wheel_for_another_python_will_do_since_nothing_of_it_is_run(index: Index) -> None:
+def test_a_wheel_for_another_python_is_accepted(index: Index) -> None:
     index.has(tag="cp39-none-any")
     assert index.fetch("package:my-models==1.0/onnx/det.onnx").read_bytes() == MODEL
 
 
-def test_a_file_that_the_wheel_does_not_have_is_told_with_those_that_it_has(index: Index) -> None:
+def test_a_missing_file_of_a_wheel_is_reported_with_the_existing_files(index: Index) -> None:
     index.has()
     text = index.refusal("package:my-models==1.0/onnx/dett.onnx", PlanError, "EPB295")
     assert "the wheel of my-models==1.0 has no file onnx/dett.onnx." in text
     assert "It has my_models/onnx/det.onnx, my_models/onnx/rec.onnx." in text
 
 
-def test_of_many_files_the_nearest_are_named(index: Index) -> None:
+def test_the_nearest_of_many_files_are_named(index: Index) -> None:
     index.has(files={f"my_models/{name}.onnx": MODEL for name in ("det_v1", "det_v2", "rec", "cls", "encoder", "decoder")})
     text = index.refusal("package:my-models==1.0/det.onnx", PlanError, "EPB295")
     assert "my_models/det_v1.onnx" in text
     assert "my_models/encoder.onnx" not in text
 
 
-def test_a_wheel_without_models_says_so(index: Index) -> None:
+def test_a_wheel_without_models_is_reported(index: Index) -> None:
     index.has(files={})
     text = index.refusal("package:my-models==1.0/onnx/det.onnx", PlanError, "EPB295")
     assert "no files of this type" in text
 
 
-def test_a_path_that_several_folders_have_is_refused_and_a_whole_path_is_not(index: Index) -> None:
+def test_an_ambiguous_path_is_refused_and_a_full_path_is_accepted(index: Index) -> None:
     index.has(files={"one/m.onnx": MODEL, "two/m.onnx": b"other"})
     text = index.refusal("package:my-models==1.0/m.onnx", PlanError, "EPB296")
     assert "one/m.onnx, two/m.onnx" in text
     assert index.fetch("package:my-models==1.0/one/m.onnx").read_bytes() == MODEL
 
 
-def test_a_release_that_there_is_not_is_told(index: Index) -> None:
+def test_a_missing_release_is_reported(index: Index) -> None:
     index.has()
     assert "there is no version 2.0 of my-models" in index.refusal("package:my-models==2.0/m.onnx", FetchError, "EPB320")
 
 
-def test_a_wheel_for_another_platform_is_told_with_that_platform(index: Index) -> None:
+def test_a_wheel_for_another_platform_is_refused_with_the_platforms_name(index: Index) -> None:
     index.has(tag=f"py3-none-{FOREIGN}")
     text = index.refusal("package:my-models==1.0/onnx/det.onnx", FetchError, "EPB320")
     assert "no wheel for this platform" in text
     assert FOREIGN in text
 
 
-def test_sources_are_not_built_since_that_runs_them(index: Index, tmp_path: Path) -> None:
+def test_source_distributions_are_never_built(index: Index, tmp_path: Path) -> None:
     import io
     import tarfile
 
@@ -200,7 +200,7 @@ def test_sources_are_not_built_since_that_runs_them(index: Index, tmp_path: Path
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_package_index_out_of_reach_is_told(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_package_index_is_reported(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UV_OFFLINE")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
@@ -221,20 +221,20 @@ def test_a_release_is_locked_with_its_wheels_for_all_platforms_and_pythons(index
     assert find_wheel_digests(ADDRESS) == tuple(sorted(map(digest, wheels)))
 
 
-def test_what_cannot_be_fetched_cannot_be_locked(index: Index) -> None:
+def test_a_missing_release_cannot_be_locked(index: Index) -> None:
     index.has()
     with pytest.raises(FetchError, match=r"there is no version 2\.0 of my-models"):
         find_wheel_digests(PackageAddress("my-models", "2.0", "m.onnx"))
 
 
 @pytest.mark.parametrize("tag", ["py3-none-any", "cp39-none-any"])
-def test_a_wheel_that_is_locked_is_fetched(index: Index, tag: str) -> None:
+def test_a_locked_wheel_is_fetched(index: Index, tag: str) -> None:
     index.has(tag=tag)
     assert index.fetch(ADDRESS.text, {RELEASE: find_wheel_digests(ADDRESS)}).read_bytes() == MODEL
 
 
 @pytest.mark.parametrize("tag", ["py3-none-any", "cp39-none-any"])
-def test_a_wheel_of_other_bytes_is_refused_before_it_is_unpacked(index: Index, tag: str) -> None:
+def test_a_wheel_with_other_bytes_is_refused_before_unpacking(index: Index, tag: str) -> None:
     locked = {RELEASE: [digest(index.has(tag=tag))]}
     found = digest(index.has(files={**FILES, "my_models/onnx/det.onnx": b"other"}, tag=tag))
     text = index.refusal(ADDRESS.text, FetchError, "EPB321", locked)
@@ -243,7 +243,7 @@ def test_a_wheel_of_other_bytes_is_refused_before_it_is_unpacked(index: Index, t
     assert list((index.store.root / "remote").iterdir()) == []
 
 
-def test_a_wheel_that_came_unchecked_is_not_fetched_again_but_to_be_locked(index: Index) -> None:
+def test_an_unchecked_wheel_is_fetched_again_only_for_locking(index: Index) -> None:
     locked = {RELEASE: [digest(index.has())]}
     unchecked = index.fetch(ADDRESS.text)
     assert index.fetch(ADDRESS.text, locked) == unchecked
@@ -255,6 +255,6 @@ def test_a_wheel_that_came_unchecked_is_not_fetched_again_but_to_be_locked(index
     assert index.fetch(ADDRESS.text, locked) == checked
 
 
-def test_only_the_releases_that_the_lock_has_are_checked(index: Index) -> None:
+def test_only_locked_releases_are_checked(index: Index) -> None:
     index.has()
     assert index.fetch(ADDRESS.text, {"others==1.0": ["0" * 64]}).read_bytes() == MODEL

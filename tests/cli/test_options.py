@@ -48,14 +48,14 @@ def run(*arguments: str) -> tuple[Place, bool, Color, list[str]]:
     return found[0]
 
 
-def test_a_group_has_the_values_of_its_options_and_their_defaults() -> None:
+def test_an_option_group_has_values_and_defaults() -> None:
     assert run() == (Place(tags=[]), False, Color(), [])
     expected = (Place(folder=Path("here"), tags=[]), True, Color(name="green"), ["a", "b"])
     assert run("a", "--loud", "b", "-f", "here", "--color", "green") == expected
     assert run("--tag", "x", "--tag", "y", "--seed", "0") == (Place(tags=["x", "y"]), False, Color(seed=0), [])
 
 
-def test_the_order_of_options_is_that_of_the_groups() -> None:
+def test_options_follow_the_order_of_their_groups() -> None:
     app = make_application()
 
     @app.command()
@@ -74,6 +74,6 @@ def test_the_order_of_options_is_that_of_the_groups() -> None:
         (["--seed", "0"], "--seed needs --tag or --folder"),
     ],
 )
-def test_a_rule_that_is_broken_is_a_mistake_of_the_command_line(arguments: list[str], message: str) -> None:
+def test_a_violated_option_rule_is_a_usage_error(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         run(*arguments)

@@ -52,12 +52,12 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_checked_in_pages_are_what_their_sources_say() -> None:
+def test_the_checked_in_pages_match_their_sources() -> None:
     there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
     assert there == PAGES, "run `python -m tools.reference --write`"
 
 
-def test_the_schema_of_reports_is_what_reports_are_made_of() -> None:
+def test_the_schema_of_reports_matches_the_report_classes() -> None:
     there = (ROOT / "schemas" / "report.schema.json").read_text(encoding="utf-8")
     assert there == report_schema(), "run `python -m tools.reference --write`"
     jsonschema.Draft202012Validator.check_schema(json.loads(there))
@@ -106,7 +106,7 @@ def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
             yield from _commands(command, (*path, name))
 
 
-def test_every_environment_variable_is_on_its_page_and_no_other() -> None:
+def test_the_page_lists_exactly_the_environment_variables_in_use() -> None:
     data = variables()
     listed, standard = set(data["epbuild"]), {name for one in data["standard"] for name in one["names"]}
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "epbuild").rglob("*.py"))
@@ -129,14 +129,14 @@ def test_every_document_and_event_is_on_its_page() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
-def test_every_row_of_a_table_has_the_columns_of_its_head(name: str) -> None:
+def test_every_table_row_has_the_columns_of_its_header(name: str) -> None:
     widths = [len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0 for line in PAGES[name].splitlines()]
     for above, width in pairwise(widths):
         assert not (above and width) or above == width
 
 
 @pytest.mark.parametrize("name", sorted(name for name in PAGES if name.endswith(".md")))
-def test_every_link_of_a_page_leads_somewhere(name: str) -> None:
+def test_every_link_of_a_page_has_a_target(name: str) -> None:
     anchors = {
         re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", PAGES[name], re.M)
     }
@@ -145,7 +145,7 @@ def test_every_link_of_a_page_leads_somewhere(name: str) -> None:
         assert (FOLDER / file).is_file() if file else anchor in anchors
 
 
-def test_one_command_brings_the_pages_up_to_date_and_takes_the_old_ones_away(tmp_path: Path) -> None:
+def test_one_command_updates_the_pages_and_deletes_obsolete_pages(tmp_path: Path) -> None:
     (tmp_path / "GoneExecutionProvider.md").write_text("old", encoding="utf-8")
     (tmp_path / "recipe.md").write_text("old", encoding="utf-8")
     stale = command(tmp_path)

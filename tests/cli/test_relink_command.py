@@ -23,7 +23,7 @@ def test_a_binary_is_renamed_in_place_for_a_folder_of_models(tmp_path: Path) -> 
     assert sorted(files(tmp_path / "dist")) == ["a.onnx", "b.onnx", "c/new.bin"]
 
 
-def test_a_context_is_embedded_and_extracted_into_other_places(tmp_path: Path) -> None:
+def test_a_context_is_embedded_and_extracted_at_other_paths(tmp_path: Path) -> None:
     compiled(tmp_path / "m.onnx", binary="m.bin")
     assert epbuild(tmp_path, "relink", "m.onnx", "--embed", "-o", "whole.onnx").returncode == 0
     assert epbuild(tmp_path, "relink", "whole.onnx", "--extract", "-o", "out").returncode == 0
@@ -49,7 +49,7 @@ def test_a_context_is_embedded_and_extracted_into_other_places(tmp_path: Path) -
         (["shared", "--embed", "--in-place"], "[EPB622]"),
     ],
 )
-def test_what_is_refused_ends_with_exit_code_2_and_changes_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_a_refused_relink_exits_with_2_and_changes_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:
     compiled(tmp_path / "m.onnx")
     compiled(tmp_path / "n.onnx")
     compiled(tmp_path / "shared/a.onnx", binary="s.bin")
@@ -63,7 +63,7 @@ def test_what_is_refused_ends_with_exit_code_2_and_changes_nothing(tmp_path: Pat
     assert files(tmp_path) == before
 
 
-def test_what_a_build_emitted_is_not_changed_in_place(tmp_path: Path) -> None:
+def test_emitted_models_are_not_changed_in_place(tmp_path: Path) -> None:
     model = compiled(tmp_path / "dist/models/m.onnx", binary="m.bin")
     listed = [{"path": "models/m.onnx"}, {"path": "models/m.bin"}]
     (tmp_path / "dist/manifest.json").write_text(json.dumps({"format": 1, "files": listed}), encoding="utf-8")
@@ -73,7 +73,7 @@ def test_what_a_build_emitted_is_not_changed_in_place(tmp_path: Path) -> None:
     assert epbuild(tmp_path, "relink", str(model), "--embed", "-o", "elsewhere").returncode == 0
 
 
-def test_a_model_that_is_missing_is_told_without_a_traceback(tmp_path: Path) -> None:
+def test_a_missing_model_is_reported_without_a_traceback(tmp_path: Path) -> None:
     done = epbuild(tmp_path, "relink", "gone.onnx", "--embed", "--in-place")
     assert (done.returncode, done.stdout) == (1, "")
     assert "gone.onnx cannot be read: No such file or directory. [EPB600]" in done.stderr

@@ -30,7 +30,7 @@ def project(tmp_path: Path) -> Path:
         (("--remote-cache", "both"), {}, "both"),
     ],
 )
-def test_what_must_not_be_done_ends_with_2_before_anything_is(
+def test_forbidden_remote_options_exit_with_2_before_any_change(
     arguments: tuple[str, ...], variables: dict[str, str], code: str, project: Path
 ) -> None:
     done = epbuild(project, "run", *arguments, EPBUILD_TOOLCHAIN_DIR=str(project / "toolchains"), **variables)
@@ -59,13 +59,13 @@ def test_offline_names_the_toolchain_that_is_missing(project: Path) -> None:
         (("run", "--no-compile", "--rebuild-and-compare"), "--no-compile"),
     ],
 )
-def test_what_makes_no_sense_ends_with_2(arguments: tuple[str, ...], expected: str, project: Path) -> None:
+def test_contradictory_remote_options_exit_with_2(arguments: tuple[str, ...], expected: str, project: Path) -> None:
     done = epbuild(project, *arguments, EPBUILD_TOOLCHAIN_DIR=str(project / "toolchains"))
     assert (done.returncode, done.stdout) == (2, "")
     assert expected in done.stderr
 
 
-def test_plan_takes_all_but_write(project: Path) -> None:
+def test_plan_accepts_every_remote_option_except_write(project: Path) -> None:
     done = epbuild(
         project, "plan", "--json", "--remote-cache", "read", "--offline", EPBUILD_TOOLCHAIN_DIR=str(project / "toolchains")
     )

@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_json_is_as_its_schema_has_it_and_nothing_is_made(folder: Path) -> None:
+def test_the_json_report_matches_its_schema_and_writes_nothing(folder: Path) -> None:
     done = epbuild(folder, "report", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
@@ -31,7 +31,7 @@ def test_json_is_as_its_schema_has_it_and_nothing_is_made(folder: Path) -> None:
     assert not (folder / ".epbuild").exists()
 
 
-def test_a_file_is_a_page_or_json_by_its_name(folder: Path) -> None:
+def test_the_file_suffix_selects_html_or_json(folder: Path) -> None:
     for name in ("report.html", "deep/report.JSON"):
         done = epbuild(folder, "report", "-o", name)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -41,7 +41,7 @@ def test_a_file_is_a_page_or_json_by_its_name(folder: Path) -> None:
     assert document["recipe"]["name"] in page
 
 
-def test_a_report_in_the_place_of_another_has_what_changed_since_that(folder: Path) -> None:
+def test_a_report_that_replaces_another_report_shows_changes(folder: Path) -> None:
     for _ in range(2):
         assert epbuild(folder, "report", "-o", "report.json").returncode == 0
     document = json.loads((folder / "report.json").read_text(encoding="utf-8"))
@@ -65,14 +65,14 @@ def test_a_report_in_the_place_of_another_has_what_changed_since_that(folder: Pa
         (["run", "--check", "--trace", "x.json"], 2, "--report, --trace, --junit and --sarif describe a build"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(folder: Path, arguments: list[str], code: int, words: str) -> None:
+def test_invalid_report_options_are_errors_without_a_traceback(folder: Path, arguments: list[str], code: int, words: str) -> None:
     done = epbuild(folder, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_build_that_could_not_begin_leaves_no_report_and_says_why_once(folder: Path) -> None:
+def test_a_build_that_cannot_begin_writes_no_report_and_one_error(folder: Path) -> None:
     (folder / "relu.onnx").unlink()
     done = epbuild(folder, "run", "--report", "report.html", "--trace", "trace.json")
     assert done.returncode == 2
@@ -81,7 +81,7 @@ def test_a_build_that_could_not_begin_leaves_no_report_and_says_why_once(folder:
     assert json.loads((folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"] == []
 
 
-def test_a_build_that_is_asked_for_no_report_loads_nothing_of_it(folder: Path) -> None:
+def test_a_build_without_a_report_imports_no_report_module(folder: Path) -> None:
     loaded = imported_by(folder, "run", "--dry-run")
     assert not {
         name for name in loaded if name.startswith(("epbuild.report.html.report_page", "epbuild.commands.reporting.report"))

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.slow  # each test starts the real command
 
 
 @pytest.mark.parametrize("arguments", [(), *((name,) for name in SCHEMAS)], ids=str)
-def test_a_schema_is_printed_as_json_and_nothing_else(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_schema_prints_only_json(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = epbuild(tmp_path, "schema", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == build_editor_schema(*arguments or ("recipe",))
 
 
-def test_a_schema_file_is_replaced_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_a_schema_file_is_replaced_without_leftovers(tmp_path: Path) -> None:
     (tmp_path / "epbuild.schema.json").write_text("old", encoding="utf-8")
     done = epbuild(tmp_path, "schema", "--output", "epbuild.schema.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -36,7 +36,7 @@ def test_a_schema_file_is_replaced_whole_and_nothing_else_is_left(tmp_path: Path
         (["--output", "missing/schema.json"], 3, "missing"),
     ],
 )
-def test_a_schema_that_cannot_be_given_is_one_line(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
+def test_a_schema_error_is_one_line(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
     done = epbuild(tmp_path, "schema", *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     [line] = done.stderr.splitlines()

@@ -33,11 +33,11 @@ def read(content: bytes) -> tuple[tuple[str, ...], Mapping[str, Position]]:
     ],
     ids=["plain", "as Windows writes it", "with comments, blanks and repetitions"],
 )
-def test_a_line_is_a_step_however_it_was_written(content: bytes) -> None:
+def test_each_line_is_a_step_in_any_encoding_and_line_ending(content: bytes) -> None:
     assert read(content)[0] == ("compile:a/b/c", "emit:*")
 
 
-def test_a_step_knows_its_line_and_column() -> None:
+def test_a_step_has_its_line_and_column() -> None:
     assert read("# é\n   emit:é # x\n".encode())[1] == {"emit:é": Position("steps.txt", 2, 4)}
     assert expand_step_files(["a:b", "@steps.txt", "c:d"])[0] == ("a:b", "emit:é", "c:d")
 
@@ -51,7 +51,7 @@ def test_a_step_knows_its_line_and_column() -> None:
         ("emit:a\n".encode("utf-16"), 1, 1, "is not UTF-8"),
     ],
 )
-def test_a_file_that_is_none_is_refused_rather_than_taken_for_all_steps(
+def test_an_invalid_steps_file_is_refused_and_never_selects_all_steps(
     content: bytes, line: int, column: int, message: str
 ) -> None:
     with pytest.raises(PlanError) as error:
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_read_is_named(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_commands_take_steps_from_a_file_and_name_the_line_of_one_that_is_not_there(here: Path) -> None:
+def test_commands_read_steps_from_a_file_and_locate_unknown_steps(here: Path) -> None:
     (here / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     write_model(here / "relu.onnx")
     (here / "steps.txt").write_text("compile:*\n", encoding="utf-8")

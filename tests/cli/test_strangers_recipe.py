@@ -57,7 +57,7 @@ QUIET = (
 
 
 @pytest.mark.parametrize("arguments", QUIET, ids=" ".join)
-def test_these_commands_start_nothing_and_ask_nobody(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_read_only_commands_start_no_program_and_no_connection(arguments: tuple[str, ...], tmp_path: Path) -> None:
     with listening() as (address, asked):
         write_project(tmp_path, address)
         done = epbuild(tmp_path, *arguments, EPBUILD_REMOTE_CACHE=address)
@@ -65,7 +65,7 @@ def test_these_commands_start_nothing_and_ask_nobody(arguments: tuple[str, ...],
         assert (asked, (tmp_path / MARK).exists()) == ([], False)
 
 
-def test_a_plan_that_starts_nothing_states_what_it_does_not_know(tmp_path: Path) -> None:
+def test_plan_no_exec_reports_unknown_toolchains(tmp_path: Path) -> None:
     write_project(tmp_path)
     done = epbuild(tmp_path, "plan", "--no-exec")
     assert "new  compile:main/phone/relu\n       the toolchain 'qnn' is unknown: --no-exec starts no programs\n" in done.stdout
@@ -89,7 +89,7 @@ def test_an_interpreter_that_answers_nonsense_is_named(tmp_path: Path, answer: s
     assert "[EPB303]" in done.stderr
 
 
-def test_a_package_that_a_model_is_in_is_found_without_running_it(tmp_path: Path) -> None:
+def test_a_package_model_is_found_without_importing_the_package(tmp_path: Path) -> None:
     recipe = write_project(tmp_path)
     package = tmp_path / "evil_package" / "inner"
     package.mkdir(parents=True)
@@ -133,7 +133,9 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("arguments", SHOWING, ids=" ".join)
 @pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"GITHUB_ACTIONS": "true"}], ids=["plain", "colors", "actions"])
-def test_what_a_compiler_wrote_commands_nobody(arguments: tuple[str, ...], variables: dict[str, str], failed: Path) -> None:
+def test_compiler_output_cannot_control_terminals_or_workflows(
+    arguments: tuple[str, ...], variables: dict[str, str], failed: Path
+) -> None:
     done = epbuild(failed, *arguments, **variables)
     written = [path.read_text(encoding="utf-8") for path in failed.glob("*.*") if path.suffix in (".xml", ".json", ".md")]
     own = r"\x1b\[(?:[0-2]|3\d)m" if "FORCE_COLOR" in variables else "$^"

@@ -41,7 +41,7 @@ MISTAKES = ("bogus", "soc_modell", "banana", "dist/${taget}")  # a text that can
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "run"])
-def test_all_mistakes_in_options_are_shown_at_once_in_order_and_underlined(wrong: Path, command: str) -> None:
+def test_all_mistakes_in_options_are_shown_in_order_and_underlined(wrong: Path, command: str) -> None:
     (wrong / "epbuild.yaml").write_text(WRONG.replace("taget", "target"), encoding="utf-8")
     done = epbuild(wrong, command)
     assert (done.returncode, done.stdout) == (2, "")
@@ -54,7 +54,7 @@ def test_all_mistakes_in_options_are_shown_at_once_in_order_and_underlined(wrong
         assert lines[shown + 1].count("^") == len(word)
 
 
-def test_a_mistake_in_the_text_does_not_hide_those_in_the_options(wrong: Path) -> None:
+def test_a_mistake_in_the_text_does_not_hide_mistakes_in_options(wrong: Path) -> None:
     assert places(epbuild(wrong, "validate").stderr) == [position(word) for word in MISTAKES]
 
 
@@ -68,21 +68,21 @@ def test_a_toolchain_without_its_targets_ep_is_refused_before_anything_is_instal
     assert "Add onnxruntime-qnn==2.7.0 to its packages. [EPB257]" in said
 
 
-def test_near_names_and_words_of_users_lead_to_the_value_that_is_meant(wrong: Path) -> None:
+def test_near_names_and_common_synonyms_lead_to_the_intended_value(wrong: Path) -> None:
     text = RECIPE.replace("soc_model: SM8750", "soc_model: SM8751").replace("backend_type: htp", "backend_type: npu")
     (wrong / "epbuild.yaml").write_text(text, encoding="utf-8")
     said = epbuild(wrong, "validate").stderr
     assert re.findall("Did you mean '.*?'", said) == ["Did you mean 'htp'", "Did you mean 'SM8750'"]
 
 
-def test_a_mistake_of_a_matrix_is_told_once_whatever_else_is_wrong(wrong: Path) -> None:
+def test_a_mistake_in_a_matrix_is_reported_once_among_others(wrong: Path) -> None:
     text = WRONG.replace("    toolchain: qnn\n", "    matrix: {row: [1, 2, 3]}\n    toolchain: qnn\n", 1)
     (wrong / "epbuild.yaml").write_text(text, encoding="utf-8")
     told = places(epbuild(wrong, "validate").stderr)
     assert len(told) == len(set(told)) >= len(MISTAKES)
 
 
-def test_what_is_shown_of_the_recipe_fits_80_columns(wrong: Path) -> None:
+def test_excerpts_of_the_recipe_fit_80_columns(wrong: Path) -> None:
     (wrong / "epbuild.yaml").write_text(WRONG.replace("SM8750", f"{'x' * 500}"), encoding="utf-8")
     excerpts = [line for line in epbuild(wrong, "validate").stderr.splitlines() if re.match(r" +\d* \|", line)]
     assert excerpts
@@ -105,18 +105,18 @@ def test_github_gets_an_annotation_for_each_problem(wrong: Path) -> None:
     assert places(done.stderr) == [], "no problem is told twice"
 
 
-def test_a_recipe_in_a_pipe_is_told_without_control_characters(wrong: Path) -> None:
+def test_output_in_a_pipe_has_no_control_characters(wrong: Path) -> None:
     assert "\x1b" not in epbuild(wrong, "validate").stderr
 
 
-def test_a_right_recipe_is_counted_and_no_error_is(wrong: Path) -> None:
+def test_a_valid_recipe_is_summarized_without_errors(wrong: Path) -> None:
     (wrong / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     done = epbuild(wrong, "validate")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("epbuild.yaml is valid: 1 model, 1 target, 1 group, ")
 
 
-def test_a_recipe_that_is_not_there_has_nothing_to_count(tmp_path: Path) -> None:
+def test_a_missing_recipe_has_no_summary(tmp_path: Path) -> None:
     done = epbuild(tmp_path, "validate", "nowhere.yaml")
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
@@ -131,9 +131,7 @@ def test_a_recipe_that_is_not_there_has_nothing_to_count(tmp_path: Path) -> None
         (["--set", "quality"], {"argument": "--set quality"}),
     ],
 )
-def test_what_is_no_step_is_told_to_machines_as_what_it_is(
-    tmp_path: Path, arguments: list[str], location: dict[str, str]
-) -> None:
+def test_json_says_where_a_problem_outside_the_recipe_is(tmp_path: Path, arguments: list[str], location: dict[str, str]) -> None:
     write_model(tmp_path / "relu.onnx")
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     done = epbuild(tmp_path, "validate", *arguments, "--json")
@@ -142,7 +140,7 @@ def test_what_is_no_step_is_told_to_machines_as_what_it_is(
     assert {key: problem[key] for key in problem.keys() - {"code", "message", "hint"}} == location
 
 
-def test_several_recipes_are_all_checked_and_all_their_mistakes_shown(wrong: Path) -> None:
+def test_every_given_recipe_is_checked_and_all_mistakes_are_shown(wrong: Path) -> None:
     (wrong / "good.yaml").write_text(RECIPE, encoding="utf-8")
     (wrong / "other.yaml").write_text(RECIPE.replace("soc_model:", "soc_modell:"), encoding="utf-8")
     done = epbuild(wrong, "validate", "epbuild.yaml", "good.yaml", "other.yaml")
@@ -160,7 +158,7 @@ def test_several_recipes_are_all_checked_and_all_their_mistakes_shown(wrong: Pat
 @pytest.mark.parametrize(
     "arguments", [("validate", "--sarif"), *(("run", option) for option in ("--junit", "--sarif", "--trace", "--summary"))]
 )
-def test_a_recipe_is_not_written_over(wrong: Path, arguments: tuple[str, ...]) -> None:
+def test_a_recipe_is_never_overwritten(wrong: Path, arguments: tuple[str, ...]) -> None:
     before = (wrong / "epbuild.yaml").read_bytes()
     refused = epbuild(wrong, *arguments, str(wrong / "epbuild.yaml"))
     assert refused.returncode == 2
@@ -168,7 +166,7 @@ def test_a_recipe_is_not_written_over(wrong: Path, arguments: tuple[str, ...]) -
     assert (wrong / "epbuild.yaml").read_bytes() == before
 
 
-def test_a_recipe_is_explained_by_one_that_has_its_plan(tmp_path: Path) -> None:
+def test_validate_explain_prints_an_equivalent_long_recipe(tmp_path: Path) -> None:
     write_model(tmp_path / "relu.onnx")
     text = "epbuild: 1\nname: tiny\nmodels: '*.onnx'\ntargets: {phone: {ep: qnn, soc: SM8750}}\n"
     (tmp_path / "epbuild.yaml").write_text(text, encoding="utf-8")

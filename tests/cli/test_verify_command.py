@@ -76,7 +76,7 @@ def verified(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-def test_good_artifacts_are_a_line_for_each_check_and_a_sum(tmp_path: Path) -> None:
+def test_valid_artifacts_have_one_line_per_check_and_a_total(tmp_path: Path) -> None:
     write(tmp_path / "dist")
     done = epbuild(tmp_path, "verify", "dist")
     assert (done.returncode, done.stderr) == (0, "")
@@ -86,7 +86,7 @@ def test_good_artifacts_are_a_line_for_each_check_and_a_sum(tmp_path: Path) -> N
     assert all(len(line) <= 80 for line in lines)
 
 
-def test_a_failure_is_told_whole_with_its_code_and_what_to_do(tmp_path: Path) -> None:
+def test_a_failure_is_reported_in_full_with_its_code_and_hint(tmp_path: Path) -> None:
     write(tmp_path / "dist", soc="SC8380XP")
     done = epbuild(tmp_path, "verify", "dist")
     assert (done.returncode, done.stderr) == (1, "")
@@ -98,7 +98,7 @@ def test_a_failure_is_told_whole_with_its_code_and_what_to_do(tmp_path: Path) ->
     assert all(len(line) <= 80 for line in lines)
 
 
-def test_what_could_not_be_checked_is_told_once_for_each_reason_and_is_no_failure(tmp_path: Path) -> None:
+def test_skipped_checks_are_reported_once_per_reason_and_do_not_fail(tmp_path: Path) -> None:
     for name in "abcde":
         write(tmp_path / "dist" / name)
         (tmp_path / "dist" / name / "manifest.json").unlink()
@@ -126,7 +126,7 @@ def test_scripts_get_every_finding_as_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["gone", "empty", "notes.json"])
-def test_a_path_with_nothing_to_verify_is_a_wrong_command_line(tmp_path: Path, path: str) -> None:
+def test_a_path_with_nothing_to_verify_exits_with_2(tmp_path: Path, path: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.json").write_text("[]", encoding="utf-8")
     done = epbuild(tmp_path, "verify", path)
@@ -134,7 +134,7 @@ def test_a_path_with_nothing_to_verify_is_a_wrong_command_line(tmp_path: Path, p
     assert "[EPB600]" in done.stderr
 
 
-def test_what_a_hostile_model_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
+def test_a_hostile_model_cannot_control_the_terminal(tmp_path: Path) -> None:
     write(tmp_path / "dist")
     model = tmp_path / "dist" / "m_ctx.onnx"
     model.write_bytes(model.read_bytes().replace(b"m_qnn.bin", b"m\x1b[2J.bin"))
@@ -145,7 +145,7 @@ def test_what_a_hostile_model_says_cannot_steer_the_terminal(tmp_path: Path) -> 
         assert "m\\x1b[2J.bin" in done.stdout
 
 
-def test_an_embedded_context_is_inspected_as_one_in_a_file_is(tmp_path: Path) -> None:
+def test_embedded_and_external_contexts_are_inspected_alike(tmp_path: Path) -> None:
     digest = hashlib.sha256(BINARY).hexdigest()
     for embed in (False, True):
         write(tmp_path / str(embed), embed=embed)
@@ -156,7 +156,7 @@ def test_an_embedded_context_is_inspected_as_one_in_a_file_is(tmp_path: Path) ->
         assert " the EP's own   own 3" in done.stdout.splitlines()
 
 
-def test_several_models_are_inspected_together_and_what_they_share_is_told(tmp_path: Path) -> None:
+def test_inspecting_several_models_reports_shared_files(tmp_path: Path) -> None:
     folder = write(tmp_path / "dist")
     (folder / "second_ctx.onnx").write_bytes((folder / "m_ctx.onnx").read_bytes())
     for paths in (["dist"], ["dist/m_ctx.onnx", "dist/second_ctx.onnx"]):
@@ -166,7 +166,7 @@ def test_several_models_are_inspected_together_and_what_they_share_is_told(tmp_p
         assert "compared with a copy for each of 2 models" in " ".join(epbuild(tmp_path, "inspect", *paths).stdout.split())
 
 
-def test_a_broken_model_hides_none_of_the_others_in_its_folder(tmp_path: Path) -> None:
+def test_a_broken_model_hides_no_other_model_of_its_folder(tmp_path: Path) -> None:
     write(tmp_path / "dist")
     (tmp_path / "dist" / "broken.onnx").write_bytes(b"no model")
     done = epbuild(tmp_path, "inspect", "dist")
@@ -201,7 +201,7 @@ def failures(found: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
 
 
 @pytest.mark.parametrize("name", PACKED)
-def test_what_is_sent_to_people_is_verified_as_it_comes(name: str, tmp_path: Path, temporary: Path) -> None:
+def test_packed_artifacts_are_verified_without_unpacking_by_hand(name: str, tmp_path: Path, temporary: Path) -> None:
     folder = write(tmp_path / "dist")
     pack(folder, tmp_path / name)
     code, found = received(tmp_path, name, temporary=temporary)
@@ -222,7 +222,7 @@ def test_a_packed_artifact_fails_by_the_names_of_its_members(name: str, tmp_path
     assert more["message"] == "The manifest does not list it, so its expected content is unknown."
 
 
-def test_a_folder_that_somebody_zipped_is_verified_with_its_own_name(tmp_path: Path, temporary: Path) -> None:
+def test_an_artifact_folder_inside_a_zip_is_verified_under_its_name(tmp_path: Path, temporary: Path) -> None:
     write(tmp_path / "top" / "dist")
     shutil.make_archive(str(tmp_path / "mine"), "zip", tmp_path / "top")
     code, found = received(tmp_path, "mine.zip", temporary=temporary)
@@ -244,7 +244,7 @@ def test_a_damaged_archive_fails_verification_and_another_file_is_a_usage_error(
     assert done.stderr == f"epbuild: error: {told}\n"
 
 
-def test_a_hostile_archive_is_one_finding_and_touches_nothing(tmp_path: Path, temporary: Path) -> None:
+def test_a_hostile_archive_is_one_finding_and_writes_nothing(tmp_path: Path, temporary: Path) -> None:
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
         archive.writestr("../evil\x1b[2J", b"evil")
     code, found = received(tmp_path, "model.zip", temporary=temporary)
@@ -254,7 +254,7 @@ def test_a_hostile_archive_is_one_finding_and_touches_nothing(tmp_path: Path, te
     assert not list(tmp_path.rglob("*evil*"))
 
 
-def test_an_archive_is_the_one_that_the_provenance_beside_it_is_about(tmp_path: Path, temporary: Path) -> None:
+def test_an_archive_is_checked_against_the_provenance_beside_it(tmp_path: Path, temporary: Path) -> None:
     path = pack(write(tmp_path / "dist"), tmp_path / "model.tar.zst")
     statement = path.with_name("model.tar.zst.intoto.json")
 
@@ -282,7 +282,7 @@ def test_an_archive_is_the_one_that_the_provenance_beside_it_is_about(tmp_path: 
         assert failures(found) == [("provenance", statement.name, "EPB637", "It is not a readable in-toto statement.")]
 
 
-def test_an_archive_without_a_model_is_told_of_by_its_own_name(tmp_path: Path, temporary: Path) -> None:
+def test_an_archive_without_a_model_is_reported_by_name(tmp_path: Path, temporary: Path) -> None:
     with zipfile.ZipFile(tmp_path / "notes.zip", "w") as archive:
         archive.writestr("notes.txt", b"mine")
     done = epbuild(tmp_path, "verify", "notes.zip", TMPDIR=str(temporary))
@@ -293,7 +293,7 @@ def test_an_archive_without_a_model_is_told_of_by_its_own_name(tmp_path: Path, t
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there a test cannot press Ctrl-C in one process only")
-def test_ctrl_c_leaves_nothing_of_what_was_unpacked(tmp_path: Path, temporary: Path) -> None:
+def test_ctrl_c_removes_unpacked_files(tmp_path: Path, temporary: Path) -> None:
     folder = write(tmp_path / "dist")
     with (folder / "zeros").open("wb") as file:
         file.truncate(160 << 20)
@@ -315,7 +315,7 @@ def test_ctrl_c_leaves_nothing_of_what_was_unpacked(tmp_path: Path, temporary: P
     assert list(temporary.iterdir()) == []
 
 
-def test_archives_and_images_in_a_folder_are_named_as_what_was_not_looked_into(tmp_path: Path) -> None:
+def test_archives_and_images_in_a_folder_are_reported_as_skipped(tmp_path: Path) -> None:
     write(tmp_path / "dist" / "folder")
     for name in ("a.zip", "more/b.tar.zst", "more/image", "folder/of-its-own.zip"):
         (tmp_path / "dist" / "more").mkdir(exist_ok=True)

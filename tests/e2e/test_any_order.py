@@ -689,7 +689,7 @@ def put_in_place(path: Path, away: Path, how: str) -> None:
             path.mkdir()
 
 
-def test_whatever_is_done_the_next_build_is_as_one_from_nothing(
+def test_after_any_sequence_of_changes_a_build_equals_one_from_scratch(
     tmp_path: Path, pytestconfig: pytest.Config, exhaustive: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = pytestconfig.getoption("any_order_seconds")

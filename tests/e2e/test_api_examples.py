@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs/guides/python-api.md").read_text(encod
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_every_example_has_its_output() -> None:
+def test_every_example_has_its_output_on_the_page() -> None:
     assert len(EXAMPLES) == PAGE.count("```python") == 5
 
 

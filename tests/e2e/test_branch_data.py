@@ -80,7 +80,7 @@ def branches(project: Project) -> Project:
     return project
 
 
-def test_a_model_is_compiled_whose_branch_has_its_weights_in_a_file(branches: Project) -> None:
+def test_a_model_with_external_weights_in_a_branch_compiles(branches: Project) -> None:
     branches.build()
     sources = {path.name: path.stat() for path in branches.folder.glob("*.bin")}
     assert len(sources) == 4
@@ -91,20 +91,20 @@ def test_a_model_is_compiled_whose_branch_has_its_weights_in_a_file(branches: Pr
     assert branches.epbuild("run", "--check").returncode == 0
 
 
-def test_the_same_model_is_compiled_when_it_is_read_as_bytes(branches: Project) -> None:
+def test_a_model_with_external_branch_weights_compiles_from_memory(branches: Project) -> None:
     branches.edit("{path: first.onnx}", "{path: first.onnx, load_from: memory}")
     branches.build()
     assert branches.epbuild("verify", "dist", "--load").returncode == 0
 
 
-def test_the_same_models_are_compiled_when_they_share_one_weights_file(branches: Project) -> None:
+def test_models_with_external_branch_weights_can_share_one_weights_file(branches: Project) -> None:
     branches.edit("    targets: [npu]\n", "    targets: [npu]\n    share_weights: true\n    share_initializers: true\n")
     branches.build()
     assert sum(name.endswith("_qnn.bin") for name in branches.files()) == 1
 
 
 @pytest.mark.parametrize("store", ["source", 'external, file: "${model}.rest.bin", threshold: 16'])
-def test_an_image_is_loaded_whose_models_left_branches_with_external_weights(branches: Project, store: str) -> None:
+def test_an_image_of_models_with_external_branch_weights_loads(branches: Project, store: str) -> None:
     branches.edit("    targets: [npu]\n", f"    targets: [npu]\n    compile: {{initializers: {{store: {store}}}}}\n")
     branches.edit("path: dist}", "path: dist, archive: oci}")
     branches.build()
@@ -116,7 +116,7 @@ def test_an_image_is_loaded_whose_models_left_branches_with_external_weights(bra
     assert {blob.stat().st_nlink for blob in blobs} == {1}
 
 
-def test_numbers_are_compared_with_a_source_whose_files_have_other_names_as_well(branches: Project) -> None:
+def test_numbers_are_compared_with_a_source_whose_files_are_hard_links(branches: Project) -> None:
     branches.build()
     for data in list(branches.folder.glob("*.bin")):
         data.with_suffix(".copy").hardlink_to(data)
@@ -124,7 +124,7 @@ def test_numbers_are_compared_with_a_source_whose_files_have_other_names_as_well
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_only_what_a_branch_refers_to_is_copied(branches: Project) -> None:
+def test_only_external_data_of_branches_is_copied(branches: Project) -> None:
     """Share a weight between the graph and a branch. It counts as the branch's, whatever its file is called in each."""
     path = branches.folder / "first.onnx"
     model = onnx.load(path, load_external_data=False)

@@ -82,7 +82,7 @@ def size(path: Path) -> int:
     return path.stat().st_size
 
 
-def test_a_build_tells_what_grew_and_what_shrank_against_what_lay_there(project: Project) -> None:
+def test_a_build_reports_size_changes_of_its_outputs(project: Project) -> None:
     folder = project.folder
     first = report(project)
     sizes = [size(path) for path in (folder / DIST).rglob("*") if path.is_file() and path.name != "manifest.json"]
@@ -116,7 +116,7 @@ def test_a_build_tells_what_grew_and_what_shrank_against_what_lay_there(project:
     assert f"prefill_qnn.bin {decimal(binary)} {decimal(grown)}" in " ".join(rows), "the manifest that lies there tells what was"
 
 
-def test_programs_are_told_the_bytes_of_each_changed_file(project: Project) -> None:
+def test_json_events_have_the_size_of_each_changed_file(project: Project) -> None:
     project.build()
     old = {path: size(project.folder / DECODER / path) for path in ("prefill_qnn.bin", "prefill_ctx.onnx")}
     project.edit(SOC, SLOWER)
@@ -131,7 +131,7 @@ def test_programs_are_told_the_bytes_of_each_changed_file(project: Project) -> N
     assert events[-1]["event"] == "run_finished"
 
 
-def test_a_pull_request_is_told_what_changed_between_two_real_trees(project: Project) -> None:
+def test_markdown_shows_the_changes_between_two_real_trees(project: Project) -> None:
     project.build()
     before = project.folder / "before"
     shutil.copytree(project.folder / DIST, before)
@@ -170,7 +170,7 @@ def test_a_pull_request_is_told_what_changed_between_two_real_trees(project: Pro
     assert ["snapdragon-SM8750-classifier", "classifier_ctx.onnx", "new"] in Rows(text).rows
 
 
-def test_a_terminal_of_80_columns_shows_the_report_as_a_log_has_it(project: Project) -> None:
+def test_a_terminal_of_80_columns_shows_the_same_report_as_a_log(project: Project) -> None:
     pty = pytest.importorskip("pty", reason="there are no pseudo-terminals on Windows")
     command, environment = project.command("run")
     leader, follower = pty.openpty()

@@ -416,7 +416,7 @@ _CASES = [
 
 
 @pytest.mark.parametrize("row", list(sampled(_CASES, 3)))
-def test_a_change_is_seen_for_what_it_is_named_and_made_good(row: Row, case: Case) -> None:
+def test_each_change_is_detected_reported_and_rebuilt(row: Row, case: Case) -> None:
     row.change(case)
     saved = kept(case)
     if case.fast:
@@ -451,7 +451,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(copy)
 
 
-def test_an_ep_library_that_is_exchanged_under_its_version_is_another_toolchain(case: Case, environment: Path) -> None:
+def test_a_replaced_ep_library_of_equal_version_is_another_toolchain(case: Case, environment: Path) -> None:
     case.edit(f"{{packages: [{ORT}, {QNN}]}}", f"{{interpreter: '{environment.as_posix()}'}}")
     check_run(case, NOTHING)  # the same packages and libraries in another place are the same toolchain
     time.sleep(_SETTLED_SECONDS)
@@ -487,7 +487,7 @@ def test_going_back_to_an_earlier_recipe_restores_and_compiles_nothing(built: Ca
     assert built.files() == first
 
 
-def test_a_compile_that_comes_out_as_before_changes_nothing_but_the_manifest(built: Case) -> None:
+def test_a_compile_with_equal_output_changes_only_the_manifest(built: Case) -> None:
     first = built.files()
     blobs = {path.name for path in (built.cache / "cas").rglob("*") if path.is_file()}
     (built.folder / "ir.bin").write_bytes(b"looked at by nobody, once more")
@@ -497,7 +497,7 @@ def test_a_compile_that_comes_out_as_before_changes_nothing_but_the_manifest(bui
     assert not [path for path in added if path.read_bytes() in first.values()]
 
 
-def test_a_recipe_that_moved_with_all_its_files_has_nothing_to_do(case: Case) -> None:
+def test_a_recipe_moved_with_all_its_files_stays_current(case: Case) -> None:
     place = case.folder.with_name("elsewhere") / "deeper"
     place.parent.mkdir()
     case.folder.rename(place)
@@ -506,7 +506,7 @@ def test_a_recipe_that_moved_with_all_its_files_has_nothing_to_do(case: Case) ->
     check_run(moved, NOTHING)
 
 
-def test_a_copy_with_everything_in_it_is_looked_at_for_itself(case: Case) -> None:
+def test_a_full_copy_has_its_own_state(case: Case) -> None:
     copy = case.moved(case.folder.with_name("copy"))
     shutil.copytree(case.folder, copy.folder)
     in_secret("weights.bin")(copy)
@@ -514,7 +514,7 @@ def test_a_copy_with_everything_in_it_is_looked_at_for_itself(case: Case) -> Non
     assert look(copy)[0][SHARE]["state"] == "out of date"
 
 
-def test_a_repository_that_is_cloned_anew_restores_and_compiles_nothing(built: Case) -> None:
+def test_a_new_clone_restores_and_compiles_nothing(built: Case) -> None:
     clone = built.moved(built.folder.with_name("clone"))
     shutil.copytree(built.folder, clone.folder, ignore=shutil.ignore_patterns(".epbuild", "dist"))
     steps, reasons = look(clone)
@@ -570,7 +570,7 @@ def test_a_users_file_in_an_output_folder_is_kept_when_the_output_is_emitted_aga
     assert note.read_text(encoding="utf-8") == "12 ms"
 
 
-def test_a_file_of_the_users_that_is_in_the_way_is_kept_and_told(built: Case) -> None:
+def test_a_users_file_at_an_output_path_is_kept_and_reported(built: Case) -> None:
     mine = built.folder / "dist/pair/renamed.onnx"
     mine.write_text("mine", encoding="utf-8")
     built.edit('path: "dist/${group}"', 'path: "dist/${group}", model: "${model}.onnx"')
@@ -598,7 +598,7 @@ def test_an_output_that_the_recipe_no_longer_asks_for_is_removed(case: Case) -> 
     check_outputs(case)
 
 
-def test_an_output_that_is_removed_leaves_what_somebody_changed_and_says_so(built: Case) -> None:
+def test_removing_an_output_keeps_and_reports_edited_files(built: Case) -> None:
     binary = built.folder / BINARY
     binary.write_bytes(b"patched by hand")
     built.edit("dist/${group}", "dist/${recipe.name}/${group}")
@@ -609,7 +609,7 @@ def test_an_output_that_is_removed_leaves_what_somebody_changed_and_says_so(buil
     assert f"{BINARY}  changed after epbuild wrote it" in done.stdout
 
 
-def test_an_output_that_is_removed_leaves_the_users_own_files_and_says_so(built: Case) -> None:
+def test_removing_an_output_keeps_and_reports_the_users_files(built: Case) -> None:
     note = built.folder / "dist/pair/notes.txt"
     note.write_text("12 ms", encoding="utf-8")
     built.edit("dist/${group}", "dist/${recipe.name}/${group}")

@@ -61,7 +61,7 @@ def installed(line: str) -> str:
     return own.get(line, ":" if "pip install" in line else line)
 
 
-def test_github_plans_compiles_in_a_matrix_and_publishes_what_the_jobs_have_made(locked: Project, tmp_path: Path) -> None:
+def test_github_plans_compiles_in_a_matrix_and_publishes_the_results(locked: Project, tmp_path: Path) -> None:
     remote = tmp_path / "remote"
     project = checkout(locked, tmp_path / "checkout", str(remote))
     ci = Ci(project.folder, tmp_path, {"SIGNING_KEY_OF_TEST": OURS.text}, bare=frozenset({"plan", "publish"}))
@@ -117,7 +117,7 @@ def test_a_small_repository_keeps_its_store_in_githubs_own_cache(locked: Project
     assert published(second) == published(first)
 
 
-def test_gitlab_compiles_in_equal_jobs_and_publishes_what_they_have_made(locked: Project, tmp_path: Path) -> None:
+def test_gitlab_compiles_in_equal_jobs_and_publishes_the_results(locked: Project, tmp_path: Path) -> None:
     with serving_cache() as server:
         project = checkout(locked, tmp_path / "checkout", server.address)
         ci = Ci(project.folder, tmp_path, {})
@@ -135,7 +135,7 @@ def test_gitlab_compiles_in_equal_jobs_and_publishes_what_they_have_made(locked:
         assert server.count("PUT", "ac") == 0
 
 
-def test_gitlab_compiles_what_is_missing_in_a_pipeline_that_a_job_has_written(locked: Project, tmp_path: Path) -> None:
+def test_gitlab_compiles_missing_results_in_a_generated_pipeline(locked: Project, tmp_path: Path) -> None:
     project = checkout(locked, tmp_path / "checkout", str(tmp_path / "remote"))
     ci = Ci(project.folder, tmp_path, {}, bare=frozenset({"plan", "publish"}))
 
@@ -157,7 +157,7 @@ def test_gitlab_compiles_what_is_missing_in_a_pipeline_that_a_job_has_written(lo
 
 
 @pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_the_action_installs_with_what_there_is(installer: str, tmp_path: Path) -> None:
+def test_the_action_installs_with_any_available_installer(installer: str, tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -174,7 +174,7 @@ def test_the_action_installs_with_what_there_is(installer: str, tmp_path: Path) 
     assert list((run.folder / "temp" / "epbuild" / "lib").rglob("filelock/__init__.py"))
 
 
-def test_the_action_builds_without_a_lock_and_says_how_to_get_one(tmp_path: Path) -> None:
+def test_the_action_builds_without_a_lock_and_suggests_a_lock(tmp_path: Path) -> None:
     project = copy_of_quickstart(tmp_path / "checkout", tmp_path / "unused")
     workflow = tmp_path / "w.yml"
     workflow.write_text("jobs: {x: {steps: [{uses: epbuild/epbuild@COMMIT, with: {command: plan}}]}}", encoding="utf-8")
@@ -183,7 +183,7 @@ def test_the_action_builds_without_a_lock_and_says_how_to_get_one(tmp_path: Path
     assert "::notice::epbuild.yaml has no lock: run `epbuild lock` and commit its file" in run.log
 
 
-def test_the_action_refuses_a_command_that_it_does_not_have(tmp_path: Path) -> None:
+def test_the_action_refuses_an_unknown_command(tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     workflow = tmp_path / "w.yml"
     workflow.write_text(
@@ -203,7 +203,7 @@ def test_the_action_refuses_a_command_that_it_does_not_have(tmp_path: Path) -> N
     ],
     ids=["workflows", "action", "pipeline"],
 )
-def test_a_file_is_what_its_schema_allows(schema: str, files: list[Path]) -> None:
+def test_workflow_files_match_their_schemas(schema: str, files: list[Path]) -> None:
     check(schema, files)
 
 

@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def test_the_quickstart_is_the_same_to_the_byte_and_made_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_cluster_builds_the_quickstart_once_with_identical_bytes(cluster: Cluster, tmp_path: Path) -> None:
     projects = []
     for name in ("here", "there", "again"):
         shutil.copytree(RECIPES, tmp_path / name, ignore=shutil.ignore_patterns(".epbuild", "dist"))
@@ -50,7 +50,7 @@ def test_the_quickstart_is_the_same_to_the_byte_and_made_once(cluster: Cluster, 
     assert again.files("dist") == here.files("dist")
 
 
-def test_two_builds_at_once_have_each_action_made_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_two_concurrent_builds_run_each_action_once(cluster: Cluster, tmp_path: Path) -> None:
     projects = [quick(tmp_path, cluster, "both", name) for name in ("one", "two")]
     running = [start(project, "run", "--json", *on(cluster)) for project in projects]
     events = []
@@ -93,7 +93,7 @@ def zoo(folder: Path, cluster: Cluster, name: str) -> Project:
     return project
 
 
-def test_two_builds_at_once_compile_each_of_sixty_targets_once_with_equal_bytes(tmp_path: Path) -> None:
+def test_two_concurrent_builds_compile_each_of_sixty_targets_once(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster", workers=2) as cluster:
         projects = [zoo(tmp_path, cluster, name) for name in ("one", "two")]
         running = [start(project, "run", "--json", *on(cluster)) for project in projects]
@@ -110,7 +110,7 @@ def test_two_builds_at_once_compile_each_of_sixty_targets_once_with_equal_bytes(
         assert again.files() == here.files()
 
 
-def test_a_plan_shows_which_machines_make_what_is_missing_and_how_long_they_take(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_plan_shows_the_machines_and_time_for_missing_results(cluster: Cluster, tmp_path: Path) -> None:
     project = quick(tmp_path, cluster, "plan")
     shown = project.epbuild("plan", *on(cluster)).stdout
     assert "QNNExecutionProvider" in shown
@@ -124,7 +124,7 @@ def test_a_plan_shows_which_machines_make_what_is_missing_and_how_long_they_take
     assert (nobodys.machines, nobodys.likely_seconds) == ((), None)
 
 
-def test_what_fails_there_fails_as_it_does_here_and_names_the_machine(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_remote_failure_equals_a_local_failure_and_names_the_machine(cluster: Cluster, tmp_path: Path) -> None:
     project = quick(tmp_path, cluster, "fails")
     project.edit("soc_model: SM8750", "soc_model: SM9999")
     project.edit("    toolchain: qnn\n", "    toolchain: qnn\n    allow_unknown_options: true\n")
@@ -136,7 +136,7 @@ def test_what_fails_there_fails_as_it_does_here_and_names_the_machine(cluster: C
     assert "Unrecognized soc_model" in project.epbuild("log", "epbuild.yaml", "compile:left/npu/left").stdout
 
 
-def test_what_is_prepared_and_checked_in_numbers_is_so_elsewhere_too(cluster: Cluster, tmp_path: Path) -> None:
+def test_preparations_and_numeric_checks_run_on_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
     project = quick(tmp_path, cluster, "numbers")
     project.edit("left: left.onnx", "left: {path: left.onnx, prepare: [{infer_shapes: {}, toolchain: qnn}]}")
     project.edit("right: {models: [right], targets: [npu]}", "right: {models: [right], targets: [npu], verify: true}")
@@ -147,7 +147,7 @@ def test_what_is_prepared_and_checked_in_numbers_is_so_elsewhere_too(cluster: Cl
     assert None not in made.values()
 
 
-def test_a_client_without_toolchains_has_a_machine_say_what_they_are_and_makes_none(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_client_without_toolchains_identifies_them_through_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     project = quick(tmp_path, cluster, "identity")
     assert project.epbuild("lock").returncode == 0
     project.environment["EPBUILD_TOOLCHAIN_DIR"] = str(tmp_path / "none")
@@ -171,7 +171,7 @@ def own(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="looks at processes as Linux shows them")
-def test_a_worker_that_dies_while_it_compiles_is_replaced_by_another(own: Cluster, tmp_path: Path) -> None:
+def test_another_worker_replaces_a_worker_that_dies_while_compiling(own: Cluster, tmp_path: Path) -> None:
     project = slow_project(tmp_path, own, "dies")
     process = start(project, "run", "--json", *on(own))
     wait_until(lambda: compilers(own), PATIENCE, "a compile")
@@ -183,7 +183,7 @@ def test_a_worker_that_dies_while_it_compiles_is_replaced_by_another(own: Cluste
     wait_until(lambda: not compilers(own), PATIENCE, "its compiler to end")
 
 
-def test_a_client_that_dies_leaves_what_runs_to_be_finished_and_published(own: Cluster, tmp_path: Path) -> None:
+def test_running_actions_of_a_killed_client_are_finished_and_published(own: Cluster, tmp_path: Path) -> None:
     project = slow_project(tmp_path, own, "client")
     process = start(project, "run", "--json", *on(own))
     wait_until(lambda: compilers(own), PATIENCE, "a compile")
@@ -193,7 +193,7 @@ def test_a_client_that_dies_leaves_what_runs_to_be_finished_and_published(own: C
     wait_until(lambda: records.exists() and any(records.iterdir()), PATIENCE, "a result to be published")
 
 
-def test_ctrl_c_ends_what_runs_elsewhere(own: Cluster, tmp_path: Path) -> None:
+def test_ctrl_c_stops_actions_on_the_cluster(own: Cluster, tmp_path: Path) -> None:
     project = slow_project(tmp_path, own, "interrupt")
     process = start(project, "run", *on(own))
     wait_until(lambda: compilers(own), PATIENCE, "a compile")
@@ -206,7 +206,7 @@ def test_ctrl_c_ends_what_runs_elsewhere(own: Cluster, tmp_path: Path) -> None:
     assert not any((own.remote / "ac").glob("*"))
 
 
-def test_a_scheduler_that_goes_away_ends_the_build_and_the_next_one_restores(own: Cluster, tmp_path: Path) -> None:
+def test_a_lost_scheduler_ends_the_build_and_the_next_build_restores(own: Cluster, tmp_path: Path) -> None:
     project = slow_project(tmp_path, own, "scheduler")
     process = start(project, "run", *on(own))
     wait_until(lambda: compilers(own), PATIENCE, "a compile")
@@ -222,7 +222,7 @@ def test_a_scheduler_that_goes_away_ends_the_build_and_the_next_one_restores(own
     assert project.files("dist")
 
 
-def test_a_scheduler_that_is_not_there_is_one_sentence(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_unreachable_scheduler_is_an_error_without_a_traceback(cluster: Cluster, tmp_path: Path) -> None:
     project = quick(tmp_path, cluster, "nobody")
     done = project.epbuild("run", "--executor", "dask://127.0.0.1:9")
     assert done.returncode == 3
@@ -230,7 +230,7 @@ def test_a_scheduler_that_is_not_there_is_one_sentence(cluster: Cluster, tmp_pat
     assert "Traceback" not in done.stderr
 
 
-def test_without_certificates_no_one_is_served(tmp_path: Path) -> None:
+def test_clients_without_a_valid_certificate_are_refused(tmp_path: Path) -> None:
     make_certificates(tmp_path / "certificates")
     make_certificates(tmp_path / "strangers")
     with running_cluster(tmp_path / "cluster", workers=1, certificates=tmp_path / "certificates") as guarded:

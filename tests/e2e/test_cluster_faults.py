@@ -66,7 +66,7 @@ def failures(events: list[dict[str, Any]]) -> dict[str, list[str]]:
     }
 
 
-def test_a_machine_that_freezes_is_replaced_whatever_the_scheduler_is_set_to(tmp_path: Path) -> None:
+def test_a_frozen_worker_is_replaced_even_with_default_scheduler_settings(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster", workers=1, settings=DASKS_OWN) as cluster:
         project = slow_project(tmp_path, cluster, "freezes")
         process = start(project, "run", "--json", *on(cluster))
@@ -82,7 +82,7 @@ def test_a_machine_that_freezes_is_replaced_whatever_the_scheduler_is_set_to(tmp
 
 
 @pytest.mark.parametrize("settings", [None, DASKS_OWN], ids=["recommended", "Dask's own"])
-def test_what_ends_the_machines_that_execute_it_fails_alone_as_lost(tmp_path: Path, settings: dict[str, str] | None) -> None:
+def test_an_action_that_kills_its_workers_fails_without_affecting_others(tmp_path: Path, settings: dict[str, str] | None) -> None:
     chosen = {} if settings is None else {"settings": settings}
     with running_cluster(tmp_path / "cluster", workers=2, **chosen) as cluster:
         project = quick(tmp_path, cluster, "kills")
@@ -99,7 +99,7 @@ def test_what_ends_the_machines_that_execute_it_fails_alone_as_lost(tmp_path: Pa
         assert LEFT in compiled(project.build(*on(cluster)))
 
 
-def test_a_machine_with_another_release_is_given_nothing_and_told_of_once(own: Cluster, tmp_path: Path) -> None:
+def test_a_worker_with_another_release_gets_no_work_and_one_warning(own: Cluster, tmp_path: Path) -> None:
     older = "import sys, epbuild; epbuild.__version__ = '0.0.1'; from epbuild.__main__ import main; sys.exit(main())"
     own.start_worker(program=("-c", older)).wait_for("working for")
     code, events, text = run(quick(tmp_path, own, "release"), own)
@@ -129,7 +129,7 @@ def other_toolchains(folder: Path) -> Path:
     return folder
 
 
-def test_a_machine_with_another_toolchain_makes_nothing_of_it_and_is_told_of_once(own: Cluster, tmp_path: Path) -> None:
+def test_a_worker_with_another_toolchain_gets_no_work_and_one_warning(own: Cluster, tmp_path: Path) -> None:
     changed = str(other_toolchains(tmp_path / "toolchains"))
     own.start_worker(environment={"EPBUILD_TOOLCHAIN_DIR": changed}).wait_for("working for")
     sound, other = own.workers
@@ -144,7 +144,7 @@ def test_a_machine_with_another_toolchain_makes_nothing_of_it_and_is_told_of_onc
     assert str(other.process.pid) in text
 
 
-def test_where_a_disk_is_full_another_machine_makes_it_and_else_it_is_one_sentence(own: Cluster, tmp_path: Path) -> None:
+def test_a_full_disk_moves_actions_to_another_worker_or_fails_clearly(own: Cluster, tmp_path: Path) -> None:
     own.start_worker(file_size=SMALL).wait_for("working for")
     roomy, full = own.workers
     code, events, text = run(slow_project(tmp_path, own, "disk"), own)
@@ -157,7 +157,7 @@ def test_where_a_disk_is_full_another_machine_makes_it_and_else_it_is_one_senten
     assert "Free some space" in text
 
 
-def test_a_lost_remote_cache_ends_the_build_and_the_next_one_restores_its_results(tmp_path: Path) -> None:
+def test_a_lost_remote_cache_ends_the_build_and_the_next_build_restores(tmp_path: Path) -> None:
     with serving_cache() as server, running_cluster(tmp_path / "cluster", workers=1, place=server.address) as cluster:
         project = slow_project(tmp_path, cluster, "cache")
         project.environment["EPBUILD_SIGNING_KEY"] = cluster.key.text
@@ -175,7 +175,7 @@ def test_a_lost_remote_cache_ends_the_build_and_the_next_one_restores_its_result
         assert len(made) == 1, events
 
 
-def test_what_nobody_offers_any_more_is_told_of_and_all_else_is_done(own: Cluster, tmp_path: Path) -> None:
+def test_actions_that_no_worker_offers_any_more_fail_and_others_finish(own: Cluster, tmp_path: Path) -> None:
     project = slow_project(tmp_path, own, "nobody")
     python = toolchain_python("onnxruntime-qnn")
     project.edit("toolchains:\n", f"toolchains:\n  own: {{interpreter: '{python}'}}\n")

@@ -119,20 +119,20 @@ def certificates(cluster: Cluster, authority: str) -> Mapping[str, Any]:
     return options
 
 
-def test_those_with_a_certificate_are_answered_so_that_silence_means_something(guarded: Cluster) -> None:
+def test_clients_with_a_certificate_get_an_answer(guarded: Cluster) -> None:
     address = f"tls://127.0.0.1:{guarded.port}"
     assert answered([Try("read", address, certificates(guarded, "certificates"))]) == [("read", address)]
     assert len(ports(guarded)) >= len(("scheduler", "worker", "nanny"))
 
 
-def test_without_a_certificate_of_the_authority_no_verb_is_answered_on_any_port(guarded: Cluster) -> None:
+def test_clients_without_a_trusted_certificate_get_no_answer_on_any_port(guarded: Cluster) -> None:
     strangers, places = certificates(guarded, "strangers"), [f"127.0.0.1:{port}" for port in ports(guarded)]
     tries = [Try(verb, f"tcp://{place}", {}) for verb in VERBS for place in places]
     tries += [Try(verb, f"tls://{place}", strangers) for verb in VERBS for place in places]
     assert answered(tries) == []
 
 
-def test_who_shows_no_certificate_is_sent_nothing(guarded: Cluster) -> None:
+def test_clients_without_a_certificate_receive_no_data(guarded: Cluster) -> None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     for port in ports(guarded):
@@ -148,7 +148,7 @@ def test_who_shows_no_certificate_is_sent_nothing(guarded: Cluster) -> None:
         assert received == b"", port
 
 
-def test_nothing_is_served_over_http(guarded: Cluster) -> None:
+def test_no_port_answers_http(guarded: Cluster) -> None:
     for port in ports(guarded):
         for method in ("GET", "POST"):
             for page in PAGES:
@@ -163,7 +163,7 @@ def test_nothing_is_served_over_http(guarded: Cluster) -> None:
                 assert status == http.HTTPStatus.NOT_FOUND, (port, method, page)
 
 
-def test_after_all_that_it_builds(guarded: Cluster, tmp_path: Path) -> None:
+def test_a_build_succeeds_after_the_hostile_requests(guarded: Cluster, tmp_path: Path) -> None:
     project = quick(tmp_path, guarded, "guarded")
     own = guarded.folder.parent / "certificates" / "client"
     assert compiled(project.build(*on(guarded), "--tls", str(own))) == COMPILES

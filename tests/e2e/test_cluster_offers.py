@@ -31,7 +31,7 @@ def on(cluster: Cluster) -> tuple[str, str]:
     return "--executor", cluster.address
 
 
-def test_a_worker_tries_what_it_can_do_and_an_emulator_is_no_real_device(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_worker_probes_its_eps_and_offers_no_emulator_as_a_device(cluster: Cluster, tmp_path: Path) -> None:
     [worker] = cluster.workers
     worker.wait_for("ep:QNNExecutionProvider, ep:QNNExecutionProvider@cpu: compiles with onnxruntime-qnn")
     worker.wait_for("real:QNNExecutionProvider, real:QNNExecutionProvider@npu: no longer offered: only cpu from")
@@ -51,7 +51,7 @@ def test_a_worker_tries_what_it_can_do_and_an_emulator_is_no_real_device(cluster
     assert "cpu from" in shown
 
 
-def test_what_turns_out_to_be_more_than_a_machine_can_do_is_offered_no_more(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_ability_that_fails_when_used_is_no_longer_offered(cluster: Cluster, tmp_path: Path) -> None:
     """Ask for a GPU that this machine lacks. The EP reports that only when it compiles."""
     project = project_for(tmp_path, cluster)
     text = project.recipe.read_text(encoding="utf-8").replace(
@@ -69,7 +69,7 @@ def test_what_turns_out_to_be_more_than_a_machine_can_do_is_offered_no_more(clus
     assert (load["eps"], load["machines"], load["likely_seconds"]) == (["OpenVINOExecutionProvider@gpu"], [], None)
 
 
-def test_only_the_named_eps_are_compiled_for_and_preparations_run_where_named(tmp_path: Path) -> None:
+def test_workers_run_only_the_eps_and_preparations_that_they_name(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster", workers=0) as own:
         project = project_for(tmp_path, own)
         project.edit("left: left.onnx", "left: {path: left.onnx, prepare: [{infer_shapes: {}, toolchain: qnn}]}")

@@ -111,7 +111,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("kind", ["value", "bytes", "error", "warning", "number", "nothing", "array"])
-def test_what_a_hostile_worker_sends_runs_nothing_and_is_its_error(hostile: Cluster, kind: str, tmp_path: Path) -> None:
+def test_replies_of_a_hostile_worker_run_no_code_and_are_errors(hostile: Cluster, kind: str, tmp_path: Path) -> None:
     executor = DaskExecutor(ClusterAddress(f"tcp://127.0.0.1:{hostile.port}"), threading.Event())
     try:
         wait_until(lambda: len(executor.offers()) == 1, PATIENCE, "the worker is connected")
@@ -130,7 +130,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def test_without_certificates_a_worker_listens_on_loopback_alone(cluster: Cluster) -> None:
+def test_without_certificates_a_worker_listens_on_loopback_only(cluster: Cluster) -> None:
     parent = psutil.Process(cluster.workers[0].process.pid)
     processes = [parent, *parent.children(recursive=True)]
     places = [place for process in processes for place in process.net_connections("tcp") if place.status == psutil.CONN_LISTEN]
@@ -138,7 +138,7 @@ def test_without_certificates_a_worker_listens_on_loopback_alone(cluster: Cluste
     assert {place.laddr.ip for place in places} == {"127.0.0.1"}
 
 
-def test_a_stranger_runs_nothing_in_a_worker(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_stranger_runs_no_code_in_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     command = [sys.executable, "-c", STRANGER, f"tcp://127.0.0.1:{cluster.port}", str(tmp_path / "ran")]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=PATIENCE, check=False)
     assert len(done.stdout.split()) >= 5, done.stderr

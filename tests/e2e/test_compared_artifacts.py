@@ -24,7 +24,7 @@ def facts(document: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     return {item["what"]: (item["old"], item["new"]) for item in document["differences"]}
 
 
-def test_two_socs_differ_in_their_target_and_two_weights_in_their_weights(quickstart: Project) -> None:
+def test_diff_names_a_changed_target_and_changed_weights(quickstart: Project) -> None:
     quickstart.build()
     for group in ("decoder", "classifier"):
         found = compared(quickstart, f"{DIST}/{group}/snapdragon-SC8380XP", f"{DIST}/{group}/snapdragon-SM8750/manifest.json")

@@ -121,7 +121,7 @@ def manifest(project: Project) -> dict[str, Any]:
     return found
 
 
-def test_without_its_library_the_model_is_refused_and_the_setting_is_named(inverse: Project) -> None:
+def test_a_model_without_its_library_is_refused_with_the_setting_to_add(inverse: Project) -> None:
     done = inverse.epbuild("run")
     text = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 1
@@ -147,7 +147,7 @@ def test_a_package_of_the_toolchain_is_registered_wherever_the_model_is_opened(i
     assert any(item["name"].startswith("onnxruntime_extensions/_ext") for item in definition["resolvedDependencies"])
 
 
-def test_a_library_of_ones_own_is_registered_where_one_says_that_it_is(with_library: Project) -> None:
+def test_a_users_library_is_registered_from_the_path_in_the_recipe(with_library: Project) -> None:
     shutil.copytree(with_library.folder / "dist", with_library.folder / "before")
     events = with_library.build()
     assert (compiled(events), emitted(events)) == ({COMPILE}, {"emit:maths/npu/directory"})
@@ -171,7 +171,7 @@ def test_a_library_of_ones_own_is_registered_where_one_says_that_it_is(with_libr
     assert numpy.allclose(found, numpy.linalg.inv(weights()), atol=0.01)
 
 
-def test_a_library_that_changed_compiles_again_and_one_that_was_touched_does_not(with_library: Project) -> None:
+def test_changing_a_library_compiles_again_and_touching_does_not(with_library: Project) -> None:
     with_library.build()
     library = with_library.folder / "ops" / "libours.so"
     library.touch()
@@ -191,7 +191,7 @@ def test_a_library_that_changed_compiles_again_and_one_that_was_touched_does_not
         ("two words", 2, "EPB106"),
     ],
 )
-def test_what_is_not_there_is_told_at_its_place(inverse: Project, ops: str, code: int, words: str) -> None:
+def test_missing_custom_operators_are_reported_at_their_position(inverse: Project, ops: str, code: int, words: str) -> None:
     inverse.edit(f"    packages: {PACKAGES}\n", f"    packages: {PACKAGES}\n    custom_ops: ['{ops}']\n")
     done = inverse.epbuild("run")
     assert done.returncode == code
@@ -199,7 +199,7 @@ def test_what_is_not_there_is_told_at_its_place(inverse: Project, ops: str, code
     assert words in " ".join(done.stderr.split())
 
 
-def test_a_file_that_is_no_library_is_the_machines_trouble_and_no_models(inverse: Project) -> None:
+def test_a_file_that_is_not_a_library_is_an_environment_error(inverse: Project) -> None:
     shutil.copy(inverse.folder / "inverse.onnx", inverse.folder / "bad.so")
     inverse.edit(f"    packages: {PACKAGES}\n", f"    packages: {PACKAGES}\n    custom_ops: [bad.so]\n")
     done = inverse.epbuild("run")

@@ -110,7 +110,9 @@ class Machine:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_document_shows_what_its_commands_print(name: str, tmp_path: Path, quickstart_store: Path, quick_store: Path) -> None:
+def test_documents_show_the_real_output_of_their_commands(
+    name: str, tmp_path: Path, quickstart_store: Path, quick_store: Path
+) -> None:
     machine = Machine(tmp_path, {"quickstart": quickstart_store, "quick": quick_store})
     wrong = []
     for part in parts(ROOT / name):
@@ -127,7 +129,7 @@ def test_a_document_shows_what_its_commands_print(name: str, tmp_path: Path, qui
     assert not wrong, "\n".join(wrong)
 
 
-def test_few_blocks_are_not_run_and_each_has_its_reason() -> None:
+def test_few_blocks_are_skipped_and_each_skip_has_a_reason() -> None:
     left = {f"{name}:{part.line}": part.reason for name in DOCUMENTS for part in parts(ROOT / name) if isinstance(part, Unrun)}
     assert all(left.values())
     assert len(left) <= NOT_RUN, left

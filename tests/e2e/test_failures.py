@@ -67,7 +67,7 @@ def two_groups(project: Project) -> Project:
     return project
 
 
-def test_a_model_with_nothing_for_the_ep_fails_and_spares_the_rest(two_groups: Project) -> None:
+def test_a_model_without_nodes_for_the_ep_fails_without_affecting_others(two_groups: Project) -> None:
     two_groups.build()
     before = two_groups.files()
     _nothing_for_the_npu(two_groups.folder / "bad.onnx")
@@ -112,7 +112,7 @@ def test_a_workflow_gets_each_problem_once_as_an_annotation_and_tables_of_result
     assert "soc_modell" in summary.read_text(encoding="utf-8")
 
 
-def test_keep_going_ends_with_each_reason_once_and_the_sizes_of_the_results(two_groups: Project) -> None:
+def test_keep_going_ends_with_each_reason_once_and_the_result_sizes(two_groups: Project) -> None:
     _nothing_for_the_npu(two_groups.folder / "bad.onnx")
     done = two_groups.epbuild("run", "--keep-going")
     assert done.returncode == 1
@@ -154,7 +154,7 @@ def test_a_soc_name_that_the_ep_does_not_understand_is_caught_in_the_binary(two_
     assert not (two_groups.folder / "dist").exists()
 
 
-def test_without_keep_going_nothing_is_started_after_a_failure(two_groups: Project) -> None:
+def test_without_keep_going_no_step_starts_after_a_failure(two_groups: Project) -> None:
     path = two_groups.folder / "bad.onnx"
     _nothing_for_the_npu(path)
     model = onnx.load(path)
@@ -171,7 +171,7 @@ def test_without_keep_going_nothing_is_started_after_a_failure(two_groups: Proje
     )
 
 
-def test_an_expectation_that_is_not_met_fails_the_step_without_another_compile(two_groups: Project) -> None:
+def test_an_unmet_expectation_fails_the_step_without_another_compile(two_groups: Project) -> None:
     two_groups.build()
     two_groups.edit(
         "good: {models: [good], targets: [npu]}", "good: {models: [good], targets: [npu], expect: {ep_context_nodes: 7}}"
@@ -193,7 +193,7 @@ def test_a_worker_that_hangs_is_stopped_at_its_timeout(two_groups: Project) -> N
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
-def test_a_build_that_is_stopped_leaves_no_worker_and_costs_only_what_ran(two_groups: Project, kill: signal.Signals) -> None:
+def test_a_stopped_build_leaves_no_worker_and_keeps_finished_results(two_groups: Project, kill: signal.Signals) -> None:
     # Without folded ConstantOfShape nodes, this model splits into 120 parts and takes minutes.
     two_groups.edit("  bad: bad.onnx", "  bad: package:onnx/backend/test/data/light/light_densenet121.onnx")
     build = start(two_groups, "run")
@@ -214,7 +214,7 @@ def test_a_build_that_is_stopped_leaves_no_worker_and_costs_only_what_ran(two_gr
     assert not list((two_groups.folder / ".epbuild/tmp").glob("*"))
 
 
-def test_two_builds_at_once_compile_each_step_once_between_them(two_groups: Project) -> None:
+def test_two_concurrent_builds_compile_each_step_once(two_groups: Project) -> None:
     builds = [start(two_groups, "run", "--json") for _ in range(2)]
     events = [[json.loads(line) for line in build.communicate(timeout=120)[0].splitlines()] for build in builds]
     assert [build.returncode for build in builds] == [0, 0]

@@ -59,7 +59,7 @@ def genuine(shipped: tuple[Project, Project], monkeypatch: pytest.MonkeyPatch) -
     return found
 
 
-def test_a_shipped_memory_deletes_nothing_outside_the_folder(
+def test_shipped_state_deletes_nothing_outside_the_folder(
     shipped: tuple[Project, Project], genuine: list[OutputRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger, victim = shipped
@@ -76,7 +76,7 @@ def test_a_shipped_memory_deletes_nothing_outside_the_folder(
     assert WARNING not in victim.epbuild("run").stderr, "it is told once"
 
 
-def test_a_forged_output_is_not_believed(
+def test_a_forged_output_is_not_trusted(
     shipped: tuple[Project, Project], genuine: list[OutputRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger, victim = shipped
@@ -104,7 +104,7 @@ def test_a_forged_output_is_not_believed(
     assert victim.files() == before
 
 
-def test_a_file_of_the_users_in_a_shipped_output_stays(shipped: tuple[Project, Project], genuine: list[OutputRecord]) -> None:
+def test_a_users_file_in_a_shipped_output_is_kept(shipped: tuple[Project, Project], genuine: list[OutputRecord]) -> None:
     stranger, victim = shipped
     root = stranger.folder / genuine[0].place
     manifest = json.loads((root / "manifest.json").read_bytes())
@@ -120,7 +120,7 @@ def test_a_file_of_the_users_in_a_shipped_output_stays(shipped: tuple[Project, P
     assert len(kept) == 2, done.stderr
 
 
-def test_a_workspace_that_was_moved_or_copied_is_still_known(quickstart: Project, tmp_path: Path) -> None:
+def test_a_moved_or_copied_workspace_is_still_trusted(quickstart: Project, tmp_path: Path) -> None:
     quickstart.build()
     copy = Project(tmp_path / "copy", quickstart.cache, quickstart.environment)
     shutil.copytree(quickstart.folder, copy.folder)
@@ -128,7 +128,7 @@ def test_a_workspace_that_was_moved_or_copied_is_still_known(quickstart: Project
     assert WARNING not in done.stderr
 
 
-def test_a_lost_cache_costs_work_only(quickstart: Project, quickstart_store: Path) -> None:
+def test_a_lost_cache_only_causes_more_work(quickstart: Project, quickstart_store: Path) -> None:
     quickstart.build()
     before = quickstart.files()
     shutil.rmtree(quickstart.cache)
@@ -139,7 +139,7 @@ def test_a_lost_cache_costs_work_only(quickstart: Project, quickstart_store: Pat
     assert quickstart.files() == before
 
 
-def test_looking_at_a_foreign_workspace_changes_nothing_in_it(shipped: tuple[Project, Project]) -> None:
+def test_planning_in_a_foreign_workspace_changes_no_file(shipped: tuple[Project, Project]) -> None:
     stranger, victim = shipped
     ship(stranger, victim)
     before = victim.files(".epbuild")
@@ -149,7 +149,7 @@ def test_looking_at_a_foreign_workspace_changes_nothing_in_it(shipped: tuple[Pro
     assert victim.files(".epbuild") == before
 
 
-def test_a_log_that_is_shipped_beside_a_known_memory_is_not_believed(quickstart: Project) -> None:
+def test_a_database_log_shipped_into_a_trusted_workspace_is_ignored(quickstart: Project) -> None:
     """Ship an SQLite log, which would change the state of a workspace that is known."""
     quickstart.build()
     notes = quickstart.folder.parent / "out" / "notes.txt"
@@ -179,7 +179,7 @@ def test_a_log_that_is_shipped_beside_a_known_memory_is_not_believed(quickstart:
 
 @pytest.mark.skipif(os.name == "nt", reason="needs symbolic links")
 @pytest.mark.parametrize("name", ["", "tmp", "logs", "leases", "reports"])
-def test_a_folder_of_a_workspace_is_no_link(quickstart: Project, tmp_path: Path, name: str) -> None:
+def test_a_workspace_folder_that_is_a_link_is_refused(quickstart: Project, tmp_path: Path, name: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "tmp" / "precious").mkdir(parents=True)
     (elsewhere / "precious").mkdir()

@@ -110,7 +110,7 @@ def stages_of(document: Mapping[str, Any]) -> list[Stage]:
     ]
 
 
-def test_a_file_of_genai_never_takes_the_place_of_a_model_as_it_was(quickstart: Project) -> None:
+def test_a_genai_file_that_would_replace_a_source_model_is_refused(quickstart: Project) -> None:
     project = quickstart
     (project.folder / "genai.json").write_text(json.dumps(BASE), encoding="utf-8")
     (project.folder / "weights.bin").write_text("somebody else's", encoding="utf-8")
@@ -178,7 +178,7 @@ def test_a_decoder_is_one_component_with_its_configuration_in_each_variant(pytho
     ],
     ids=["no context length", "null", "control character", "no vocabulary", "no such token"],
 )
-def test_a_base_that_epbuild_refuses_is_one_that_genai_refuses_later(
+def test_each_configuration_that_epbuild_refuses_fails_in_genai_too(
     python: Path, built: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
 ) -> None:
     folder = uncompiled(built, tmp_path / "sources")
@@ -191,7 +191,7 @@ def test_a_base_that_epbuild_refuses_is_one_that_genai_refuses_later(
     assert len(check_base(base)) == 1
 
 
-def test_what_genai_would_compute_without_a_word_epbuild_refuses(python: Path, built: Path, tmp_path: Path) -> None:
+def test_configurations_with_silently_wrong_tokens_are_refused(python: Path, built: Path, tmp_path: Path) -> None:
     right = ask(python, uncompiled(built, tmp_path / "right"), tmp_path / "right.json", tokens=3)
     folder = uncompiled(built, tmp_path / "wrong")
     document = json.loads((folder / "genai_config.json").read_text(encoding="utf-8"))
@@ -214,7 +214,7 @@ def test_what_genai_would_compute_without_a_word_epbuild_refuses(python: Path, b
         build_genai_config(BASE, [replace(stage, name="decoder") for stage in base_stages(built)])
 
 
-def test_an_input_that_nobody_names_is_refused_before_genai_runs_without_it(python: Path, built: Path, tmp_path: Path) -> None:
+def test_an_input_that_the_configuration_omits_is_refused(python: Path, built: Path, tmp_path: Path) -> None:
     folder = uncompiled(built, tmp_path / "sources")
     document = json.loads((folder / "genai_config.json").read_text(encoding="utf-8"))
     document["model"]["decoder"]["inputs"]["position_ids"] = "positions"

@@ -93,7 +93,7 @@ def test_sizes_in_the_recipe_are_refused_before_anything_is_compiled(project: Pr
 
 
 @pytest.mark.parametrize("layout", ["directory", "ort-model-package"])
-def test_sizes_that_only_the_compiler_finds_are_refused_when_the_output_is_written(project: Project, layout: str) -> None:
+def test_sizes_known_only_to_the_compiler_are_refused_on_emit(project: Project, layout: str) -> None:
     growing(project, prefill=192, decode=192, layout=layout)
     assert project.epbuild("validate").returncode == 0
     for _ in range(2):

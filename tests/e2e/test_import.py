@@ -7,7 +7,7 @@ import onnx
 from tests.support.projects import Project
 
 
-def test_what_is_imported_from_a_command_line_of_the_tool_builds(quickstart: Project) -> None:
+def test_a_recipe_imported_from_a_sharing_command_builds(quickstart: Project) -> None:
     models = ",".join(f"models/tiny-llm/{name}.onnx" for name in ("prefill", "decode"))
     options = ["-e", "qnn", "-v", "-i", "soc_model|60 htp_graph_finalization_optimization_mode|3"]
     done = quickstart.epbuild(

@@ -80,7 +80,7 @@ def pages(project: Project) -> Project:
     return project
 
 
-def test_one_model_at_two_sizes_shares_its_weights_and_is_told_of_under_two_names(pages: Project) -> None:
+def test_one_model_at_two_sizes_shares_weights_under_two_names(pages: Project) -> None:
     succeed(pages, "run", "--rebuild-and-compare")
     dist = pages.folder / "dist"
     headers = {name: read_header(dist / f"{name}_ctx.onnx") for name in ("line", "page")}
@@ -117,7 +117,7 @@ def test_one_model_at_two_sizes_shares_its_weights_and_is_told_of_under_two_name
     assert "model page: sizes of input x changed: 1, 3, 64, 96 -> 1, 3, 64, 128" in succeed(pages, "explain", "share:*")
 
 
-def test_validate_tells_the_lines_to_write_and_takes_them(pages: Project) -> None:
+def test_validate_suggests_input_sizes_that_are_valid(pages: Project) -> None:
     open_sizes = RECIPE.replace("{model: reader, name: line, input_shapes: {x: [1, 3, 32, 96]}}", "reader")
     pages.recipe.write_text(open_sizes, encoding="utf-8")
     refused = pages.epbuild("validate", "--json")

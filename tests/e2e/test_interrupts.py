@@ -84,13 +84,13 @@ def built(quick: Project) -> Project:
 
 
 @pytest.mark.parametrize("arguments", [("plan",), ("run", "--check"), ("validate", "nosuch.yaml")], ids=" ".join)
-def test_a_command_that_is_interrupted_at_any_call_says_so_and_nothing_else(
+def test_a_command_interrupted_at_any_call_prints_one_message(
     built: Project, arguments: tuple[str, ...], exhaustive: bool
 ) -> None:
     check_moments(built, MOMENTS if exhaustive else SAMPLE, *arguments)
 
 
-def test_a_run_that_answers_from_its_snapshot_can_be_interrupted_too(built: Project, exhaustive: bool) -> None:
+def test_the_fast_path_can_be_interrupted_at_any_call(built: Project, exhaustive: bool) -> None:
     time.sleep(2.1)
     for _ in range(2):
         assert built.epbuild("run").returncode == 0
@@ -100,7 +100,7 @@ def test_a_run_that_answers_from_its_snapshot_can_be_interrupted_too(built: Proj
     assert built.epbuild("run").stdout.startswith("Nothing to do")
 
 
-def test_an_interrupt_that_python_drops_comes_again(tmp_path: Path) -> None:
+def test_an_interrupt_that_python_drops_is_raised_again(tmp_path: Path) -> None:
     """Raise an interrupt where Python prints its traceback and drops it, as at the end of an import."""
     script = """
 import sys, time

@@ -172,7 +172,7 @@ def told_how_to_replay(seed: int, length: float, hits: Mapping[str, int]) -> Ite
         raise
 
 
-def test_kills_at_random_moments_leave_nothing_half_done(
+def test_kills_at_random_moments_leave_no_partial_output(
     watched: Watched, request: pytest.FixtureRequest, exhaustive: bool
 ) -> None:
     watched.builds_right(QUALITIES[0])
@@ -235,9 +235,7 @@ os._exit = told
 
 
 @pytest.mark.parametrize("lost", ["the store", "nothing"])
-def test_a_kill_before_any_change_of_the_file_system_leaves_nothing_half_done(
-    watched: Watched, lost: str, exhaustive: bool
-) -> None:
+def test_a_kill_before_any_file_operation_leaves_no_partial_output(watched: Watched, lost: str, exhaustive: bool) -> None:
     """Kill once before each file operation, of a build that compiles and of one that only emits."""
 
     def build(killed_before: int) -> subprocess.CompletedProcess[str]:

@@ -69,18 +69,18 @@ def _header(project: Project) -> ModelHeader:
     return read_header(project.folder / "dist/model_ctx.onnx")
 
 
-def test_a_symbolic_dimension_is_given_its_size(language: Project) -> None:
+def test_a_symbolic_dimension_gets_its_size(language: Project) -> None:
     language.build()
     assert [value.shape for value in _header(language).inputs] == [(16, 64)]
 
 
-def test_initializers_that_stay_go_into_the_model_unless_the_recipe_says_otherwise(language: Project) -> None:
+def test_remaining_initializers_are_inline_by_default(language: Project) -> None:
     language.build()
     assert set(language.files()) == {"model_ctx.onnx", "model_qnn.bin", "manifest.json"}
     assert _header(language).external_locations == ()
 
 
-def test_initializers_that_stay_can_go_into_a_file_of_their_own(language: Project) -> None:
+def test_remaining_initializers_can_be_stored_in_an_external_file(language: Project) -> None:
     language.edit(
         "    targets: [npu]\n",
         "    targets: [npu]\n    compile: {initializers: {store: external, file: '${model}.init', threshold: 1}}\n",
@@ -90,7 +90,7 @@ def test_initializers_that_stay_can_go_into_a_file_of_their_own(language: Projec
     assert _header(language).external_locations == ("model.init",)
 
 
-def test_initializers_that_stay_in_the_sources_file_are_shipped_with_it(language: Project) -> None:
+def test_remaining_initializers_can_stay_in_the_emitted_source_data(language: Project) -> None:
     language.edit("    targets: [npu]\n", "    targets: [npu]\n    compile: {initializers: {store: source}}\n")
     language.build()
     assert set(language.files()) == {"model_ctx.onnx", "model_qnn.bin", "weights.bin", "manifest.json"}
@@ -105,7 +105,7 @@ def test_a_model_can_be_read_from_bytes_with_its_external_data(language: Project
     assert language.files()["model_ctx.onnx"] != from_file["model_ctx.onnx"], "QNN names a part after the way it got the model"
 
 
-def test_a_plugin_library_of_the_users_own_can_be_named(language: Project) -> None:
+def test_a_users_plugin_library_can_be_named(language: Project) -> None:
     language.build()
     package = toolchain_python("onnxruntime-qnn").parents[1].rglob("onnxruntime_qnn")
     library = next(path for folder in package for path in folder.iterdir() if "providers_qnn" in path.name)
@@ -123,7 +123,7 @@ def test_an_environment_variable_of_the_worker_is_part_of_the_key(language: Proj
     assert "environment variable MY_SETTING added: 1" in plan["steps"][0]["reasons"]
 
 
-def test_a_member_can_be_compiled_in_its_own_way(language: Project) -> None:
+def test_a_member_can_have_its_own_compile_settings(language: Project) -> None:
     _model(language.folder / "other.onnx")
     language.edit("targets:\n  npu", "  other: {path: other.onnx, dimensions: {seq: 8}}\ntargets:\n  npu")
     language.edit("models: [model]", "models: [model, {model: other, compile: {embed: true}}]")
@@ -140,7 +140,7 @@ def test_a_variable_can_be_set_for_one_run(language: Project) -> None:
     assert compiled(language.build()) == set(), "the first result is still in the store"
 
 
-def test_what_the_catalog_does_not_know_passes_on_request_and_is_in_the_manifest(language: Project) -> None:
+def test_unknown_options_pass_on_request_and_are_in_the_manifest(language: Project) -> None:
     language.edit("soc_model: SM8750}", "soc_model: SM8750, from_the_future: 1}")
     assert language.epbuild("run").returncode == 2
     language.edit("    ep: QNNExecutionProvider\n", "    ep: QNNExecutionProvider\n    allow_unknown_options: true\n")
@@ -149,7 +149,7 @@ def test_what_the_catalog_does_not_know_passes_on_request_and_is_in_the_manifest
     assert manifest["target"]["unchecked_options"] == ["from_the_future"]
 
 
-def test_several_eps_take_what_they_can_in_their_order(language: Project) -> None:
+def test_several_eps_compile_in_their_order_of_preference(language: Project) -> None:
     language.build()
     alone = language.files()
     qnn = "{ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}"
@@ -167,7 +167,7 @@ def test_several_eps_take_what_they_can_in_their_order(language: Project) -> Non
     assert language.files() == both
 
 
-def test_a_recipe_can_stand_on_another_with_paths_of_its_own(language: Project) -> None:
+def test_a_recipe_can_extend_a_recipe_in_another_folder(language: Project) -> None:
     base = language.folder / "base"
     base.mkdir()
     for name in ("model.onnx", "weights.bin", "epbuild.yaml"):

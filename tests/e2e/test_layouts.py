@@ -53,7 +53,7 @@ def verified(project: Project, path: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_form_has_the_same_bytes_for_another_user_in_another_folder(tmp_path: Path) -> None:
+def test_every_layout_has_identical_bytes_for_other_users_and_folders(tmp_path: Path) -> None:
     elsewhere = {"umask": 0o077, "TZ": "Asia/Tokyo", "HOME": str(tmp_path / "home"), "USER": "somebody", "LC_ALL": "C"}
     trees = []
     for folder, differs in (("here", {}), ("some/where/else", elsewhere)):
@@ -74,7 +74,7 @@ def made(folder: Path, cache: Path) -> Project:
     return Project(folder, cache)
 
 
-def test_switching_forms_leaves_nothing_of_the_old_one_and_all_of_the_users(quick: Project) -> None:
+def test_switching_layouts_removes_old_files_and_keeps_the_users_files(quick: Project) -> None:
     quick.build()
     (quick.folder / "dist" / "left" / "notes.txt").write_text("mine", encoding="utf-8")
     forms = {
@@ -106,7 +106,7 @@ def test_switching_forms_leaves_nothing_of_the_old_one_and_all_of_the_users(quic
 
 
 @pytest.mark.parametrize("pack", ["zip", "tar.zst"])
-def test_an_archive_is_whole_whenever_somebody_opens_it(quick: Project, pack: str) -> None:
+def test_an_archive_is_complete_whenever_a_reader_opens_the_file(quick: Project, pack: str) -> None:
     with_outputs(quick, one_output(layout="directory", archive=pack, path=f'"dist/${{group}}.{pack}"'))
     quick.build()
     archive, stop, seen = quick.folder / "dist" / f"left.{pack}", threading.Event(), set[str]()
@@ -128,7 +128,7 @@ def test_an_archive_is_whole_whenever_somebody_opens_it(quick: Project, pack: st
     assert len(seen) == len(QUALITIES), seen
 
 
-def test_a_killed_build_leaves_archives_whole_and_the_next_one_cleans_up(quick: Project, exhaustive: bool) -> None:
+def test_a_killed_build_leaves_complete_archives_and_the_next_cleans_up(quick: Project, exhaustive: bool) -> None:
     outputs = one_output(layout="ort-model-package", archive="tar.zst", path="dist/all.tar.zst", provenance="true")
     with_outputs(quick, one_output(layout="directory", archive="zip", path='"dist/${group}.zip"') + outputs.partition("\n")[2])
     quick.build()
@@ -173,7 +173,7 @@ def checked(files: dict[str, bytes], name: str = "left") -> str:
     return listed[f"{name}_qnn.bin"]
 
 
-def test_a_damaged_archive_is_emitted_again_and_a_foreign_one_is_not_touched(
+def test_a_damaged_archive_is_emitted_again_and_a_users_archive_is_kept(
     quick: Project,
 ) -> None:
     with_outputs(quick, one_output(layout="directory", archive="zip", path='"dist/${group}.zip"', provenance="true"))
@@ -202,7 +202,7 @@ def test_a_damaged_archive_is_emitted_again_and_a_foreign_one_is_not_touched(
     assert archive.read_bytes() == b"PK\x03\x04 mine"
 
 
-def test_a_checkout_without_memory_takes_the_archives_that_lie_there_for_its_own(quick: Project) -> None:
+def test_a_checkout_without_state_adopts_existing_archives(quick: Project) -> None:
     with_outputs(quick, one_output(layout="directory", archive="zip", path='"dist/${group}.zip"', provenance="true"))
     quick.build()
     before = quick.files()
@@ -234,7 +234,7 @@ def test_an_archive_without_statements_keeps_no_old_statement_beside_it(quick: P
     assert set(quick.files()) == {"left.zip"}
 
 
-def test_a_file_beside_an_archive_is_replaced_only_if_epbuild_made_it(quick: Project) -> None:
+def test_a_file_beside_an_archive_is_replaced_only_if_epbuild_wrote_it(quick: Project) -> None:
     outputs = [
         one_output(layout="directory", archive="zip", path="dist/left.zip", groups="[left]", provenance=provenance)
         for provenance in ("false", "true")
@@ -257,7 +257,7 @@ def test_a_file_beside_an_archive_is_replaced_only_if_epbuild_made_it(quick: Pro
     assert set(quick.files()) == {"left.zip", "left.zip.intoto.json"}
 
 
-def test_an_archive_that_moves_is_compared_with_itself_under_its_old_name(quick: Project) -> None:
+def test_a_renamed_archive_is_compared_with_its_old_name(quick: Project) -> None:
     with_outputs(quick, one_output(layout="directory", archive="zip", path="dist/a.zip", groups="[left]", provenance="true"))
     quick.build()
     with_outputs(
@@ -269,7 +269,7 @@ def test_an_archive_that_moves_is_compared_with_itself_under_its_old_name(quick:
     assert set(quick.files()) == {"b.zip", "b.zip.intoto.json"}
 
 
-def test_an_output_may_change_its_form_and_keep_its_path(quick: Project) -> None:
+def test_an_output_can_change_its_layout_at_the_same_path(quick: Project) -> None:
     folder = one_output(layout="directory", path="dist/left.zip", groups="[left]")
     archive = one_output(layout="directory", archive="zip", path="dist/left.zip", groups="[left]", provenance="true")
     for _ in range(2):
@@ -286,7 +286,7 @@ def test_an_output_may_change_its_form_and_keep_its_path(quick: Project) -> None
     assert mine.read_text(encoding="utf-8") == "mine"
 
 
-def test_a_folder_can_hold_binaries_below_it_under_the_eps_names_and_source_models(quick: Project) -> None:
+def test_a_folder_can_contain_ep_named_binaries_and_source_models(quick: Project) -> None:
     with_outputs(
         quick,
         one_output(
@@ -311,7 +311,7 @@ def move_weights(model: Path, location: str) -> None:
 
 
 @pytest.mark.parametrize("location", ["weights.bin", "./weights.bin"])
-def test_a_base_model_brings_its_external_data_under_a_plain_path(quick: Project, location: str) -> None:
+def test_a_base_model_includes_its_external_data_under_a_plain_path(quick: Project, location: str) -> None:
     move_weights(quick.folder / "left.onnx", location)
     with_outputs(
         quick,
@@ -331,7 +331,7 @@ def test_a_base_model_brings_its_external_data_under_a_plain_path(quick: Project
     verified(quick, "unpacked")
 
 
-def test_external_data_of_both_a_compiled_and_its_base_model_is_shipped_once(quick: Project) -> None:
+def test_external_data_of_compiled_and_base_models_is_emitted_once(quick: Project) -> None:
     write_model_with_weights_outside_the_ep(quick.folder / "left.onnx")
     move_weights(quick.folder / "left.onnx", "weights.bin")
     left = "{models: [left], targets: [npu]"
@@ -372,7 +372,7 @@ def ships_weights_once(project: Project, base: set[str]) -> None:
     verified(project, "dist/left")
 
 
-def test_external_data_that_openvino_leaves_in_its_place_is_shipped_once(quick: Project) -> None:
+def test_external_data_that_openvino_refers_to_is_emitted_once(quick: Project) -> None:
     packages = ("onnxruntime==1.31.1", "onnxruntime-ep-openvino==1.8.1")
     need_device("CPU", ep="OpenVINOExecutionProvider", module="onnxruntime_ep_openvino", packages=packages)
     move_weights(quick.folder / "left.onnx", "weights.bin")
@@ -402,9 +402,7 @@ def test_external_data_that_openvino_leaves_in_its_place_is_shipped_once(quick: 
     ],
     ids=["one name", "a file and a folder"],
 )
-def test_external_data_of_a_base_model_that_is_in_the_way_is_told_in_a_sentence(
-    quick: Project, names: dict[str, str], words: str
-) -> None:
+def test_conflicting_external_data_of_a_base_model_is_reported(quick: Project, names: dict[str, str], words: str) -> None:
     move_weights(quick.folder / "left.onnx", "weights.bin")
     with_outputs(
         quick, one_output(layout="directory", path="dist/left", groups="[left]", include_source='"${model}.onnx"', **names)
@@ -416,7 +414,7 @@ def test_external_data_of_a_base_model_that_is_in_the_way_is_told_in_a_sentence(
     assert not (quick.folder / "dist" / "left").exists()
 
 
-def test_every_form_is_verified_as_it_is_and_damage_in_it_is_told(quick: Project) -> None:
+def test_verify_accepts_every_layout_and_reports_damage(quick: Project) -> None:
     with_outputs(quick, EVERY_FORM)
     quick.build()
     verified(quick, "dist/all.ortpackage")
@@ -450,7 +448,7 @@ def test_every_form_is_verified_as_it_is_and_damage_in_it_is_told(quick: Project
         assert "[EPB619]" in done.stdout
 
 
-def test_all_forms_of_one_artifact_are_the_same_to_diff(quick: Project) -> None:
+def test_diff_finds_no_difference_between_layouts_of_one_artifact(quick: Project) -> None:
     with_outputs(
         quick, EVERY_FORM.replace(', include_source: "base/${model}.onnx"', "").replace(', include_source: "${model}.onnx"', "")
     )
@@ -465,7 +463,7 @@ def test_all_forms_of_one_artifact_are_the_same_to_diff(quick: Project) -> None:
     assert "`dist/left.zip` &rarr; `dist/right.zip`" in done.stdout
 
 
-def test_what_a_compile_dumps_and_where_is_nothing_that_leaves_the_build(quick: Project) -> None:
+def test_debug_dumps_of_a_compile_do_not_affect_outputs(quick: Project) -> None:
     quick.cache = quick.folder / "store"  # an empty one: none of these options is part of the key
     place = quick.folder / "dumps"
     place.mkdir()
@@ -483,7 +481,7 @@ def test_what_a_compile_dumps_and_where_is_nothing_that_leaves_the_build(quick: 
     assert left["htp_performance_mode"] == "burst"
 
 
-def test_the_statement_beside_an_archive_is_about_it_and_all_that_is_in_it(quick: Project) -> None:
+def test_the_statement_beside_an_archive_covers_all_its_members(quick: Project) -> None:
     with_outputs(quick, one_output(layout="directory", archive="zip", path='"dist/${group}.zip"', provenance="true", sbom="true"))
     quick.build()
     archive = quick.folder / "dist" / "left.zip"
@@ -495,7 +493,7 @@ def test_the_statement_beside_an_archive_is_about_it_and_all_that_is_in_it(quick
     assert {"bom.cdx.json", "manifest.json"} <= inside.keys()
 
 
-def test_what_is_said_of_an_output_follows_the_recipe_without_a_compile(quick: Project) -> None:
+def test_provenance_follows_the_recipe_without_a_compile(quick: Project) -> None:
     with_outputs(quick, one_output(layout="directory", path='"dist/${group}"', provenance="true"))
     quick.build()
     before = quick.files()
@@ -552,7 +550,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_an_output_that_cannot_be_is_refused_before_anything_is_done(quick: Project, case: str) -> None:
+def test_an_invalid_output_is_refused_before_any_work(quick: Project, case: str) -> None:
     outputs, code, sentence = REFUSED[case]
     with_outputs(quick, outputs)
     done = quick.epbuild("run")
@@ -563,7 +561,7 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_done(quick: Proj
     assert not (quick.folder / "dist").exists()
 
 
-def test_a_registry_that_is_not_there_is_told_in_a_sentence_and_the_image_stays(quick: Project) -> None:
+def test_an_unreachable_registry_is_reported_and_the_image_is_kept(quick: Project) -> None:
     outputs = one_output(
         layout="directory", archive="oci", path="dist/left", groups="[left]", registry="localhost:1/models/left:1"
     )
@@ -577,7 +575,7 @@ def test_a_registry_that_is_not_there_is_told_in_a_sentence_and_the_image_stays(
     assert quick.epbuild("run", "--check").returncode == 1
 
 
-def test_a_model_that_changes_is_changed_in_every_form(quick: Project) -> None:
+def test_a_changed_model_is_updated_in_every_layout(quick: Project) -> None:
     with_outputs(quick, EVERY_FORM)
     quick.build()
     write_model(quick.folder / "left.onnx", seed=7)

@@ -23,7 +23,7 @@ outputs:
 UNSUPPORTED = "QNN Mod Op only support fmod == 0 for now"
 
 
-def test_nodes_left_to_the_cpu_fail_with_the_eps_reasons_after_one_compile(project: Project) -> None:
+def test_fallback_nodes_fail_with_the_eps_reasons_after_one_compile(project: Project) -> None:
     write_models(project.folder)
     project.recipe.write_text(RECIPE, encoding="utf-8")
 

@@ -50,7 +50,7 @@ def _llm(project: Project, *edits: tuple[str, str]) -> Path:
     return project.folder / "dist/llm.ortpackage/decoder/snapdragon-SM8750"
 
 
-def test_one_file_at_two_sizes_is_one_binary_that_is_half_of_what_two_would_be(project: Project) -> None:
+def test_one_decoder_at_two_sizes_compiles_to_one_binary_of_half_the_size(project: Project) -> None:
     folder = _llm(project, ("share_weights: true", "share_weights: true\n    expect: {shared_bytes: {min_ratio: 0.4}}"))
     assert {path.name for path in folder.iterdir()} == {
         "manifest.json", "prefill_ctx.onnx", "decode_ctx.onnx", "prefill_qnn.bin", "genai_config.json"
@@ -64,7 +64,7 @@ def test_one_file_at_two_sizes_is_one_binary_that_is_half_of_what_two_would_be(p
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
-def test_the_quantised_decoder_generates_the_tokens_of_its_source(project: Project, tmp_path: Path) -> None:
+def test_the_quantized_decoder_generates_the_tokens_of_its_source(project: Project, tmp_path: Path) -> None:
     # The emulator crashes when it loads models that share weights.
     folder = _llm(project, ("share_weights: true", "share_weights: false"))
     source = str(RECIPES / "models/tiny-llm/decoder.onnx")

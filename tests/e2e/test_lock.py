@@ -63,7 +63,7 @@ def warnings_of(done: str) -> list[str]:
 # -- The lock itself ---------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_has_the_ep_for_each_platform_with_other_files_and_no_address(locked: Project) -> None:
+def test_a_lock_has_distinct_ep_files_per_platform_and_no_address(locked: Project) -> None:
     text = lock_of(locked).read_text(encoding="utf-8")
     assert "://" not in text
     files = {
@@ -78,7 +78,7 @@ def test_a_lock_has_the_ep_for_each_platform_with_other_files_and_no_address(loc
     assert not files[HERE] & files[ELSEWHERE]
 
 
-def test_locking_twice_gives_the_same_bytes(locked: Project, tmp_path: Path) -> None:
+def test_locking_twice_writes_identical_bytes(locked: Project, tmp_path: Path) -> None:
     fresh = copy_of_quickstart(tmp_path / "fresh", tmp_path / "cache")
     shutil.copy(locked.recipe, fresh.recipe)
     assert fresh.epbuild("lock").returncode == 0
@@ -90,14 +90,14 @@ def test_locking_twice_gives_the_same_bytes(locked: Project, tmp_path: Path) -> 
 # -- Building with it --------------------------------------------------------------------------------------------------
 
 
-def test_a_locked_build_is_made_and_is_the_same_build_as_one_without_locked(project: Project) -> None:
+def test_a_build_has_the_same_keys_with_and_without_locked(project: Project) -> None:
     assert compiled(project.build("--locked", "epbuild.yaml", CLASSIFIER))
     assert compiled(project.build("epbuild.yaml", CLASSIFIER)) == set()
     assert project.epbuild("run", "--locked", "--check", "epbuild.yaml", CLASSIFIER).returncode == 0
     assert plan_keys(project, "--locked") == plan_keys(project)
 
 
-def test_two_checkouts_with_one_lock_have_the_same_keys_and_files(project: Project, tmp_path: Path) -> None:
+def test_two_checkouts_with_one_lock_have_identical_keys_and_files(project: Project, tmp_path: Path) -> None:
     other = Project(tmp_path / "elsewhere" / "checkout", tmp_path / "another cache")
     shutil.copytree(project.folder, other.folder)
     for each in (project, other):
@@ -106,7 +106,7 @@ def test_two_checkouts_with_one_lock_have_the_same_keys_and_files(project: Proje
     assert project.files() == other.files() != {}
 
 
-def test_an_older_version_that_is_locked_is_the_one_that_is_built_with(project: Project) -> None:
+def test_a_locked_older_version_is_used_for_the_build(project: Project) -> None:
     """Lock an older NumPy, which the recipe does not name. A build without the lock installs the newest version."""
     newest = re.search(rf'toolchain\.qnn\.{HERE}\.numpy = \["([^"]+)"', lock_of(project).read_text(encoding="utf-8"))
     assert newest is not None
@@ -182,7 +182,7 @@ TAMPERED: list[tuple[str, Callable[[str], str], int, str, str]] = [
 @pytest.mark.parametrize(
     ("change", "code", "error", "words"), [item[1:] for item in TAMPERED], ids=[item[0] for item in TAMPERED]
 )
-def test_a_build_that_would_deviate_is_refused(
+def test_a_build_that_deviates_from_the_lock_is_refused(
     project: Project, change: Callable[[str], str], code: int, error: str, words: str
 ) -> None:
     tamper(project, change)
@@ -194,7 +194,7 @@ def test_a_build_that_would_deviate_is_refused(
     assert not (project.folder / "dist").exists()
 
 
-def test_without_locked_a_lock_that_does_not_fit_is_told_and_left_out(project: Project) -> None:
+def test_without_locked_a_mismatched_lock_is_reported_and_ignored(project: Project) -> None:
     tamper(project, other_requirement)
     done = project.epbuild("run", "epbuild.yaml", CLASSIFIER)
     assert done.returncode == 0
@@ -204,7 +204,7 @@ def test_without_locked_a_lock_that_does_not_fit_is_told_and_left_out(project: P
     assert "[EPB244]" in warning
 
 
-def test_an_environment_that_somebody_changed_is_refused(project: Project, tmp_path: Path) -> None:
+def test_a_modified_environment_is_refused(project: Project, tmp_path: Path) -> None:
     project.environment["EPBUILD_TOOLCHAIN_DIR"] = str(tmp_path / "toolchains")
     project.build("--locked", "epbuild.yaml", CLASSIFIER)
     [site] = [path.parent for path in (tmp_path / "toolchains").glob("locked-*/env/**/onnxruntime") if path.is_dir()]
@@ -240,9 +240,7 @@ def forgotten_origin(site: Path) -> str:
 
 @pytest.mark.skipif(os.name == "nt", reason="the library has another name")
 @pytest.mark.parametrize("change", [another_library, other_python, forgotten_origin])
-def test_other_bytes_under_the_version_that_is_locked_are_refused(
-    project: Project, tmp_path: Path, change: Callable[[Path], str]
-) -> None:
+def test_changed_files_of_a_locked_version_are_refused(project: Project, tmp_path: Path, change: Callable[[Path], str]) -> None:
     project.environment["EPBUILD_TOOLCHAIN_DIR"] = str(tmp_path / "toolchains")
     project.build("--locked", "epbuild.yaml", CLASSIFIER)
     [site] = [path.parent for path in (tmp_path / "toolchains").glob("locked-*/env/**/onnxruntime") if path.is_dir()]
@@ -270,7 +268,7 @@ def settle(project: Project, *arguments: str) -> None:
     raise AssertionError("no snapshot was taken")
 
 
-def test_a_lock_that_changes_goes_or_comes_is_noticed_when_there_is_nothing_to_do(project: Project) -> None:
+def test_the_fast_path_detects_changed_removed_and_added_locks(project: Project) -> None:
     project.build()
     settle(project)
     good = lock_of(project).read_bytes()

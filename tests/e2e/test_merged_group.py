@@ -122,7 +122,7 @@ def ran(project: Project, folder: str, models: str, scratch: Path, **values: int
         return dict(arrays)
 
 
-def test_the_merged_model_computes_bit_for_bit_what_its_members_compute_in_sequence(chain: Project, tmp_path: Path) -> None:
+def test_the_merged_model_equals_its_members_in_sequence_bit_for_bit(chain: Project, tmp_path: Path) -> None:
     output = chain.folder / "dist/chain"
     assert sorted(path.name for path in output.iterdir()) == [
         "chain_ctx.onnx",
@@ -138,7 +138,7 @@ def test_the_merged_model_computes_bit_for_bit_what_its_members_compute_in_seque
     assert numpy.array_equal(merged["z"], apart["z"])
 
 
-def test_verify_passes_on_the_merged_output_also_when_it_loads_it_and_compares_it(chain: Project, tmp_path: Path) -> None:
+def test_verify_loads_and_compares_the_merged_output(chain: Project, tmp_path: Path) -> None:
     first, second = (onnx.load(chain.folder / f"{name}.onnx") for name in ("first", "second"))
     glued = onnx.compose.merge_models(onnx.compose.add_prefix(first, "a_"), second, [("a_y", "y")])
     for node in glued.graph.node:
@@ -157,7 +157,7 @@ def test_verify_passes_on_the_merged_output_also_when_it_loads_it_and_compares_i
     assert findings["numbers", "chain_ctx.onnx"] == "passed"
 
 
-def test_another_connection_or_prefix_merges_again_and_compiles_nothing(chain: Project, tmp_path: Path) -> None:
+def test_changing_a_connection_or_prefix_only_merges_again(chain: Project, tmp_path: Path) -> None:
     before = chain.folder.joinpath(MERGED).read_bytes()
     settings = "{name: chain, connect: {first.y: second.x}, prefixes: {first: a_, second: b_}}"
     chain.edit(MERGE, f"merge: {settings}")

@@ -92,7 +92,7 @@ def test_onnx_runtime_finds_every_model_for_every_target_in_the_package(package:
     assert {name: component["variants"] for name, component in found["components"].items()} == dict.fromkeys(COMPONENTS, variants)
 
 
-def test_where_there_is_no_npu_the_models_run_as_they_were_before_compiling(package: Path) -> None:
+def test_without_an_npu_the_base_models_are_selected(package: Path) -> None:
     components = open_package(package)["components"]
     assert {component["selected"] for component in components.values()} == {"base"}
     assert [component["error"] for component in components.values()] == [None] * 4
@@ -100,7 +100,7 @@ def test_where_there_is_no_npu_the_models_run_as_they_were_before_compiling(pack
     assert components["classifier"]["outputs"] == ["probabilities"]
 
 
-def test_onnx_runtime_finds_weights_of_two_models_that_the_package_has_once(package: Path) -> None:
+def test_onnx_runtime_finds_weights_that_two_models_share(package: Path) -> None:
     (weights,) = package.rglob("weights.bin")
     assert weights.parent.parent == package / "shared_assets"
     (prefill,) = package.rglob("prefill.onnx")
@@ -109,7 +109,7 @@ def test_onnx_runtime_finds_weights_of_two_models_that_the_package_has_once(pack
     assert open_package(package)["components"]["prefill"]["error"] is None
 
 
-def test_onnx_runtime_finds_a_model_of_two_components_that_the_package_has_once(built: Project, tmp_path: Path) -> None:
+def test_onnx_runtime_finds_a_model_that_two_components_share(built: Project, tmp_path: Path) -> None:
     source = built.folder / "models/classifier/classifier.onnx"
     every = [_content(source, f"{name}/base/m.onnx", "base-model") for name in ("left", "right")]
     variants = [PackageVariant(name, "base", f"{name}/base", "m.onnx", CPU, movable=True) for name in ("left", "right")]
@@ -123,14 +123,14 @@ def test_onnx_runtime_finds_a_model_of_two_components_that_the_package_has_once(
     assert [component["inputs"] for component in components.values()] == [["image"], ["image"]]
 
 
-def test_a_compiled_variant_is_not_selected_for_a_device_that_it_is_not_for(package: Path) -> None:
+def test_a_compiled_variant_is_not_selected_for_another_device(package: Path) -> None:
     # The tests of this folder run on x86-64 only, where QNN has no NPU.
     for component in open_package(package, QNN, HTP)["components"].values():
         assert "No suitable model variant found" in component["error"]
 
 
 @ONLY_HERE
-def test_a_compiled_variant_runs_with_the_options_that_the_package_says(package: Path, tmp_path: Path) -> None:
+def test_a_compiled_variant_runs_with_the_options_of_the_package(package: Path, tmp_path: Path) -> None:
     def only_the_classifier(components: dict[str, Any]) -> None:
         for_any_device(components)
         # The emulator crashes when it loads models that share weights.
@@ -166,7 +166,7 @@ def test_the_runtime_finds_the_compiled_variants_of_the_package_too(package: Pat
     assert found == {(group, target): list(members) for group, members in GROUPS.items() for target in TARGETS}
 
 
-def test_onnx_runtime_notices_too_late_what_verify_tells_at_once(package: Path, built: Project, tmp_path: Path) -> None:
+def test_verify_reports_missing_weights_before_onnx_runtime_does(package: Path, built: Project, tmp_path: Path) -> None:
     place = edited(package, tmp_path / "copy", lambda components: None)
     (weights,) = place.rglob("weights.bin")
     weights.rename(weights.with_name("renamed"))
@@ -179,7 +179,7 @@ def test_onnx_runtime_notices_too_late_what_verify_tells_at_once(package: Path, 
 
 
 @pytest.mark.parametrize("option", ["session.enable_profiling", "session.collect_node_memory_stats_to_file"])
-def test_an_option_with_which_onnx_runtime_refuses_the_package_is_left_out(package: Path, tmp_path: Path, option: str) -> None:
+def test_options_that_onnx_runtime_refuses_in_packages_are_omitted(package: Path, tmp_path: Path, option: str) -> None:
     def with_option(components: dict[str, Any]) -> None:
         ort_of(components, "classifier", "base")["session_options"] = {option: "0"}
 
@@ -187,7 +187,7 @@ def test_an_option_with_which_onnx_runtime_refuses_the_package_is_left_out(packa
     assert select_inference_options({option: "0"}, {}, share=False).session_options == {}
 
 
-def test_a_device_would_keep_onnx_runtime_from_ever_selecting_the_cpu_variant(package: Path, tmp_path: Path) -> None:
+def test_onnx_runtime_never_selects_a_base_variant_with_a_device(package: Path, tmp_path: Path) -> None:
     def with_device(components: dict[str, Any]) -> None:
         components["classifier"]["variants"]["base"]["device"] = "cpu"
 
@@ -196,7 +196,7 @@ def test_a_device_would_keep_onnx_runtime_from_ever_selecting_the_cpu_variant(pa
     assert found["prefill"]["selected"] == "base"
 
 
-def test_an_asset_that_is_not_there_closes_the_package(package: Path, tmp_path: Path) -> None:
+def test_onnx_runtime_refuses_a_package_with_a_missing_asset(package: Path, tmp_path: Path) -> None:
     def elsewhere(components: dict[str, Any]) -> None:
         ort_of(components, "prefill", "base")["session_options"] = {DATA_FOLDER: f"sha256:{'0' * 64}"}
 

@@ -39,7 +39,7 @@ def nothing_to_do(project: Project, steps: int) -> None:
     assert project.snapshots()
 
 
-def test_the_files_of_a_folder_are_built_as_they_come_and_go(project: Project) -> None:
+def test_added_and_removed_models_of_a_folder_are_built_and_cleaned(project: Project) -> None:
     models = project.folder / "models"
     assert project.epbuild("run").returncode == 2
     write_model(models / "left.onnx", 1)

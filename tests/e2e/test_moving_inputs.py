@@ -36,7 +36,7 @@ def settle(project: Project) -> None:
     raise AssertionError("no snapshot was taken")
 
 
-def test_the_model_above_the_folder_that_a_link_leads_to_is_the_one_that_is_watched(quick: Project) -> None:
+def test_dot_dot_after_a_link_is_resolved_in_the_links_target(quick: Project) -> None:
     (quick.folder / "real" / "deep").mkdir(parents=True)
     (quick.folder / "link").symlink_to(Path("real", "deep"))
     write_model(quick.folder / "real" / "x.onnx", 7)
@@ -124,7 +124,7 @@ def write_and_put_back_with_its_time(file: Path) -> None:
         ("left.onnx", write_and_put_back),
     ],
 )
-def test_what_was_another_for_a_while_leaves_nothing_in_the_store(
+def test_an_input_that_changes_temporarily_leaves_no_result(
     own: Project, environment: Path, name: str, change: Callable[[Path], None]
 ) -> None:
     [file] = own.folder.glob(name) if name == "left.onnx" else environment.parents[1].rglob(name)
@@ -138,7 +138,7 @@ def test_what_was_another_for_a_while_leaves_nothing_in_the_store(
 
 
 @linux_only
-def test_a_library_that_is_another_afterwards_leaves_nothing_in_the_store(own: Project, environment: Path) -> None:
+def test_a_library_replaced_during_a_compile_leaves_no_result(own: Project, environment: Path) -> None:
     library = library_of(environment)
     kept = library.with_name("kept")
 
@@ -158,14 +158,12 @@ def test_a_library_that_is_another_afterwards_leaves_nothing_in_the_store(own: P
 
 
 @linux_only
-def test_a_link_to_a_library_that_an_installer_makes_elsewhere_is_no_change(
-    own: Project, environment: Path, tmp_path: Path
-) -> None:
+def test_a_new_hard_link_to_a_library_is_not_a_change(own: Project, environment: Path, tmp_path: Path) -> None:
     done = while_it_compiles(own, lambda: (tmp_path / "linked.so").hardlink_to(library_of(environment)))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_epbuild_installs_shares_no_file_with_another_environment(tmp_path: Path) -> None:
+def test_toolchains_share_no_hard_links(tmp_path: Path) -> None:
     """Provision twice. With hard links, an installation elsewhere would look like a change of this one."""
     homes = [tmp_path / "one", tmp_path / "other"]
     pythons = [provision(Requirements(("typing-extensions",)), home, name="npu", where=None) for home in homes]
@@ -176,7 +174,7 @@ def test_what_epbuild_installs_shares_no_file_with_another_environment(tmp_path:
 # -- Warnings ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_with_nothing_to_do_warns_as_ever_and_takes_no_longer_for_it(own: Project) -> None:
+def test_the_fast_path_repeats_warnings_without_delay(own: Project) -> None:
     """Warn of a lock that belongs to another recipe."""
     (own.folder / "epbuild.lock").write_text('epbuild-lock = 2\nrecipe = "other"\n', encoding="utf-8")
     warnings = own.epbuild("run").stderr

@@ -93,7 +93,9 @@ def every_blob_is_whole(cache: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_two_builds_in_one_workspace_do_each_action_once(checkouts: tuple[Project, Project], jobs: str, exhaustive: bool) -> None:
+def test_two_builds_in_one_workspace_run_each_action_once(
+    checkouts: tuple[Project, Project], jobs: str, exhaustive: bool
+) -> None:
     project, _ = checkouts
     for number in range(ROUNDS if exhaustive else SAMPLE):
         quality = ("--set", f"vars.quality={QUALITIES[number % len(QUALITIES)]}")
@@ -137,9 +139,7 @@ def a_neighbour_that_compiles(project: Project, steps: str) -> Iterator[Process]
 
 @linux_only
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_build_that_waits_for_its_neighbour_goes_on_with_what_it_alone_needs(
-    checkouts: tuple[Project, Project], jobs: str
-) -> None:
+def test_a_waiting_build_continues_with_its_other_actions(checkouts: tuple[Project, Project], jobs: str) -> None:
     first, second = checkouts
     write_model(second.folder / "right.onnx", 8)
     with a_neighbour_that_compiles(first, "*left*") as neighbour:
@@ -153,7 +153,7 @@ def test_a_build_that_waits_for_its_neighbour_goes_on_with_what_it_alone_needs(
 
 
 @linux_only
-def test_a_build_that_waits_says_so_and_takes_what_its_neighbour_made(checkouts: tuple[Project, Project]) -> None:
+def test_a_waiting_build_reports_the_wait_and_restores_the_result(checkouts: tuple[Project, Project]) -> None:
     first, second = checkouts
     with a_neighbour_that_compiles(first, "*left*") as neighbour:
         build = start(second, "run", "--json", "epbuild.yaml", "*left*")
@@ -165,7 +165,7 @@ def test_a_build_that_waits_says_so_and_takes_what_its_neighbour_made(checkouts:
 
 
 @linux_only
-def test_when_a_neighbour_is_killed_whoever_waited_for_it_does_the_action(checkouts: tuple[Project, Project]) -> None:
+def test_a_waiting_build_runs_the_action_of_a_killed_build(checkouts: tuple[Project, Project]) -> None:
     first, second = checkouts
     with a_neighbour_that_compiles(first, "*left*") as neighbour:
         build = start(second, "run", "--json", "epbuild.yaml", "*left*")

@@ -41,7 +41,7 @@ def node_names(project: Project, name: str) -> list[str]:
     return [node.name for node in read_header(project.folder / "dist" / f"{name}_ctx.onnx").ep_context_nodes]
 
 
-def test_the_nodes_of_a_model_begin_with_its_prefix_and_it_computes_as_before(named: Project) -> None:
+def test_prefixed_nodes_compute_the_same_numbers(named: Project) -> None:
     named.edit('    compile: {node_name_prefix: "${model}_"}\n', "")
     named.build()
     plain = {name: node_names(named, name) for name in ("first", "second")}

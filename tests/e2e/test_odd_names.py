@@ -35,7 +35,7 @@ def test_names_that_are_not_utf8_are_built_recorded_and_cleaned(tmp_path: Path) 
     assert project.files() == {}
 
 
-def test_links_that_lead_to_themselves_are_told_where_they_are_in_the_way(project: Project) -> None:
+def test_links_to_themselves_are_reported_with_their_location(project: Project) -> None:
     write_project(project)
     (project.folder / "dist").symlink_to("dist")
     done = project.epbuild("run")
@@ -50,7 +50,7 @@ def test_links_that_lead_to_themselves_are_told_where_they_are_in_the_way(projec
         assert "EPB100" in done.stderr
 
 
-def test_a_folder_that_is_gone_is_told_as_that(project: Project) -> None:
+def test_a_deleted_working_folder_is_reported(project: Project) -> None:
     gone = project.folder / "gone"
     gone.mkdir()
     command, environment = project.command("run")

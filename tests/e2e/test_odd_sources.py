@@ -58,7 +58,7 @@ def verified(project: Project, *arguments: str) -> tuple[int, dict[tuple[str, st
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel")
-def test_what_a_source_says_wrong_of_its_output_fails_no_check_of_a_fresh_build(project: Project) -> None:
+def test_a_wrong_output_shape_in_a_source_fails_no_check_of_a_new_build(project: Project) -> None:
     write_source(project, "paddle", [-1, 8])
     write_source(project, "declared", [2, 9])
     write_recipe(project, "paddle", "declared")
@@ -76,7 +76,7 @@ def test_what_a_source_says_wrong_of_its_output_fails_no_check_of_a_fresh_build(
     assert found["signature", "declared_ctx.onnx"]["message"] == words
 
 
-def test_a_source_whose_weights_may_be_overridden_is_refused_before_it_is_compiled(project: Project) -> None:
+def test_a_source_with_overridable_weights_is_refused_before_compiling(project: Project) -> None:
     write_source(project, "open", [2, 8], initialised_input=True)
     write_recipe(project, "open")
     done = project.epbuild("run")
@@ -86,7 +86,7 @@ def test_a_source_whose_weights_may_be_overridden_is_refused_before_it_is_compil
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel")
-def test_an_unshared_model_is_loaded_though_another_of_its_folder_is_damaged(project: Project) -> None:
+def test_an_unshared_model_loads_beside_a_damaged_model(project: Project) -> None:
     for name in ("left", "right"):
         write_source(project, name, [2, 8])
     write_recipe(project, "left", "right")

@@ -69,7 +69,7 @@ def older(project: Project, request: pytest.FixtureRequest) -> Project:
     return project
 
 
-def test_models_are_compiled_checked_and_emitted_as_with_a_model_compiler(older: Project) -> None:
+def test_models_build_as_they_do_with_a_model_compiler(older: Project) -> None:
     assert compiled(older.build()) == {"compile:both/cpu/plain", "compile:both/cpu/partly"}
     files = older.files()
     assert set(files) == {
@@ -93,7 +93,7 @@ def test_models_are_compiled_checked_and_emitted_as_with_a_model_compiler(older:
     assert "plain_openvino.bin" not in older.files()
 
 
-def test_a_model_of_which_the_ep_takes_nothing_fails_as_with_a_model_compiler(older: Project) -> None:
+def test_a_model_without_nodes_for_the_ep_fails_as_with_a_model_compiler(older: Project) -> None:
     graph = onnx.load(older.folder / "partly.onnx")
     del graph.graph.node[:3]
     graph.graph.node[0].input[0] = "x"
@@ -105,7 +105,7 @@ def test_a_model_of_which_the_ep_takes_nothing_fails_as_with_a_model_compiler(ol
     assert not (older.folder / "dist").exists()
 
 
-def test_an_option_that_the_ep_refuses_fails_with_its_words_and_not_on_another_ep(older: Project) -> None:
+def test_a_refused_option_fails_with_the_eps_message_and_no_fallback(older: Project) -> None:
     older.edit(
         "provider_options: {device_type: CPU}", "provider_options: {device_type: CPU, bogus: 1}, allow_unknown_options: true"
     )

@@ -72,7 +72,7 @@ def outputs(folder: Path, model: Path) -> dict[str, bytes]:
         return {name: array.tobytes() for name, array in arrays.items()}
 
 
-def test_onnx_runtime_computes_the_same_from_the_one_file_to_the_bit(quickstart: Project, tmp_path: Path) -> None:
+def test_models_with_one_weights_file_compute_identical_numbers(quickstart: Project, tmp_path: Path) -> None:
     quickstart.build("epbuild.yaml", DECODER)  # which provisions the toolchain
     sources = {name: quickstart.folder / f"models/tiny-llm/{name}.onnx" for name in ("prefill", "decode")}
     for threshold in (1024, 128):
@@ -119,7 +119,7 @@ def name_folder(project: Project) -> None:
     project.edit(".onnx}", ".onnx, external_data: external_data_folder}")
 
 
-def test_external_data_may_lie_in_another_folder_and_the_same_is_built(folders: Project) -> None:
+def test_external_data_in_another_folder_builds_identical_outputs(folders: Project) -> None:
     folders.edit("    share_weights: true\n    share_initializers: true\n", "")
     folders.edit("path: dist", 'path: dist, include_source: "base/${model}.onnx", sbom: true')
     folders.build()
@@ -142,7 +142,7 @@ def test_external_data_may_lie_in_another_folder_and_the_same_is_built(folders: 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_external_data_in_another_folder_goes_into_the_one_weights_file(folders: Project) -> None:
+def test_external_data_in_another_folder_is_merged_into_the_weights_file(folders: Project) -> None:
     folders.edit("    compile: {initializers: {store: source}}\n", "")
     folders.build()
     before = folders.files()
@@ -164,7 +164,7 @@ def test_a_threshold_that_removes_shapes_is_refused_by_onnx_runtime_and_reported
     assert "Cannot parse data from external tensors" in done.stdout + done.stderr
 
 
-def test_qnn_compiles_the_one_file_to_what_it_compiled_before(quickstart: Project) -> None:
+def test_qnn_compiles_one_weights_file_to_identical_bytes(quickstart: Project) -> None:
     quickstart.build("epbuild.yaml", DECODER)
     before = quickstart.files(FOLDER)
     quickstart.edit("share_weights: true", "share_weights: true\n    share_initializers: true")
@@ -180,7 +180,7 @@ def test_qnn_compiles_the_one_file_to_what_it_compiled_before(quickstart: Projec
     assert {model["source"]["weights_file"] for model in manifest["models"]} == {WEIGHTS}
 
 
-def test_cpu_nodes_read_the_one_file_if_initializers_stay_with_the_source(project: Project) -> None:
+def test_cpu_nodes_read_the_one_file_if_initializers_stay_in_the_source(project: Project) -> None:
     width = 64
     middle = numpy.random.default_rng(2).random((width, width), numpy.float32)
     for seed, name in enumerate(("first", "second")):

@@ -36,7 +36,7 @@ def refusal(project: Project, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "run", "lock", "clean"])
-def test_a_pipe_is_no_recipe(piped: Project, command: str) -> None:
+def test_a_pipe_is_refused_as_a_recipe(piped: Project, command: str) -> None:
     told = refusal(piped, command, "pipe")
     assert "pipe: error: the recipe cannot be read: Not a regular file. " in told
     assert "[EPB100]" in told
@@ -53,20 +53,20 @@ def test_a_pipe_is_no_recipe(piped: Project, command: str) -> None:
         ("toolchain: qnn", "toolchain: qnn\n    library: pipe", "error: the plugin library does not exist: pipe."),
     ],
 )
-def test_a_pipe_among_what_a_recipe_names_is_told_where_it_is_named(piped: Project, old: str, new: str, words: str) -> None:
+def test_a_pipe_named_in_a_recipe_is_reported_at_its_position(piped: Project, old: str, new: str, words: str) -> None:
     piped.edit(old, new)
     for command in ("validate", "run"):
         assert words in refusal(piped, command)
 
 
-def test_a_pipe_is_no_interpreter(piped: Project) -> None:
+def test_a_pipe_is_refused_as_an_interpreter(piped: Project) -> None:
     piped.edit("packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]", "interpreter: ./pipe")
     told = refusal(piped, "run")
     assert f"epbuild.yaml:5:3: error: the interpreter {piped.folder / 'pipe'} does not run: " in told
 
 
 @pytest.mark.parametrize("command", ["plan", "run", "lock", "run --locked"])
-def test_a_pipe_is_no_lock(piped: Project, command: str) -> None:
+def test_a_pipe_is_refused_as_a_lock(piped: Project, command: str) -> None:
     (piped.folder / "pipe").rename(piped.folder / "epbuild.lock")
     told = refusal(piped, *command.split())
     assert "epbuild.lock:1:1: error: the lock cannot be read: Not a regular file." in told
@@ -100,7 +100,7 @@ def answer(project: Project, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.parametrize("name", [OUTPUT, "dist/left/left_qnn.bin", "dist/left/manifest.json"])
-def test_a_pipe_in_the_place_of_an_output_is_reported_and_stays(built: Project, name: str) -> None:
+def test_a_pipe_at_the_path_of_an_output_is_reported_and_kept(built: Project, name: str) -> None:
     pipe = replaced(built.folder / name)
     assert answer(built, "run", "--check").returncode == 1
     assert "restorable  emit:left/npu/directory" in answer(built, "plan").stdout
@@ -114,13 +114,13 @@ def test_a_pipe_in_the_place_of_an_output_is_reported_and_stays(built: Project, 
 
 
 @pytest.mark.parametrize("name", [OUTPUT, "dist/left/left_qnn.bin", "dist/left/manifest.json"])
-def test_a_run_ends_right_after_a_pipe_came_into_the_place_of_an_output(built: Project, name: str) -> None:
+def test_a_run_fails_promptly_if_a_pipe_replaces_an_output(built: Project, name: str) -> None:
     shutil.rmtree(built.folder / "dist" / "right")
     replaced(built.folder / name)
     assert "[EPB423]" in answer(built, "run", "-k").stderr
 
 
-def test_a_pipe_in_the_place_of_an_output_folder_is_reported_and_stays(built: Project) -> None:
+def test_a_pipe_at_the_path_of_an_output_folder_is_reported_and_kept(built: Project) -> None:
     shutil.rmtree(built.folder / "dist" / "left")
     os.mkfifo(built.folder / "dist" / "left")
     assert answer(built, "run", "--check").returncode == 1
@@ -129,7 +129,7 @@ def test_a_pipe_in_the_place_of_an_output_folder_is_reported_and_stays(built: Pr
     assert (built.folder / "dist" / "left").is_fifo()
 
 
-def test_a_pipe_in_the_place_of_an_archive_is_reported_and_stays(piped: Project) -> None:
+def test_a_pipe_at_the_path_of_an_archive_is_reported_and_kept(piped: Project) -> None:
     piped.edit('{layout: directory, path: "dist/${group}"}', '{layout: directory, archive: zip, path: "dist/${group}.zip"}')
     piped.build()
     pipe = replaced(piped.folder / "dist" / "left.zip")
@@ -141,7 +141,7 @@ def test_a_pipe_in_the_place_of_an_archive_is_reported_and_stays(piped: Project)
     assert pipe.is_fifo()
 
 
-def test_a_pipe_in_the_place_of_a_model_is_reported(built: Project) -> None:
+def test_a_pipe_at_the_path_of_a_model_is_reported(built: Project) -> None:
     replaced(built.folder / "left.onnx")
     for command in ("run", "run --check", "plan", "validate", "coverage", "explain 'emit:*'"):
         done = answer(built, *shlex.split(command))
@@ -149,7 +149,7 @@ def test_a_pipe_in_the_place_of_a_model_is_reported(built: Project) -> None:
         assert "error: the model 'left' is not a file: left.onnx. " in done.stderr
 
 
-def test_a_pipe_in_the_place_of_external_data_is_reported(piped: Project) -> None:
+def test_a_pipe_at_the_path_of_external_data_is_reported(piped: Project) -> None:
     model = onnx.load(piped.folder / "left.onnx")
     onnx.save(model, piped.folder / "left.onnx", save_as_external_data=True, location="left.data", size_threshold=0)
     piped.build()
@@ -182,7 +182,7 @@ def test_a_pipe_in_the_place_of_external_data_is_reported(piped: Project) -> Non
         "report --against pipe",
     ],
 )
-def test_no_command_waits_for_a_pipe(built: Project, arguments: str) -> None:
+def test_no_command_waits_for_a_pipe_at_an_output_path(built: Project, arguments: str) -> None:
     replaced(built.folder / OUTPUT)
     done = answer(built, *arguments.split())
     assert done.returncode in (1, 2, 3), done.stdout
@@ -191,13 +191,13 @@ def test_no_command_waits_for_a_pipe(built: Project, arguments: str) -> None:
 
 @pytest.mark.parametrize("name", ["manifest.json", "left_qnn.bin"])
 @pytest.mark.parametrize("command", ["verify", "inspect", "diff dist/right"])
-def test_no_command_waits_for_a_part_of_an_output(built: Project, command: str, name: str) -> None:
+def test_no_command_waits_for_a_pipe_inside_an_output(built: Project, command: str, name: str) -> None:
     replaced(built.folder / "dist" / "left" / name)
     answer(built, *command.split(), "dist/left")
 
 
 @pytest.mark.parametrize("name", ["state.sqlite", "clock", "logs/compile+left+npu+left.log", ".gitignore", "state.sqlite-wal"])
-def test_a_pipe_in_a_workspace_is_not_waited_for(built: Project, name: str) -> None:
+def test_no_command_waits_for_a_pipe_in_a_workspace(built: Project, name: str) -> None:
     place = built.folder / ".epbuild" / name
     place.unlink(missing_ok=True)
     os.mkfifo(place)
@@ -214,13 +214,13 @@ def test_a_pipe_in_a_workspace_is_not_waited_for(built: Project, name: str) -> N
         answer(built, *command.split())
 
 
-def test_a_pipe_among_the_reports_of_builds_is_passed_over(built: Project) -> None:
+def test_a_pipe_among_build_reports_is_skipped(built: Project) -> None:
     for record in (built.folder / ".epbuild" / "reports").iterdir():
         replaced(record)
     assert answer(built, "report").returncode in (0, 1, 2)
 
 
-def test_an_output_that_is_a_link_to_where_it_was_moved_is_missing(built: Project) -> None:
+def test_an_output_replaced_by_a_link_counts_as_missing(built: Project) -> None:
     path = built.folder / OUTPUT
     moved = path.rename(built.folder / "moved.onnx")
     path.symlink_to(moved)
@@ -232,7 +232,7 @@ def test_an_output_that_is_a_link_to_where_it_was_moved_is_missing(built: Projec
     assert moved.is_file()
 
 
-def test_models_that_are_links_into_a_store_are_watched_with_their_ends(piped: Project) -> None:
+def test_linked_models_are_watched_with_their_targets(piped: Project) -> None:
     blobs = piped.folder / "blobs"
     blobs.mkdir()
     for name in ("left", "right"):
@@ -250,7 +250,7 @@ def test_models_that_are_links_into_a_store_are_watched_with_their_ends(piped: P
     assert "Nothing to do" in answer(piped, "run").stdout
 
 
-def test_a_folder_of_models_may_be_a_link(piped: Project) -> None:
+def test_a_folder_of_models_can_be_a_link(piped: Project) -> None:
     for number in (1, 2):
         (piped.folder / f"models{number}").mkdir()
         write_model(piped.folder / f"models{number}" / "left.onnx", number)
@@ -264,7 +264,7 @@ def test_a_folder_of_models_may_be_a_link(piped: Project) -> None:
 
 
 @pytest.mark.parametrize("folder", ["dist/left", "dist"])
-def test_the_fast_path_agrees_on_a_folder_that_is_a_link_to_where_it_was_moved(built: Project, folder: str) -> None:
+def test_the_fast_path_agrees_on_a_folder_replaced_by_a_link(built: Project, folder: str) -> None:
     moved = (built.folder / folder).rename(built.folder / "moved")
     (built.folder / folder).symlink_to(moved)
     fast = answer(built, "run", "--check")

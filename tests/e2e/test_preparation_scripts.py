@@ -199,9 +199,7 @@ def sample(folder: Path, name: str, **arrays: np.ndarray[Any, Any]) -> Path:
 
 
 @pytest.mark.parametrize("options", [{}, {"activation_type": "uint16", "weight_type": "int8", "per_channel": True}])
-def test_a_quantised_model_computes_nearly_the_same_and_is_made_alike_each_time(
-    bench: Bench, network: Path, options: dict[str, Any]
-) -> None:
+def test_quantize_is_accurate_and_reproducible(bench: Bench, network: Path, options: dict[str, Any]) -> None:
     model = bench.made("quantize", network, {**options, "generate": RANGES})
     first = bench.bytes()
     kinds = operators(model)
@@ -213,7 +211,7 @@ def test_a_quantised_model_computes_nearly_the_same_and_is_made_alike_each_time(
     assert bench.bytes() == first
 
 
-def test_a_model_is_calibrated_by_what_is_in_the_files(bench: Bench, network: Path, tmp_path: Path) -> None:
+def test_calibration_uses_the_values_in_the_sample_files(bench: Bench, network: Path, tmp_path: Path) -> None:
     files = [sample(tmp_path, f"{scale}.npz", image=image() * scale) for scale in (1, 3)]
     model = bench.made("quantize", network, {}, files)
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
@@ -222,7 +220,7 @@ def test_a_model_is_calibrated_by_what_is_in_the_files(bench: Bench, network: Pa
     assert "calibrating with 2 files" in bench.worker.words
 
 
-def test_a_decoder_is_quantised_with_its_sizes_open_and_keeps_its_weights_outside(bench: Bench) -> None:
+def test_a_decoder_is_quantized_with_dynamic_sizes_and_external_weights(bench: Bench) -> None:
     model = bench.made("quantize", DECODER, {}, CALIBRATION)
     assert [dim.dim_param for dim in model.graph.input[0].type.tensor_type.shape.dim] == ["", "sequence_length"]
     first = bench.bytes()
@@ -231,7 +229,7 @@ def test_a_decoder_is_quantised_with_its_sizes_open_and_keeps_its_weights_outsid
     assert bench.bytes() == first
 
 
-def test_nodes_that_are_to_stay_in_float_do(bench: Bench, network: Path) -> None:
+def test_excluded_nodes_stay_in_float(bench: Bench, network: Path) -> None:
     model = bench.made("quantize", network, {"generate": RANGES, "nodes_to_exclude": ["conv_b"]})
     weights = {node.name: node.input[1] for node in model.graph.node if node.op_type == "Conv"}
     assert weights["conv_b"] == "second"
@@ -272,7 +270,7 @@ def test_options_that_do_not_fit_the_model_are_refused(
         ({"image": image() * np.float32(np.nan)}, "contains values that are not finite"),
     ],
 )
-def test_samples_that_are_no_inputs_of_the_model_are_refused_by_their_file(
+def test_samples_that_do_not_fit_the_inputs_are_refused_by_file_name(
     bench: Bench, network: Path, tmp_path: Path, arrays: dict[str, Any], message: str
 ) -> None:
     told = bench.refused("quantize", network, {}, [sample(tmp_path, "a.npz", **arrays)])
@@ -280,7 +278,7 @@ def test_samples_that_are_no_inputs_of_the_model_are_refused_by_their_file(
     assert message in told[0]
 
 
-def test_open_sizes_are_named_where_samples_are_to_be_made(bench: Bench, tmp_path: Path) -> None:
+def test_generating_samples_requires_sizes_for_dynamic_dimensions(bench: Bench, tmp_path: Path) -> None:
     message, hint = bench.refused("quantize", network_in(tmp_path, "batch"), {"generate": RANGES})
     assert "'image' has the dynamic sizes [batch, 3, 8, 8]" in message
     assert "'input_shapes' of the model" in hint
@@ -291,7 +289,7 @@ def test_open_sizes_are_named_where_samples_are_to_be_made(bench: Bench, tmp_pat
 # -- The others --------------------------------------------------------------------------------------------------------
 
 
-def test_float16_halves_a_model_and_leaves_its_ends_where_that_is_asked(bench: Bench, network: Path) -> None:
+def test_float16_halves_a_model_and_can_keep_input_and_output_types(bench: Bench, network: Path) -> None:
     model = bench.made("float16", network, {"keep_io_types": True, "node_block_list": ["scoring"]})
     first = bench.bytes()
     types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
@@ -303,7 +301,7 @@ def test_float16_halves_a_model_and_leaves_its_ends_where_that_is_asked(bench: B
     assert bench.refused("float16", network, {"node_block_list": ["score"]})[1].startswith("Did you mean 'scoring'?")
 
 
-def test_simplify_folds_what_is_constant_and_computes_the_same(bench: Bench, network: Path) -> None:
+def test_simplify_folds_constants_and_computes_the_same(bench: Bench, network: Path) -> None:
     model = bench.made("simplify", network, {"model_check": True})
     first = bench.bytes()
     assert "Mul" not in operators(model)
@@ -315,13 +313,13 @@ def test_simplify_folds_what_is_constant_and_computes_the_same(bench: Bench, net
 
 
 @pytest.mark.parametrize("options", [{"data_prop": True}, {"symbolic": True, "auto_merge": True}])
-def test_infer_shapes_finds_the_sizes_inside(bench: Bench, network: Path, options: dict[str, Any]) -> None:
+def test_infer_shapes_adds_the_inner_shapes(bench: Bench, network: Path, options: dict[str, Any]) -> None:
     model = bench.made("infer_shapes", network, options)
     found = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in model.graph.value_info}
     assert (found["b"], found["d"]) == ([2, 8, 8, 8], [2, 256])
 
 
-def test_opset_brings_a_model_to_another_version_or_says_what_has_none(bench: Bench, network: Path) -> None:
+def test_opset_converts_a_model_or_names_the_unconvertible_operator(bench: Bench, network: Path) -> None:
     model = bench.made("opset", network, {"target_version": 21})
     assert [opset.version for opset in model.opset_import] == [21]
     assert ", not 99" in bench.refused("opset", network, {"target_version": 99})[0]
@@ -330,14 +328,14 @@ def test_opset_brings_a_model_to_another_version_or_says_what_has_none(bench: Be
     assert ".h:" not in message
 
 
-def test_cut_leaves_what_leads_from_the_inputs_to_the_outputs(bench: Bench, network: Path) -> None:
+def test_cut_keeps_the_nodes_between_inputs_and_outputs(bench: Bench, network: Path) -> None:
     model = bench.made("cut", network, {"inputs": ["b"], "outputs": ["c"]})
     assert operators(model) == ["Conv"]
     assert [value.name for value in (*model.graph.input, *model.graph.output)] == ["b", "c"]
     assert operators(bench.made("cut", network, {"outputs": ["b"]})) == ["Mul", "Conv", "Relu"]
 
 
-def test_cut_keeps_the_weights_of_a_model_outside(bench: Bench) -> None:
+def test_cut_keeps_external_weights_external(bench: Bench) -> None:
     model = bench.made("cut", DECODER, {"outputs": ["present_key_0"]})
     assert [value.name for value in model.graph.output] == ["present_key_0"]
     assert 0 < len(bench.bytes()["model.onnx.data"]) < DECODER.with_name("weights.bin").stat().st_size
@@ -353,7 +351,7 @@ def test_cut_keeps_the_weights_of_a_model_outside(bench: Bench) -> None:
         ({"outputs": ["halved"]}, "they are constants", "other outputs"),
     ],
 )
-def test_a_cut_that_leaves_no_model_is_refused(
+def test_a_cut_without_remaining_nodes_is_refused(
     bench: Bench, network: Path, options: dict[str, Any], message: str, hint: str
 ) -> None:
     told = bench.refused("cut", network, options)
@@ -361,14 +359,14 @@ def test_a_cut_that_leaves_no_model_is_refused(
     assert hint in told[1]
 
 
-def test_a_package_that_the_toolchain_lacks_is_its_fault_and_not_the_models(network: Path, tmp_path: Path) -> None:
+def test_a_missing_package_is_an_error_of_the_toolchain(network: Path, tmp_path: Path) -> None:
     bare = provision(Requirements(("onnx==1.23.2",)), find_toolchain_directory(), name="bare", where=None)
     report = Bench(bare, tmp_path).run("quantize", network, {"generate": RANGES})
     assert (report["event"], report["kind"]) == ("failed", "unfit")
     assert "onnxruntime" in report["message"]
 
 
-def test_these_tests_use_what_the_catalog_asks_for() -> None:
+def test_the_tested_packages_satisfy_the_catalog() -> None:
     from epbuild.core.errors import Position
     from epbuild.plan.preparation_options import find_package_problems
     from epbuild.recipe.model import ToolchainSpec
@@ -418,7 +416,7 @@ def rewrites() -> dict[str, Any]:
     return {"rewrites": json.loads(json.dumps(catalog_settings("rewrite", {"ep": "qnn"})["rewrites"]))}
 
 
-def test_rewrite_gives_the_same_numbers_and_keeps_external_data(bench: Bench, tmp_path: Path) -> None:
+def test_rewrite_computes_the_same_and_keeps_external_data(bench: Bench, tmp_path: Path) -> None:
     source = rms_norm(tmp_path / "norm.onnx")
     model = bench.made("rewrite", source, {"ep": "qnn"}, settings=rewrites())
     assert list(model.graph.node[-1].input) == ["y", "w"]
@@ -438,7 +436,7 @@ def test_rewrite_refuses_a_model_without_the_patterns(bench: Bench, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("centered", "found"), [(False, [["Pow", "ReduceMean", "Add", "Sqrt", "Div"]]), (True, [])])
-def test_only_rms_norms_stay_in_float_and_no_layer_norm(centered: bool, found: list[list[str]]) -> None:
+def test_rms_norms_stay_in_float_and_layer_norms_do_not(centered: bool, found: list[list[str]]) -> None:
     value = "d" if centered else "x"
     center = [helper.make_node("ReduceMean", ["x"], ["c"]), helper.make_node("Sub", ["x", "c"], ["d"])] if centered else []
     nodes = [

@@ -66,7 +66,7 @@ def write(project: Project, name: str, text: str) -> None:
     (project.folder / "scripts" / name).write_text(text, encoding="utf-8")
 
 
-def test_a_model_is_prepared_and_compiled_and_only_what_changes_runs_again(prepared: Project) -> None:
+def test_a_prepared_model_is_compiled_and_only_changed_steps_run_again(prepared: Project) -> None:
     prepared.edit('path: "dist/${group}"', 'path: "dist/${group}", include_source: "base/${model}.onnx", provenance: true')
     assert {INFER, SCALED, COMPILED} <= compiled(prepared.build())
     base = onnx.load(prepared.folder / "dist/left/base/left.onnx")
@@ -106,7 +106,7 @@ def test_a_model_is_prepared_and_compiled_and_only_what_changes_runs_again(prepa
     ],
     ids=["raises", "crashes", "exits", "garbage", "nothing", "hangs"],
 )
-def test_a_program_that_fails_is_told_with_what_it_printed_last(prepared: Project, script: str, code: str, said: str) -> None:
+def test_a_failed_program_is_reported_with_its_last_output(prepared: Project, script: str, code: str, said: str) -> None:
     write(prepared, "scale.py", script)
     prepared.edit("files: [scripts], toolchain: tools", "files: [scripts], toolchain: tools, timeout: 6")
     done = prepared.epbuild("run", "emit:left/*")
@@ -133,7 +133,7 @@ def test_a_program_ends_with_the_build(prepared: Project, end: signal.Signals) -
     assert {SCALED, COMPILED} <= compiled(prepared.build("emit:left/*"))
 
 
-def test_a_program_that_makes_other_bytes_each_time_is_told(prepared: Project) -> None:
+def test_a_nondeterministic_program_is_reported(prepared: Project) -> None:
     write(prepared, "scale.py", SCALE.replace("onnx.save", "import time\nmodel.doc_string = str(time.time_ns())\nonnx.save"))
     done = prepared.epbuild("run", "emit:left/*", "--rebuild-and-compare")
     assert done.returncode == 1

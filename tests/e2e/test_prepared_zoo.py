@@ -69,7 +69,7 @@ def _nothing_for_the_npu(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def test_what_can_be_built_is_quantised_and_whole_and_what_cannot_is_tried_once(zoo: Project) -> None:
+def test_models_compile_fully_when_quantized_and_failures_are_tried_once(zoo: Project) -> None:
     events = zoo.build()
     assert compiled(events) == {"prepare:good/1-simplify", "prepare:good/2-quantize", "compile:zoo-good/npu/good"}
     assert emitted(events) == {"emit:zoo-good/npu/directory"}

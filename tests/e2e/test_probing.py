@@ -52,14 +52,12 @@ def environment(entry: EpEntry, home: Path) -> Environment:
     ],
     ids=lambda value: f"{value.entry.distribution}-{value.device}-{value.runs}" if isinstance(value, Ability) else "",
 )
-def test_what_an_ep_does_here_is_found_out_with_its_own_process(
-    ability: Ability, outcome: str, words: str, tmp_path: Path
-) -> None:
+def test_each_ep_is_probed_in_its_own_process(ability: Ability, outcome: str, words: str, tmp_path: Path) -> None:
     found = Probes(tmp_path).probe(ability, environment(ability.entry, tmp_path), threading.Event())
     assert (found.outcome, words in found.why) == (outcome, True), found
 
 
-def test_a_probe_is_made_once_for_a_toolchain(tmp_path: Path) -> None:
+def test_a_probe_runs_once_per_toolchain(tmp_path: Path) -> None:
     probes, held = Probes(tmp_path), environment(QNN, tmp_path)
     first = probes.probe(Ability(QNN), held, threading.Event())
 

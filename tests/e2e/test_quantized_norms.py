@@ -58,9 +58,7 @@ def write_layers(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("more", "code", "state"), [("", 0, "emitted"), (", float_norms: false", 1, "EPB646")])
-def test_a_quantized_norm_is_noise_on_the_npu_unless_it_stays_in_float(
-    project: Project, more: str, code: int, state: str
-) -> None:
+def test_a_norm_computes_noise_on_the_npu_unless_kept_in_float(project: Project, more: str, code: int, state: str) -> None:
     write_layers(project.folder / "model.onnx")
     (project.folder / "samples").mkdir()
     for number in range(4):

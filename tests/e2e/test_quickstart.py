@@ -20,7 +20,7 @@ from tests.support.projects import Project, compiled, copy_of_quickstart, emitte
 SOCS = ("SC8380XP", "SM8750")
 
 
-def test_each_soc_gets_two_models_and_one_binary_that_they_refer_to(new_quickstart: Project) -> None:
+def test_each_soc_gets_two_models_with_one_shared_binary(new_quickstart: Project) -> None:
     new_quickstart.build()
     for soc in SOCS:
         folder = new_quickstart.folder / f"dist/quickstart/decoder/snapdragon-{soc}"
@@ -50,7 +50,7 @@ def test_sharing_saves_more_than_a_third_of_the_binaries(quickstart: Project) ->
     assert shared < 0.65 * sum(alone)
 
 
-def test_two_clean_builds_in_two_places_are_the_same_to_the_byte(tmp_path: Path) -> None:
+def test_two_clean_builds_in_two_folders_are_identical(tmp_path: Path) -> None:
     first = copy_of_quickstart(tmp_path / "here", tmp_path / "cache-1")
     second = copy_of_quickstart(tmp_path / "there/and/deeper", tmp_path / "cache-2")
     first.cold = second.cold = True  # so that unordered collections have a different order in each
@@ -58,7 +58,7 @@ def test_two_clean_builds_in_two_places_are_the_same_to_the_byte(tmp_path: Path)
     assert first.files() == second.files() != {}
 
 
-def test_manifests_say_what_was_emitted_and_name_no_machine(quickstart: Project) -> None:
+def test_manifests_list_emitted_files_and_name_no_machine(quickstart: Project) -> None:
     quickstart.build()
     manifests = sorted(quickstart.folder.glob("dist/**/manifest.json"))
     assert len(manifests) == 4
@@ -81,7 +81,7 @@ def test_a_second_run_does_nothing(quickstart: Project) -> None:
     assert "Nothing to do" in quickstart.epbuild("run").stdout
 
 
-def test_changing_one_member_rebuilds_its_sharing_group_and_nothing_else(quickstart: Project) -> None:
+def test_changing_one_member_rebuilds_only_its_sharing_group(quickstart: Project) -> None:
     quickstart.build()
     path = quickstart.folder / "models/tiny-llm/decode.onnx"
     model = onnx.load(path, load_external_data=False)
@@ -114,7 +114,7 @@ def test_touching_a_file_rebuilds_nothing(quickstart: Project) -> None:
 
 
 @pytest.mark.parametrize("damage", ["deleted", "edited", "truncated", "same size and time"])
-def test_a_damaged_output_comes_back_without_a_compile(quickstart: Project, damage: str) -> None:
+def test_a_damaged_output_is_restored_without_a_compile(quickstart: Project, damage: str) -> None:
     quickstart.build()
     good = quickstart.files()
     victim = quickstart.folder / "dist/quickstart/decoder/snapdragon-SM8750/prefill_qnn.bin"
@@ -140,7 +140,7 @@ def test_a_damaged_output_comes_back_without_a_compile(quickstart: Project, dama
     assert quickstart.epbuild("run", "--check").returncode == 0
 
 
-def test_a_blob_that_the_store_lost_is_made_again(quickstart: Project) -> None:
+def test_a_blob_lost_from_the_store_is_rebuilt(quickstart: Project) -> None:
     quickstart.build()
     good = quickstart.files()
     for blob in (quickstart.cache / "cas/sha256").glob("*/*"):
@@ -168,7 +168,7 @@ def test_a_users_own_file_in_an_output_folder_survives_a_rebuild(quickstart: Pro
     assert note.read_text(encoding="utf-8") == "mine"
 
 
-def test_dry_run_and_plan_tell_what_would_be_done_and_write_nothing(quickstart: Project) -> None:
+def test_dry_run_and_plan_list_pending_steps_and_write_nothing(quickstart: Project) -> None:
     before = sorted(quickstart.folder.rglob("*"))
     dry = quickstart.epbuild("run", "--dry-run")
     assert dry.returncode == 0
@@ -194,7 +194,7 @@ def test_the_log_and_the_contents_of_a_result_can_be_read(new_quickstart: Projec
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel")
-def test_the_unshared_classifier_gives_the_cpu_eps_answers_on_the_emulator(quickstart: Project, tmp_path: Path) -> None:
+def test_the_unshared_classifier_matches_the_cpu_ep_on_the_emulator(quickstart: Project, tmp_path: Path) -> None:
     quickstart.build("epbuild.yaml", "emit:classifier/*")
     script = tmp_path / "compare.py"
     script.write_text(_COMPARE, encoding="utf-8")
@@ -213,7 +213,7 @@ def test_the_unshared_classifier_gives_the_cpu_eps_answers_on_the_emulator(quick
     assert float(answer.read_text(encoding="utf-8")) < 0.005  # half precision, on probabilities
 
 
-def test_onnx_runtime_begins_no_telemetry_in_the_home_of_a_worker(quickstart: Project, tmp_path: Path) -> None:
+def test_workers_start_no_telemetry_of_onnx_runtime(quickstart: Project, tmp_path: Path) -> None:
     quickstart.build("epbuild.yaml", "emit:classifier/*")
     home = tmp_path / "home"
     home.mkdir()

@@ -61,7 +61,7 @@ def until_different(project: Project) -> dict[str, Any]:
     raise AssertionError(f"{ATTEMPTS} compiles came out the same")
 
 
-def test_the_quickstart_comes_out_the_same_to_the_byte(quickstart: Project) -> None:
+def test_the_quickstart_rebuilds_to_identical_bytes(quickstart: Project) -> None:
     quickstart.build()
     before = quickstart.files()
     code, told = compared(quickstart, "-j", "2")
@@ -78,7 +78,7 @@ def test_the_quickstart_comes_out_the_same_to_the_byte(quickstart: Project) -> N
     assert quickstart.epbuild("run", "--check").returncode == 0
 
 
-def test_a_target_for_several_socs_differs_in_times_of_day_alone_and_that_is_known(project: Project) -> None:
+def test_a_target_for_several_socs_differs_in_known_timestamps_only(project: Project) -> None:
     write_project(project)
     project.edit(ONE_SOC, SOCS)
     project.build()
@@ -102,7 +102,7 @@ def test_a_target_for_several_socs_differs_in_times_of_day_alone_and_that_is_kno
     assert project.files("dist/left")["left_qnn.bin"] == old
 
 
-def test_times_of_day_are_known_in_an_embedded_context_as_well(project: Project) -> None:
+def test_known_timestamps_are_recognized_in_an_embedded_context(project: Project) -> None:
     write_project(project)
     project.edit(ONE_SOC, SOCS)
     project.edit("models: [left], targets: [npu]", "models: [left], targets: [npu], compile: {embed: true}")
@@ -126,7 +126,7 @@ def test_the_manifest_of_a_target_for_several_socs_says_why_it_is_not_reproducib
     jsonschema.validate(manifest, read_schema("manifest"))
 
 
-def test_padding_that_the_ep_never_sets_is_told_as_that_and_fails(project: Project) -> None:
+def test_uninitialized_padding_is_reported_and_fails(project: Project) -> None:
     write_project(project)
     multiply_a_row(project.folder / "left.onnx")
     event = until_different(project)
@@ -139,7 +139,7 @@ def test_padding_that_the_ep_never_sets_is_told_as_that_and_fails(project: Proje
         assert "[EPB650]" in done.stderr
 
 
-def test_a_target_that_is_known_for_times_of_day_is_not_excused_for_anything_else(project: Project) -> None:
+def test_a_target_with_known_timestamps_fails_for_other_differences(project: Project) -> None:
     write_project(project)
     project.edit(ONE_SOC, SOCS)
     multiply_a_row(project.folder / "left.onnx")
@@ -148,7 +148,7 @@ def test_a_target_that_is_known_for_times_of_day_is_not_excused_for_anything_els
     assert len({found["meaning"] for item in event["differences"] for found in item["found"]}) > 1
 
 
-def test_what_is_out_of_date_is_built_first_and_only_what_was_asked_for_is_compared(project: Project) -> None:
+def test_outdated_steps_are_built_first_and_selected_steps_compared(project: Project) -> None:
     write_project(project)
     code, told = compared(project, "epbuild.yaml", "emit:right/*")
     assert (code, list(told)) == (0, ["compile:right/npu/right"])
@@ -156,7 +156,7 @@ def test_what_is_out_of_date_is_built_first_and_only_what_was_asked_for_is_compa
 
 
 @pytest.mark.parametrize("option", ["--check", "--dry-run"])
-def test_an_option_that_makes_nothing_does_not_go_with_it(option: str, project: Project) -> None:
+def test_options_that_build_nothing_exclude_rebuild_and_compare(option: str, project: Project) -> None:
     write_project(project)
     done = project.epbuild("run", "--rebuild-and-compare", option)
     assert done.returncode == 2
@@ -164,7 +164,7 @@ def test_an_option_that_makes_nothing_does_not_go_with_it(option: str, project: 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
-def test_an_interrupt_while_it_compares_costs_nothing_that_was_built(project: Project) -> None:
+def test_an_interrupted_comparison_keeps_built_outputs(project: Project) -> None:
     write_project(project)
     project.build()
     before = project.files()

@@ -48,7 +48,7 @@ def test_every_recipe_is_valid(project: Project, name: str) -> None:
         ),
     ],
 )
-def test_the_recipe_of_a_feature_builds(project: Project, name: str, folders: dict[str, set[str]]) -> None:
+def test_each_feature_recipe_builds(project: Project, name: str, folders: dict[str, set[str]]) -> None:
     _checked_in(project, f"{name}.yaml").build()
     [dist] = (project.folder / "dist").iterdir()
     found = {path.parent.relative_to(dist).as_posix(): path.parent for path in dist.rglob("manifest.json")}
@@ -58,7 +58,7 @@ def test_the_recipe_of_a_feature_builds(project: Project, name: str, folders: di
         assert [path.name for path in place.glob("*.onnx")] == [f"{model}_ctx.onnx"]
 
 
-def test_three_lines_beside_one_model_are_a_whole_recipe(project: Project) -> None:
+def test_three_lines_beside_one_model_are_a_complete_recipe(project: Project) -> None:
     (project.folder / "models").mkdir()
     shutil.copy(RECIPES / "models/classifier/classifier.onnx", project.folder / "models/det.onnx")
     project.recipe.write_text("epbuild: 1\nmodels: models/*.onnx\ntargets: {phone: {ep: qnn, soc: SM8750}}\n", encoding="utf-8")
@@ -68,7 +68,7 @@ def test_three_lines_beside_one_model_are_a_whole_recipe(project: Project) -> No
     assert set(project.files(output)) == {"det_ctx.onnx", "det_qnn.bin", "manifest.json"}
 
 
-def test_one_machine_uses_what_another_one_shared_by_the_cache_of_a_recipe(project: Project) -> None:
+def test_a_machine_restores_results_from_the_cache_of_a_recipe(project: Project) -> None:
     _checked_in(project, "cache.yaml")
     step = "emit:classifier/snapdragon-SM8750/*"
     project.environment["EPBUILD_SIGNING_KEY"] = KEY.text
@@ -105,7 +105,7 @@ def test_the_models_of_the_quickstart_are_shipped_in_every_form(project: Project
     assert open_package(project.folder / "dist/shipping.ortpackage")["error"] is None
 
 
-def test_an_environment_that_somebody_else_made_gives_the_same_result(project: Project) -> None:
+def test_an_existing_environment_produces_identical_outputs(project: Project) -> None:
     _checked_in(project, "quickstart.yaml").recipe.write_text(LONG_QUICKSTART, encoding="utf-8")
     project.build("epbuild.yaml", "emit:classifier/*")
     before = project.files()
@@ -117,7 +117,7 @@ def test_an_environment_that_somebody_else_made_gives_the_same_result(project: P
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the Windows packages have the compiler that this is about")
-def test_an_npu_compiler_that_the_packages_lack_is_told_as_that(project: Project) -> None:
+def test_an_npu_compiler_missing_from_the_packages_is_reported(project: Project) -> None:
     _checked_in(project, "intel-npu.yaml")
     why = "cannot compile for Intel NPUs here: the NPU compiler (openvino_intel_npu_compiler) is in the Windows"
     told = project.epbuild("validate")
@@ -131,13 +131,13 @@ def test_an_npu_compiler_that_the_packages_lack_is_told_as_that(project: Project
     assert not home.exists(), "nothing is installed for what cannot be done"
 
 
-def test_an_interpreter_that_is_not_there_is_told_at_its_place_in_the_recipe(project: Project) -> None:
+def test_a_missing_interpreter_is_reported_at_its_position(project: Project) -> None:
     done = _checked_in(project, "ryzen-ai.yaml").epbuild("run")
     assert done.returncode == 3
     assert "names an interpreter that does not exist: C:/ryzen-ai/python.exe" in done.stderr
 
 
-def test_a_toolchain_that_nothing_selected_needs_is_left_alone(project: Project) -> None:
+def test_a_toolchain_of_unselected_steps_is_not_provisioned(project: Project) -> None:
     _checked_in(project, "two-toolchains.yaml").edit(
         "models:\n", "toolchains:\n  openvino: {packages: [onnxruntime-openvino, no-such-epbuild-package==1]}\nmodels:\n"
     )
@@ -145,7 +145,7 @@ def test_a_toolchain_that_nothing_selected_needs_is_left_alone(project: Project)
     assert steps == {"compile:vision/snapdragon-x/classifier", "compile:vision/snapdragon-x/squeezenet"}
 
 
-def test_the_light_models_of_the_onnx_package_compile_whole(project: Project) -> None:
+def test_the_light_models_of_the_onnx_package_compile_completely(project: Project) -> None:
     _checked_in(project, "light-zoo.yaml").build()
     manifest = json.loads((project.folder / "dist/light-zoo/zoo/snapdragon-8-elite/manifest.json").read_text(encoding="utf-8"))
     assert {

@@ -116,7 +116,7 @@ SILENT_KEYS = {"ep.share_ep_contexts: banana": "share_weights", "ep.not_a_key: 1
 
 
 @pytest.mark.parametrize(("option", "words"), [*SILENT.items(), *SILENT_KEYS.items()])
-def test_what_the_ep_would_take_in_silence_is_refused(project: Project, option: str, words: str) -> None:
+def test_options_that_the_ep_would_ignore_silently_are_refused(project: Project, option: str, words: str) -> None:
     shutil.copytree(RECIPES / "models/tiny-llm", project.folder / "models")
     options = "session_options: {" + option if option in SILENT_KEYS else "provider_options: {" + option
     project.recipe.write_text(
@@ -129,7 +129,7 @@ def test_what_the_ep_would_take_in_silence_is_refused(project: Project, option: 
         assert "epbuild.yaml:13:" in done.stderr
 
 
-def test_a_device_that_openvino_does_not_have_is_refused(project: Project) -> None:
+def test_an_unknown_openvino_device_is_refused(project: Project) -> None:
     shutil.copytree(RECIPES / "models/tiny-llm", project.folder / "models")
     text = RECIPE
     for old, new in {

@@ -68,7 +68,7 @@ def failures(project: Project, models: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_a_norm_that_qnn_refuses_for_memory_compiles_once_it_is_rewritten(project: Project) -> None:
+def test_a_norm_that_exceeds_qnn_memory_compiles_when_rewritten(project: Project) -> None:
     write_norm(project.folder / "first.onnx", "weight", "normal")
     write_norm(project.folder / "last.onnx", "normal", "weight")
     rewritten = "{path: first.onnx, prepare: [{rewrite: qnn, toolchain: tools}]}"
@@ -108,7 +108,7 @@ def test_data_dependent_sizes_are_reported_with_the_node_where_they_begin(projec
     assert "Set a size for every open dimension" not in told
 
 
-def test_an_if_whose_branches_want_different_sizes_is_told_as_that(project: Project) -> None:
+def test_an_if_with_branches_of_different_sizes_is_reported(project: Project) -> None:
     # As in silero VAD, which has a branch for each of two sampling rates.
     branches = {}
     for name, rows in (("then_branch", 8), ("else_branch", 16)):

@@ -197,7 +197,7 @@ def pulled(registry: DebianRegistry, repository: str, name: str, folder: Path) -
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_every_blob_comes_back_as_it_went(registry: DebianRegistry) -> None:
+def test_every_pushed_blob_is_read_back_unchanged(registry: DebianRegistry) -> None:
     what = made()
     done = pushed(registry, "back/models", what)
     assert (done.digest, done.there) == (what.digest, 0)
@@ -207,7 +207,7 @@ def test_every_blob_comes_back_as_it_went(registry: DebianRegistry) -> None:
         assert registry.manifest("back/models", name) == (200, what.manifest.sha256, what.manifest.size)
 
 
-def test_a_second_push_sends_nothing(registry: DebianRegistry) -> None:
+def test_a_second_push_uploads_nothing(registry: DebianRegistry) -> None:
     pushed(registry, "again/models")
     before = [registry.asked(method) for method in ("POST", "PUT", "PATCH")]
     done = pushed(registry, "again/models")
@@ -221,7 +221,7 @@ def test_another_client_finds_the_files_under_their_names(registry: DebianRegist
     assert pulled(registry, "oras/models", "1.0", tmp_path) == {path: data for path, (_, data) in FILES.items()}
 
 
-def test_a_large_blob_takes_little_memory(registry: DebianRegistry) -> None:
+def test_pushing_a_large_blob_needs_little_memory(registry: DebianRegistry) -> None:
     size = 256 * MIB
     piece = memoryview(bytes(MIB))
     found = hashlib.sha256()
@@ -243,7 +243,7 @@ def test_a_large_blob_takes_little_memory(registry: DebianRegistry) -> None:
     assert peak < 4 * MIB
 
 
-def test_a_push_that_is_stopped_names_nothing_and_can_be_done_again(registry: DebianRegistry) -> None:
+def test_a_stopped_push_creates_no_tag_and_can_be_repeated(registry: DebianRegistry) -> None:
     cancelled = threading.Event()
 
     def stop(content: Artifact, write: Write) -> None:
@@ -261,7 +261,7 @@ def test_a_push_that_is_stopped_names_nothing_and_can_be_done_again(registry: De
     assert done.there < done.there + done.sent == len(BYTES)
 
 
-def test_a_blob_that_is_not_what_it_is_called_is_refused(registry: DebianRegistry) -> None:
+def test_a_blob_with_a_wrong_digest_is_refused(registry: DebianRegistry) -> None:
     with pytest.raises(EnvironmentFailure) as caught:
         pushed(registry, "wrong/models", pour=lambda content, write: write(memoryview(bytes(content.size))))
     assert caught.value.problems[0].code == "EPB426"
@@ -269,7 +269,7 @@ def test_a_blob_that_is_not_what_it_is_called_is_refused(registry: DebianRegistr
     assert registry.manifest("wrong/models", "1.0")[0] == 404
 
 
-def test_a_registry_with_users_takes_a_push_from_one_of_them_only(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_with_users_refuses_wrong_credentials(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(program, HTPASSWD) as registry:
         for password in (None, "wrong", PASSWORD):
             if password is not None:
@@ -298,7 +298,7 @@ def test_a_build_pushes_what_it_emits(registry: DebianRegistry, quickstart: Proj
     assert set(quickstart.files("dist/quickstart/image/classifier/snapdragon-SM8750")) >= {"index.json", "oci-layout"}
 
 
-def test_what_another_machine_compiled_is_pushed_without_a_folder(
+def test_results_of_another_machine_are_pushed_without_emitting(
     registry: DebianRegistry, quickstart: Project, tmp_path: Path
 ) -> None:
     step, ours = "emit:classifier/snapdragon-SM8750/*", SigningKey.generate()
@@ -319,7 +319,7 @@ def test_what_another_machine_compiled_is_pushed_without_a_folder(
     assert all(blob.stat().st_size < largest for blob in (other.cache / "cas" / "sha256").rglob("*") if blob.is_file())
 
 
-def test_a_build_that_may_not_push_says_so_in_one_line(program: Path, quickstart: Project) -> None:
+def test_a_push_without_permission_is_a_one_line_error(program: Path, quickstart: Project) -> None:
     with running(program, HTPASSWD) as registry:
         path = "    path: dist/${recipe.name}/${group}/${target}\n"
         quickstart.edit(path, f"{path}    archive: oci\n    registry: {registry.host}/built/${{group}}:${{target}}\n")

@@ -177,7 +177,7 @@ def test_embedded_extracted_and_moved_contexts_compute_the_same_numbers(parts: P
     assert sorted(path.relative_to(moved.parent).as_posix() for path in moved.parent.rglob("*.*")) == [moved.name, "sub/e.bin"]
 
 
-def test_a_shared_binary_moves_for_both_models_and_is_not_embedded(quickstart: Project, tmp_path: Path) -> None:
+def test_a_shared_binary_is_renamed_for_both_models_and_never_embedded(quickstart: Project, tmp_path: Path) -> None:
     quickstart.build("epbuild.yaml", "emit:decoder/snapdragon-SM8750/*")
     folder = quickstart.folder / "dist/quickstart/decoder/snapdragon-SM8750"
     models = [str(folder / f"{name}_ctx.onnx") for name in ("prefill", "decode")]
@@ -191,7 +191,7 @@ def test_a_shared_binary_moves_for_both_models_and_is_not_embedded(quickstart: P
     assert quickstart.epbuild("run", "--check", "epbuild.yaml", "emit:decoder/snapdragon-SM8750/*").returncode == 0
 
 
-def test_two_models_become_one_that_gives_the_numbers_of_one_after_the_other(parts: Project, tmp_path: Path) -> None:
+def test_two_merged_models_compute_the_numbers_of_the_sequence(parts: Project, tmp_path: Path) -> None:
     dist = parts.folder / "dist"
     made = tmp_path / "made/both.onnx"
     epbuild(parts, "merge", str(dist / "first_ctx.onnx"), str(dist / "second_ctx.onnx"), "-o", str(made))

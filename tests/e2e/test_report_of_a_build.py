@@ -33,7 +33,7 @@ outputs:
 )  # the emulator that runs contexts is in the Linux wheel
 
 
-def test_a_report_of_a_real_build_has_what_its_events_had_and_what_changed_since(project: Project) -> None:
+def test_a_report_of_a_real_build_matches_its_events_and_shows_changes(project: Project) -> None:
     write_models(project.folder)
     write_refused(project.folder / "refused.onnx")
     project.recipe.write_text(RECIPE, encoding="utf-8")

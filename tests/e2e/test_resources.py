@@ -148,9 +148,7 @@ def sampled(values: Sequence[int], sample: Sequence[int]) -> list[Any]:
 
 
 @pytest.mark.parametrize("kilobytes", sampled([0, 1, 4, 16, 40, 60, 100, 300], sample=[0, 16, 60, 300]))
-def test_files_that_may_not_grow_are_told_and_cost_only_what_did_not_fit(
-    starved: Starved, kilobytes: int, whole_store: Path
-) -> None:
+def test_a_file_size_limit_is_reported_and_fails_only_larger_results(starved: Starved, kilobytes: int, whole_store: Path) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_FSIZE", kilobytes * 1024))
     if kilobytes >= 100:
         assert outputs(starved.project).keys() == {"left"}
@@ -158,7 +156,7 @@ def test_files_that_may_not_grow_are_told_and_cost_only_what_did_not_fit(
     starved.is_right_with_enough(whole_store if kilobytes % 60 else None)
 
 
-def test_an_ep_that_cannot_write_its_binary_is_told_as_a_matter_of_this_machine(starved: Starved) -> None:
+def test_an_unwritable_binary_is_reported_as_an_environment_error(starved: Starved) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_FSIZE", 100 * 1024))
     assert "compiling 'right' for npu failed: Failed to write context cache file." in told
     assert "Check the free space of .epbuild/tmp, and the limit on file sizes (`ulimit -f`)." in told
@@ -166,13 +164,13 @@ def test_an_ep_that_cannot_write_its_binary_is_told_as_a_matter_of_this_machine(
 
 
 @pytest.mark.parametrize("megabytes", sampled([64, 128, 192, 256, 320, 448, 640, 800], sample=[64, 192, 448]))
-def test_memory_that_does_not_suffice_is_told_as_that(starved: Starved, megabytes: int, whole_store: Path) -> None:
+def test_insufficient_memory_is_reported(starved: Starved, megabytes: int, whole_store: Path) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_AS", megabytes << 20))
     assert "memory" in told or "that a process may map here (`ulimit -v`)" in told
     starved.is_right_with_enough(whole_store if megabytes > 64 else None)
 
 
-def test_an_ep_that_blames_the_model_for_a_limit_of_memory_is_not_believed(starved: Starved) -> None:
+def test_a_memory_limit_is_not_blamed_on_the_model(starved: Starved) -> None:
     # QNN reports that it can validate no node, and does not mention memory.
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_AS", 640 << 20))
     assert told.count("of the 671 MB that a process may map here (`ulimit -v`): Unable to compile any nodes.") == len(GROUPS)
@@ -201,7 +199,7 @@ def read_only(folder: Path) -> Iterator[None]:
             path.chmod(0o755)
 
 
-def test_an_output_folder_that_may_not_be_written_is_told_and_kept(bound: Starved) -> None:
+def test_a_read_only_output_folder_is_reported_and_kept(bound: Starved) -> None:
     project = bound.project
     project.build()
     project.build("--set", "vars.quality=2")
@@ -223,7 +221,7 @@ def test_a_recipe_folder_without_write_permission_is_reported_before_any_compile
     bound.is_right_with_enough()
 
 
-def test_a_store_that_may_not_be_written_still_serves_what_it_has(bound: Starved) -> None:
+def test_a_read_only_store_still_restores_results(bound: Starved) -> None:
     project = bound.project
     project.build("epbuild.yaml", "*left*")
     abandoned = project.cache / "cas/tmp/1-left-by-a-killed-build"
@@ -276,7 +274,7 @@ def mounted(starved: Starved, mount: Sequence[str | Path]) -> Iterator[Starved]:
     ],
     ids=["store", "sources", "results", "output"],
 )
-def test_a_full_file_system_is_told_and_costs_only_what_did_not_fit(
+def test_a_full_file_system_is_reported_and_fails_only_larger_results(
     starved: Starved, tmp_path: Path, place: str, size: str, code: str
 ) -> None:
     with mounted(starved, ["-t", "tmpfs", "-o", f"size={size}", "none", tmp_path / place]) as full:
@@ -287,7 +285,7 @@ def test_a_full_file_system_is_told_and_costs_only_what_did_not_fit(
         full.is_right_with_enough()
 
 
-def test_a_read_only_file_system_is_told_as_one(starved: Starved) -> None:
+def test_a_read_only_file_system_is_reported(starved: Starved) -> None:
     starved.project.build("--set", "vars.quality=2")
     before = outputs(starved.project)
     dist = starved.project.folder / "dist"

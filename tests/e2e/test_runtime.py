@@ -29,7 +29,7 @@ def classify(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @ONLY_HERE
-def test_the_example_classifies_an_image_with_what_was_emitted(quickstart: Project) -> None:
+def test_the_example_classifies_an_image_with_emitted_artifacts(quickstart: Project) -> None:
     quickstart.build("epbuild.yaml", "emit:classifier/*")
     folder = quickstart.folder / "dist/quickstart/classifier"
     expected = _cpu_answer(quickstart.folder / "models/classifier/classifier.onnx")
@@ -43,7 +43,7 @@ def test_the_example_classifies_an_image_with_what_was_emitted(quickstart: Proje
 
 
 @ONLY_HERE
-def test_an_emulator_that_runs_any_socs_context_is_not_used_to_guess_one(quickstart: Project) -> None:
+def test_a_variant_is_not_guessed_from_an_emulator_that_runs_any_soc(quickstart: Project) -> None:
     quickstart.build("epbuild.yaml", "emit:classifier/*")
     done = classify(quickstart.folder / "dist/quickstart/classifier")
     assert done.returncode == 1
@@ -60,7 +60,7 @@ def test_a_shared_group_is_refused_before_the_emulator_crashes(quickstart: Proje
 
 
 @ONLY_HERE
-def test_a_damaged_context_is_told_in_onnxruntimes_words(quickstart: Project) -> None:
+def test_a_damaged_context_is_reported_with_the_message_of_onnx_runtime(quickstart: Project) -> None:
     quickstart.build("epbuild.yaml", "emit:classifier/snapdragon-SM8750/*")
     folder = quickstart.folder / "dist/quickstart/classifier/snapdragon-SM8750"
     binary = folder / "classifier_qnn.bin"

@@ -20,7 +20,7 @@ def built(project: Project) -> Project:
     return project
 
 
-def test_no_session_is_given_the_list_of_socs(built: Project) -> None:
+def test_no_session_receives_the_list_of_socs(built: Project) -> None:
     texts = [path.read_text(encoding="utf-8") for path in (built.folder / "dist").rglob("*.json")]
     assert len(texts) > 3
     for text in texts:
@@ -30,7 +30,7 @@ def test_no_session_is_given_the_list_of_socs(built: Project) -> None:
     assert open_package(built.folder / "dist/all.ortpackage", sessions=False)["error"] is None
 
 
-def test_every_soc_is_named_and_held_against_what_the_model_says(built: Project) -> None:
+def test_every_soc_is_named_and_compared_with_the_model(built: Project) -> None:
     found = json.loads(built.epbuild("inspect", "dist/left/left_ctx.onnx", "--json").stdout)
     assert found["ep_context_nodes"][0]["target"] == "SC8380XP,SM8750"
     verified = built.epbuild("verify", "dist/left", "--load", "--json")
@@ -51,7 +51,7 @@ def test_every_soc_of_an_embedded_context_is_named_too(project: Project) -> None
     assert verified.returncode == 0, verified.stdout
 
 
-def test_a_context_for_other_socs_than_its_model_says_fails_verification(built: Project) -> None:
+def test_a_context_for_other_socs_than_its_model_fails_verification(built: Project) -> None:
     built.build("--set", "vars.quality=1")
     context = built.folder / "dist/left/left_qnn.bin"
     context.write_bytes(context.read_bytes().replace(b"soc_type=SM8750", b"soc_type=SM8650"))

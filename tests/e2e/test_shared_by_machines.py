@@ -74,7 +74,7 @@ def built(text: str) -> set[str]:
     return {event["step"] for event in events if event["event"] == "step_finished" and event["outcome"] == "built"}
 
 
-def test_two_machines_at_once_make_each_result_once_or_both_at_the_same_time(place: Place, tmp_path: Path) -> None:
+def test_two_concurrent_machines_run_each_action_once_or_simultaneously(place: Place, tmp_path: Path) -> None:
     one, other = (with_many_groups(machine(tmp_path / name, place)) for name in ("one", "other"))
     running = [start(project, "run", "--remote-cache", "write", "--json", "-j", "2") for project in (one, other)]
     ended = [process.communicate(timeout=600) for process in running]
@@ -91,7 +91,7 @@ def test_two_machines_at_once_make_each_result_once_or_both_at_the_same_time(pla
 
 
 @pytest.mark.parametrize("kind", ["directory", "server"])
-def test_whatever_it_holds_a_build_ends_as_without_it(
+def test_any_content_of_a_remote_cache_leads_to_identical_outputs(
     kind: str, tmp_path_factory: pytest.TempPathFactory, server: CacheServer
 ) -> None:
     top = tmp_path_factory.mktemp("property")
@@ -133,7 +133,7 @@ def test_whatever_it_holds_a_build_ends_as_without_it(
 
 @pytest.mark.skipif(os.name == "nt", reason="sends signals as a terminal does")
 @pytest.mark.parametrize("command", [("run", "--remote-cache", "write"), ("cache", "push")])
-def test_an_interrupt_while_results_are_written_leaves_nothing_half(
+def test_an_interrupt_during_upload_leaves_no_partial_result(
     command: tuple[str, ...], server: CacheServer, tmp_path: Path
 ) -> None:
     place = ServerPlace(server)

@@ -28,7 +28,7 @@ def note(events: list[dict[str, Any]]) -> str:
     return str(text)
 
 
-def test_a_group_is_held_to_what_sharing_must_save_and_measured_once_for_every_gate(new_quickstart: Project) -> None:
+def test_sharing_savings_are_enforced_and_measured_once(new_quickstart: Project) -> None:
     new_quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}")
     events = new_quickstart.build("epbuild.yaml", DECODER)
     assert measured(events) == MEASURED
@@ -55,7 +55,7 @@ def test_a_group_is_held_to_what_sharing_must_save_and_measured_once_for_every_g
     assert f"sharing saves {alone - shared:,} of {alone:,} bytes (ratio 0.4" in note(events)
 
 
-def test_a_gate_on_built_results_costs_the_measurement_alone_and_is_announced(quickstart: Project) -> None:
+def test_a_new_sharing_gate_only_measures_and_the_plan_announces_it(quickstart: Project) -> None:
     quickstart.build("epbuild.yaml", DECODER)
     good = quickstart.files()
     quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}")

@@ -20,7 +20,7 @@ def machine_with(root: Path, remote: str, trust: str, name: str, **variables: st
     return project
 
 
-def test_a_second_machine_compiles_nothing_and_publishes_the_same_bytes(tmp_path: Path) -> None:
+def test_a_second_machine_compiles_nothing_and_emits_identical_bytes(tmp_path: Path) -> None:
     ours = SigningKey.generate()
     with serving_cache() as server:
         machine = partial(machine_with, tmp_path, server.address, ours.public)
@@ -67,7 +67,7 @@ def test_a_second_machine_compiles_nothing_and_publishes_the_same_bytes(tmp_path
         assert "Nothing to do" in third.epbuild("run").stdout
 
 
-def test_with_a_lock_a_machine_with_neither_store_nor_toolchain_installs_nothing(tmp_path: Path) -> None:
+def test_with_a_lock_a_machine_without_store_or_toolchain_installs_nothing(tmp_path: Path) -> None:
     ours = SigningKey.generate()
     with serving_cache() as server:
         machine = partial(machine_with, tmp_path, server.address, ours.public)

@@ -62,7 +62,7 @@ def lose(project: Project, digest: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_prepared_model_is_shipped_from_a_remote_cache_and_made_again_without_one(tmp_path: Path, layout: str) -> None:
+def test_a_prepared_model_is_emitted_from_a_remote_cache_or_rebuilt(tmp_path: Path, layout: str) -> None:
     writer, reader = (machine(tmp_path / name, LAYOUTS[layout]) for name in ("writer", "reader"))
     writer.build("--remote-cache", "write")
     made = writer.files()

@@ -76,7 +76,7 @@ def failed(path: Path) -> set[tuple[str, str, str]]:
     return found
 
 
-def test_what_epbuild_emits_passes_every_check_and_leaves_none_out(dist: Path) -> None:
+def test_emitted_artifacts_pass_every_check_without_skips(dist: Path) -> None:
     document = json.loads(epbuild(dist, "verify", dist, "--json").stdout)
     assert document["counts"]["failed"] == 0
     assert [row for row in document["findings"] if row["outcome"] == "skipped"] == []
@@ -158,19 +158,19 @@ FAULTS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str]]]] = 
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_that_eps_meet_on_load_is_found_before_any_ep_reads_the_file(shared: Path, name: str) -> None:
+def test_faults_that_break_loading_are_found_without_an_ep(shared: Path, name: str) -> None:
     spoil, expected = FAULTS[name]
     spoil(shared)
     assert expected <= failed(shared)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
-def test_a_link_that_leads_out_is_found_though_eps_follow_it(shared: Path) -> None:
+def test_a_link_out_of_the_artifact_is_found_although_eps_follow_links(shared: Path) -> None:
     link(shared)
     assert {("files", BINARY, "EPB615"), REFERENCE} <= failed(shared)
 
 
-def test_a_binary_for_another_soc_is_found_though_x86_loads_it(dist: Path, tmp_path: Path) -> None:
+def test_a_binary_for_another_soc_is_found_although_x86_loads_the_file(dist: Path, tmp_path: Path) -> None:
     shutil.copytree(dist / ALONE, tmp_path / "alone")
     shutil.copy(dist / "alone/npu-SC8380XP/other_qnn.bin", tmp_path / "alone")
     assert failed(tmp_path / "alone") == {("digests", "other_qnn.bin", "EPB613"), ("target", "other_qnn.bin", "EPB608")}
@@ -218,7 +218,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("how", ["compiler", "embedded", "legacy"])
-def test_models_made_without_epbuild_are_inspected_and_verified_alike(dist: Path, tmp_path: Path, how: str) -> None:
+def test_models_compiled_without_epbuild_are_inspected_and_verified_too(dist: Path, tmp_path: Path, how: str) -> None:
     script, made = tmp_path / "by_hand.py", tmp_path / "made"
     script.write_text(BY_HAND, encoding="utf-8")
     made.mkdir()
@@ -241,7 +241,7 @@ def test_models_made_without_epbuild_are_inspected_and_verified_alike(dist: Path
     assert epbuild(made, "inspect", model).returncode == 1
 
 
-def test_a_sharing_group_is_inspected_with_the_bytes_that_its_one_binary_spares(dist: Path) -> None:
+def test_inspecting_a_sharing_group_shows_the_bytes_saved(dist: Path) -> None:
     found = json.loads(epbuild(dist, "inspect", dist / SHARED, "--json").stdout)
     [shared] = found["shared"]
     size = (dist / SHARED / BINARY).stat().st_size
@@ -253,7 +253,7 @@ def test_a_sharing_group_is_inspected_with_the_bytes_that_its_one_binary_spares(
 
 @pytest.mark.gate
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory and the peak of it are those of Linux")
-def test_thousands_of_spoilt_artifacts_do_no_harm(dist: Path, tmp_path: Path, exhaustive: bool) -> None:
+def test_thousands_of_damaged_artifacts_do_no_harm(dist: Path, tmp_path: Path, exhaustive: bool) -> None:
     """Allow only errors of epbuild, no file outside the artifact, and at most 500 MB."""
     inputs, seconds = (20_000, 2400) if exhaustive else (1000, 300)
     for number, name in enumerate((SHARED, ALONE, EMBEDDED)):

@@ -35,7 +35,7 @@ def models(project: Project, group: str) -> dict[str, Any]:
     return {model["name"]: model for model in manifest["models"]}
 
 
-def test_what_passes_is_published_with_its_figures_and_what_fails_is_not(project: Project) -> None:
+def test_only_passing_models_are_emitted_with_their_figures(project: Project) -> None:
     write_project(project)
     strict = RIGHT.replace("}", ", verify: {metrics: {snr_db: 200}}}")
     project.recipe.write_text(RECIPE.replace(LEFT, LEFT.replace("}", ", verify: true}")).replace(RIGHT, strict), encoding="utf-8")
@@ -73,7 +73,7 @@ def test_what_passes_is_published_with_its_figures_and_what_fails_is_not(project
     assert "below the limit 200" in " ".join(done.stdout.split())
 
 
-def test_models_whose_check_ends_without_figures_are_not_whole(project: Project) -> None:
+def test_models_whose_check_has_no_figures_are_not_whole(project: Project) -> None:
     write_project(project)
     several = RECIPE.replace("soc_model: SM8750", 'soc_model: "SM8750,SM8650"').replace(
         LEFT, LEFT.replace("}", ", verify: true}")
@@ -84,7 +84,7 @@ def test_models_whose_check_ends_without_figures_are_not_whole(project: Project)
         assert "2 models for 1 target: 1 whole, 1 failed verify" in project.epbuild(*command).stdout
 
 
-def test_models_that_share_are_checked_unshared_where_they_cannot_be_loaded(project: Project) -> None:
+def test_sharing_models_that_cannot_load_here_are_checked_unshared(project: Project) -> None:
     write_project(project)
     project.recipe.write_text(RECIPE.replace(LEFT, BOTH).replace(RIGHT, ""), encoding="utf-8")
     events_of(project, status=0)
@@ -92,7 +92,7 @@ def test_models_that_share_are_checked_unshared_where_they_cannot_be_loaded(proj
     assert [figures["unshared"] for name in ("left", "right") for figures in found[name]["figures"]] == [True, True]
 
 
-def test_an_unjudged_context_for_several_socs_is_published_only_if_accepted(
+def test_an_unjudged_context_for_several_socs_is_emitted_only_if_accepted(
     project: Project,
 ) -> None:
     write_project(project)
@@ -114,7 +114,7 @@ def write_floats(path: Path, nodes: list[Any], inputs: list[Any], **constants: A
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
 
 
-def test_a_first_recipe_publishes_unjudged_models_and_feeds_tables_their_rows(project: Project) -> None:
+def test_a_first_recipe_emits_unjudged_models_and_lists_them_in_tables(project: Project) -> None:
     draw = numpy.random.default_rng(0)
     words = [helper.make_node("Gather", ["table", "ids"], ["word"]), helper.make_node("MatMul", ["word", "weight"], ["y"])]
     ids = [helper.make_tensor_value_info("ids", TensorProto.INT64, [6])]

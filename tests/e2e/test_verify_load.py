@@ -77,7 +77,7 @@ def test_the_unshared_classifier_has_the_numbers_of_its_source(built: Project) -
     assert "QNNExecutionProvider did not report whether it accepts it on this machine" in compatibility["message"]
 
 
-def test_a_source_can_be_named_and_run_on_inputs_of_ones_own(built: Project, tmp_path: Path) -> None:
+def test_a_source_can_be_named_and_run_on_the_users_inputs(built: Project, tmp_path: Path) -> None:
     image = np.random.default_rng(5).standard_normal((1, 3, 32, 32)).astype(np.float32)
     np.savez(tmp_path / "image.npz", image=image)
     for number in (0, 1):
@@ -93,7 +93,7 @@ def test_a_source_can_be_named_and_run_on_inputs_of_ones_own(built: Project, tmp
         assert words in found["numbers", "classifier_ctx.onnx"]["message"]
 
 
-def test_zeroed_weights_load_and_fail_by_their_numbers_with_the_worst_one_named(damageable: Project) -> None:
+def test_zeroed_weights_load_but_fail_with_the_worst_number_named(damageable: Project) -> None:
     content = bytearray((damageable.folder / CLASSIFIER / "classifier_qnn.bin").read_bytes())
     content[WEIGHTS_AT : WEIGHTS_AT + 64] = bytes(64)
     change_binary(damageable, bytes(content))
@@ -106,7 +106,7 @@ def test_zeroed_weights_load_and_fail_by_their_numbers_with_the_worst_one_named(
     assert "expected 0." in numbers["message"]
 
 
-def test_a_binary_that_the_ep_refuses_fails_with_the_eps_reason_and_nothing_is_run(damageable: Project) -> None:
+def test_a_binary_that_the_ep_refuses_fails_with_the_eps_reason(damageable: Project) -> None:
     content = bytearray((damageable.folder / CLASSIFIER / "classifier_qnn.bin").read_bytes())
     content[8192:8256] = bytes(64)
     change_binary(damageable, bytes(content))
@@ -117,7 +117,7 @@ def test_a_binary_that_the_ep_refuses_fails_with_the_eps_reason_and_nothing_is_r
     assert found["numbers", "classifier_ctx.onnx"]["outcome"] == "skipped"
 
 
-def test_what_is_known_to_be_damaged_is_given_to_no_ep(damageable: Project) -> None:
+def test_files_known_to_be_damaged_are_never_loaded(damageable: Project) -> None:
     binary = damageable.folder / CLASSIFIER / "classifier_qnn.bin"
     content = binary.read_bytes()
     binary.unlink()
@@ -126,7 +126,7 @@ def test_what_is_known_to_be_damaged_is_given_to_no_ep(damageable: Project) -> N
     assert found["load", "classifier_ctx.onnx"]["message"] == "It was not loaded, because one of its files failed a check."
 
 
-def test_a_shared_context_that_x86_cannot_load_fails_only_if_asked_for(built: Project) -> None:
+def test_a_shared_context_that_x86_cannot_load_fails_only_on_request(built: Project) -> None:
     found = findings(built, DECODER, "--load", status=0)
     for name in ("prefill_ctx.onnx", "decode_ctx.onnx"):
         assert found["load", name]["outcome"] == "skipped"
@@ -138,7 +138,7 @@ def test_a_shared_context_that_x86_cannot_load_fails_only_if_asked_for(built: Pr
     assert {strict["load", name]["code"] for name in ("prefill_ctx.onnx", "decode_ctx.onnx")} == {"EPB640"}
 
 
-def test_what_openvino_cannot_load_of_its_own_on_linux_is_skipped_with_the_reason(project: Project) -> None:
+def test_openvino_models_that_linux_wheels_cannot_load_are_skipped(project: Project) -> None:
     """Skip OpenVINO models on any processor. The Linux wheels of onnxruntime-openvino cannot read a compiled model."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "abs", values[:1], values[1:])
@@ -164,7 +164,7 @@ outputs: [{layout: directory, path: dist}]
     assert load["message"].startswith(sentence)
 
 
-def test_the_numbers_of_a_shared_context_are_those_of_the_unshared_model(built: Project) -> None:
+def test_a_shared_context_is_compared_through_its_unshared_model(built: Project) -> None:
     found = findings(built, DECODER, "--numbers", "--recipe", "epbuild.yaml", status=0)
     for name in ("prefill_ctx.onnx", "decode_ctx.onnx"):
         assert found["numbers", name]["outcome"] == "passed"
@@ -196,7 +196,7 @@ class InferenceSession:
 """
 
 
-def test_a_crash_that_nobody_knows_a_reason_for_is_told_as_a_crash(built: Project, tmp_path: Path) -> None:
+def test_an_unexplained_crash_is_reported_as_a_crash(built: Project, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
     for name, text in (("onnxruntime", _CRASHING), ("onnxruntime_qnn", "get_library_path = lambda: 'none.so'\n")):
@@ -213,7 +213,7 @@ def test_a_crash_that_nobody_knows_a_reason_for_is_told_as_a_crash(built: Projec
     assert load["message"] == "The process crashed (SIGABRT) while it was opened. The EP logged: [ERROR] the driver is gone."
 
 
-def test_a_model_that_somebody_else_made_is_loaded_with_what_the_user_says(built: Project, tmp_path: Path) -> None:
+def test_a_foreign_model_is_loaded_with_the_users_settings(built: Project, tmp_path: Path) -> None:
     for name in ("classifier_ctx.onnx", "classifier_qnn.bin"):
         (tmp_path / name).write_bytes((built.folder / CLASSIFIER / name).read_bytes())
     model = str(tmp_path / "classifier_ctx.onnx")
@@ -227,13 +227,13 @@ def test_a_model_that_somebody_else_made_is_loaded_with_what_the_user_says(built
     assert found["numbers", "classifier_ctx.onnx"]["outcome"] == "passed"
 
 
-def test_a_device_that_this_machine_lacks_is_no_fault_of_the_model(built: Project) -> None:
+def test_a_device_missing_from_this_machine_skips_the_load(built: Project) -> None:
     found = findings(built, CLASSIFIER, "--load", "--device", "npu", status=0)
     assert found["load", "classifier_ctx.onnx"]["outcome"] == "skipped"
     assert "has no suitable device; available: cpu from" in found["load", "classifier_ctx.onnx"]["message"]
 
 
-def test_another_source_is_not_compared_with(built: Project) -> None:
+def test_a_source_with_another_digest_is_refused(built: Project) -> None:
     model = onnx.load(built.folder / "models/classifier/classifier.onnx")
     model.producer_name = "another"
     onnx.save(model, built.folder / "another.onnx")
@@ -241,7 +241,7 @@ def test_another_source_is_not_compared_with(built: Project) -> None:
     assert found["numbers", "classifier_ctx.onnx"]["code"] == "EPB647"
 
 
-def test_an_archive_is_loaded_and_its_numbers_are_compared_as_those_of_a_folder_are(built: Project, tmp_path: Path) -> None:
+def test_archives_are_loaded_and_compared_like_folders(built: Project, tmp_path: Path) -> None:
     text = built.recipe.read_text(encoding="utf-8")
     outputs = text.index("outputs:")
     built.recipe.with_name("packed.yaml").write_text(
@@ -257,7 +257,7 @@ def test_an_archive_is_loaded_and_its_numbers_are_compared_as_those_of_a_folder_
         assert found["numbers", "classifier_ctx.onnx"]["outcome"] == "passed"
 
 
-def test_what_onnx_runtime_says_of_a_file_names_the_archive_that_it_is_in(built: Project, tmp_path: Path) -> None:
+def test_messages_of_onnx_runtime_name_the_archive_of_the_file(built: Project, tmp_path: Path) -> None:
     folder = built.folder / CLASSIFIER
     model = onnx.load(folder / "classifier_ctx.onnx")
     model.ir_version = 99

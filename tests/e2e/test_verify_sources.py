@@ -88,7 +88,7 @@ def numbers(project: Project, place: str) -> str:
     return " ".join(found[0].split())
 
 
-def test_every_source_is_found_and_compared_with(built: Project) -> None:
+def test_every_source_is_found_and_compared(built: Project) -> None:
     for place, models in (
         ("dist/folder/alone", SOURCES),
         ("dist/alone.zip", SOURCES),

@@ -57,7 +57,7 @@ def started() -> Iterator[list[Watching]]:
         one.process.wait()
 
 
-def test_a_mistake_is_shown_and_its_correction_built(quickstart: Project, started: list[Watching]) -> None:
+def test_watch_shows_a_mistake_and_builds_the_correction(quickstart: Project, started: list[Watching]) -> None:
     quickstart.edit("share_weights: true", "share_weight: true")
     watching = Watching(quickstart, "--junit", "ci/junit.xml", "--sarif", "ci/epbuild.sarif")
     started.append(watching)
@@ -74,9 +74,7 @@ def test_a_mistake_is_shown_and_its_correction_built(quickstart: Project, starte
     assert watching.interrupt() == 0
 
 
-def test_its_events_are_one_stream_and_it_ends_with_the_code_of_the_last_build(
-    quickstart: Project, started: list[Watching]
-) -> None:
+def test_watch_emits_one_event_stream_and_the_last_exit_code(quickstart: Project, started: list[Watching]) -> None:
     watching = Watching(quickstart, "--json")
     started.append(watching)
     events = [json.loads(line) for line in watching.until('"watching"')]

@@ -102,28 +102,28 @@ def tell_failure(project: Project, status: int, code: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"])
-def test_a_crash_is_told_with_its_signal_and_the_eps_last_words(misbehave: Callable[..., Project], name: str) -> None:
+def test_a_crash_is_reported_with_its_signal_and_the_eps_last_output(misbehave: Callable[..., Project], name: str) -> None:
     told = tell_failure(misbehave(f"import signal; {SPAWN}os.kill(os.getpid(), signal.{name})"), 1, "EPB402")
     assert f"the worker crashed ({name}) while compiling 'left' for bad. The EP logged: last words of the EP." in told
 
 
-def test_a_worker_that_just_leaves_is_told_with_its_status(misbehave: Callable[..., Project]) -> None:
+def test_a_worker_that_exits_early_is_reported_with_its_status(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave("os._exit(7)"), 1, "EPB402")
     assert "the worker exited with status 7 while compiling 'left' for bad. The EP logged: last words of the EP." in told
 
 
-def test_a_hang_ends_at_its_timeout_with_all_that_the_worker_started(misbehave: Callable[..., Project]) -> None:
+def test_a_hang_ends_at_its_timeout_with_all_child_processes(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave(f"{STUBBORN}{SPAWN}{HANG}", ", timeout: 2"), 1, "EPB403")
     assert "compiling 'left' for bad did not finish within 2 s and was stopped. The EP logged: last words of the EP." in told
 
 
-def test_a_worker_that_is_killed_from_outside_is_told_as_that(misbehave: Callable[..., Project]) -> None:
+def test_a_worker_killed_from_outside_is_reported(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave("import signal; os.kill(os.getpid(), signal.SIGKILL)"), 3, "EPB404")
     assert "the worker was killed from outside (SIGKILL) while compiling 'left' for bad." in told
     assert "If that was not deliberate, the cause was probably a lack of memory." in told
 
 
-def test_python_that_runs_out_of_memory_is_told_as_that(misbehave: Callable[..., Project]) -> None:
+def test_a_memory_error_in_a_worker_is_reported(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave("raise MemoryError"), 3, "EPB404")
     assert "the worker ran out of memory while compiling 'left' for bad: MemoryError." in told
 
@@ -154,9 +154,7 @@ def small_memory() -> Iterator[Path]:
     pytest.skip("this user may not make a control group that limits memory")
 
 
-def test_a_worker_that_the_kernel_ends_for_lack_of_memory_is_told_as_that(
-    misbehave: Callable[..., Project], small_memory: Path
-) -> None:
+def test_a_worker_killed_by_the_kernel_for_memory_is_reported(misbehave: Callable[..., Project], small_memory: Path) -> None:
     project = misbehave(EAT)
     command, environment = project.command("run", "epbuild.yaml", "*left*")
     inside = ["sh", "-c", f'echo $$ > {small_memory}; exec "$@"', "sh", *command]
@@ -169,7 +167,7 @@ def test_a_worker_that_the_kernel_ends_for_lack_of_memory_is_told_as_that(
 
 
 @pytest.mark.parametrize("presses", [1, 2, 5])
-def test_ctrl_c_stops_everything_at_once_however_often_it_is_pressed(misbehave: Callable[..., Project], presses: int) -> None:
+def test_ctrl_c_stops_all_workers_promptly_for_any_number_of_presses(misbehave: Callable[..., Project], presses: int) -> None:
     project = misbehave(f"{STUBBORN}{SPAWN}{HANG}")
     build = start(project, "run")
     wait_until(lambda: (project.folder / "dist/right/manifest.json").exists() and len(workers(project)) == 2)
@@ -184,7 +182,7 @@ def test_ctrl_c_stops_everything_at_once_however_often_it_is_pressed(misbehave: 
     nothing_is_left_over(project)
 
 
-def test_ctrl_c_at_any_moment_ends_a_build_without_a_trace(
+def test_ctrl_c_at_any_moment_leaves_no_process_or_partial_file(
     project: Project, quick_store: Path, tmp_path: Path, exhaustive: bool
 ) -> None:
     events = tmp_path / "events"
@@ -210,7 +208,7 @@ def test_ctrl_c_at_any_moment_ends_a_build_without_a_trace(
     project.build()
 
 
-def test_what_a_worker_has_started_ends_with_it_when_epbuild_is_killed(misbehave: Callable[..., Project]) -> None:
+def test_child_processes_of_a_worker_end_when_epbuild_is_killed(misbehave: Callable[..., Project]) -> None:
     project = misbehave(f"{SPAWN}{HANG}")
     build = start(project, "run", "epbuild.yaml", "*left*")
     wait_until(lambda: len(workers(project)) == 2)

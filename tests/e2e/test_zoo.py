@@ -15,7 +15,7 @@ MODELS = {
 }
 
 
-def test_real_models_of_packages_are_whole_with_their_sizes_alone(project: Project) -> None:
+def test_real_models_from_packages_compile_fully_with_only_their_sizes(project: Project) -> None:
     shutil.copy(RECIPES / "zoo.yaml", project.recipe)
     events = project.build("epbuild.yaml", *(f"emit:whole-{model}/{TARGET}/directory" for model in MODELS))
     steps = [f"compile:whole-{model}/{TARGET}/{model}" for model in MODELS]

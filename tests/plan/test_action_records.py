@@ -63,28 +63,28 @@ def changed(record: dict[str, Any], at: tuple[str | int, ...], value: Any) -> di
     return new
 
 
-def test_what_builds_record_has_the_shape(built: Workshop) -> None:
+def test_recorded_actions_have_the_expected_structure(built: Workshop) -> None:
     records = [of(place) for place in record_files(built.cache)]
     assert len(records) == 2
     assert all(is_action_record(record) for record in records)
 
 
 @pytest.mark.parametrize("key", ["file", "binaries", "data"])
-def test_a_record_whose_models_refer_to_what_it_does_not_have_is_none(built: Workshop, key: str) -> None:
+def test_record_with_dangling_references_is_invalid(built: Workshop, key: str) -> None:
     missing: dict[str, Any] = {"file": "lost.onnx", "binaries": {"lost.bin": "QNNExecutionProvider"}, "data": ["lost.data"]}
     record = changed(of(record_files(built.cache)[0]), ("result", "models", 0, key), missing[key])
     assert not is_action_record(record)
     assert list(list_blobs(record)) == []
 
 
-def test_a_record_that_lacks_a_model_of_its_group_is_none(built: Workshop) -> None:
+def test_record_without_a_model_of_its_group_is_invalid(built: Workshop) -> None:
     [record] = [record for record in map(of, record_files(built.cache)) if len(record["document"]["members"]) == 2]
     assert is_action_record(record)
     assert not is_action_record(changed(record, ("result", "models", 1), ABSENT))
 
 
 @pytest.mark.gate
-def test_builds_after_a_flip_of_one_bit_come_out_as_before_and_the_store_says_so(
+def test_builds_recover_from_one_flipped_bit_and_the_store_reports_damage(
     built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = built.contents(), built.contents("classifier")
@@ -106,7 +106,7 @@ def test_builds_after_a_flip_of_one_bit_come_out_as_before_and_the_store_says_so
 
 
 @pytest.mark.slow
-def test_no_record_of_another_shape_ends_a_build_even_if_its_digest_is_right(
+def test_no_malformed_record_with_a_valid_digest_aborts_a_build(
     built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = random.Random(SEED)

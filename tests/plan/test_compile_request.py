@@ -74,11 +74,11 @@ def test_every_sent_setting_is_in_the_key_unless_the_catalog_calls_it_irrelevant
     assert ("eps", 0, "options", "rpc_control_latency") in left_out or sent["share_weights"] is False
 
 
-def test_the_key_has_nothing_that_is_not_sent(keyed: dict[str, Any], sent: dict[str, Any]) -> None:
+def test_the_key_document_contains_only_settings_that_are_sent(keyed: dict[str, Any], sent: dict[str, Any]) -> None:
     assert [place for place in leaves(keyed) if at(keyed, place) not in ({}, [], at(sent, place))] == []
 
 
-def test_what_is_sent_beside_the_document_is_in_the_key_by_catalog_or_digest(group: SessionGroup) -> None:
+def test_local_paths_sent_to_the_worker_are_keyed_by_catalog_or_digest(group: SessionGroup) -> None:
     here = resolve_places(group.target.eps, group.custom_ops)
     assert here.keys() == {"eps", "custom_ops", "node_log"}
     # The first two and the last are the catalog's, by its revision; a library is in the key by its digest, a name by the EP and its device.
@@ -91,6 +91,6 @@ def test_every_compile_setting_of_the_recipe_reaches_the_worker(sent: dict[str, 
         assert listed["compile"].keys() == settings
 
 
-def test_the_document_has_no_path_of_this_machine(sent: dict[str, Any], group: SessionGroup) -> None:
+def test_the_document_contains_no_local_path(sent: dict[str, Any], group: SessionGroup) -> None:
     folder = str(resolve_links(group.members[0].graph).parent)
     assert folder not in str(sent)

@@ -28,7 +28,7 @@ def plan_of(actions: Mapping[str, Work]) -> Plan:
 
 
 @given(actions=works(), total=st.integers(1, 9), seed=st.randoms(use_true_random=False))
-def test_every_step_is_made_in_exactly_one_shard_and_each_finds_its_own_alone(
+def test_every_step_is_in_exactly_one_shard_in_any_order_of_actions(
     actions: dict[str, Work], total: int, seed: random.Random
 ) -> None:
     plan = plan_of(actions)
@@ -46,7 +46,7 @@ def test_every_step_is_made_in_exactly_one_shard_and_each_finds_its_own_alone(
 
 
 @given(actions=works(), most=st.integers(1, 9), costs=st.lists(st.floats(0, 1000), min_size=12, max_size=12))
-def test_jobs_are_as_even_as_longest_first_makes_them(actions: dict[str, Work], most: int, costs: list[float]) -> None:
+def test_jobs_are_balanced_by_longest_first_packing(actions: dict[str, Work], most: int, costs: list[float]) -> None:
     cost = dict(zip(actions, costs, strict=False))
     found = make_bundles(actions, cost)
     assert [bundle.cost for bundle in found] == sorted((bundle.cost for bundle in found), reverse=True)
@@ -60,13 +60,13 @@ def test_jobs_are_as_even_as_longest_first_makes_them(actions: dict[str, Work], 
     assert max(loads) <= (sum(loads) - longest) / most + longest + 1e-6
 
 
-def test_bundles_that_cost_nothing_are_spread_too() -> None:
+def test_bundles_without_cost_are_spread_evenly() -> None:
     assert [len(job) for job in pack([Bundle((f"a{number}",), 0.0) for number in range(4)], 2)] == [2, 2]
 
 
 @pytest.mark.parametrize(("steps", "most"), [(200, 8), (1_000, 20), (10_000, 20)])
 @pytest.mark.parametrize("missing", [1.0, 0.3, 0.05])
-def test_jobs_of_what_is_missing_end_together_and_parts_of_everything_do_not(steps: int, most: int, missing: float) -> None:
+def test_jobs_of_missing_steps_are_balanced_unlike_shards_of_all_steps(steps: int, most: int, missing: float) -> None:
     """Check the figures of docs/internals/performance.md, for steps of which some take fifty times as long as others."""
     chance = random.Random(1)
     every = [Bundle((f"s{number}",), chance.lognormvariate(3, 1)) for number in range(steps)]
@@ -80,7 +80,7 @@ def test_jobs_of_what_is_missing_end_together_and_parts_of_everything_do_not(ste
 
 
 @pytest.mark.parametrize("change", ["order", "shared result"])
-def test_what_shares_a_result_stays_together_and_is_named_by_what_needs_it(change: str) -> None:
+def test_actions_that_share_a_dependency_stay_in_one_job(change: str) -> None:
     actions = {work.id: work for work in [Work("prepare"), Work("x", ("prepare",)), Work("y", ("prepare",)), Work("z")]}
     if change == "order":
         actions = dict(sorted(actions.items()))
@@ -101,7 +101,7 @@ PREPARED = [
 
 
 @pytest.mark.parametrize("total", range(1, 6))
-def test_a_recipe_is_split_by_what_is_beside_it_and_publishing_is_left(total: int, tmp_path: Path) -> None:
+def test_shards_cover_every_step_of_a_recipe_except_emit_steps(total: int, tmp_path: Path) -> None:
     write_models(tmp_path)
     plan = recipe_plan(tmp_path, edited(RECIPE, *PREPARED))
     parts = [select_shard(plan, Shard(number, total)) for number in range(1, total + 1)]
@@ -112,10 +112,10 @@ def test_a_recipe_is_split_by_what_is_beside_it_and_publishing_is_left(total: in
 
 
 @pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "-1/2", "a/b", "1/2/3", "²/3", " 1/2"])
-def test_a_shard_that_is_none_is_refused(text: str) -> None:
+def test_malformed_shards_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"i/n|between"):
         Shard.parse(text)
 
 
-def test_a_shard_is_read_as_it_is_written() -> None:
+def test_a_shard_keeps_its_text() -> None:
     assert str(Shard.parse("2/5")) == "2/5"

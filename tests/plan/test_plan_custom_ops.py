@@ -37,7 +37,7 @@ def changed(folder: Path, before: str, after: str) -> list[str]:
     return describe_differences(document_of(planned(folder, before)), document_of(planned(folder, after)))
 
 
-def test_every_session_has_the_operators_of_its_toolchain_once_each(workshop: Path) -> None:
+def test_every_session_has_each_custom_operator_of_its_toolchain_once(workshop: Path) -> None:
     text = with_ops("[acme_ops, ./liba.so, more_ops, acme_ops, libb.so, liba.so]")
     group = planned(workshop, text)
     assert [ops.name for ops in group.custom_ops] == ["acme_ops", "liba.so", "libb.so", "more_ops"]
@@ -45,13 +45,13 @@ def test_every_session_has_the_operators_of_its_toolchain_once_each(workshop: Pa
     assert planned(workshop, text, "compile:vision/cpu/prefill").custom_ops == ()
 
 
-def test_a_toolchain_has_the_packages_that_it_names(workshop: Path) -> None:
+def test_a_toolchain_requires_the_operator_packages_that_it_names(workshop: Path) -> None:
     needs = plan_of(workshop, with_ops("[acme_ops, liba.so]")).toolchains()
     assert {module: (where.line, where.column) for module, where in needs["qnn"].packages.items()} == {"acme_ops": (6, 18)}
     assert needs["openvino"].packages == {}
 
 
-def test_a_library_that_is_not_there_is_told_once_with_its_place(workshop: Path) -> None:
+def test_a_missing_library_is_reported_once_at_its_position(workshop: Path) -> None:
     marked = with_ops(f"[liba.so, {MARK}./nosuch.so]")
     line = marked.partition(MARK)[0].count("\n") + 1
     (problem,) = problems_of(workshop, marked.replace(MARK, ""))
@@ -59,17 +59,17 @@ def test_a_library_that_is_not_there_is_told_once_with_its_place(workshop: Path)
     assert "does not exist: ./nosuch.so" in problem.message
 
 
-def test_a_folder_is_no_library(workshop: Path) -> None:
+def test_a_folder_is_refused_as_a_library(workshop: Path) -> None:
     assert [problem.code for problem in problems_of(workshop, with_ops("[./other]"))] == ["EPB252"]
 
 
-def test_two_libraries_of_one_file_name_are_refused_as_nothing_could_name_either(workshop: Path) -> None:
+def test_two_libraries_with_the_same_file_name_are_refused(workshop: Path) -> None:
     (problem,) = problems_of(workshop, with_ops("[liba.so, other/liba.so]"))
     assert (problem.code, problem.where.line, problem.where.column) == ("EPB253", 6, 27)  # type: ignore[union-attr]
     assert "have the same name, 'liba.so'" in problem.message
 
 
-def test_what_came_went_or_changed_is_told_by_its_name_and_content(workshop: Path) -> None:
+def test_added_removed_and_changed_operators_are_named_in_the_reasons(workshop: Path) -> None:
     assert changed(workshop, RECIPE, with_ops("[acme_ops]")) == ["custom operators acme_ops added"]
     assert changed(workshop, with_ops("[acme_ops, liba.so]"), with_ops("[acme_ops]")) == ["custom operators liba.so removed"]
     old, new = (hashlib.sha256(name.encode()).hexdigest()[:8] for name in ("liba.so", "other/liba.so"))
@@ -77,14 +77,14 @@ def test_what_came_went_or_changed_is_told_by_its_name_and_content(workshop: Pat
     assert changed(workshop, with_ops("[liba.so]"), with_ops("[other/liba.so]")) == [sentence]
 
 
-def test_the_order_in_which_they_are_named_compiles_nothing(workshop: Path) -> None:
+def test_the_order_of_custom_operators_does_not_change_the_key(workshop: Path) -> None:
     assert changed(workshop, with_ops("[liba.so, acme_ops]"), with_ops("[acme_ops, ./liba.so]")) == []
 
 
-def test_a_recipe_without_any_has_the_keys_that_it_had(workshop: Path) -> None:
+def test_keys_without_custom_operators_have_no_entry_for_operators(workshop: Path) -> None:
     assert "custom_ops" not in document_of(planned(workshop, RECIPE))
 
 
-def test_a_wrong_one_is_told_beside_what_else_is_wrong(workshop: Path) -> None:
+def test_an_invalid_library_is_reported_along_with_other_problems(workshop: Path) -> None:
     text = edited(with_ops("[nosuch.so]"), ("soc_model: SM8750", "soc_model: SM8750\n      nosuch: 1"))
     assert sorted(code for code, *_ in told(problems_of(workshop, text))) == ["EPB211", "EPB252"]

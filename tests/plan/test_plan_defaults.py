@@ -9,7 +9,7 @@ from tests.support.plan_recipes import key_documents, problems_of
 from tests.support.projects import LONG_QUICKSTART, RECIPES
 
 
-def test_the_short_quickstart_has_the_steps_keys_and_outputs_of_the_long_one(tmp_path: Path) -> None:
+def test_the_short_and_long_quickstart_have_equal_steps_keys_and_outputs(tmp_path: Path) -> None:
     shutil.copytree(RECIPES / "models", tmp_path / "models", ignore=shutil.ignore_patterns("*.py"))
     shutil.copyfile(RECIPES / "quickstart.yaml", tmp_path / "short.yaml")
     (tmp_path / "long.yaml").write_text(LONG_QUICKSTART, encoding="utf-8")
@@ -18,7 +18,7 @@ def test_the_short_quickstart_has_the_steps_keys_and_outputs_of_the_long_one(tmp
     assert short == long
 
 
-def test_an_unknown_short_name_is_one_problem_with_the_nearest_one(tmp_path: Path) -> None:
+def test_an_unknown_short_name_is_one_problem_with_the_nearest_name(tmp_path: Path) -> None:
     text = "epbuild: 1\nname: a\nmodels: [a.onnx]\ntargets: {phone: {ep: qn, soc: SM8750}}\n"
     [problem] = problems_of(tmp_path, text)
     assert (problem.code, problem.message, problem.hint) == ("EPB210", "unknown EP 'qn'", "Did you mean 'qnn'?")

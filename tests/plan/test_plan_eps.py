@@ -124,12 +124,12 @@ def test_a_combination_that_an_ep_would_misread_is_refused(workshop: Path, old: 
     check(workshop, edited(RECIPE, (old, new)), ("EPB214", sentence))
 
 
-def test_who_lets_unknown_options_through_may_combine_them_too(workshop: Path) -> None:
+def test_allow_unknown_options_also_allows_refused_combinations(workshop: Path) -> None:
     text = target(TARGET + "      precision: FP16\n    allow_unknown_options: true\n")
     assert planned(workshop, text).eps[0].provider_options == {"device_type": "CPU", "precision": "FP16"}
 
 
-def test_each_escape_opens_one_door_only(workshop: Path) -> None:
+def test_each_allow_unknown_setting_allows_its_own_kind_only(workshop: Path) -> None:
     both = f"{TARGET}      brand_new: 1\n    session_options: {{session.brand_new: 1}}\n"
     assert codes(problems_of(workshop, target(both))) == ["EPB211", "EPB211"]
     for escape in ("allow_unknown_options", "allow_unknown_session_keys"):
@@ -140,7 +140,7 @@ def test_each_escape_opens_one_door_only(workshop: Path) -> None:
     assert sorted(found.unchecked) == ["brand_new", "session.brand_new"]
 
 
-def test_a_file_or_library_that_does_not_exist_is_told_at_its_path(workshop: Path) -> None:
+def test_a_missing_option_file_or_library_is_reported_at_its_path(workshop: Path) -> None:
     text = contoso(("table: tables/t.json", f"table: {MARK}tables/x.json"))
     relative = "Paths are relative to the recipe."
     check(workshop, text, ("EPB215", f"the option 'table' names a file that does not exist: tables/x.json. {relative}"))
@@ -148,12 +148,12 @@ def test_a_file_or_library_that_does_not_exist_is_told_at_its_path(workshop: Pat
     check(workshop, text, ("EPB215", f"the plugin library does not exist: contoso.dll. {relative}"))
 
 
-def test_a_folder_is_no_option_file_and_no_library(workshop: Path) -> None:
+def test_a_folder_is_refused_as_an_option_file_or_a_library(workshop: Path) -> None:
     text = contoso(("table: tables/t.json", "table: tables"), ("library: contoso.so", "library: tables"))
     assert codes(problems_of(workshop, text)) == ["EPB215", "EPB215"]
 
 
-def test_an_ep_that_is_built_in_takes_no_library(workshop: Path) -> None:
+def test_a_built_in_ep_accepts_no_library(workshop: Path) -> None:
     text = target(f"    library: {MARK}contoso.so\n{TARGET}")
     check(workshop, text, ("EPB216", "OpenVINOExecutionProvider is built into its ONNX Runtime and does not accept a library."))
 
@@ -232,7 +232,7 @@ def test_a_device_that_an_ep_does_not_have_is_refused(
 # -- An EP of the user's own -------------------------------------------------------------------------------------------
 
 
-def test_a_catalog_file_of_the_users_own_adds_an_ep_that_is_checked_like_any_other(workshop: Path) -> None:
+def test_a_users_catalog_file_adds_an_ep_with_the_usual_checks(workshop: Path) -> None:
     (ep,) = planned(workshop, contoso()).eps
     assert ep.entry.user_file == "contoso.toml"
     assert ep.library == workshop / "contoso.so"
@@ -250,7 +250,7 @@ def test_without_its_catalog_file_the_ep_is_unknown(workshop: Path) -> None:
     assert told([problem]) == [("EPB210", *mark)]
 
 
-def test_an_ep_with_a_library_of_its_own_is_asked_of_no_package(workshop: Path) -> None:
+def test_an_ep_with_its_own_library_requires_no_package(workshop: Path) -> None:
     _, entries, _ = plan_of(workshop, contoso()).toolchains()["openvino"]
     assert entries == ()
 
@@ -262,7 +262,7 @@ def test_an_option_file_is_staged_under_a_name_independent_of_its_place(workshop
     assert set(found.files) == {workshop / "tables" / "t.json", workshop / "contoso.so"}
 
 
-def test_each_of_several_files_in_one_value_gets_a_staged_name_of_its_own(workshop: Path) -> None:
+def test_each_file_in_one_option_value_is_staged_under_its_own_name(workshop: Path) -> None:
     (workshop / "deep").mkdir()
     for name in ("a.so", "deep/a.so"):
         (workshop / name).write_bytes(name.encode())
@@ -282,12 +282,12 @@ def test_a_file_that_a_session_key_names_is_staged_and_in_the_key(workshop: Path
     assert len(describe_differences(before, document(workshop, text))) == 1
 
 
-def test_a_value_that_is_wrong_itself_is_not_blamed_for_combinations_as_well(workshop: Path) -> None:
+def test_an_invalid_value_is_not_also_reported_for_its_combinations(workshop: Path) -> None:
     lines = "    ep: QNNExecutionProvider\n    provider_options: {backend_type: htp, soc_model: SM87500}\n"
     assert codes(problems_of(workshop, target(lines))) == ["EPB212"]
 
 
-def test_a_session_takes_an_ep_once(workshop: Path) -> None:
+def test_a_target_lists_each_ep_once(workshop: Path) -> None:
     lines = f"    eps:\n      - ep: CPUExecutionProvider\n      - ep: {MARK}CPUExecutionProvider\n"
     check(workshop, target(lines), ("EPB219", "the target 'cpu' lists CPUExecutionProvider twice. List each EP only once."))
 
@@ -338,7 +338,7 @@ def test_an_ep_after_one_that_takes_every_node_is_refused(workshop: Path) -> Non
         ([], "provider_options: {device_type: CPU}", "linux", False),
     ],
 )
-def test_what_cannot_be_compiled_on_one_platform_is_valid_and_known_to_fail_there(
+def test_an_option_unsupported_on_one_platform_is_a_known_obstacle_there(
     workshop: Path, changes: list[tuple[str, str]], lines: str, platform: str, stopped: bool
 ) -> None:
     found = planned(workshop, target(f"    ep: OpenVINOExecutionProvider\n    {lines}\n", *changes))
@@ -354,7 +354,7 @@ def test_a_list_of_socs_is_for_the_compile_and_not_for_sessions(workshop: Path) 
     assert one.lasting_options == {"backend_type": "htp", "soc_model": "SM8750"}
 
 
-def test_properties_that_are_written_out_are_no_file(workshop: Path) -> None:
+def test_inline_load_config_properties_are_not_a_file(workshop: Path) -> None:
     (ep,) = planned(
         workshop, target("    ep: OpenVINOExecutionProvider\n    provider_options: {load_config: '{}'}\n", PLUGIN)
     ).eps
@@ -396,14 +396,14 @@ def test_a_session_key_that_the_pinned_onnx_runtime_would_ignore_is_refused(work
     check(workshop, text, ("EPB211", f"{sentence} {ADVICE.format('session_key')}"))
 
 
-def test_a_build_of_onnx_runtime_under_another_name_knows_the_keys_of_its_version(workshop: Path) -> None:
+def test_renamed_onnxruntime_packages_have_the_keys_of_their_version(workshop: Path) -> None:
     text = target(TARGET + WEIGHTLESS)
     (problem,) = problems_of(workshop, text)
     assert problem.message.startswith("onnxruntime-openvino 1.24.1 does not know the session key 'ep.enable_weightless'")
     assert problems_of(workshop, edited(text, packages("onnxruntime-openvino==1.29.0"))) == ()
 
 
-def test_a_session_key_that_a_later_onnx_runtime_has_dropped_is_refused(workshop: Path) -> None:
+def test_a_session_key_removed_from_the_pinned_onnx_runtime_is_refused(workshop: Path) -> None:
     text = target(f"{TARGET}    session_options: {{ep.enable_weightless_ep_context_nodes: 1}}\n")
     assert problems_of(workshop, text) == ()
     (problem,) = problems_of(workshop, edited(text, packages("onnxruntime-openvino==1.31.1")))
@@ -441,7 +441,7 @@ OPENVINO_OLD = ("onnxruntime-openvino==1.24.1", "onnxruntime-openvino==1.22.0")
         ("{store: inline}", None),
     ],
 )
-def test_what_onnx_runtime_without_model_compiler_cannot_do_is_refused_if_pinned(
+def test_settings_that_need_model_compiler_are_refused_for_older_releases(
     workshop: Path, initializers: str, words: str | None
 ) -> None:
     text = edited(RECIPE, ("  vision:\n", f"  vision:\n    compile: {{initializers: {initializers}}}\n"))
@@ -456,7 +456,7 @@ def test_what_onnx_runtime_without_model_compiler_cannot_do_is_refused_if_pinned
 
 
 @pytest.mark.parametrize(("version", "old"), [("1.22.1", True), ("1.9.0", True), ("1.23.0", False), ("1.31.1", False)])
-def test_a_plugin_ep_is_refused_for_an_onnx_runtime_that_loads_none(workshop: Path, version: str, old: bool) -> None:
+def test_a_plugin_ep_is_refused_for_an_onnx_runtime_without_plugin_support(workshop: Path, version: str, old: bool) -> None:
     text = edited(RECIPE, ("[onnxruntime-qnn==2.7.0]", f"[onnxruntime=={version}, onnxruntime-qnn==2.7.0]"))
     found = problems_of(workshop, text)
     assert [problem.message for problem in found] == [
@@ -466,7 +466,7 @@ def test_a_plugin_ep_is_refused_for_an_onnx_runtime_that_loads_none(workshop: Pa
 
 
 @pytest.mark.parametrize(("version", "known"), [("3.1.9", False), ("3.2", True), ("3.4.7", True), ("3.5", False)])
-def test_the_releases_of_an_ep_of_the_users_own_are_told_apart_too(workshop: Path, version: str, known: bool) -> None:
+def test_releases_in_a_users_catalog_limit_options_as_well(workshop: Path, version: str, known: bool) -> None:
     text, marks = places(dated(workshop, packages(f"onnxruntime==1.31.1, contoso-ep=={version}"), LIBRARY))
     found = problems_of(workshop, text)
     assert told(found) == [("EPB211", *mark) for mark in marks if not known]
@@ -499,7 +499,7 @@ def test_an_option_that_a_release_lacks_passes_in_the_spelling_of_other_releases
         ("    packages: [onnxruntime-openvino==1.24.1]\n", "provider", True),
     ],
 )
-def test_the_packages_beside_an_interpreter_choose_the_ep_and_what_it_knows(
+def test_packages_beside_an_interpreter_determine_the_ep_and_its_options(
     workshop: Path, pins: str, kind: str, refused: bool
 ) -> None:
     there = (f"{OPENVINO}\n", f"openvino:\n    interpreter: theirs/bin/python\n{pins}")
@@ -585,7 +585,7 @@ def test_packages_that_cannot_work_together_are_refused(
     assert (told([problem]), problem.message) == ([(code, *mark)], message)
 
 
-def test_a_default_toolchain_that_lacks_an_ep_is_told_with_the_toolchain_to_write(workshop: Path) -> None:
+def test_a_default_toolchain_without_an_ep_is_reported_with_the_fix(workshop: Path) -> None:
     lines = "    eps: [{ep: qnn}, {ep: nv-tensorrt-rtx}]\n"
     text = edited(RECIPE, ("    toolchain: openvino\n", ""), (TARGET, lines))
     start, end = text.index("toolchains:"), text.index("models:")
@@ -593,7 +593,7 @@ def test_a_default_toolchain_that_lacks_an_ep_is_told_with_the_toolchain_to_writ
     assert (problem.code, problem.hint) == ("EPB257", f"Write `toolchains: {{qnn: {{packages: [{QNN}, {RTX}]}}}}`.")
 
 
-def test_an_interpreter_without_packages_may_have_any_ep(workshop: Path) -> None:
+def test_an_interpreter_without_listed_packages_is_accepted_for_any_ep(workshop: Path) -> None:
     plan_of(workshop, edited(RECIPE, (TARGET, "    ep: qnn\n"), (OPENVINO, "openvino:\n    interpreter: python")))
 
 
@@ -604,14 +604,14 @@ def test_an_interpreter_without_packages_may_have_any_ep(workshop: Path) -> None
         "onnxruntime-qnn @ https://example.com/onnxruntime_qnn-2.7.0-py3-none-any.whl",
     ],
 )
-def test_a_package_that_may_hold_the_ep_is_not_refused(workshop: Path, packages: str) -> None:
+def test_a_package_that_may_contain_the_ep_is_accepted(workshop: Path, packages: str) -> None:
     plan_of(workshop, RECIPE.replace(TARGET, QNN_ALONE).replace(OPENVINO, f'openvino:\n    packages: ["{packages}"]'))
 
 
 # -- Several EPs -------------------------------------------------------------------------------------------------------
 
 
-def test_every_ep_of_a_target_gets_a_binary_of_its_own_in_order_of_preference(workshop: Path) -> None:
+def test_every_ep_of_a_target_gets_its_own_binary_in_order_of_preference(workshop: Path) -> None:
     plan = plan_of(workshop, target(TWO_EPS))
     group, emission = plan.session_groups[ACTION], plan.emissions["emit:vision/cpu/directory"]
     assert [ep.entry.short for ep in group.target.eps] == ["qnn", "openvino"]
@@ -622,7 +622,7 @@ def test_every_ep_of_a_target_gets_a_binary_of_its_own_in_order_of_preference(wo
     }
 
 
-def test_two_eps_cannot_write_one_binary_and_the_hint_names_what_tells_them_apart(workshop: Path) -> None:
+def test_two_eps_cannot_write_one_binary_and_the_hint_names_the_variable(workshop: Path) -> None:
     text, (mark,) = places(target(TWO_EPS) + f"    context_binary: {MARK}${{first_model}}.bin\n")
     found = problems_of(workshop, text)
     assert told(found) == [("EPB222", *mark)] * 2
@@ -640,7 +640,7 @@ def test_the_cpu_ep_as_a_last_resort_does_not_keep_a_group_from_sharing(workshop
     assert {ep for names in emission.parts[0].binaries.values() for ep in names} == {"QNNExecutionProvider"}
 
 
-def test_a_group_shares_only_where_every_ep_of_its_target_can(workshop: Path) -> None:
+def test_a_group_shares_weights_only_if_every_ep_of_its_target_can(workshop: Path) -> None:
     lines = TWO_EPS.replace("OpenVINOExecutionProvider", "NvTensorRTRTXExecutionProvider").replace("npu", "gpu")
     text = target(lines, ("    targets: [cpu]\n", f"    targets: [{MARK}cpu]\n    share_weights: true\n"))
     text, (mark,) = places(text.replace("onnxruntime-ep-openvino==1.8.1", "onnxruntime-ep-nv-tensorrt-rtx"))
@@ -649,12 +649,12 @@ def test_a_group_shares_only_where_every_ep_of_its_target_can(workshop: Path) ->
     assert "each TensorRT RTX engine holds its own weights" in found[0].message
 
 
-def test_a_toolchain_holds_every_ep_of_its_targets_once(workshop: Path) -> None:
+def test_a_toolchain_lists_every_ep_of_its_targets_once(workshop: Path) -> None:
     _, entries, _ = plan_of(workshop, target(TWO_EPS)).toolchains()["openvino"]
     assert [entry.ep for entry in entries] == ["QNNExecutionProvider", "OpenVINOExecutionProvider"]
 
 
-def test_the_order_of_eps_is_part_of_what_is_compiled_and_told_as_such(workshop: Path) -> None:
+def test_the_order_of_eps_is_in_the_key_and_reported_as_a_change(workshop: Path) -> None:
     qnn, openvino = TWO_EPS.index("      - ep: QNN"), TWO_EPS.index("      - ep: Open")
     swapped = TWO_EPS[:qnn] + TWO_EPS[openvino:] + TWO_EPS[qnn:openvino]
     before, after = (document(workshop, target(lines)) for lines in (TWO_EPS, swapped))
@@ -668,7 +668,7 @@ def test_the_order_of_eps_is_part_of_what_is_compiled_and_told_as_such(workshop:
 # -- Settings of one member --------------------------------------------------------------------------------------------
 
 
-def test_a_member_with_settings_of_its_own_leaves_the_others_as_they_are(workshop: Path) -> None:
+def test_settings_of_one_member_do_not_affect_other_members(workshop: Path) -> None:
     text = target(TARGET, ("[classifier, prefill]", "[{model: classifier, compile: {embed: true}}, prefill]"))
     plan = plan_of(workshop, text)
     embeds = {member.name: member.compile.embed for name in plan.session_groups for member in plan.session_groups[name].members}
@@ -680,7 +680,7 @@ def test_a_member_with_settings_of_its_own_leaves_the_others_as_they_are(worksho
     assert compute_action_key(old) == compute_action_key(new), "the other member need not be compiled again"
 
 
-def test_one_member_that_embeds_keeps_its_group_from_sharing(workshop: Path) -> None:
+def test_a_member_with_an_embedded_context_prevents_sharing_in_its_group(workshop: Path) -> None:
     text = edited(RECIPE, ("[prefill, decode]", f"[prefill, {{model: decode, compile: {{embed: {MARK}true}}}}]"))
     text, (mark,) = places(text)
     assert told(problems_of(workshop, text)) == [("EPB230", *mark)]
@@ -703,7 +703,7 @@ class Asked:
         return self.found
 
 
-def test_a_model_that_is_not_fetched_yet_is_planned_with_unknown_files(workshop: Path) -> None:
+def test_a_model_that_is_not_yet_fetched_is_planned_with_unknown_files(workshop: Path) -> None:
     asked = Asked()
     plan = plan_of(workshop, edited(RECIPE, REMOTE), locate=asked)
     (member,) = plan.session_groups[ACTION].members
@@ -726,7 +726,7 @@ def test_a_fetched_model_has_the_key_of_the_same_model_on_disk(workshop: Path) -
     assert compute_action_key(document_of(remote)) == compute_action_key(document(workshop, RECIPE))
 
 
-def test_a_fetched_file_that_is_no_model_is_told_at_its_address(workshop: Path) -> None:
+def test_a_fetched_file_that_is_not_a_model_is_reported_at_its_address(workshop: Path) -> None:
     page = workshop / "page.html"
     page.write_bytes(b"<html>")
     text, (mark,) = places(edited(RECIPE, (REMOTE[0], REMOTE[1].replace("'https", f"{MARK}'https"))))
@@ -762,7 +762,7 @@ def test_a_changed_option_file_or_library_compiles_again_and_is_named(workshop: 
     assert compute_action_key(before) != compute_action_key(after)
 
 
-def test_an_option_file_that_moves_keeps_its_key_and_one_that_is_renamed_does_not(workshop: Path) -> None:
+def test_moving_an_option_file_keeps_the_key_and_renaming_changes_the_key(workshop: Path) -> None:
     (workshop / "moved").mkdir()
     (workshop / "moved" / "t.json").write_bytes((workshop / "tables" / "t.json").read_bytes())
     before = document(workshop, contoso())
@@ -782,13 +782,13 @@ def test_a_file_that_changes_no_output_is_not_in_the_key(workshop: Path) -> None
     assert document(workshop, text) == before == document(workshop, contoso())
 
 
-def test_another_value_of_an_environment_variable_compiles_again_and_is_named(workshop: Path) -> None:
+def test_a_changed_environment_variable_compiles_again_and_is_named(workshop: Path) -> None:
     before, after = (document(workshop, target(f"{TARGET}    environment: {{TRACE_FILE: {value}}}\n")) for value in "12")
     assert describe_differences(before, after) == ["environment variable TRACE_FILE changed: 1 -> 2"]
     assert compute_action_key(before) != compute_action_key(after)
 
 
-def test_a_virtual_device_is_part_of_what_is_compiled(workshop: Path) -> None:
+def test_a_virtual_device_is_in_the_key(workshop: Path) -> None:
     before, after = (
         document(workshop, target(f"    ep: OpenVINOExecutionProvider\n    device: {{virtual: {virtual}}}\n", PLUGIN))
         for virtual in ("false", "true")
@@ -797,7 +797,7 @@ def test_a_virtual_device_is_part_of_what_is_compiled(workshop: Path) -> None:
     assert compute_action_key(before) != compute_action_key(after)
 
 
-def test_what_goes_unchecked_is_in_the_key(workshop: Path) -> None:
+def test_unchecked_options_and_session_keys_are_in_the_key(workshop: Path) -> None:
     escape = "    allow_unknown_options: true\n    allow_unknown_session_keys: true\n"
     before = document(workshop, target(TARGET + escape))
     after = document(workshop, target(f"{TARGET}      brand_new: 1\n    session_options: {{session.new: 1}}\n{escape}"))
@@ -876,7 +876,7 @@ def test_the_order_of_a_recipes_keys_never_changes_an_action_key(seed: int) -> N
     assert len(set(keys[0].values())) == 2, "and different actions have different keys"
 
 
-def test_a_target_says_why_it_differs_when_compiled_again_and_others_claim_nothing(workshop: Path) -> None:
+def test_only_targets_known_to_be_nondeterministic_have_a_reason(workshop: Path) -> None:
     socs, alone = ("soc_model: SM8750", "soc_model: 'SM8750,SC8380XP'"), ("share_weights: true", "share_weights: false")
     groups = plan_of(workshop, edited(RECIPE, socs, alone)).session_groups.values()
     assert {group.target.name: group.target.known_to_differ(allow_nondeterminism=False) for group in groups} == {

@@ -45,7 +45,7 @@ def changed(folder: Path, before: str, after: str, action: str = SHARED, now: st
 # -- What changes nothing ----------------------------------------------------------------------------------------------
 
 
-def test_another_checkout_has_the_same_keys(tmp_path: Path) -> None:
+def test_two_checkouts_have_equal_keys(tmp_path: Path) -> None:
     documents = []
     for name in ("here", "there/deeper"):
         folder = tmp_path / name
@@ -98,7 +98,7 @@ def test_another_checkout_has_the_same_keys(tmp_path: Path) -> None:
         "the order of options",
     ],
 )
-def test_what_does_not_change_the_result_compiles_nothing(workshop: Path, old: str, new: str) -> None:
+def test_edits_that_cannot_change_the_result_compile_nothing(workshop: Path, old: str, new: str) -> None:
     (workshop / "nosuch").mkdir()
     assert changed(workshop, RECIPE, edited(RECIPE, (old, new))) == []
 
@@ -119,7 +119,7 @@ def test_moving_and_renaming_a_models_file_compiles_nothing(workshop: Path) -> N
 @given(
     order=st.permutations(["backend_type: htp", "soc_model: SM8750", "vtcm_mb: 8", "enable_htp_fp16_precision: true", "# why"])
 )
-def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) -> None:
+def test_the_order_of_options_does_not_change_the_key(order: list[str]) -> None:
     lines = "".join(f"      {line}\n" for line in order)
     sorted_lines = "".join(f"      {line}\n" for line in sorted(order))
     options = "      backend_type: htp\n      soc_model: SM8750\n"
@@ -181,7 +181,7 @@ def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) 
         ),
     ],
 )
-def test_a_change_of_the_recipe_is_told_as_that_change_and_no_other(workshop: Path, old: str, new: str, sentence: str) -> None:
+def test_each_change_of_the_recipe_is_the_only_reason_reported(workshop: Path, old: str, new: str, sentence: str) -> None:
     assert changed(workshop, RECIPE, edited(RECIPE, (old, new))) == [sentence]
 
 
@@ -193,13 +193,13 @@ def test_a_change_of_the_recipe_is_told_as_that_change_and_no_other(workshop: Pa
         ("input_shapes: {x: [4, 3]}", "sizes of input x added: 4, 3"),
     ],
 )
-def test_the_sizes_of_a_model_are_part_of_what_is_compiled(workshop: Path, sizes: str, sentence: str) -> None:
+def test_the_sizes_of_a_model_are_in_the_key(workshop: Path, sizes: str, sentence: str) -> None:
     write_model(workshop / "models" / "classifier.onnx", shape=["batch", 3], denotation="DATA_BATCH")
     sized = edited(RECIPE, ("classifier: models/classifier.onnx", f"classifier: {{path: models/classifier.onnx, {sizes}}}"))
     assert changed(workshop, RECIPE, sized, "compile:vision/cpu/classifier") == [f"model classifier: {sentence}"]
 
 
-def test_how_sizes_are_spelt_is_no_part_of_what_is_compiled(workshop: Path) -> None:
+def test_the_spelling_of_sizes_is_not_in_the_key(workshop: Path) -> None:
     write_model(workshop / "models" / "classifier.onnx", shape=["batch", 3])
     old = "classifier: models/classifier.onnx"
     of_model = edited(RECIPE, (old, "classifier: {path: models/classifier.onnx, input_shapes: {x: [4, 3]}}"))
@@ -210,14 +210,14 @@ def test_how_sizes_are_spelt_is_no_part_of_what_is_compiled(workshop: Path) -> N
     assert changed(workshop, RECIPE, of_member, compiled) == [], "and sizes that the model has already are no change"
 
 
-def test_sharing_is_part_of_what_is_compiled(workshop: Path) -> None:
+def test_weight_sharing_is_in_the_key(workshop: Path) -> None:
     alone = edited(RECIPE, ("[prefill, decode]", "[prefill]"))
     apart = edited(alone, ("    share_weights: true\n", ""))
     found = changed(workshop, alone, apart, now="compile:decoder/phone/prefill")
     assert found == ["share weights changed: true -> false"]
 
 
-def test_one_weights_file_its_name_and_its_content_are_part_of_the_key(workshop: Path) -> None:
+def test_the_settings_of_one_weights_file_are_in_the_key(workshop: Path) -> None:
     one = edited(RECIPE, ("    share_weights: true\n", "    share_weights: true\n    share_initializers: true\n"))
     assert changed(workshop, RECIPE, one) == [
         "share initializers file added: decoder.weights.bin",
@@ -230,19 +230,19 @@ def test_one_weights_file_its_name_and_its_content_are_part_of_the_key(workshop:
     assert found == ["share initializers file changed: decoder.weights.bin -> llm.weights.bin"]
 
 
-def test_embedding_is_part_of_what_is_compiled(workshop: Path) -> None:
+def test_embedding_is_in_the_key(workshop: Path) -> None:
     embedding = edited(RECIPE, ("  vision:\n", "  vision:\n    compile: {embed: true}\n"))
     found = changed(workshop, RECIPE, embedding, "compile:vision/cpu/prefill")
     assert found == ["model prefill: compile embed changed: false -> true"]
 
 
-def test_what_node_names_begin_with_is_part_of_what_is_compiled(workshop: Path) -> None:
+def test_the_node_name_prefix_is_in_the_key(workshop: Path) -> None:
     named = edited(RECIPE, ("  vision:\n", "  vision:\n    compile: {node_name_prefix: '${model}_'}\n"))
     found = changed(workshop, RECIPE, named, "compile:vision/cpu/prefill")
     assert found == ["model prefill: compile node name prefix changed: nothing -> prefill_"]
 
 
-def test_where_initializers_go_is_part_of_what_is_compiled(workshop: Path) -> None:
+def test_the_location_of_initializers_is_in_the_key(workshop: Path) -> None:
     external = edited(RECIPE, ("    share_weights: true\n", EXTERNAL))
     assert changed(workshop, RECIPE, external) == [
         f"model {model}: compile {what}"
@@ -268,7 +268,7 @@ def test_a_changed_graph_is_reported_by_model_with_the_digests_of_sha256sum(work
     assert compute_action_key(before) != compute_action_key(after)
 
 
-def test_changed_external_data_is_told_by_its_model_and_location(workshop: Path) -> None:
+def test_changed_external_data_is_reported_by_model_and_location(workshop: Path) -> None:
     before = document(workshop)
     (workshop / "models" / "decode.bin").write_bytes(b"x" * 16)
     after = document(workshop)
@@ -294,7 +294,7 @@ def test_changed_external_data_is_told_by_its_model_and_location(workshop: Path)
         (("host",), {"cpu": "Another CPU"}, "this machine's CPU added: Another CPU"),
     ],
 )
-def test_a_change_of_the_toolchain_is_told_by_its_package_or_library(
+def test_a_change_of_the_toolchain_is_reported_by_package_or_library(
     workshop: Path, place: tuple[str, ...], value: str | dict[str, str] | None, sentence: str
 ) -> None:
     toolchain = copy.deepcopy(TOOLCHAIN)
@@ -311,7 +311,7 @@ def test_a_change_of_the_toolchain_is_told_by_its_package_or_library(
     assert compute_action_key(before) != compute_action_key(after)
 
 
-def test_a_better_catalog_compiles_again_and_says_that_it_was_the_catalog(workshop: Path) -> None:
+def test_a_newer_catalog_revision_compiles_again_and_is_the_reason(workshop: Path) -> None:
     group = plan_of(workshop).session_groups[SHARED]
     (ep,) = group.target.eps
     entry = replace(ep.entry, revision=ep.entry.revision + 1)
@@ -324,7 +324,7 @@ def test_a_better_catalog_compiles_again_and_says_that_it_was_the_catalog(worksh
     assert compute_action_key(before) != compute_action_key(after)
 
 
-def test_better_knowledge_of_session_keys_compiles_again(workshop: Path) -> None:
+def test_a_newer_catalog_of_session_keys_compiles_again(workshop: Path) -> None:
     now = document_of(plan_of(workshop).session_groups[SHARED])
     revision = list_session_keys().revision
     assert now["catalog"]["session"] == revision
@@ -333,14 +333,14 @@ def test_better_knowledge_of_session_keys_compiles_again(workshop: Path) -> None
     assert describe_differences(before, now) == [f"epbuild's catalog of session keys changed: {revision - 1} -> {revision}"]
 
 
-def test_the_staged_names_that_eps_bake_into_their_output_are_in_the_key(workshop: Path) -> None:
+def test_staged_names_that_eps_write_into_their_output_are_in_the_key(workshop: Path) -> None:
     assert [(member["source"], member["output"]) for member in document(workshop)["members"]] == [
         ("in/prefill/prefill.onnx", "out/prefill_ctx.onnx"),
         ("in/decode/decode.onnx", "out/decode_ctx.onnx"),
     ]
 
 
-def test_several_changes_are_all_told(workshop: Path) -> None:
+def test_several_changes_are_all_reported(workshop: Path) -> None:
     after = edited(RECIPE, ("soc_model: SM8750", "soc_model: SM8650\n      vtcm_mb: 8"))
     assert changed(workshop, RECIPE, after) == [
         "option soc_model of QNNExecutionProvider changed: SM8750 -> SM8650",
@@ -348,7 +348,7 @@ def test_several_changes_are_all_told(workshop: Path) -> None:
     ]
 
 
-def test_another_order_is_told_beside_what_else_has_changed(workshop: Path) -> None:
+def test_a_changed_member_order_is_reported_along_with_other_changes(workshop: Path) -> None:
     after = edited(RECIPE, ("models: [prefill, decode]", "models: [decode, prefill]"), ("soc_model: SM8750", "soc_model: SM8650"))
     assert changed(workshop, RECIPE, after) == [
         "option soc_model of QNNExecutionProvider changed: SM8750 -> SM8650",
@@ -364,7 +364,7 @@ def test_an_added_or_removed_member_is_one_change(workshop: Path) -> None:
     assert changed(workshop, RECIPE, exchanged) == ["model decode removed", "model classifier added"]
 
 
-def test_an_ep_that_came_or_went_is_one_change() -> None:
+def test_an_added_or_removed_ep_is_one_change() -> None:
     eps = [{"name": name, "catalog": "1", "options": {"a": "1"}} for name in ("QNNExecutionProvider", "CPUExecutionProvider")]
     assert describe_differences({"eps": eps[:1]}, {"eps": eps}) == ["EP CPUExecutionProvider added"]
     assert describe_differences({"eps": eps}, {"eps": eps[::-1]}) == [
@@ -372,7 +372,7 @@ def test_an_ep_that_came_or_went_is_one_change() -> None:
     ]
 
 
-def test_the_facts_behind_a_sentence_have_their_place_and_both_values_whole() -> None:
+def test_each_change_has_its_location_and_both_full_values() -> None:
     old = {"members": [{"name": "a", "graph": "a" * 64}], "environment": {}, "eps": []}
     new = {"members": [{"name": "a", "graph": "b" * 64}], "environment": {"QNN_TRACE": "1"}, "eps": []}
     found = compare_documents(old, new)
@@ -383,7 +383,7 @@ def test_the_facts_behind_a_sentence_have_their_place_and_both_values_whole() ->
     assert [change.what for change in found] == ["model a", "environment variable QNN_TRACE"]
 
 
-def test_what_an_output_is_made_of_is_told_in_the_words_of_the_recipe() -> None:
+def test_changes_of_an_output_are_reported_in_terms_of_the_recipe() -> None:
     made = {"share:llm/phone": {"key": "a" * 64, "artifacts": {"a_ctx_qnn.bin": "b" * 64}}}
     later = {"share:llm/phone": {"key": "c" * 64, "artifacts": {"a_ctx_qnn.bin": "d" * 64}}}
     old = {
@@ -420,7 +420,7 @@ def test_what_an_output_is_made_of_is_told_in_the_words_of_the_recipe() -> None:
     ]
 
 
-def test_what_follows_from_another_change_is_told_only_where_nothing_else_is() -> None:
+def test_consequences_of_a_change_are_reported_only_without_a_cause() -> None:
     old = {"format": 5, "recipe": "llm", "order": {"llm": "a, b"}, "files": {"manifest.json": "a" * 64}}
     other_bytes = {**old, "files": {"manifest.json": "b" * 64, "x.bin": "c" * 64}}
     assert describe_differences(old, other_bytes) == ["manifest.json changed: aaaaaaaa -> bbbbbbbb", "x.bin added: cccccccc"]
@@ -452,7 +452,7 @@ folder_names = st.text(
 
 
 @given(name=folder_names)
-def test_no_key_depends_on_the_folder_that_the_recipe_lies_in(name: str) -> None:
+def test_no_key_depends_on_the_recipes_folder(name: str) -> None:
     with tempfile.TemporaryDirectory() as base:
         here, there = Path(base) / "plain", Path(base) / f"in {name}"
         for folder in (here, there):
@@ -534,14 +534,14 @@ documents = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @given(old=documents, new=documents)
-def test_a_reason_is_given_exactly_when_the_keys_differ(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_a_reason_is_reported_exactly_when_keys_differ(old: dict[str, Any], new: dict[str, Any]) -> None:
     same = encode_canonical(old) == encode_canonical(new)
     assert (describe_differences(old, new) == []) == same
     assert (compute_action_key(old) == compute_action_key(new)) == same
 
 
 @given(old=documents, new=documents)
-def test_the_changes_back_are_the_changes_there_the_other_way_round(old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_comparing_in_reverse_reports_the_inverse_changes(old: dict[str, Any], new: dict[str, Any]) -> None:
     back = {"added": "removed", "removed": "added", "changed": "changed"}
     there = {(change.place, change.kind, repr(change.old), repr(change.new)) for change in compare_documents(old, new)}
     assert there == {
@@ -551,9 +551,7 @@ def test_the_changes_back_are_the_changes_there_the_other_way_round(old: dict[st
 
 
 @given(old=documents, new=documents, data=st.data())
-def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
-    old: dict[str, Any], new: dict[str, Any], data: st.DataObject
-) -> None:
+def test_all_reported_changes_belong_to_the_changed_part(old: dict[str, Any], new: dict[str, Any], data: st.DataObject) -> None:
     part = data.draw(st.sampled_from(sorted(old)))
     mixed = {**old, part: new[part]}
     subjects: dict[str, str | tuple[str, ...]] = {
@@ -573,5 +571,5 @@ def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
 
 
 @given(old=documents)
-def test_a_document_that_went_through_a_record_is_still_the_same(old: dict[str, Any]) -> None:
+def test_a_key_document_survives_a_round_trip_through_json(old: dict[str, Any]) -> None:
     assert describe_differences(old, json.loads(encode_canonical(old))) == []

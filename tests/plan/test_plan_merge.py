@@ -38,7 +38,7 @@ def test_merging_is_a_step_of_the_emission_between_the_compile_and_the_emit_step
 
 
 @pytest.mark.parametrize("glob", ["merge:*", "emit:decoder/*"])
-def test_either_step_brings_the_other_and_all_that_they_need(workshop: Path, glob: str) -> None:
+def test_selecting_merge_or_emit_selects_both_steps_and_their_dependencies(workshop: Path, glob: str) -> None:
     plan = plan_of(workshop, merging("{name: llm}"), [glob])
     assert [step.id for step in plan.steps] == [
         "compile:decoder/phone/prefill",
@@ -49,26 +49,26 @@ def test_either_step_brings_the_other_and_all_that_they_need(workshop: Path, glo
     ]
 
 
-def test_the_merged_model_replaces_its_models_and_has_its_own_name_in_the_template(workshop: Path) -> None:
+def test_the_merged_model_replaces_its_members_under_its_own_name(workshop: Path) -> None:
     text = edited(merging("{name: llm}"), (OUTPUT, OUTPUT + "    model: ${model}.${first_model}.onnx\n"))
     emission = plan_of(workshop, text).emissions[EMIT]
     assert emission.parts[0].models == {"llm": "llm.prefill.onnx"}
     assert emission.parts[0].binaries == {name: {"QNNExecutionProvider": "prefill_qnn.bin"} for name in ("prefill", "decode")}
 
 
-def test_one_name_for_the_model_is_enough_where_all_models_become_one(workshop: Path) -> None:
+def test_a_fixed_model_name_is_accepted_if_all_models_are_merged(workshop: Path) -> None:
     text = edited(merging("{name: llm}"), (OUTPUT, OUTPUT + "    model: model.onnx\n"), ("[classifier, prefill]", "[classifier]"))
     assert plan_of(workshop, text).emissions[EMIT].parts[0].models == {"llm": "model.onnx"}
 
 
-def test_every_output_merges_with_a_step_of_its_own(workshop: Path) -> None:
+def test_every_output_has_its_own_merge_step(workshop: Path) -> None:
     text = merging("{name: llm}") + "  - layout: directory\n    path: other/${group}/${target}\n"
     plan = plan_of(workshop, text)
     assert [step.id for step in plan.steps if step.kind == "merge"] == [MERGE, f"{MERGE}/2"]
     assert plan.emissions[f"{EMIT}-2"].steps == (f"{MERGE}/2", f"{EMIT}-2")
 
 
-def test_connections_and_prefixes_go_by_member_in_the_order_of_the_group(workshop: Path) -> None:
+def test_connections_and_prefixes_follow_the_order_of_members(workshop: Path) -> None:
     found = plan_of(workshop, merging("{name: llm, connect: {prefill.a.b: [decode.x, decode.y]}, prefixes: {decode: d_}}"))
     made = found.emissions[EMIT].parts[0].merging
     assert made is not None
@@ -76,14 +76,14 @@ def test_connections_and_prefixes_go_by_member_in_the_order_of_the_group(worksho
     assert (made.members, made.prefixes) == (("prefill", "decode"), {"prefill": "", "decode": "d_"})
 
 
-def test_no_connections_is_not_the_same_as_those_that_names_make(workshop: Path) -> None:
+def test_empty_connections_differ_from_omitted_connections(workshop: Path) -> None:
     for text, expected in [("{name: llm}", None), ("{name: llm, connect: {}}", ())]:
         made = plan_of(workshop, merging(text)).emissions[EMIT].parts[0].merging
         assert made is not None
         assert made.connections == expected
 
 
-def test_a_full_model_name_is_not_mistaken_for_another_that_is_its_prefix(workshop: Path) -> None:
+def test_a_model_name_is_not_confused_with_a_prefix_of_that_name(workshop: Path) -> None:
     text = edited(
         merging("{name: llm, connect: {prefill.y: prefill.v2.x}}"), ("models: [prefill, decode]", "models: [prefill, prefill.v2]")
     )
@@ -107,7 +107,7 @@ def test_a_full_model_name_is_not_mistaken_for_another_that_is_its_prefix(worksh
         ("{name: llm, connect: {prefill.y: decode.x, prefill.z: ‸decode.x}}", "EPB235", "'decode.x' is connected twice"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_the_group_is_told_where_it_stands(workshop: Path, text: str, code: str, words: str) -> None:
+def test_merge_settings_that_do_not_fit_the_group_are_reported_in_place(workshop: Path, text: str, code: str, words: str) -> None:
     assert MARK in text
     recipe, marks = places(merging(text))
     found = problems_of(workshop, recipe)
@@ -115,12 +115,12 @@ def test_what_does_not_fit_the_group_is_told_where_it_stands(workshop: Path, tex
     assert words in found[0].text
 
 
-def test_one_model_alone_is_not_merged_and_the_rest_of_the_plan_is_not_blamed(workshop: Path) -> None:
+def test_merging_a_single_model_is_the_only_problem_reported(workshop: Path) -> None:
     recipe, marks = places(edited(merging(f"{MARK}{{name: llm}}"), ("models: [prefill, decode]", "models: [prefill]")))
     assert told(problems_of(workshop, recipe)) == [("EPB234", *mark) for mark in marks]
 
 
-def test_the_merged_model_does_not_take_the_name_of_a_context_binary(workshop: Path) -> None:
+def test_a_merged_model_cannot_have_the_name_of_a_context_binary(workshop: Path) -> None:
     text = edited(merging("{name: llm}"), (OUTPUT, OUTPUT + "    model: ${model}.bin\n    context_binary: ${first_model}.bin\n"))
     text = edited(text, ("{name: llm}", "{name: prefill}"))
     found = [problem for problem in problems_of(workshop, text) if "merged model 'prefill'" in problem.message]

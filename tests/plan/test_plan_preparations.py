@@ -39,16 +39,16 @@ def told(kind: str, text: str) -> list[tuple[str, int, int]]:
         ("quantize", "{generate: {ranges: {x: [1, 0]}}}", 34),
     ],
 )
-def test_what_is_wrong_is_found_at_its_place(kind: str, text: str, column: int) -> None:
+def test_invalid_preparation_options_are_reported_at_their_position(kind: str, text: str, column: int) -> None:
     assert ("EPB280", 1, column) in told(kind, text)
 
 
-def test_a_kind_that_there_is_not_is_refused_with_the_nearest() -> None:
+def test_an_unknown_preparation_is_refused_with_the_nearest_name() -> None:
     [problem] = resolve_preparation_options("quantise", None, WHERE)[1]
     assert (problem.code, problem.where, problem.hint) == ("EPB280", WHERE, "Did you mean 'quantize'?")
 
 
-def test_a_kind_that_needs_options_is_refused_where_it_has_none() -> None:
+def test_a_preparation_without_its_required_options_is_refused() -> None:
     [problem] = resolve_preparation_options("cut", None, WHERE)[1]
     assert problem.where == WHERE
     assert "'inputs' or 'outputs'" in problem.message
@@ -59,7 +59,7 @@ def lacking(kind: str, *packages: str, interpreter: str | None = None) -> list[P
     return find_package_problems(kind, {}, toolchain, WHERE)
 
 
-def test_a_toolchain_is_told_what_to_add() -> None:
+def test_missing_packages_of_a_toolchain_are_named() -> None:
     [problem] = lacking("quantize", "onnxruntime==1.31.1")
     assert (problem.code, problem.where) == ("EPB281", WHERE)
     assert "'onnx' and 'sympy'" in problem.message
@@ -76,13 +76,13 @@ def test_a_toolchain_is_told_what_to_add() -> None:
         ("./wheels/all_of_it.whl",),  # its dependencies are unknown
     ],
 )
-def test_a_toolchain_that_may_hold_what_is_needed_is_taken(packages: tuple[str, ...]) -> None:
+def test_a_toolchain_that_may_contain_the_packages_is_accepted(packages: tuple[str, ...]) -> None:
     assert lacking("quantize", *packages) == []
 
 
-def test_a_plugin_of_onnxruntime_is_no_onnxruntime() -> None:
+def test_a_plugin_package_does_not_count_as_onnxruntime() -> None:
     assert len(lacking("float16", "onnxruntime-ep-openvino==1.8.1", "onnx")) == 1
 
 
-def test_an_environment_that_is_there_is_asked_when_the_step_runs(tmp_path: Path) -> None:
+def test_an_existing_environment_is_not_checked_during_planning(tmp_path: Path) -> None:
     assert lacking("quantize", interpreter=str(tmp_path / "python")) == []

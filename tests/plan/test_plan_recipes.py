@@ -33,7 +33,7 @@ def plan_of(name: str) -> Plan:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_the_recipe_of_a_feature_has_these_steps(name: str) -> None:
+def test_each_feature_recipe_has_the_expected_steps(name: str) -> None:
     assert [step.id for step in plan_of(name).steps] == STEPS[name]
 
 
@@ -45,7 +45,7 @@ def test_the_cpu_may_run_nodes_only_in_the_recipe_that_names_it() -> None:
     assert eps == {"cpu": ["QNNExecutionProvider", "CPUExecutionProvider"], "minimal": ["QNNExecutionProvider"]}
 
 
-def test_the_recipe_with_a_cache_names_it() -> None:
+def test_the_cache_recipe_names_a_remote_cache() -> None:
     cache = load(RECIPES / "cache.yaml").cache
     assert cache is not None
     assert cache.remote is not None

@@ -43,7 +43,7 @@ def link(path: Path, target: Path) -> None:
 # -- Models ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_model_is_told_at_its_path_with_what_paths_are_relative_to(workshop: Path) -> None:
+def test_a_missing_model_is_reported_at_its_path_with_the_base_of_paths(workshop: Path) -> None:
     text = edited(RECIPE, (PREFILL, f"prefill: {MARK}models/prefil.onnx"))
     check(workshop, text, ("EPB201", "the model 'prefill' does not exist: models/prefil.onnx. Paths are relative to the recipe."))
 
@@ -56,7 +56,7 @@ def test_each_of_many_models_with_mistakes_is_reported(workshop: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["models", "x" * 300 + ".onnx", "models/prefill.onnx/inside.onnx"])
-def test_a_path_that_no_model_can_have_is_told_as_a_missing_model(workshop: Path, path: str) -> None:
+def test_an_impossible_model_path_is_reported_as_a_missing_model(workshop: Path, path: str) -> None:
     assert codes(problems_of(workshop, edited(RECIPE, ("models/prefill.onnx", path)))) == ["EPB201"]
 
 
@@ -70,7 +70,7 @@ def test_a_path_that_no_model_can_have_is_told_as_a_missing_model(workshop: Path
     ],
     ids=["empty", "git lfs pointer", "web page", "archive"],
 )
-def test_a_file_that_is_no_model_is_refused_for_what_it_is(workshop: Path, content: bytes, words: str) -> None:
+def test_a_file_that_is_not_a_model_is_refused_with_its_kind(workshop: Path, content: bytes, words: str) -> None:
     (workshop / "models" / "prefill.onnx").write_bytes(content)
     check(workshop, edited(RECIPE, (PREFILL, f"prefill: {MARK}models/prefill.onnx")), ("EPB202", words))
 
@@ -82,14 +82,14 @@ def test_a_model_whose_copy_was_cut_short_is_refused(workshop: Path) -> None:
     check(workshop, text, ("EPB202", "the model 'prefill' is not a complete ONNX file"))
 
 
-def test_a_model_whose_line_endings_git_converted_says_how_to_stop_that(workshop: Path) -> None:
+def test_a_model_with_converted_line_endings_gets_a_gitattributes_hint(workshop: Path) -> None:
     model = workshop / "models" / "prefill.onnx"
     model.write_bytes(model.read_bytes().replace(b"\n", b"\r\n"))
     text = edited(RECIPE, (PREFILL, f"prefill: {MARK}models/prefill.onnx"))
     check(workshop, text, ("EPB202", "write `*.onnx binary` into .gitattributes"))
 
 
-def test_a_compiled_model_is_no_source(workshop: Path) -> None:
+def test_a_compiled_model_is_refused_as_a_source(workshop: Path) -> None:
     write_model(workshop / "models" / "prefill.onnx", compiled=True)
     text = edited(RECIPE, (PREFILL, f"prefill:\n    path: {MARK}models/prefill.onnx"))
     check(workshop, text, ("EPB205", "the model 'prefill' is already compiled"))
@@ -113,13 +113,13 @@ def test_overridable_weights_are_refused_if_the_ep_cannot_open_the_result(worksh
     plan_of(workshop, RECIPE)
 
 
-def test_missing_external_data_is_told_with_its_name_and_where_it_belongs(workshop: Path) -> None:
+def test_missing_external_data_is_reported_with_its_name_and_location(workshop: Path) -> None:
     (workshop / "models" / "decode.bin").unlink()
     text = edited(RECIPE, (DECODE, f"decode: {MARK}models/decode.onnx"))
     check(workshop, text, ("EPB203", "the model 'decode' refers to the external data file decode.bin, which does not exist"))
 
 
-def test_every_missing_file_of_a_model_is_told(workshop: Path) -> None:
+def test_each_missing_file_of_a_model_is_reported(workshop: Path) -> None:
     write_model(workshop / "models" / "decode.onnx", external={name: (f"{name}.bin", [4]) for name in ("shared", "a", "b")})
     found = problems_of(workshop)
     assert codes(found) == ["EPB203"] * 3
@@ -131,7 +131,7 @@ def test_every_missing_file_of_a_model_is_told(workshop: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["a\0b", "x" * 5000, "models", "sub/../nothing.bin"])
-def test_a_location_that_no_file_can_have_is_told_as_missing_data(workshop: Path, location: str) -> None:
+def test_an_impossible_location_is_reported_as_missing_data(workshop: Path, location: str) -> None:
     write_model(workshop / "models" / "decode.onnx", external={"shared": (location, [4])})
     assert codes(problems_of(workshop)) == ["EPB203"]
 
@@ -148,7 +148,7 @@ def test_external_data_outside_the_models_folder_is_refused_as_onnx_runtime_does
     check(workshop, text, ("EPB204", f"has external data outside its own folder: {location}"))
 
 
-def test_an_absolute_location_is_refused_even_where_it_names_the_models_own_folder(workshop: Path) -> None:
+def test_an_absolute_location_in_the_models_own_folder_is_refused(workshop: Path) -> None:
     location = str(workshop / "models" / "decode.bin")
     write_model(workshop / "models" / "decode.onnx", external={"shared": (location, [4])})
     assert codes(problems_of(workshop)) == ["EPB204"]
@@ -161,7 +161,7 @@ def test_external_data_that_a_link_leads_out_of_the_models_folder_is_refused(wor
     assert codes(problems_of(workshop)) == ["EPB204"]
 
 
-def test_external_data_that_would_be_staged_in_the_graphs_place_is_refused(workshop: Path) -> None:
+def test_external_data_that_would_be_staged_over_the_graph_is_refused(workshop: Path) -> None:
     (workshop / "models" / "graph.onnx").write_bytes((workshop / "models" / "decode.onnx").read_bytes())
     (workshop / "models" / "decode.onnx").write_bytes(bytes(16))
     write_model(workshop / "models" / "graph.onnx", external={"shared": ("decode.onnx", [4])})
@@ -195,7 +195,7 @@ DECODE = "decode: models/decode.onnx"
         ("models: [prefill, decode]", f"models: [prefill, {{model: decode, compile: {{node_name_prefix: {MARK}d_}}}}]"),
     ],
 )
-def test_nodes_of_a_shared_context_are_not_renamed_where_the_ep_goes_by_their_names(workshop: Path, old: str, new: str) -> None:
+def test_node_prefixes_are_refused_for_shared_contexts_of_such_eps(workshop: Path, old: str, new: str) -> None:
     words = "the nodes of 'decoder' share a context for 'phone' and cannot have a prefix: QNN finds each graph"
     check(workshop, edited(RECIPE, (old, new)), ("EPB250", words))
 
@@ -215,7 +215,7 @@ def elsewhere(folder: str, *, mark: str = MARK) -> str:
     return edited(RECIPE, (DECODE, f"decode: {{path: models/decode.onnx, external_data: {mark}{folder}}}"))
 
 
-def test_external_data_in_another_folder_is_found_by_the_models_names_for_it(workshop: Path) -> None:
+def test_external_data_in_another_folder_is_found_under_its_location(workshop: Path) -> None:
     (workshop / "data" / "sub").mkdir(parents=True)
     beside = plan_of(workshop).session_groups["share:decoder/phone"]
     (workshop / "models" / "decode.bin").rename(workshop / "data" / "decode.bin")
@@ -234,24 +234,24 @@ def test_external_data_in_another_folder_is_found_by_the_models_names_for_it(wor
         ("x" * 300, "is not a valid path"),
     ],
 )
-def test_a_folder_of_external_data_that_is_not_there_is_refused(workshop: Path, folder: str, words: str) -> None:
+def test_a_missing_folder_of_external_data_is_refused(workshop: Path, folder: str, words: str) -> None:
     check(workshop, elsewhere(folder), ("EPB249", words))
 
 
-def test_data_that_is_beside_the_model_only_is_missing_from_the_folder(workshop: Path) -> None:
+def test_data_beside_the_model_is_ignored_if_another_folder_is_named(workshop: Path) -> None:
     (workshop / "data").mkdir()
     check(workshop, elsewhere("data"), ("EPB203", "refers to the external data file decode.bin, which does not exist in data"))
 
 
 @pytest.mark.parametrize("location", ["../outside.bin", "sub/../../outside.bin", "/outside.bin", "C:\\outside.bin"])
-def test_no_name_leads_out_of_the_folder_of_the_external_data(workshop: Path, location: str) -> None:
+def test_no_location_escapes_the_folder_of_external_data(workshop: Path, location: str) -> None:
     (workshop / "data").mkdir()
     (workshop / "outside.bin").write_bytes(bytes(16))
     write_model(workshop / "models" / "decode.onnx", external={"shared": (location, [4])})
     check(workshop, elsewhere("data"), ("EPB204", f"has external data outside the folder data: {location}"))
 
 
-def test_no_link_leads_out_of_the_folder_of_the_external_data(workshop: Path) -> None:
+def test_no_link_escapes_the_folder_of_external_data(workshop: Path) -> None:
     (workshop / "data").mkdir()
     link(workshop / "data" / "decode.bin", workshop / "models" / "decode.bin")
     check(workshop, elsewhere("data"), ("EPB204", "has external data outside the folder data: decode.bin"))
@@ -280,7 +280,7 @@ def test_the_folder_of_the_external_data_may_be_reached_through_a_link(workshop:
         (r"package:onnx/\secret.onnx", "does not name a file inside the package 'onnx'"),
     ],
 )
-def test_a_package_model_is_a_file_of_an_installed_package_and_nothing_beside_it(workshop: Path, path: str, words: str) -> None:
+def test_a_package_model_must_be_a_file_inside_an_installed_package(workshop: Path, path: str, words: str) -> None:
     text = edited(RECIPE, (PREFILL, f"prefill: {MARK}{path}"))
     check(workshop, text, ("EPB206", words))
 
@@ -290,7 +290,7 @@ def test_a_path_that_looks_like_an_address_is_a_missing_model(workshop: Path, pa
     check(workshop, edited(RECIPE, (PREFILL, f"prefill: {MARK}{path}")), ("EPB201", f"does not exist: {path}"))
 
 
-def test_a_file_that_a_package_does_not_have_is_a_missing_model(workshop: Path) -> None:
+def test_a_missing_file_of_a_package_is_a_missing_model(workshop: Path) -> None:
     text = edited(RECIPE, (PREFILL, f"prefill: {MARK}package:onnx/nosuch.onnx"))
     check(workshop, text, ("EPB201", "the model 'prefill' does not exist: package:onnx/nosuch.onnx"))
 
@@ -358,13 +358,11 @@ def test_a_file_that_a_package_does_not_have_is_a_missing_model(workshop: Path) 
     ],
     ids=lambda value: value if value.startswith("EPB") else "",
 )
-def test_what_an_ep_would_ignore_in_silence_is_refused_at_its_place(
-    workshop: Path, old: str, new: str, code: str, words: str
-) -> None:
+def test_settings_that_an_ep_would_ignore_silently_are_refused(workshop: Path, old: str, new: str, code: str, words: str) -> None:
     check(workshop, edited(RECIPE, (old, new)), (code, words))
 
 
-def test_a_key_that_epbuild_sets_is_refused_even_where_unknown_options_are_allowed(workshop: Path) -> None:
+def test_a_key_that_epbuild_sets_is_refused_despite_allow_unknown_options(workshop: Path) -> None:
     old = "    provider_options:\n      device_type"
     new = f"    allow_unknown_options: true\n    session_options: {{{MARK}ep.share_ep_contexts: 1}}\n{old}"
     check(workshop, edited(RECIPE, (old, new)), ("EPB213", "set the group's share_weights"))
@@ -378,7 +376,7 @@ def test_a_sharing_group_cannot_embed(workshop: Path) -> None:
     check(workshop, text, ("EPB230", "the group 'decoder' shares weights and embeds"))
 
 
-def test_sharing_is_refused_where_openvino_would_pretend_to(workshop: Path) -> None:
+def test_sharing_is_refused_if_openvino_would_ignore_the_option(workshop: Path) -> None:
     text = edited(RECIPE, ("    targets: [cpu]\n", f"    targets: [{MARK}cpu]\n    share_weights: true\n"))
     check(
         workshop, text, ("EPB231", "the group 'vision' cannot share weights for 'cpu': this OpenVINO EP accepts weight sharing")
@@ -390,12 +388,12 @@ def test_sharing_is_refused_for_a_list_of_socs(workshop: Path) -> None:
     check(workshop, text, ("EPB231", "soc_model is 'SM8750,SC8380XP', and the EP cannot share weights"))
 
 
-def test_a_list_of_socs_is_fine_where_nothing_is_shared(workshop: Path) -> None:
+def test_a_list_of_socs_is_accepted_without_sharing(workshop: Path) -> None:
     text = edited(RECIPE, ("soc_model: SM8750", 'soc_model: "SM8750,60"'), ("    share_weights: true\n", ""))
     assert problems_of(workshop, text) == ()
 
 
-def test_one_model_has_no_other_to_share_initializers_with(workshop: Path) -> None:
+def test_sharing_initializers_in_a_group_of_one_model_is_refused(workshop: Path) -> None:
     lines = f"    share_weights: true\n    share_initializers: {MARK}true\n"
     text = edited(RECIPE, ("[prefill, decode]", "[prefill]"), ("    share_weights: true\n", lines))
     check(workshop, text, ("EPB238", "the group 'decoder' has only one model and nothing to share initializers with"))
@@ -428,7 +426,7 @@ def test_a_model_cannot_be_in_a_group_twice(workshop: Path) -> None:
         "C:dist/${group}",
     ],
 )
-def test_an_output_never_leaves_the_recipes_folder_however_the_way_out_is_spelled(workshop: Path, path: str) -> None:
+def test_no_output_path_escapes_the_recipes_folder(workshop: Path, path: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     found = problems_of(workshop, text)
     assert set(told(found)) == {("EPB221", *mark)}
@@ -436,7 +434,7 @@ def test_an_output_never_leaves_the_recipes_folder_however_the_way_out_is_spelle
 
 
 @pytest.mark.parametrize("path", [".", "dist/..", "./", r"dist\.."])
-def test_an_output_is_never_the_recipes_folder_itself(workshop: Path, path: str) -> None:
+def test_the_recipes_folder_is_refused_as_an_output(workshop: Path, path: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     (problem, *_) = problems_of(workshop, text)
     assert told([problem]) == [("EPB221", *mark)]
@@ -444,7 +442,7 @@ def test_an_output_is_never_the_recipes_folder_itself(workshop: Path, path: str)
 
 
 @pytest.mark.parametrize("path", [".epbuild", ".epbuild/${group}", "x/../.EPBUILD/tmp"])
-def test_an_output_never_takes_the_place_of_what_epbuild_remembers(workshop: Path, path: str) -> None:
+def test_an_output_in_epbuilds_state_folder_is_refused(workshop: Path, path: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     found = problems_of(workshop, text)
     assert set(told(found)) == {("EPB221", *mark)}
@@ -453,25 +451,25 @@ def test_an_output_never_takes_the_place_of_what_epbuild_remembers(workshop: Pat
 
 @pytest.mark.parametrize("word", ["model", "context_binary"])
 @pytest.mark.parametrize("path", ["../${model}", "/${model}", r"a\..\..\${model}", "C:${model}", "a/.."])
-def test_no_file_of_an_output_leaves_its_folder(workshop: Path, word: str, path: str) -> None:
+def test_no_file_of_an_output_escapes_its_folder(workshop: Path, word: str, path: str) -> None:
     text, (mark,) = places(RECIPE + f"    {word}: {MARK}{path}\n")
     assert set(told(problems_of(workshop, text))) == {("EPB221", *mark)}
 
 
 @pytest.mark.parametrize("path", ["dist/./${group}//${target}/", r"dist\${group}\${target}", "x/../dist/${group}/${target}"])
-def test_a_path_that_only_looks_odd_is_the_plain_one(workshop: Path, path: str) -> None:
+def test_an_unusual_spelling_of_a_path_is_normalized(workshop: Path, path: str) -> None:
     plan = plan_of(workshop, edited(RECIPE, (OUTPUT, f"path: {path}\n")))
     assert plan.emissions["emit:vision/cpu/directory"].path == workshop / "dist" / "vision" / "cpu"
 
 
 @pytest.mark.parametrize(("path", "name"), [("dist/same", "same"), ("dist/${ep.short}/..", "dist")])
-def test_two_outputs_with_one_path_are_refused_before_one_overwrites_the_other(workshop: Path, path: str, name: str) -> None:
+def test_two_outputs_with_the_same_path_are_refused(workshop: Path, path: str, name: str) -> None:
     steps = "emit:decoder/phone/directory and emit:vision/cpu/directory"
     text = edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n"))
     check(workshop, text, ("EPB222", f"two outputs have the same path, {name}: {steps}"))
 
 
-def test_an_output_in_the_place_of_what_is_said_about_an_archive_is_refused(workshop: Path) -> None:
+def test_an_output_at_the_path_of_an_archives_statement_is_refused(workshop: Path) -> None:
     archive = "layout: directory\n    groups: [decoder]\n    archive: zip\n    provenance: true\n    path: dist/a.zip\n"
     text = edited(RECIPE, ("layout: directory\n    path: dist/${group}/${target}\n", archive))
     text += f"  - layout: ort-model-package\n    groups: [decoder]\n    path: {MARK}dist/a.zip.intoto.json\n"
@@ -483,7 +481,7 @@ def test_an_output_in_the_place_of_what_is_said_about_an_archive_is_refused(work
 
 
 @pytest.mark.parametrize("push", ["registry.example/models", "registry.example/models:latest", "Registry.example/models"])
-def test_two_outputs_with_one_tag_are_refused_before_one_takes_it_from_the_other(workshop: Path, push: str) -> None:
+def test_two_outputs_with_the_same_registry_tag_are_refused(workshop: Path, push: str) -> None:
     steps = "emit:decoder/phone/oci and emit:vision/cpu/oci"
     text = edited(RECIPE, (OUTPUT, f"path: {MARK}dist/${{group}}/${{target}}\n    archive: oci\n    registry: {push}\n"))
     check(workshop, text, ("EPB222", f"two outputs would be pushed to registry.example/models:latest: {steps}"))
@@ -501,7 +499,7 @@ def test_two_outputs_with_one_tag_are_refused_before_one_takes_it_from_the_other
         ("dist/com1/${group}/${target}", "com1"),
     ],
 )
-def test_a_path_that_windows_cannot_have_is_refused_everywhere(workshop: Path, path: str, name: str) -> None:
+def test_a_path_that_is_invalid_on_windows_is_refused_everywhere(workshop: Path, path: str, name: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     found = [problem for problem in problems_of(workshop, text) if f"'{name}' is not a valid name on Windows" in problem.message]
     assert told(found) == [("EPB229", *mark)]
@@ -521,7 +519,7 @@ def test_a_path_that_windows_cannot_have_is_refused_everywhere(workshop: Path, p
     ],
     ids=["name", "bytes", "model", "path", "statement"],
 )
-def test_a_path_that_no_file_system_can_have_is_refused_before_anything_runs(workshop: Path, output: str, words: str) -> None:
+def test_a_path_that_is_invalid_on_every_file_system_is_refused(workshop: Path, output: str, words: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, output)))
     found = [problem for problem in problems_of(workshop, text) if problem.code == "EPB229"]
     assert {(*told([problem])[0],) for problem in found} == {("EPB229", *mark)}
@@ -536,18 +534,18 @@ def test_a_file_of_initializers_with_too_long_a_name_is_refused(workshop: Path) 
     assert codes(problems_of(workshop, text)) == ["EPB229"]
 
 
-def test_the_longest_name_is_a_name(workshop: Path) -> None:
+def test_a_file_name_of_the_maximum_length_is_accepted(workshop: Path) -> None:
     assert codes(problems_of(workshop, edited(RECIPE, (OUTPUT, f"path: dist/{'x' * 255}/${{group}}/${{target}}\n")))) == []
 
 
 @pytest.mark.parametrize(
     "path", ["dist/auxiliary/${group}/${target}", "dist/.hidden/${group}/${target}.v1", "dist/com/${group} ${target}"]
 )
-def test_names_that_only_resemble_those_are_names_like_any_other(workshop: Path, path: str) -> None:
+def test_names_that_resemble_reserved_windows_names_are_accepted(workshop: Path, path: str) -> None:
     assert codes(problems_of(workshop, edited(RECIPE, (OUTPUT, f"path: {path}\n")))) == []
 
 
-def test_paths_that_differ_in_letter_case_only_are_one_path_on_some_file_systems(workshop: Path) -> None:
+def test_paths_that_differ_only_in_letter_case_are_refused(workshop: Path) -> None:
     second = f"  - layout: directory\n    path: {MARK}DIST/${{group}}/${{target}}\n"
     text, (mark,) = places(RECIPE + second)
     assert told(problems_of(workshop, text)) == [("EPB222", *mark)] * 2
@@ -591,7 +589,7 @@ def test_an_output_inside_another_is_refused(
     ],
     ids=["two models", "letter case", "binary over manifest", "model over manifest", "a file in a file"],
 )
-def test_two_files_with_one_name_are_refused_before_one_replaces_the_other(workshop: Path, lines: str, words: str) -> None:
+def test_two_files_of_an_output_with_the_same_name_are_refused(workshop: Path, lines: str, words: str) -> None:
     text, marks = places(RECIPE + lines)
     found = [problem for problem in problems_of(workshop, text) if words in problem.message]
     assert codes(found) == ["EPB222"]
@@ -600,13 +598,13 @@ def test_two_files_with_one_name_are_refused_before_one_replaces_the_other(works
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "provenance.intoto.json", "bom.cdx.json", "shared_assets", "Shared_Assets"])
-def test_a_group_is_not_called_like_a_file_or_folder_of_a_packages_own(workshop: Path, name: str) -> None:
+def test_a_group_cannot_have_the_name_of_a_packages_own_file_or_folder(workshop: Path, name: str) -> None:
     package = edited(RECIPE, ("layout: directory", f"{MARK}layout: ort-model-package"), (OUTPUT, "path: dist/all.ortpackage\n"))
     assert not problems_of(workshop, package.replace(MARK, ""))
     check(workshop, edited(package, ("  decoder:", f"  {name}:")), ("EPB222", f"the folder of the group '{name}' would collide"))
 
 
-def test_every_model_of_an_unshared_group_needs_a_binary_of_its_own(workshop: Path) -> None:
+def test_every_model_of_an_unshared_group_needs_its_own_binary(workshop: Path) -> None:
     text, (mark,) = places(RECIPE + f"    context_binary: {MARK}fixed.bin\n")
     (problem,) = problems_of(workshop, text)
     assert told([problem]) == [("EPB222", *mark)]
@@ -624,7 +622,7 @@ def test_every_model_of_an_unshared_group_needs_a_binary_of_its_own(workshop: Pa
         f"    model: a/b/${{model}}.onnx\n    context_binary: {MARK}a/${{first_model}}.bin\n",
     ],
 )
-def test_a_binary_where_no_ep_would_look_for_it_is_refused(workshop: Path, lines: str) -> None:
+def test_a_binary_outside_its_models_folder_is_refused(workshop: Path, lines: str) -> None:
     text, (mark,) = places(RECIPE + lines)
     found = problems_of(workshop, text)
     assert set(told(found)) == {("EPB223", *mark)}
@@ -652,7 +650,7 @@ def test_one_binary_cannot_serve_models_in_different_folders(workshop: Path) -> 
         ("C:${model}.weights", "EPB221", "is a path:"),
     ],
 )
-def test_external_initializers_get_a_file_of_their_own_beside_the_model(workshop: Path, file: str, code: str, words: str) -> None:
+def test_invalid_files_for_external_initializers_are_refused(workshop: Path, file: str, code: str, words: str) -> None:
     compile_ = f"    compile: {{initializers: {{store: external, file: '{file}'}}}}\n    expect: {{fallback_nodes: 0}}\n"
     text = edited(RECIPE, ("  vision:\n", f"  {MARK}vision:\n{compile_}"))
     text, (mark,) = places(text)
@@ -661,7 +659,7 @@ def test_external_initializers_get_a_file_of_their_own_beside_the_model(workshop
     assert words in found[0].message
 
 
-def test_external_initializers_with_names_of_their_own_are_fine(workshop: Path) -> None:
+def test_external_initializers_can_have_a_file_name_per_model(workshop: Path) -> None:
     compile_ = "    compile: {initializers: {store: external, file: '${model}.weights', threshold: 0}}\n"
     plan = plan_of(workshop, edited(RECIPE, ("  vision:\n", f"  vision:\n{compile_}")))
     group = plan.session_groups["compile:vision/cpu/classifier"]
@@ -671,7 +669,7 @@ def test_external_initializers_with_names_of_their_own_are_fine(workshop: Path) 
 # -- All of it ---------------------------------------------------------------------------------------------------------
 
 
-def test_everything_that_is_wrong_is_told_in_one_run_in_the_order_of_the_text(workshop: Path) -> None:
+def test_all_problems_are_reported_in_one_run_in_order_of_position(workshop: Path) -> None:
     (workshop / "models" / "decode.bin").unlink()
     text = edited(
         RECIPE,
@@ -690,13 +688,13 @@ def test_everything_that_is_wrong_is_told_in_one_run_in_the_order_of_the_text(wo
     assert told(found) == [(code, *mark) for code, mark in zip(expected, marks, strict=True)]
 
 
-def test_a_problem_is_told_once_however_many_steps_meet_it(workshop: Path) -> None:
+def test_a_problem_of_several_steps_is_reported_once(workshop: Path) -> None:
     (workshop / "models" / "prefill.onnx").unlink()
     assert codes(problems_of(workshop)) == ["EPB201"], "it is in two groups"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX file names may hold a backslash; Windows reads it as a separator")
-def test_a_backslash_in_a_location_is_no_way_around_the_check(workshop: Path) -> None:
+def test_a_backslash_in_a_location_does_not_bypass_the_check(workshop: Path) -> None:
     (workshop / "models" / "..\\decode.bin").write_bytes(bytes(16))
     write_model(workshop / "models" / "decode.onnx", external={"shared": ("..\\decode.bin", [4])})
     assert codes(problems_of(workshop)) == ["EPB204"]

@@ -100,7 +100,7 @@ def test_sizes_that_do_not_fit_are_refused_at_their_place(workshop: Path, shape:
 
 
 @pytest.mark.parametrize("shape", [("n", 3), (None, 3), (-1, 3), ("?", 3)])
-def test_an_open_dimension_is_refused_where_the_ep_takes_static_shapes_only(workshop: Path, shape: Dims) -> None:
+def test_an_open_dimension_is_refused_for_eps_that_need_static_shapes(workshop: Path, shape: Dims) -> None:
     write_prefill(workshop, *shape)
     text, [where] = places(edited(RECIPE, ("  prefill: models", f"  {MARK}prefill: models")))
     (problem,) = problems_of(workshop, text)
@@ -111,7 +111,7 @@ def test_an_open_dimension_is_refused_where_the_ep_takes_static_shapes_only(work
     assert problem.lines == ("input_shapes:", "  x: [1, 3]")
 
 
-def test_what_is_suggested_for_open_dimensions_is_yaml_that_is_enough(workshop: Path) -> None:
+def test_the_suggestion_for_open_dimensions_is_sufficient_yaml(workshop: Path) -> None:
     write_prefill(workshop, "batch", 3, None, None)
     (problem,) = problems_of(workshop)
     assert problem.hint is not None
@@ -122,7 +122,7 @@ def test_what_is_suggested_for_open_dimensions_is_yaml_that_is_enough(workshop: 
 
 
 @pytest.mark.parametrize("kind", ["n: 2", "DATA_BATCH: 2", "n: 2, DATA_BATCH: 2"])
-def test_a_free_dimension_with_a_size_is_not_open(workshop: Path, kind: str) -> None:
+def test_a_free_dimension_with_a_size_is_accepted(workshop: Path, kind: str) -> None:
     write_prefill(workshop, "n", 3, denotation="DATA_BATCH")
     assert problems_of(workshop, recipe(model=f", dimensions: {{{kind}}}")) == ()
 
@@ -140,13 +140,13 @@ def test_a_free_dimension_with_a_size_is_not_open(workshop: Path, kind: str) -> 
         ),
     ],
 )
-def test_an_open_dimension_is_warned_of_if_the_recipe_allows_cpu_fallback(workshop: Path, allowed: tuple[str, str]) -> None:
+def test_an_open_dimension_is_a_warning_if_the_recipe_allows_cpu_fallback(workshop: Path, allowed: tuple[str, str]) -> None:
     write_prefill(workshop, "n", 3)
     plan = plan_of(workshop, edited(RECIPE, allowed))
     assert [problem.code for problem in plan.warnings] == ["EPB264"]
 
 
-def test_an_ep_that_takes_open_dimensions_is_given_them(workshop: Path) -> None:
+def test_open_dimensions_are_accepted_for_eps_that_support_dynamic_shapes(workshop: Path) -> None:
     write_model(workshop / "models" / "classifier.onnx", weights={"kernel": [3]}, shape=["n", None])
     assert problems_of(workshop) == ()
 
@@ -154,7 +154,7 @@ def test_an_ep_that_takes_open_dimensions_is_given_them(workshop: Path) -> None:
 TWO = "{model: prefill, name: small, input_shapes: {x: [1, 3]}}, {model: prefill, name: large, input_shapes: {x: [4, 3]}}"
 
 
-def test_one_model_at_two_sizes_is_two_members_with_names_of_their_own(workshop: Path) -> None:
+def test_one_model_at_two_sizes_is_two_named_members(workshop: Path) -> None:
     write_prefill(workshop, "n", 3)
     plan = plan_of(workshop, edited(RECIPE, (PHONE, f"  decoder:\n    models: [{TWO}]")))
     group = plan.session_groups[SHARED]
@@ -173,7 +173,7 @@ def test_one_model_at_two_sizes_is_two_members_with_names_of_their_own(workshop:
     assert plan.warnings == (), "they have all their weights in common"
 
 
-def test_what_a_group_calls_a_member_is_its_role_and_its_end_of_a_connection(workshop: Path) -> None:
+def test_member_names_identify_genai_roles_and_connections(workshop: Path) -> None:
     write_prefill(workshop, "n", 3)
     (workshop / "genai.json").write_text("{}", encoding="utf-8")
     genai = "    genai: {config: genai.json, roles: {prefill: large, decode: small}}\n"
@@ -186,7 +186,7 @@ def test_what_a_group_calls_a_member_is_its_role_and_its_end_of_a_connection(wor
     assert merging.members == ("small", "large")
 
 
-def test_one_model_twice_needs_two_names(workshop: Path) -> None:
+def test_listing_a_model_twice_requires_two_names(workshop: Path) -> None:
     text, [where] = places(edited(RECIPE, (PHONE, f"  decoder:\n    models: [prefill, {{model: {MARK}prefill}}]")))
     (problem,) = problems_of(workshop, text)
     assert told([problem]) == [("EPB232", *where)]
@@ -201,7 +201,7 @@ def test_one_model_twice_needs_two_names(workshop: Path) -> None:
         (f"{{model: 'pre*', name: {MARK}two}}", "matches several models"),
     ],
 )
-def test_a_members_name_is_fit_for_files_and_steps(workshop: Path, member: str, words: str) -> None:
+def test_a_member_name_that_is_unfit_for_files_and_steps_is_refused(workshop: Path, member: str, words: str) -> None:
     text, [where] = places(edited(RECIPE, (PHONE, f"  decoder:\n    models: [decode, {member}]")))
     with pytest.raises(EpbuildError) as refused:
         plan_of(workshop, text)

@@ -41,7 +41,7 @@ def test_a_graph_replaced_after_its_header_was_read_has_no_stats(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("later")
-def test_a_memo_does_not_remember_that_weights_could_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memo_does_not_record_unreadable_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_models(tmp_path)
     (tmp_path / "models" / "decode.bin").write_bytes(b"\1" * 16)  # not the weight of `prefill`
     recipe, place, opened = load_text(tmp_path, RECIPE), str(tmp_path / "memo"), io.FileIO

@@ -45,11 +45,11 @@ def ids(plan: Plan) -> list[str]:
     return [step.id for step in plan.steps]
 
 
-def test_the_steps_of_a_recipe_are_these_and_in_this_order(workshop: Path) -> None:
+def test_a_recipe_has_the_expected_steps_in_order(workshop: Path) -> None:
     assert list(plan_of(workshop).steps) == SHARING + SINGLE
 
 
-def test_every_step_follows_those_it_needs_and_belongs_to_an_action_of_the_plan(workshop: Path) -> None:
+def test_every_step_follows_its_dependencies_and_belongs_to_an_action(workshop: Path) -> None:
     plan = plan_of(workshop)
     seen: set[str] = set()
     for step in plan.steps:
@@ -65,7 +65,7 @@ def test_a_sharing_group_is_one_process_and_keeps_the_order_of_its_models(worksh
     assert group.steps == ("compile:decoder/phone/prefill", "compile:decoder/phone/decode", "share:decoder/phone")
 
 
-def test_models_that_share_nothing_are_processes_of_their_own(workshop: Path) -> None:
+def test_models_without_sharing_have_one_process_each(workshop: Path) -> None:
     plan = plan_of(workshop)
     for name in ("classifier", "prefill"):
         group = plan.session_groups[f"compile:vision/cpu/{name}"]
@@ -81,7 +81,7 @@ def test_a_member_is_staged_under_names_that_do_not_depend_on_its_files(workshop
     assert (decode.source, decode.output) == ("in/decode/decode.onnx", "out/decode_ctx.onnx")
 
 
-def test_a_sharing_group_is_emitted_with_one_binary_that_its_first_member_names(workshop: Path) -> None:
+def test_a_sharing_group_is_emitted_with_one_binary_of_the_first_member(workshop: Path) -> None:
     emission = plan_of(workshop).emissions["emit:decoder/phone/directory"]
     assert emission.path == workshop / "dist" / "decoder" / "phone"
     assert emission.session_groups == ("share:decoder/phone",)
@@ -89,7 +89,7 @@ def test_a_sharing_group_is_emitted_with_one_binary_that_its_first_member_names(
     assert emission.parts[0].binaries == {name: {"QNNExecutionProvider": "prefill_qnn.bin"} for name in ("prefill", "decode")}
 
 
-def test_models_that_share_nothing_are_emitted_with_a_binary_each(workshop: Path) -> None:
+def test_models_without_sharing_are_emitted_with_one_binary_each(workshop: Path) -> None:
     emission = plan_of(workshop).emissions["emit:vision/cpu/directory"]
     assert emission.session_groups == ("compile:vision/cpu/classifier", "compile:vision/cpu/prefill")
     assert emission.parts[0].binaries == {
@@ -147,7 +147,7 @@ graph_optimization_level = "extended"
 """
 
 
-def test_graph_optimization_is_the_catalogs_for_the_ep_unless_the_recipe_says(workshop: Path) -> None:
+def test_the_catalog_sets_graph_optimization_unless_the_recipe_does(workshop: Path) -> None:
     said = edited(RECIPE, ("    targets: [cpu]\n", "    targets: [cpu]\n    compile: {graph_optimization_level: all}\n"))
     groups = plan_of(workshop, said).session_groups
     levels = {ident: {member.compile.graph_optimization_level for member in group.members} for ident, group in groups.items()}
@@ -176,9 +176,7 @@ def test_the_first_ep_that_compiles_decides_the_graph_optimization(workshop: Pat
         (EPS, "{fallback_nodes: 3}", 3),
     ],
 )
-def test_nodes_may_be_left_to_the_cpu_only_where_the_recipe_says_so(
-    workshop: Path, ep: str, expect: str, most: int | None
-) -> None:
+def test_cpu_fallback_is_allowed_only_if_the_recipe_says_so(workshop: Path, ep: str, expect: str, most: int | None) -> None:
     word = f"    expect: {expect}\n" if expect else ""
     group = plan_of(
         workshop, edited(RECIPE, (ONE_EP, ep), ("    targets: [cpu]\n", f"    targets: [cpu]\n{word}"))
@@ -218,9 +216,7 @@ def test_options_reach_the_plan_as_the_strings_that_onnx_runtime_takes(workshop:
         "list with an unknown number",
     ],
 )
-def test_a_binary_is_held_against_its_socs_only_where_their_names_are_known(
-    workshop: Path, soc: str, expected: str | None
-) -> None:
+def test_a_binary_is_compared_with_its_socs_only_if_their_names_are_known(workshop: Path, soc: str, expected: str | None) -> None:
     text = edited(
         RECIPE, ("soc_model: SM8750", f"soc_model: {soc}\n    allow_unknown_options: true"), ("    share_weights: true\n", "")
     )
@@ -228,7 +224,7 @@ def test_a_binary_is_held_against_its_socs_only_where_their_names_are_known(
     assert ep.binary_target == expected
 
 
-def test_an_unknown_option_passes_where_the_target_allows_it(workshop: Path) -> None:
+def test_an_unknown_option_is_accepted_if_the_target_allows_it(workshop: Path) -> None:
     text = edited(
         RECIPE, ("      device_type: CPU\n", "      device_type: CPU\n      brand_new: true\n    allow_unknown_options: true\n")
     )
@@ -237,7 +233,7 @@ def test_an_unknown_option_passes_where_the_target_allows_it(workshop: Path) -> 
     assert target.unchecked == ("brand_new",), "what went unchecked can be told"
 
 
-def test_only_toolchains_that_a_step_runs_in_are_asked_for_each_with_its_eps(workshop: Path) -> None:
+def test_only_toolchains_of_selected_steps_are_required_with_their_eps(workshop: Path) -> None:
     every = plan_of(workshop).toolchains()
     assert {name: [entry.ep for entry in entries] for name, (_, entries, _) in every.items()} == {
         "qnn": ["QNNExecutionProvider"],
@@ -262,30 +258,28 @@ def test_only_toolchains_that_a_step_runs_in_are_asked_for_each_with_its_eps(wor
     ],
     ids=str,
 )
-def test_a_selection_brings_what_it_needs_in_the_plans_order_and_nothing_else(
-    workshop: Path, selection: list[str], expected: list[Step]
-) -> None:
+def test_a_selection_contains_its_dependencies_in_plan_order(workshop: Path, selection: list[str], expected: list[Step]) -> None:
     plan = plan_of(workshop, selection=selection)
     assert list(plan.steps) == expected
     assert {*plan.session_groups, *plan.emissions} == {step.action for step in expected}
 
 
-def test_a_glob_that_matches_nothing_is_told_with_the_nearest_step(workshop: Path) -> None:
+def test_an_unmatched_glob_is_reported_with_the_nearest_step(workshop: Path) -> None:
     (problem,) = problems_of(workshop, selection=["share:decoder/fone"])
     assert (problem.code, problem.message) == ("EPB240", "no step matches 'share:decoder/fone'")
     assert problem.hint == "Did you mean 'share:decoder/phone'?"
 
 
-def test_a_glob_that_is_near_nothing_says_how_to_see_the_steps(workshop: Path) -> None:
+def test_an_unmatched_glob_without_a_near_step_says_how_to_list_steps(workshop: Path) -> None:
     (problem,) = problems_of(workshop, selection=["?"])
     assert (problem.code, problem.hint) == ("EPB240", "`epbuild plan` lists the steps.")
 
 
-def test_steps_are_matched_with_their_case_as_names_are(workshop: Path) -> None:
+def test_steps_are_matched_case_sensitively(workshop: Path) -> None:
     assert codes(problems_of(workshop, selection=["SHARE:*"])) == ["EPB240"]
 
 
-def test_every_glob_that_matches_nothing_is_told_at_once(workshop: Path) -> None:
+def test_every_unmatched_glob_is_reported_in_one_run(workshop: Path) -> None:
     found = problems_of(workshop, selection=["nothing:*", "share:*", "never:*"])
     assert [problem.message for problem in found] == ["no step matches 'nothing:*'", "no step matches 'never:*'"]
 
@@ -298,19 +292,19 @@ def test_every_glob_that_matches_nothing_is_told_at_once(workshop: Path) -> None
     ],
     ids=["a target", "an output"],
 )
-def test_a_selection_is_not_blamed_for_steps_that_a_mistake_in_the_recipe_took_away(
+def test_a_selection_of_steps_lost_through_another_problem_is_not_reported(
     workshop: Path, old: str, new: str, selection: str, code: str
 ) -> None:
     assert set(codes(problems_of(workshop, edited(RECIPE, (old, new)), [selection]))) == {code}
 
 
-def test_the_files_of_models_that_no_selected_step_needs_are_not_looked_at(workshop: Path) -> None:
+def test_files_of_unselected_models_are_not_read(workshop: Path) -> None:
     (workshop / "models" / "classifier.onnx").unlink()
     assert codes(problems_of(workshop)) == ["EPB201"]
     assert ids(plan_of(workshop, selection=["emit:decoder/*"])) == [step.id for step in SHARING]
 
 
-def test_a_member_that_shares_no_weight_is_warned_of_once_for_all_targets(workshop: Path) -> None:
+def test_a_member_without_common_weights_causes_one_warning(workshop: Path) -> None:
     write_model(workshop / "models" / "decode.onnx", weights={"shared": [5], "other": [2]}, value=1.0)
     laptop = "  laptop:\n    toolchain: qnn\n    ep: QNNExecutionProvider\n    provider_options: {soc_model: 60}\ngroups:\n"
     plan = plan_of(workshop, edited(RECIPE, ("groups:\n", laptop), ("targets: [phone]", "targets: [phone, laptop]")))
@@ -330,7 +324,7 @@ def constants(path: Path, values: Sequence[float]) -> None:
     path.write_bytes(proto.SerializeToString())
 
 
-def test_weights_in_constant_nodes_are_weights_in_common(workshop: Path) -> None:
+def test_weights_in_constant_nodes_count_as_common_weights(workshop: Path) -> None:
     constants(workshop / "models" / "prefill.onnx", [1.0, 2.0])
     constants(workshop / "models" / "decode.onnx", [1.0, 2.0])
     assert plan_of(workshop).warnings == ()
@@ -338,12 +332,12 @@ def test_weights_in_constant_nodes_are_weights_in_common(workshop: Path) -> None
     assert [warning.code for warning in plan_of(workshop).warnings] == ["EPB233", "EPB233"]
 
 
-def test_weights_of_one_name_and_shape_with_other_values_are_not_in_common(workshop: Path) -> None:
+def test_equally_named_weights_with_other_values_are_not_common_weights(workshop: Path) -> None:
     write_model(workshop / "models" / "decode.onnx", weights={"shared": [4]}, value=1.0)
     assert [warning.code for warning in plan_of(workshop).warnings] == ["EPB233", "EPB233"]
 
 
-def test_a_scalar_in_common_is_next_to_nothing(workshop: Path) -> None:
+def test_a_common_scalar_causes_a_warning(workshop: Path) -> None:
     write_model(workshop / "models" / "prefill.onnx", weights={"scale": [1], "weight": [200]}, value=1.0)
     write_model(workshop / "models" / "decode.onnx", weights={"factor": [1], "weight": [300]}, value=1.0)
     assert [warning.message for warning in plan_of(workshop).warnings] == [
@@ -352,18 +346,18 @@ def test_a_scalar_in_common_is_next_to_nothing(workshop: Path) -> None:
     ]
 
 
-def test_no_warning_is_given_where_weights_are_shared_or_sharing_was_not_asked_for(workshop: Path) -> None:
+def test_no_warning_is_emitted_if_weights_are_shared_or_sharing_is_off(workshop: Path) -> None:
     assert plan_of(workshop).warnings == ()
 
 
-def test_a_warning_about_a_group_that_was_not_selected_stays_away(workshop: Path) -> None:
+def test_no_warning_is_emitted_about_an_unselected_group(workshop: Path) -> None:
     write_model(workshop / "models" / "decode.onnx", weights={"other": [2]}, value=1.0)
     text = edited(RECIPE, ("[classifier, prefill]", "[classifier, prefill, decode]"))
     assert len(plan_of(workshop, text).warnings) == 2
     assert plan_of(workshop, text, ["*vision*"]).warnings == ()
 
 
-def test_a_light_model_of_the_onnx_package_is_found_wherever_python_keeps_it(workshop: Path) -> None:
+def test_a_light_model_of_the_onnx_package_is_found_by_its_package_path(workshop: Path) -> None:
     name = "backend/test/data/light/light_squeezenet.onnx"
     plan = plan_of(workshop, edited(RECIPE, ("models/classifier.onnx", f"package:onnx/{name}")))
     (member,) = plan.session_groups["compile:vision/cpu/classifier"].members
@@ -379,12 +373,12 @@ def test_planning_writes_nothing(workshop: Path) -> None:
     assert sorted(workshop.rglob("*")) == before
 
 
-def test_one_recipe_is_one_plan_so_that_plans_can_be_compared(workshop: Path) -> None:
+def test_plans_of_equal_recipes_are_equal(workshop: Path) -> None:
     assert plan_of(workshop) == plan_of(workshop)
     assert plan_of(workshop) != plan_of(workshop, edited(RECIPE, ("SM8750", "SM8650")))
 
 
-def test_a_plan_error_makes_the_program_end_as_it_does_for_a_wrong_recipe(workshop: Path) -> None:
+def test_a_plan_error_has_the_exit_code_of_an_invalid_recipe(workshop: Path) -> None:
     with pytest.raises(PlanError) as caught:
         plan_of(workshop, selection=["nothing"])
     assert caught.value.exit_code == 2

@@ -37,7 +37,7 @@ def verification(folder: Path, text: str) -> Verification:
     return action
 
 
-def test_the_check_is_a_step_between_the_compile_and_the_output_which_needs_it(workshop: Path) -> None:
+def test_verification_is_a_step_between_compile_and_emit(workshop: Path) -> None:
     plan = plan_of(workshop, checking("true"))
     steps = [step for step in plan.steps if "decoder" in step.id]
     assert steps[-2:] == [Step(VERIFY, "verify", (SHARED,), VERIFY), Step(EMIT, "emit", (SHARED, VERIFY), EMIT)]
@@ -45,19 +45,19 @@ def test_the_check_is_a_step_between_the_compile_and_the_output_which_needs_it(w
     assert not any(step.kind == "verify" for step in plan_of(workshop).steps)
 
 
-def test_a_merged_model_is_checked_by_what_it_is_merged_from(workshop: Path) -> None:
+def test_a_merged_model_is_verified_through_its_members(workshop: Path) -> None:
     plan = plan_of(workshop, checking("true\n    merge: {name: llm}"))
     needs = {step.id: step.needs for step in plan.steps}
     assert needs[EMIT] == ("merge:decoder/phone", VERIFY)
     assert needs[VERIFY] == (SHARED,)
 
 
-def test_the_check_can_be_asked_for_alone_and_brings_what_it_needs(workshop: Path) -> None:
+def test_selecting_verification_selects_its_dependencies(workshop: Path) -> None:
     plan = plan_of(workshop, checking("true"), ["verify:*"])
     assert [step.id for step in plan.steps] == ["compile:decoder/phone/prefill", "compile:decoder/phone/decode", SHARED, VERIFY]
 
 
-def test_a_models_check_applies_wherever_compiled_unless_overridden(workshop: Path) -> None:
+def test_a_models_verification_applies_to_every_target_unless_overridden(workshop: Path) -> None:
     own = (
         "  prefill: models/prefill.onnx",
         "  prefill: {path: models/prefill.onnx, verify: {data: models/*.npz, metrics: {top1: 1}}}",
@@ -73,14 +73,14 @@ def test_a_models_check_applies_wherever_compiled_unless_overridden(workshop: Pa
     assert [step.id for step in plan_of(workshop, without).steps if step.kind == "verify"] == ["verify:vision/cpu"]
 
 
-def test_a_real_device_for_a_model_or_group_is_required_for_all_that_runs_with_it(workshop: Path) -> None:
+def test_a_real_device_for_one_model_is_required_for_its_whole_group(workshop: Path) -> None:
     own = ("  prefill: models/prefill.onnx", "  prefill: {path: models/prefill.onnx, verify: {device: real}}")
     assert not verification(workshop, checking("true")).is_on_real_device
     assert verification(workshop, checking("{device: real}")).is_on_real_device
     assert verification(workshop, checking("{metrics: {cosine: 0.5}}", own)).is_on_real_device
 
 
-def test_an_output_that_needs_no_check_has_none_of_another_target(workshop: Path) -> None:
+def test_an_output_without_verification_does_not_wait_for_another_targets(workshop: Path) -> None:
     plan = plan_of(workshop, checking("true"))
     assert plan.emissions["emit:vision/cpu/directory"].parts[0].verification is None
 
@@ -94,7 +94,7 @@ def test_an_output_that_needs_no_check_has_none_of_another_target(workshop: Path
         (f"{{data: {{ranges: {{{MARK}ids: [0, 9]}}}}}}", "EPB291", "the model 'prefill' has no input 'ids'; it has: x"),
     ],
 )
-def test_inputs_that_are_not_there_are_told_with_their_place(workshop: Path, verify: str, code: str, words: str) -> None:
+def test_missing_input_files_are_reported_at_their_position(workshop: Path, verify: str, code: str, words: str) -> None:
     text, marked = places(checking(verify))
     problems = problems_of(workshop, text)
     assert told(problems)[0] == (code, *marked[0])

@@ -33,7 +33,7 @@ def records(cache: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_what_a_build_made_is_there_for_another_machine(built: Workshop, tmp_path: Path) -> None:
+def test_a_published_record_is_readable_on_another_machine(built: Workshop, tmp_path: Path) -> None:
     place, ours, theirs = DirectoryPlace(tmp_path / "remote"), Maker(tmp_path / "ours"), BlobStore(tmp_path / "theirs")
     writer = ours.remote(place, trust={KEY.public}, signer=KEY)
     made = records(built.cache)
@@ -50,7 +50,7 @@ def test_what_a_build_made_is_there_for_another_machine(built: Workshop, tmp_pat
     assert ours.warnings == []
 
 
-def test_a_record_that_another_epbuild_would_write_is_not_used(built: Workshop) -> None:
+def test_a_record_with_an_unknown_structure_is_not_used(built: Workshop) -> None:
     key, record = next(iter(records(built.cache).items()))
     data = seal(COMPILE, key, record, KEY)
     assert unseal(data, COMPILE, "0" * 64, {KEY.public}) == Unusable(Reason.OTHER_KEY)

@@ -70,7 +70,7 @@ def test_no_bytes_in_a_files_place_make_a_look_at_it_crash(content: bytes, name:
 
 @pytest.mark.gate
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory and the peak of it are those of Linux")
-def test_thousands_of_spoilt_artifacts_do_no_harm(tmp_path: Path, exhaustive: bool) -> None:
+def test_thousands_of_damaged_artifacts_do_no_harm(tmp_path: Path, exhaustive: bool) -> None:
     inputs, seconds = (20_000, 1200) if exhaustive else (500, 120)
     emitted(tmp_path / "corpus" / "shared")
     embedded = tmp_path / "corpus" / "embedded"
