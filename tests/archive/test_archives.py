@@ -129,13 +129,13 @@ def run(*command: str | Path, folder: Path) -> None:
 @every_form
 @given(files=trees)
 @example(files={"a" * 100: b"", "b" * 101: b"", "c/" + "d" * 100: b"", "e" * 155 + "/" + "f" * 100: b"", "g" * 156 + "/h": b""})
-def test_whatever_the_names_and_sizes_are_every_file_comes_back(form: Form, files: dict[str, bytes]) -> None:
+def test_files_with_any_names_and_sizes_survive_a_round_trip(form: Form, files: dict[str, bytes]) -> None:
     assert read_back(form, archived(form, files)) == files
 
 
 @every_form
 @given(files=trees, seed=st.randoms(use_true_random=False), piece_bytes=st.integers(1, 700))
-def test_neither_the_order_of_the_files_nor_how_they_are_read_changes_a_byte(
+def test_order_and_reading_of_files_do_not_change_the_archive(
     form: Form, files: dict[str, bytes], seed: random.Random, piece_bytes: int
 ) -> None:
     items = list(files.items())
@@ -144,12 +144,12 @@ def test_neither_the_order_of_the_files_nor_how_they_are_read_changes_a_byte(
 
 
 @every_form
-def test_however_a_large_file_is_read_its_archive_has_the_same_bytes(form: Form) -> None:
+def test_reading_of_a_large_file_does_not_change_the_archive(form: Form) -> None:
     files = {"weights": random.Random(5).randbytes(3 * MIB) + bytes(3 * MIB) + b"abc" * MIB}
     assert archived(form, files, 300_007) == archived(form, files) == archived(form, files, 5 * MIB)
 
 
-def test_the_bytes_are_those_that_every_other_machine_gets() -> None:
+def test_archive_bytes_are_equal_on_every_machine() -> None:
     assert (
         hashlib.sha256(archived("zip", FILES)).hexdigest() == "a06eb02c80afa316ffa0e106f236ddce45323411eef8035ca134d299225d1c7c"
     )
@@ -162,7 +162,7 @@ def test_the_bytes_are_those_that_every_other_machine_gets() -> None:
 
 @pytest.mark.slow
 @every_form
-def test_another_user_with_another_mask_zone_and_language_gets_the_same_bytes(form: Form, tmp_path: Path) -> None:
+def test_user_mask_zone_and_language_do_not_change_the_archive(form: Form, tmp_path: Path) -> None:
     script = "\n".join([
         "import os, sys, time",
         "from pathlib import Path",
@@ -184,13 +184,13 @@ def test_another_user_with_another_mask_zone_and_language_gets_the_same_bytes(fo
 
 
 @every_form
-def test_the_manifest_comes_first_and_folders_stay_together(form: Form) -> None:
+def test_manifest_comes_first_and_folders_stay_together(form: Form) -> None:
     names = ["b/z", "b-c/z", "b.c", "manifest.json", "A", "b/a/manifest.json", "b/a/file"]
     members = list(read_back(form, archived(form, dict.fromkeys(names, b"{}"))))
     assert members == ["manifest.json", "b/a/manifest.json", "A", "b/a/file", "b/z", "b-c/z", "b.c"]
 
 
-def test_members_tell_nothing_of_whoever_packed_them() -> None:
+def test_members_have_no_facts_of_the_user() -> None:
     with zipfile.ZipFile(io.BytesIO(archived("zip", FILES))) as archive:
         for entry in archive.infolist():
             assert entry.date_time == (1980, 1, 1, 0, 0, 0)
@@ -203,7 +203,7 @@ def test_members_tell_nothing_of_whoever_packed_them() -> None:
             assert (member.mtime, member.mode, member.uid, member.gid, member.uname, member.gname) == (0, 0o644, 0, 0, "", "")
 
 
-def test_only_a_path_that_ustar_has_no_room_for_gets_a_pax_header() -> None:
+def test_only_a_path_too_long_for_ustar_gets_a_pax_header() -> None:
     fits = ["a" * 100, "e" * 155 + "/" + "f" * 100, "a" * 90 + "/" + "b" * 60 + "/" + "c" * 70]
     does_not = ["a" * 101, "e" * 156 + "/" + "f" * 100, "e" * 155 + "/" + "f" * 101, "größe.bin"]
     with tarfile.open(fileobj=io.BytesIO(untarred(archived("tar.zst", dict.fromkeys(fits + does_not, b""))))) as archive:
@@ -213,14 +213,14 @@ def test_only_a_path_that_ustar_has_no_room_for_gets_a_pax_header() -> None:
         }
 
 
-def test_a_tar_archive_is_a_whole_number_of_records() -> None:
+def test_tar_archive_consists_of_whole_records() -> None:
     for size in range(0, 22 * 512, 512):
         assert len(untarred(archived("tar.zst", {"file": bytes(size)}))) % 10_240 == 0
 
 
 @needs_unzip
 @pytest.mark.parametrize("form", ["zip", "deflated"])
-def test_unzip_unpacks_what_was_packed(form: Form, tmp_path: Path) -> None:
+def test_unzip_unpacks_an_archive(form: Form, tmp_path: Path) -> None:
     files = {**FILES, "large": random.Random(1).randbytes(9 * MIB)}  # whose CRC comes after it
     (tmp_path / "a.zip").write_bytes(archived(form, files))
     run("unzip", "-tqq", "a.zip", folder=tmp_path)
@@ -230,7 +230,7 @@ def test_unzip_unpacks_what_was_packed(form: Form, tmp_path: Path) -> None:
 
 
 @needs_tar
-def test_tar_unpacks_what_was_packed(tmp_path: Path) -> None:
+def test_tar_unpacks_an_archive(tmp_path: Path) -> None:
     files = {**FILES, "large": random.Random(1).randbytes(9 * MIB)}
     (tmp_path / "a.tar.zst").write_bytes(archived("tar.zst", files))
     run("zstd", "-tq", "a.tar.zst", folder=tmp_path)
@@ -239,7 +239,7 @@ def test_tar_unpacks_what_was_packed(tmp_path: Path) -> None:
     assert files_below(tmp_path / "out") == files
 
 
-def test_a_damaged_download_is_noticed_by_whoever_unpacks_it() -> None:
+def test_damaged_archive_is_detected_by_unpackers() -> None:
     data = bytearray(archived("tar.zst", {"weights": random.Random(2).randbytes(200_000)}))
     data[100_000] ^= 1
     with pytest.raises(zstandard.ZstdError):
@@ -280,7 +280,7 @@ def pour_zeros(content: Artifact, write: Write) -> None:
         pytest.param("deflated", (1 << 32) - 1, marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_zip_archive_of_more_than_four_gibibytes_is_whole(form: Form, tmp_path: Path, size: int) -> None:
+def test_zip_archive_of_more_than_four_gibibytes_is_complete(form: Form, tmp_path: Path, size: int) -> None:
     sizes = {"a": size, "b": 9 * MIB, "c": 5}
     contents = [Artifact(name, "asset", size, "") for name, size in sizes.items()]
     with Sparse(tmp_path / "large.zip", "x") as file:
@@ -297,14 +297,14 @@ def test_a_zip_archive_of_more_than_four_gibibytes_is_whole(form: Form, tmp_path
 
 
 @pytest.mark.gate
-def test_a_zip_archive_has_room_for_more_than_65535_files() -> None:
+def test_zip_archive_can_have_more_than_65535_files() -> None:
     files = {f"{number}": b"" for number in range(65_536)}
     with zipfile.ZipFile(io.BytesIO(archived("zip", files))) as archive:
         assert set(archive.namelist()) == set(files)
 
 
 @pytest.mark.parametrize(("size", "pax"), [((1 << 33) - 1, False), (1 << 33, True)])
-def test_a_tar_archive_tells_the_size_of_a_member_of_eight_gibibytes(size: int, pax: bool) -> None:
+def test_tar_archive_has_the_size_of_a_member_of_eight_gibibytes(size: int, pax: bool) -> None:
     written = bytearray()
 
     def stop(content: Artifact, write: Write) -> None:
@@ -329,7 +329,7 @@ class Nowhere:
 
 @pytest.mark.slow
 @every_form
-def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(form: Form) -> None:
+def test_archiving_a_large_file_needs_little_memory(form: Form) -> None:
     nowhere = Nowhere()
     contents = [Artifact("weights", "asset", 96 * MIB, ""), Artifact("config", "asset", 7 * MIB, "")]
     write_archive(form, contents, pour_zeros, Nowhere())  # imports
@@ -345,7 +345,7 @@ def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(form: Form
 
 @every_form
 @pytest.mark.parametrize("found", [b"", b"weight", b"weights!", b"weights" * MIB])
-def test_a_file_that_is_not_as_long_as_it_was_is_packed_by_nobody(form: Form, found: bytes) -> None:
+def test_file_of_changed_length_is_not_archived(form: Form, found: bytes) -> None:
     with pytest.raises(BuildError, match=r"model\.bin") as failure:
         write_archive(
             form, contents_of({"model.bin": b"weights"}), pouring({"model.bin": found}), io.BytesIO(), step=StepId("emit:a/b/c")
@@ -355,7 +355,7 @@ def test_a_file_that_is_not_as_long_as_it_was_is_packed_by_nobody(form: Form, fo
 
 
 @every_form
-def test_a_blob_that_was_altered_on_disk_ends_the_packing(form: Form, tmp_path: Path) -> None:
+def test_altered_blob_stops_the_archive(form: Form, tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "cache")
     (tmp_path / "model.bin").write_bytes(b"weights" * MIB * 2)
     blob = store.put(tmp_path / "model.bin")
@@ -376,7 +376,7 @@ def test_a_blob_that_was_altered_on_disk_ends_the_packing(form: Form, tmp_path: 
 
 @every_form
 @pytest.mark.parametrize(("size", "room"), [(12 * MIB, 2 * MIB), (100, 0)])
-def test_a_disk_that_fills_up_is_an_error_and_leaves_no_thread_behind(form: Form, size: int, room: int) -> None:
+def test_full_disk_is_an_error_and_leaves_no_thread(form: Form, size: int, room: int) -> None:
     class FullDisk(Nowhere):
         def write(self, data: memoryview, /) -> None:
             super().write(data)
@@ -390,7 +390,7 @@ def test_a_disk_that_fills_up_is_an_error_and_leaves_no_thread_behind(form: Form
     assert threading.active_count() == before
 
 
-def test_without_the_package_for_zstd_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_zstd_package_is_reported_with_an_install_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "a.tar.zst").write_bytes(archived("tar.zst", FILES))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     asks: Sequence[Callable[[], object]] = (
@@ -405,7 +405,7 @@ def test_without_the_package_for_zstd_one_sentence_says_what_to_install(monkeypa
     assert read_back("zip", archived("zip", FILES)) == FILES
 
 
-def test_a_deflated_zip_archive_is_smaller_and_says_by_which_level() -> None:
+def test_deflated_zip_archive_is_smaller_and_names_its_level() -> None:
     files = {"weights": bytes(range(256)) * 40_000, "small": b"abc" * 500}
     sizes = {}
     for level in (1, 9):
@@ -419,7 +419,7 @@ def test_a_deflated_zip_archive_is_smaller_and_says_by_which_level() -> None:
     assert find_compressor("deflate") == f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
 
 
-def test_the_compressor_is_named_with_the_version_of_libzstd() -> None:
+def test_compressor_is_named_with_the_version_of_libzstd() -> None:
     version = ".".join(map(str, zstandard.ZSTD_VERSION))
     assert find_compressor("zstd") == f"zstandard {zstandard.__version__}, libzstd {version}"
 
@@ -428,13 +428,13 @@ def test_the_compressor_is_named_with_the_version_of_libzstd() -> None:
 @pytest.mark.parametrize(
     ("name", "manifest"), [("manifest.json", MANIFEST), ("manifest.json", PACKAGE_MANIFEST), ("cpu/manifest.json", MANIFEST)]
 )
-def test_an_archive_that_epbuild_made_is_known_by_its_manifest(form: Form, name: str, manifest: bytes, tmp_path: Path) -> None:
+def test_archive_of_epbuild_is_recognized_by_its_manifest(form: Form, name: str, manifest: bytes, tmp_path: Path) -> None:
     (tmp_path / "archive").write_bytes(archived(form, {"A": b"first by name", name: manifest}))
     assert read_listed(tmp_path / "archive") == json.loads(manifest)
 
 
 @every_form
-def test_only_the_beginning_of_an_archive_is_read_to_know_it(form: Form, tmp_path: Path) -> None:
+def test_only_the_beginning_of_an_archive_is_read(form: Form, tmp_path: Path) -> None:
     data = archived(form, {"manifest.json": MANIFEST, "weights": random.Random(4).randbytes(12 * MIB)})
     (tmp_path / "archive").write_bytes(data[: 4 * MIB])
     assert read_listed(tmp_path / "archive") == json.loads(MANIFEST)
@@ -473,12 +473,12 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN)
-def test_what_epbuild_did_not_make_is_nobody_elses_archive(data: bytes, tmp_path: Path) -> None:
+def test_foreign_archive_is_not_recognized(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "archive").write_bytes(data)
     assert read_listed(tmp_path / "archive") is None
 
 
-def test_a_place_without_an_archive_has_none(tmp_path: Path) -> None:
+def test_missing_archive_is_not_recognized(tmp_path: Path) -> None:
     assert read_listed(tmp_path) is None
     assert read_listed(tmp_path / "nothing") is None
 
@@ -486,9 +486,7 @@ def test_a_place_without_an_archive_has_none(tmp_path: Path) -> None:
 @every_form
 @given(changes=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 255)), min_size=1, max_size=6))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_mangled_archive_is_refused_or_read_but_never_trips_a_build(
-    form: Form, changes: list[tuple[int, int]], tmp_path: Path
-) -> None:
+def test_mangled_archive_never_raises_an_error(form: Form, changes: list[tuple[int, int]], tmp_path: Path) -> None:
     data = bytearray(archived(form, {"manifest.json": MANIFEST}))
     for at, change in changes:
         data[at % len(data)] ^= change

@@ -104,7 +104,7 @@ def put(data: bytes, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("name", "why"), NAMES.values(), ids=NAMES)
-def test_no_member_leads_elsewhere_or_to_a_device(name: str, why: str, tmp_path: Path) -> None:
+def test_member_outside_the_folder_or_for_a_device_is_refused(name: str, why: str, tmp_path: Path) -> None:
     for data in (zipped(["m.onnx", name]), tarred(member("m.onnx"), member(name))):
         told = refused(put(data, tmp_path))
         assert why in told
@@ -115,7 +115,7 @@ def test_no_member_leads_elsewhere_or_to_a_device(name: str, why: str, tmp_path:
 
 @pytest.mark.parametrize(("names", "why"), PAIRS.values(), ids=PAIRS)
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_no_member_takes_the_place_of_another(names: list[str], why: str, tmp_path: Path) -> None:
+def test_member_that_replaces_another_member_is_refused(names: list[str], why: str, tmp_path: Path) -> None:
     for data in (zipped(names), tarred(*map(member, names))):
         assert why in refused(put(data, tmp_path))
     assert why in refused(titled(tmp_path / "image", *names))
@@ -137,7 +137,7 @@ TARS = {
 
 
 @pytest.mark.parametrize(("hostile", "why"), TARS.values(), ids=TARS)
-def test_a_tar_archive_brings_files_and_folders_and_nothing_else(hostile: tarfile.TarInfo, why: str, tmp_path: Path) -> None:
+def test_tar_archive_may_contain_only_files_and_folders(hostile: tarfile.TarInfo, why: str, tmp_path: Path) -> None:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
         archive.addfile(member("m.onnx"))
@@ -157,11 +157,11 @@ def mode(kind: int) -> Callable[[zipfile.ZipInfo], object]:
     ("change", "why"),
     [(mode(stat.S_IFLNK), "is a link"), (mode(stat.S_IFCHR), "neither a file"), (mode(stat.S_IFIFO), "neither a file")],
 )
-def test_a_zip_archive_brings_files_and_folders_and_nothing_else(change: Any, why: str, tmp_path: Path) -> None:
+def test_zip_archive_may_contain_only_files_and_folders(change: Any, why: str, tmp_path: Path) -> None:
     assert why in refused(put(zipped(["m.onnx"], change), tmp_path))
 
 
-def test_a_zip_archive_that_is_encrypted_or_packed_in_a_rare_way_is_not_read(tmp_path: Path) -> None:
+def test_encrypted_or_rarely_compressed_zip_archive_is_refused(tmp_path: Path) -> None:
     plain = zipped(["m.onnx"])
     directory = plain.index(b"PK\x01\x02")
     encrypted = plain[: directory + 8] + b"\x01\x00" + plain[directory + 10 :]
@@ -173,7 +173,7 @@ def test_a_zip_archive_that_is_encrypted_or_packed_in_a_rare_way_is_not_read(tmp
     assert "compressed by method 14" in refused(put(zipped(["m.onnx"], rare), tmp_path))
 
 
-def test_what_is_deflated_is_read_and_never_gives_more_than_its_header_says(tmp_path: Path) -> None:
+def test_deflated_member_is_limited_to_its_declared_size(tmp_path: Path) -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("weights", bytes(MIB))
@@ -185,7 +185,7 @@ def test_what_is_deflated_is_read_and_never_gives_more_than_its_header_says(tmp_
     assert "'weights'" in refused(put(lying, tmp_path), "EPB619")
 
 
-def test_two_members_cannot_have_the_same_bytes_of_a_zip_archive(tmp_path: Path) -> None:
+def test_overlapping_members_of_a_zip_archive_are_refused(tmp_path: Path) -> None:
     """Check the bombs of overlapping members (D. Fifield, 2019)."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
@@ -195,7 +195,7 @@ def test_two_members_cannot_have_the_same_bytes_of_a_zip_archive(tmp_path: Path)
     assert "'b' is damaged" in refused(put(file.getvalue(), tmp_path), "EPB619")
 
 
-def test_a_header_that_claims_gigabytes_takes_no_memory(tmp_path: Path) -> None:
+def test_header_that_declares_gigabytes_uses_no_memory(tmp_path: Path) -> None:
     header = member("././@PaxHeader", tarfile.XHDTYPE)
     header.size = 3 << 30
     tar = header.tobuf(tarfile.USTAR_FORMAT) + bytes(20 * MIB)
@@ -208,7 +208,7 @@ def test_a_header_that_claims_gigabytes_takes_no_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [500, 5000])
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
-def test_headers_upon_headers_end_it_and_take_no_memory(kind: bytes, count: int, tmp_path: Path) -> None:
+def test_endless_headers_are_refused_and_use_no_memory(kind: bytes, count: int, tmp_path: Path) -> None:
     header = member("././@PaxHeader", kind)
     record = b"%d a=%s\n"
     data = record % (len(record % (10_000, b"x" * 9_000)), b"x" * 9_000)
@@ -228,7 +228,7 @@ def tarred_plain(name: str) -> bytes:
     return file.getvalue()
 
 
-def test_a_zip_archive_of_names_alone_takes_no_memory(tmp_path: Path) -> None:
+def test_zip_archive_of_only_names_uses_no_memory(tmp_path: Path) -> None:
     entry = b"PK\x01\x02" + bytes(24) + (0xFFFF).to_bytes(2, "little") + bytes(16) + b"n" * 0xFFFF
     count = 17 * MIB // len(entry)
     end = b"PK\x05\x06" + bytes(4) + count.to_bytes(2, "little") * 2 + (count * len(entry)).to_bytes(4, "little")
@@ -240,7 +240,7 @@ def test_a_zip_archive_of_names_alone_takes_no_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [-512, -1, -(1 << 40)])
-def test_a_member_of_a_negative_size_ends_it_and_not_the_patience(size: int, tmp_path: Path) -> None:
+def test_member_of_negative_size_is_refused_without_a_hang(size: int, tmp_path: Path) -> None:
     for kind in (tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME):
         header = member("m.onnx", kind)
         header.size = size
@@ -286,14 +286,14 @@ def image(tmp_path: Path) -> Path:
     return laid_out(with_manifest(FILES), tmp_path / "image")
 
 
-def test_an_image_is_as_it_was_afterwards(image: Path) -> None:
+def test_image_is_unchanged_after_reading(image: Path) -> None:
     before = files_below(image)
     with open_artifact(image) as received:
         assert files_below(received.place) == with_manifest(FILES)
     assert files_below(image) == before
 
 
-def test_what_cannot_be_linked_is_copied(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlinkable_files_are_copied(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
@@ -312,7 +312,7 @@ def branching(location: str) -> bytes:
     return bytes(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [])).SerializeToString())
 
 
-def test_the_data_of_subgraphs_is_a_file_of_its_own_and_nothing_else_is(tmp_path: Path) -> None:
+def test_subgraph_data_gets_its_own_copy(tmp_path: Path) -> None:
     files = with_manifest(
         {
             "a/m.onnx": branching("./data/w.bin"),
@@ -331,7 +331,7 @@ def test_the_data_of_subgraphs_is_a_file_of_its_own_and_nothing_else_is(tmp_path
     assert blob_of(image, b"four").read_bytes() == b"four"
 
 
-def test_data_of_subgraphs_that_no_manifest_lists_cannot_fill_the_disk(tmp_path: Path) -> None:
+def test_unlisted_subgraph_data_cannot_fill_the_disk(tmp_path: Path) -> None:
     models = {f"{number}/m.onnx": branching("w.bin") for number in range(5)}
     data = {f"{number}/w.bin": b"x" * 10_000 for number in range(5)}
     image = laid_out({**models, **data}, tmp_path / "image")
@@ -339,7 +339,7 @@ def test_data_of_subgraphs_that_no_manifest_lists_cannot_fill_the_disk(tmp_path:
 
 
 @pytest.mark.parametrize("linkable", [True, False])
-def test_every_blob_of_an_image_is_what_its_name_says(image: Path, linkable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_blob_of_an_image_must_match_its_digest(image: Path, linkable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not linkable:
         monkeypatch.delattr(os, "link")
         monkeypatch.setattr(os, "access", lambda *arguments: False)
@@ -368,7 +368,7 @@ def test_every_blob_of_an_image_is_what_its_name_says(image: Path, linkable: boo
         (CONTENT_DIGEST, f"sha256:{'0' * 64}", "does not decompress to what the image declares"),
     ],
 )
-def test_a_compressed_layer_is_what_the_image_says_of_it(name: str, value: str, why: str, tmp_path: Path) -> None:
+def test_compressed_layer_must_match_its_description(name: str, value: str, why: str, tmp_path: Path) -> None:
     def change(manifest: dict[str, Any]) -> None:
         [layer] = [layer for layer in manifest["layers"] if layer["annotations"][TITLE] == "m_ctx.onnx.zst"]
         assert layer["mediaType"].endswith("+zstd")
@@ -379,7 +379,7 @@ def test_a_compressed_layer_is_what_the_image_says_of_it(name: str, value: str, 
     assert why in text
 
 
-def test_a_compressed_layer_that_zstd_cannot_read_is_one_sentence(tmp_path: Path) -> None:
+def test_invalid_compressed_layer_is_reported_in_one_sentence(tmp_path: Path) -> None:
     def change(manifest: dict[str, Any]) -> None:
         [layer] = [layer for layer in manifest["layers"] if layer["annotations"][TITLE] == "m_ctx.onnx"]
         layer["mediaType"] += "+zstd"
@@ -388,7 +388,7 @@ def test_a_compressed_layer_that_zstd_cannot_read_is_one_sentence(tmp_path: Path
     assert "cannot be decompressed" in refused(edited(laid_out(FILES, tmp_path / "image"), change), "EPB619")
 
 
-def test_no_link_in_an_image_is_followed(image: Path, tmp_path: Path) -> None:
+def test_link_in_an_image_is_not_followed(image: Path, tmp_path: Path) -> None:
     path = blob_of(image, FILES["m_ctx.onnx"])
     path.rename(tmp_path / "elsewhere")
     try:
@@ -411,18 +411,18 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_manifest_of_another_form_is_one_sentence(change: Callable[[dict[str, Any]], object], image: Path) -> None:
+def test_malformed_manifest_is_reported_in_one_sentence(change: Callable[[dict[str, Any]], object], image: Path) -> None:
     assert "does not follow the OCI image specification" in refused(edited(image, change), "EPB619")
 
 
 @pytest.mark.parametrize("name", ["index.json", "oci-layout"])
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
-def test_an_index_of_another_form_is_one_sentence(name: str, data: bytes, image: Path) -> None:
+def test_malformed_index_is_reported_in_one_sentence(name: str, data: bytes, image: Path) -> None:
     (image / name).write_bytes(data)
     assert "does not follow the OCI image specification" in refused(image, "EPB619")
 
 
-def test_an_image_of_something_else_is_a_wrong_command_line(image: Path) -> None:
+def test_image_with_other_content_is_a_usage_error(image: Path) -> None:
     def untitled(manifest: dict[str, Any]) -> None:
         for layer in manifest["layers"]:
             del layer["annotations"]
@@ -441,7 +441,7 @@ def test_an_image_of_something_else_is_a_wrong_command_line(image: Path) -> None
     assert error.value.exit_code == 2
 
 
-def test_a_file_that_an_image_has_under_two_names_is_there_twice(tmp_path: Path) -> None:
+def test_content_with_two_names_gives_two_files(tmp_path: Path) -> None:
     files = {"a": b"same", "b": b"same"}
     with open_artifact(laid_out(files, tmp_path / "image")) as received:
         assert files_below(received.place) == files

@@ -123,18 +123,18 @@ def blob(folder: Path, descriptor: Mapping[str, Any]) -> bytes:
     return data
 
 
-def test_who_knows_the_specification_finds_every_file_under_its_name(tmp_path: Path) -> None:
+def test_specification_reader_finds_every_file_under_its_name(tmp_path: Path) -> None:
     folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     assert pulled(folder) == {path: data for path, (_, data) in FILES.items()}
 
 
-def test_the_digest_is_what_a_registry_will_call_it(tmp_path: Path) -> None:
+def test_digest_equals_the_digest_in_a_registry(tmp_path: Path) -> None:
     made = build_image(contents(), ANNOTATIONS)
     index = json.loads((laid_out(made, tmp_path / "image") / "index.json").read_bytes())
     assert index["manifests"][0]["digest"] == made.digest
 
 
-def test_annotations_and_the_tag_are_where_tools_look_for_them() -> None:
+def test_annotations_and_tag_are_at_their_standard_places() -> None:
     made = build_image(contents(), ANNOTATIONS, artifact_type="application/vnd.example.zoo", tag="1.0")
     manifest = json.loads(made.manifest.data)
     assert (manifest["annotations"], manifest["artifactType"]) == (ANNOTATIONS, "application/vnd.example.zoo")
@@ -143,7 +143,7 @@ def test_annotations_and_the_tag_are_where_tools_look_for_them() -> None:
     assert "annotations" not in json.loads(build_image(contents(), {}).manifest.data)
 
 
-def test_what_a_file_is_can_be_told_by_its_media_type() -> None:
+def test_media_type_identifies_the_role_of_a_file() -> None:
     assert set(MEDIA_TYPES) == set(get_args(Role))
     layers = json.loads(build_image(contents(), {}).manifest.data)["layers"]
     kinds = {layer["annotations"]["org.opencontainers.image.title"]: layer["mediaType"] for layer in layers}
@@ -152,27 +152,25 @@ def test_what_a_file_is_can_be_told_by_its_media_type() -> None:
 
 
 @given(st.permutations(contents()), st.permutations(list(ANNOTATIONS.items())))
-def test_equal_outputs_are_one_image_whatever_order_they_come_in(
-    shuffled: list[Artifact], annotations: list[tuple[str, str]]
-) -> None:
+def test_equal_outputs_give_equal_images_in_any_order(shuffled: list[Artifact], annotations: list[tuple[str, str]]) -> None:
     assert build_image(shuffled, dict(annotations)) == build_image(contents(), ANNOTATIONS)
 
 
-def test_the_digest_changes_with_each_byte_and_each_name() -> None:
+def test_digest_changes_with_each_byte_and_each_name() -> None:
     longer = {**FILES, "decode_ctx.onnx": ("model", b"decode!")}
     renamed = {("other.onnx" if path == "decode_ctx.onnx" else path): file for path, file in FILES.items()}
     digests = {build_image(contents(files), ANNOTATIONS).digest for files in (FILES, longer, renamed)}
     assert len(digests) == 3
 
 
-def test_one_content_under_several_names_is_one_blob(tmp_path: Path) -> None:
+def test_equal_contents_share_one_blob(tmp_path: Path) -> None:
     files: dict[str, tuple[Role, bytes]] = {"a/llm.bin": ("context-binary", b"same"), "b/llm.bin": ("context-binary", b"same")}
     made = build_image(contents(files), {})
     assert len(made.blobs) == 1
     assert pulled(laid_out(made, tmp_path / "image", files)) == {"a/llm.bin": b"same", "b/llm.bin": b"same"}
 
 
-def test_a_file_that_holds_just_what_the_configuration_does_is_written_once(tmp_path: Path) -> None:
+def test_file_equal_to_the_configuration_is_written_once(tmp_path: Path) -> None:
     files: dict[str, tuple[Role, bytes]] = {"config.json": ("asset", b"{}"), "model.onnx": ("model", b"model")}
     made = build_image(contents(files), {})
     paths = [*(content.path for content in made.blobs), *(document.path for document in made.documents)]
@@ -180,18 +178,18 @@ def test_a_file_that_holds_just_what_the_configuration_does_is_written_once(tmp_
     assert pulled(laid_out(made, tmp_path / "image", files)) == {"config.json": b"{}", "model.onnx": b"model"}
 
 
-def test_a_file_that_was_made_for_the_output_is_still_where_its_bytes_are(tmp_path: Path) -> None:
+def test_generated_file_stays_the_source_of_its_blob(tmp_path: Path) -> None:
     relinked = replace(contents()[1], file=tmp_path / "relinked.onnx")
     (found,) = build_image([relinked], {}).blobs
     assert found.file == tmp_path / "relinked.onnx"
 
 
-def test_an_image_of_nothing_is_refused() -> None:
+def test_empty_image_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a file"):
         build_image([], ANNOTATIONS)
 
 
-def test_epbuild_knows_the_files_of_its_own_image_layout_and_their_digests(tmp_path: Path) -> None:
+def test_image_layout_of_epbuild_lists_its_files_and_digests(tmp_path: Path) -> None:
     folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
     (folder / "blobs/sha256" / ("0" * 64)).write_text("mine", encoding="utf-8")
@@ -199,7 +197,7 @@ def test_epbuild_knows_the_files_of_its_own_image_layout_and_their_digests(tmp_p
     assert found == {path: hashlib.sha256(data).hexdigest() for path, data in tree(folder).items() if data != b"mine"}
 
 
-def test_a_blob_that_is_gone_or_changed_is_still_listed_as_what_it_should_be(tmp_path: Path) -> None:
+def test_missing_or_changed_blob_is_listed_with_its_original_digest(tmp_path: Path) -> None:
     made = build_image(contents(), ANNOTATIONS)
     folder = laid_out(made, tmp_path / "image")
     before = dict(read_listed(folder))
@@ -256,20 +254,20 @@ HOSTILE: Mapping[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("how", HOSTILE)
-def test_an_image_layout_that_is_not_epbuilds_lists_nothing(tmp_path: Path, how: str) -> None:
+def test_foreign_image_layout_lists_nothing(tmp_path: Path, how: str) -> None:
     folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     HOSTILE[how](folder)
     assert read_listed(folder) == {}
 
 
-def test_a_manifest_that_was_changed_lists_nothing(tmp_path: Path) -> None:
+def test_changed_manifest_lists_nothing(tmp_path: Path) -> None:
     made = build_image(contents(), ANNOTATIONS)
     folder = laid_out(made, tmp_path / "image")
     (folder / made.manifest.path).write_bytes(made.manifest.data.replace(b"decode_ctx.onnx", b"ENCODE_ctx.onnx"))
     assert read_listed(folder) == {}
 
 
-def test_a_folder_that_is_not_there_or_no_folder_lists_nothing(tmp_path: Path) -> None:
+def test_missing_folder_lists_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert read_listed(tmp_path / "nowhere") == read_listed(tmp_path / "file") == {}
 
@@ -285,7 +283,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path, linked: str) -
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
-def test_a_pipe_in_the_place_of_a_file_stops_nothing(tmp_path: Path) -> None:
+def test_pipe_in_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
     folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     (folder / "index.json").unlink()
     os.mkfifo(folder / "index.json")
@@ -293,7 +291,7 @@ def test_a_pipe_in_the_place_of_a_file_stops_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
-def test_the_output_folder_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
+def test_output_folder_may_be_reached_through_a_link(tmp_path: Path) -> None:
     folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     (tmp_path / "link").symlink_to(folder)
     assert read_listed(tmp_path / "link") == read_listed(folder) != {}
@@ -305,7 +303,7 @@ def pour_zeros(content: Artifact, write: Write) -> None:
         write(memoryview(piece))
 
 
-def test_however_large_a_file_is_it_is_compressed_in_a_few_megabytes_of_memory(tmp_path: Path) -> None:
+def test_compressing_a_large_file_needs_little_memory(tmp_path: Path) -> None:
     compress(Artifact("first", "asset", 1 << 20, "0" * 64), pour_zeros, 3, tmp_path)  # imports
     tracemalloc.start()
     try:
@@ -322,7 +320,7 @@ def test_however_large_a_file_is_it_is_compressed_in_a_few_megabytes_of_memory(t
 
 
 @pytest.mark.parametrize("size", [(1 << 20) - 1, (1 << 20) + 1])
-def test_a_file_that_is_not_as_long_as_it_was_is_not_compressed(size: int, tmp_path: Path) -> None:
+def test_file_of_changed_length_is_not_compressed(size: int, tmp_path: Path) -> None:
     def pour(content: Artifact, write: Write) -> None:
         write(memoryview(bytes(1 << 20)))
 

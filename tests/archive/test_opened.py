@@ -69,7 +69,7 @@ def held(path: Path, unlisted: UnlistedMembers = UNLISTED) -> dict[str, bytes]:
 
 
 @every_form
-def test_all_that_is_in_it_is_there_while_it_is_open(form: str, tmp_path: Path) -> None:
+def test_opened_archive_has_all_files(form: str, tmp_path: Path) -> None:
     assert held(made(form, FILES, tmp_path)) == FILES
 
 
@@ -78,9 +78,7 @@ def test_all_that_is_in_it_is_there_while_it_is_open(form: str, tmp_path: Path) 
 @example(files={"a": b"1", "A": b"2"})
 @example(files={"nul.txt": b""})
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_the_names_are_every_file_comes_back_or_one_sentence_says_why_not(
-    form: ArchiveName, files: dict[str, bytes]
-) -> None:
+def test_files_with_any_names_survive_or_cause_one_error(form: ArchiveName, files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = made(form, files, Path(folder))
         told = ""
@@ -95,7 +93,7 @@ def test_whatever_the_names_are_every_file_comes_back_or_one_sentence_says_why_n
 
 
 @pytest.mark.parametrize("packed_as", [".", "top"])
-def test_what_tar_makes_of_a_folder_is_read_too(packed_as: str, tmp_path: Path) -> None:
+def test_archive_made_by_tar_is_read(packed_as: str, tmp_path: Path) -> None:
     for name, data in FILES.items():
         (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "folder" / name).write_bytes(data)
@@ -109,7 +107,7 @@ def test_what_tar_makes_of_a_folder_is_read_too(packed_as: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["folder", "folder/manifest.json", "folder/m.onnx", "notes", "gone"])
-def test_whatever_is_no_archive_is_opened_as_it_is(name: str, tmp_path: Path) -> None:
+def test_path_that_is_not_an_archive_is_opened_unchanged(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for file in ("folder/manifest.json", "folder/m.onnx", "notes"):
         (tmp_path / file).write_bytes(b"{}")
@@ -117,7 +115,7 @@ def test_whatever_is_no_archive_is_opened_as_it_is(name: str, tmp_path: Path) ->
         assert (received.place, received.unpacked, received.shown("as it is")) == (tmp_path / name, False, "as it is")
 
 
-def test_an_archive_is_known_by_what_it_begins_with_and_not_by_its_name(tmp_path: Path) -> None:
+def test_archive_is_recognized_by_its_content_and_not_its_name(tmp_path: Path) -> None:
     path = made("tar.zst", FILES, tmp_path)
     assert held(path.rename(tmp_path / "download")) == FILES
 
@@ -125,7 +123,7 @@ def test_an_archive_is_known_by_what_it_begins_with_and_not_by_its_name(tmp_path
 @pytest.mark.parametrize(
     ("name", "why"), [("a.zip", "is not an archive"), ("a.tar.zst", "is not an archive"), ("a.tar.gz", "of a form other than")]
 )
-def test_what_only_looks_like_an_archive_is_a_wrong_command_line(name: str, why: str, tmp_path: Path) -> None:
+def test_fake_archive_is_a_usage_error(name: str, why: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"not at all")
     with pytest.raises(NothingToVerify, match=why) as error, open_artifact(tmp_path / name):
         pass
@@ -134,7 +132,7 @@ def test_what_only_looks_like_an_archive_is_a_wrong_command_line(name: str, why:
 
 @every_form
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), RuntimeError("a mistake"), OSError(errno.EIO, "no")])
-def test_nothing_stays_however_the_work_on_it_ends(form: str, raised: BaseException, tmp_path: Path, temporary: Path) -> None:
+def test_temporary_folder_is_removed_after_any_end(form: str, raised: BaseException, tmp_path: Path, temporary: Path) -> None:
     path = made(form, FILES, tmp_path)
     with pytest.raises(type(raised)), open_artifact(path) as received:  # noqa: PT012 - the block is what it is about
         assert received.place.parent == temporary
@@ -142,7 +140,7 @@ def test_nothing_stays_however_the_work_on_it_ends(form: str, raised: BaseExcept
     assert list(temporary.iterdir()) == []
 
 
-def test_nobody_is_told_of_the_folder_that_it_was_unpacked_to(tmp_path: Path) -> None:
+def test_messages_never_name_the_temporary_folder(tmp_path: Path) -> None:
     path = made("zip", FILES, tmp_path)
     title = path.as_posix()
     with pytest.raises(EpbuildError) as error, open_artifact(path) as received:  # noqa: PT012 - the block is what it is about
@@ -159,7 +157,7 @@ def test_nobody_is_told_of_the_folder_that_it_was_unpacked_to(tmp_path: Path) ->
 
 
 @both_forms
-def test_a_cut_archive_is_damaged_wherever_it_was_cut(form: ArchiveName, tmp_path: Path) -> None:
+def test_archive_truncated_anywhere_is_damaged(form: ArchiveName, tmp_path: Path) -> None:
     path = tmp_path / f"a.{form}"
     whole = archived(form, with_manifest(FILES))
     for size in {*random.Random(1).sample(range(4, len(whole)), 120), *range(len(whole) - 30, len(whole))}:
@@ -171,7 +169,7 @@ def test_a_cut_archive_is_damaged_wherever_it_was_cut(form: ArchiveName, tmp_pat
 
 
 @pytest.mark.gate
-def test_a_flipped_byte_in_what_zstd_compressed_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
+def test_flipped_byte_in_zstd_data_is_detected_or_harmless(tmp_path: Path) -> None:
     files = with_manifest(FILES)
     path, whole = tmp_path / "a.tar.zst", archived("tar.zst", files)
     noticed = 0
@@ -186,7 +184,7 @@ def test_a_flipped_byte_in_what_zstd_compressed_is_noticed_or_changes_nothing(tm
 
 
 @pytest.mark.slow
-def test_a_flipped_byte_in_a_zip_archive_is_noticed_or_changes_nothing_that_counts(tmp_path: Path) -> None:
+def test_flipped_byte_in_a_zip_archive_is_detected_or_harmless(tmp_path: Path) -> None:
     files = with_manifest(FILES)
     path, whole = tmp_path / "a.zip", archived("zip", files)
     directory = whole.index(b"PK\x01\x02")
@@ -203,7 +201,7 @@ def test_a_flipped_byte_in_a_zip_archive_is_noticed_or_changes_nothing_that_coun
     assert noticed > 200
 
 
-def test_a_damaged_member_is_named(tmp_path: Path) -> None:
+def test_damaged_member_is_named(tmp_path: Path) -> None:
     path, whole = tmp_path / "a.zip", archived("zip", FILES)
     path.write_bytes(whole.replace(b"nine", b"mine"))
     with pytest.raises(UnsoundArchive) as error:
@@ -214,7 +212,7 @@ def test_a_damaged_member_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_what_follows_the_end_of_an_archive_is_no_part_of_it(tmp_path: Path) -> None:
+def test_archive_with_a_malformed_end_is_refused(tmp_path: Path) -> None:
     import zstandard
 
     path = tmp_path / "a.tar.zst"
@@ -232,7 +230,7 @@ def test_what_follows_the_end_of_an_archive_is_no_part_of_it(tmp_path: Path) -> 
 
 
 @both_forms
-def test_however_large_an_archive_is_a_few_megabytes_of_memory_are_enough(form: ArchiveName, tmp_path: Path) -> None:
+def test_opening_a_large_archive_needs_little_memory(form: ArchiveName, tmp_path: Path) -> None:
     peaks = []
     for size in (4 * MIB, 64 * MIB):
         path = made(form, with_manifest({"weights": random.Random(5).randbytes(MIB) * (size // MIB)}), tmp_path)
@@ -245,7 +243,7 @@ def test_however_large_an_archive_is_a_few_megabytes_of_memory_are_enough(form: 
 
 
 @both_forms
-def test_zeros_are_unpacked_if_a_manifest_lists_them_and_a_bomb_otherwise(form: ArchiveName, tmp_path: Path) -> None:
+def test_compressed_zeros_are_refused_unless_a_manifest_lists_the_file(form: ArchiveName, tmp_path: Path) -> None:
     little = UnlistedMembers(MIB, 0)
     files = {"zeros": bytes(2 * MIB)}
     assert held(made(form, with_manifest(files), tmp_path), little)["zeros"] == files["zeros"]
@@ -262,7 +260,7 @@ class Said(list[str]):
 
 
 @both_forms
-def test_a_disk_without_room_is_told_before_it_is_full(
+def test_insufficient_disk_space_is_reported_before_unpacking(
     form: ArchiveName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = made(form, FILES, tmp_path)
@@ -273,7 +271,7 @@ def test_a_disk_without_room_is_told_before_it_is_full(
     assert (error.value.exit_code, error.value.problems[0].code) == (3, "EPB638")
 
 
-def test_whoever_waits_for_longer_than_a_second_is_told_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_after_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made("zip", {"weights": bytes(4 * MIB)}, tmp_path)
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     said = Said()
@@ -287,7 +285,7 @@ def test_whoever_waits_for_longer_than_a_second_is_told_how_far_it_is(tmp_path: 
     assert said == [f"unpacking {path.as_posix()}: {size}" for size in ("262.1 kB", "2.9 MB")]
 
 
-def test_without_the_package_for_zstd_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_zstd_package_is_reported_with_an_install_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made("tar.zst", FILES, tmp_path)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(EnvironmentFailure, match=r"pip install 'epbuild\[archive\]'") as error:

@@ -45,7 +45,7 @@ def document(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def test_every_promised_ep_is_in_the_catalog_and_an_unknown_one_is_a_key_error() -> None:
+def test_every_promised_ep_is_in_the_catalog_and_others_are_key_errors() -> None:
     assert known_eps() == (
         "CPUExecutionProvider",
         "CoreMLExecutionProvider",
@@ -62,27 +62,27 @@ def test_every_promised_ep_is_in_the_catalog_and_an_unknown_one_is_a_key_error()
 
 
 @each_file
-def test_a_data_file_has_only_keys_of_its_schema_and_no_contradiction(path: Path) -> None:
+def test_data_file_matches_its_schema_without_contradictions(path: Path) -> None:
     assert list(find_problems(document(path))) == []
 
 
 @each_file
-def test_the_first_line_names_the_ep_since_nothing_more_is_read_to_find_it(path: Path) -> None:
+def test_first_line_of_a_data_file_names_the_ep(path: Path) -> None:
     first = path.read_text(encoding="utf-8").splitlines()[0]
     assert first == f'ep = "{document(path)["ep"]}"'
 
 
-def test_the_session_keys_hold_nothing_that_their_schema_does_not_know() -> None:
+def test_session_keys_match_their_schema() -> None:
     whole = read_schema("catalog")
     validator = jsonschema.Draft202012Validator({**whole["$defs"]["session"], "$defs": whole["$defs"]})
     assert [error.message for error in validator.iter_errors(document(DATA / "session.toml"))] == []
 
 
-def test_the_schema_itself_is_a_schema_so_that_editors_can_use_it() -> None:
+def test_catalog_schema_is_a_valid_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(read_schema("catalog"))
 
 
-def test_every_value_that_a_row_offers_is_accepted_as_it_is_written() -> None:
+def test_every_listed_value_is_accepted_unchanged() -> None:
     for row, option, booleans, names in ROWS:
         offered = [*option.values, *names.values()]
         if option.pattern is not None:
@@ -95,24 +95,24 @@ def test_every_value_that_a_row_offers_is_accepted_as_it_is_written() -> None:
         assert [normalize(option, value, booleans=booleans, names=names) for value in offered] == offered, row
 
 
-def test_a_row_says_where_it_comes_from() -> None:
+def test_every_row_names_its_origin() -> None:
     for row, option, *_ in ROWS:
         assert re.match(r"(measured|doc|string in)\b", option.origin), row
         assert option.meaning.endswith("."), f"{row}: a meaning is a sentence"
 
 
-def test_what_only_a_running_session_reads_does_not_enter_a_key() -> None:
+def test_session_only_option_is_not_part_of_a_key() -> None:
     assert [row for row, option, *_ in ROWS if option.runtime and option.changes_output] == []
 
 
-def test_a_file_that_is_read_enters_the_key_by_its_content() -> None:
+def test_option_file_is_part_of_the_key() -> None:
     files = [(row, option) for row, option, *_ in ROWS if option.type == "file" or option.files_pattern is not None]
     assert files
     assert [row for row, option in files if not option.changes_output] == []
 
 
 @each_entry
-def test_an_entry_can_be_used_for_all_that_the_build_asks_of_it(found: EpEntry) -> None:
+def test_entry_has_all_facts_that_a_build_needs(found: EpEntry) -> None:
     assert found.revision >= 1
     assert found.module.isidentifier()
     assert found.distribution == found.distributions[0]
@@ -125,7 +125,7 @@ def test_an_entry_can_be_used_for_all_that_the_build_asks_of_it(found: EpEntry) 
     assert {row.driver for row in found.cannot} - {None} <= {driver.name for driver in found.host.drivers}
 
 
-def test_short_names_tell_eps_apart_so_that_their_binaries_do_not_meet() -> None:
+def test_short_names_of_eps_are_unique() -> None:
     shorts = {found.ep: found.short for found in ENTRIES}
     assert len(set(shorts.values())) == len(shorts)
 
@@ -137,28 +137,28 @@ def test_every_build_of_onnx_runtime_has_the_cpu_ep() -> None:
 
 
 @pytest.mark.parametrize("ep", known_eps())
-def test_of_several_packagings_exactly_one_is_meant_by_default(ep: str) -> None:
+def test_exactly_one_packaging_is_the_default(ep: str) -> None:
     assert [found.default for found in entries_for(ep)].count(True) == 1
 
 
-def test_a_session_key_is_either_the_users_or_epbuilds() -> None:
+def test_session_key_belongs_to_the_user_or_to_epbuild() -> None:
     keys = list_session_keys()
     assert not set(keys.options) & set(keys.reserved)
     assert all(len(key) <= keys.limits.key for key in keys.known)
 
 
 @each_entry
-def test_no_ep_option_has_the_name_of_a_session_key_since_silence_goes_by_name(found: EpEntry) -> None:
+def test_no_ep_option_has_the_name_of_a_session_key(found: EpEntry) -> None:
     assert not set(found.options) & set(list_session_keys().known)
 
 
-def test_a_soc_number_stands_for_one_soc() -> None:
+def test_soc_number_identifies_one_soc() -> None:
     table = entry("QNNExecutionProvider").names["soc_model"].rows
     assert len({row.facts["number"] for row in table}) == len({row.name for row in table}) == len(table)
     assert {row.facts["arch"] for row in table} == {"68", "69", "73", "75", "79", "81", "85"}
 
 
-def test_a_soc_whose_name_the_ep_does_not_know_is_passed_by_number() -> None:
+def test_soc_with_a_name_unknown_to_the_ep_is_passed_by_number() -> None:
     rows_by_name = {row.name: row for row in entry("QNNExecutionProvider").names["soc_model"].rows}
     assert rows_by_name["SM8750"].canonical == "SM8750"
     assert rows_by_name["SM8735"].canonical == "85"
@@ -169,11 +169,11 @@ def test_a_soc_whose_name_the_ep_does_not_know_is_passed_by_number() -> None:
     ("soc", "expected"),
     [("SC8380XP", "SC8380XP"), ("85", "SM8735"), ("40", "sm6225"), ("SM8750,85", "SM8750,SM8735"), ("SM9999", "SM9999")],
 )
-def test_what_the_binary_should_say_is_known_for_every_soc(soc: str, expected: str | None) -> None:
+def test_expected_binary_target_is_known_for_every_soc(soc: str, expected: str | None) -> None:
     assert entry("QNNExecutionProvider").binary_target({"soc_model": soc}) == expected
 
 
-def test_the_target_is_read_out_of_a_context_binary_as_qnn_writes_it() -> None:
+def test_target_is_read_from_a_qnn_context_binary() -> None:
     pattern = entry("QNNExecutionProvider").binary.target_pattern
     assert pattern is not None
     match = re.search(pattern, "...;soc_type=SC8380XP;arch=73;...")
@@ -181,7 +181,7 @@ def test_the_target_is_read_out_of_a_context_binary_as_qnn_writes_it() -> None:
     assert match[1] == "SC8380XP"
 
 
-def test_a_compiled_models_compatibility_string_tells_its_soc() -> None:
+def test_soc_is_read_from_the_compatibility_string() -> None:
     fields = entry("QNNExecutionProvider").read_compatibility("v2:6:2.51.0:5.51.0:75,79:60,69:0,0:0")
     assert fields is not None
     assert (fields["soc_model"], fields["htp_arch"], fields["sdk"]) == ("SC8380XP,SM8750", "75,79", "2.51.0")
@@ -189,7 +189,7 @@ def test_a_compiled_models_compatibility_string_tells_its_soc() -> None:
     assert entry("CPUExecutionProvider").read_compatibility("v2:6") is None
 
 
-def test_openvinos_compatibility_string_tells_its_version_with_and_without_nodes() -> None:
+def test_openvino_version_is_read_with_and_without_nodes() -> None:
     plugin = entry("OpenVINOExecutionProvider", ["onnxruntime-ep-openvino"])
     text = '{"ovep_compat_ver":"1.0","ovep_ver":"1.8.1+95d534b.ci.79","ovep_bin_ver":"1.1","ov_compat_string":"%s"}'
     fields = plugin.read_compatibility(text % "meta=1.0;ov=2026.4.1;isa=Intel AVX-512")
@@ -197,7 +197,7 @@ def test_openvinos_compatibility_string_tells_its_version_with_and_without_nodes
     assert plugin.read_compatibility(text % "") == {"version": "1.8.1+95d534b.ci.79"}
 
 
-def test_the_missing_npu_compiler_is_recognised_in_what_openvino_says() -> None:
+def test_missing_npu_compiler_is_recognized_in_openvino_messages() -> None:
     said = 'VCL compiler loading failed, aborting. Cannot load library "libopenvino_intel_npu_compiler_loader.so"'
     plugin = entry("OpenVINOExecutionProvider", ["onnxruntime-ep-openvino"])
     found = [row for row in plugin.cannot if row.symptom and re.search(row.symptom, said)]
@@ -206,7 +206,7 @@ def test_the_missing_npu_compiler_is_recognised_in_what_openvino_says() -> None:
 
 
 @pytest.mark.parametrize(("value", "refused"), [("SM8750", False), ("SM8750,SC8380XP", True), ("", False)])
-def test_only_a_list_of_socs_rules_sharing_out(value: str, refused: bool) -> None:
+def test_only_a_list_of_socs_prevents_sharing(value: str, refused: bool) -> None:
     (refusal,) = entry("QNNExecutionProvider").sharing.refused_values
     assert refusal.matches(value) is refused
 
@@ -223,7 +223,7 @@ def test_only_a_list_of_socs_rules_sharing_out(value: str, refused: bool) -> Non
         ("ep.enable_weightless", "nightly", True),
     ],
 )
-def test_a_key_is_known_to_the_versions_that_have_it(key: str, version: str, known: bool) -> None:
+def test_key_is_known_to_the_versions_that_have_the_key(key: str, version: str, known: bool) -> None:
     assert list_session_keys().options[key].known_in(version) is known
 
 
@@ -238,14 +238,14 @@ def test_a_key_is_known_to_the_versions_that_have_it(key: str, version: str, kno
         ("1.21", "1.22", ("1.21", "1.22.3"), ("1.20.9", "1.23")),
     ],
 )
-def test_a_row_is_known_from_its_first_release_to_the_last_patch_of_its_last(
+def test_row_is_known_from_its_first_release_to_its_last_patch(
     since: str | None, until: str | None, known: tuple[str, ...], unknown: tuple[str, ...]
 ) -> None:
     row = Option("x", "text", "none", "It does.", "measured", since=since, until=until)
     assert [version for version in (*known, *unknown) if row.known_in(version)] == list(known)
 
 
-def test_a_row_that_some_releases_lack_says_which_have_it() -> None:
+def test_row_missing_from_some_releases_names_its_releases() -> None:
     for row, option, *_ in ROWS:
         assert bool(option.releases) == (option.since is not None or option.until is not None), row
         assert all(bound in option.releases for bound in (option.since, option.until) if bound is not None), row
@@ -264,13 +264,13 @@ def test_a_row_that_some_releases_lack_says_which_have_it() -> None:
         ("OpenVINOExecutionProvider", ["onnxruntime-ep-openvino"], "load_config", "ov.json", ("ov.json",)),
     ],
 )
-def test_files_that_options_name_are_found_and_other_values_are_not_paths(
+def test_option_files_are_found_and_other_values_are_not_paths(
     ep: str, packages: list[str], name: str, value: str, files: tuple[str, ...]
 ) -> None:
     assert entry(ep, packages).options[name].files(value) == files
 
 
-def test_the_fields_of_entries_and_of_their_sections_are_the_keys_of_catalog_files() -> None:
+def test_entry_fields_equal_the_keys_of_catalog_files() -> None:
     properties = read_schema("catalog")["properties"]
     assert {*EpEntry.__struct_encode_fields__} == {*properties, "user_file"}
     sections = [(name, kind) for name, hint in get_type_hints(EpEntry).items() for kind in (hint, *get_args(hint))]
@@ -281,7 +281,7 @@ def test_the_fields_of_entries_and_of_their_sections_are_the_keys_of_catalog_fil
         assert {*found[name].__struct_encode_fields__, "origin"} == {*keys, "origin"}, name
 
 
-def test_a_rewrite_replaces_the_last_node_of_its_pattern_with_known_values() -> None:
+def test_rewrite_replaces_the_last_node_of_its_pattern() -> None:
     rewritten = {found.short: found.rewrites for found in ENTRIES if found.rewrites}
     assert set(get_preparation("rewrite").options["ep"].values) == rewritten.keys()
     for row in itertools.chain.from_iterable(rewritten.values()):

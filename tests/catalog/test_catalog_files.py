@@ -45,7 +45,7 @@ def written(folder: Path, text: str, name: str = "contoso.toml") -> Path:
     return path
 
 
-def test_an_ep_that_epbuild_has_never_heard_of_is_checked_like_its_own(tmp_path: Path) -> None:
+def test_unknown_ep_of_a_user_file_is_checked_like_a_built_in_ep(tmp_path: Path) -> None:
     catalog = Catalog.with_files([written(tmp_path, GOOD)])
     found = catalog.entry("ContosoExecutionProvider")
     assert found.user_file == "contoso.toml"
@@ -56,7 +56,7 @@ def test_an_ep_that_epbuild_has_never_heard_of_is_checked_like_its_own(tmp_path:
     assert "ContosoExecutionProvider" not in BUILT_IN.known_eps()
 
 
-def test_the_least_that_a_file_must_say_is_enough_to_build(tmp_path: Path) -> None:
+def test_minimal_catalog_file_is_enough_to_build(tmp_path: Path) -> None:
     found = load_catalog(written(tmp_path, 'ep = "XEP"\nshort = "x"\nkind = "provider"\norigin = "measured"\n'))
     assert (found.sources, found.module, found.booleans, found.options) == (("XEP",), "onnxruntime", ("0", "1"), {})
     assert not found.sharing.possible
@@ -128,7 +128,7 @@ more = '^and'
         ('binaries = "one"', 'binaries = "two"', "sharing.binaries", "'two' is not one of one, each"),
     ],
 )
-def test_a_slip_in_a_users_file_is_told_in_one_sentence_with_its_place(
+def test_mistake_in_a_user_file_is_reported_with_its_place(
     tmp_path: Path, before: str, after: str, key: str, message: str
 ) -> None:
     assert before in GOOD
@@ -139,7 +139,7 @@ def test_a_slip_in_a_users_file_is_told_in_one_sentence_with_its_place(
     assert str(caught.value).startswith("contoso.toml: ")
 
 
-def test_a_file_that_cannot_be_read_at_all_is_told_as_such(tmp_path: Path) -> None:
+def test_unreadable_catalog_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadCatalog, match=r"missing\.toml: the catalog file cannot be read"):
         load_catalog(tmp_path / "missing.toml")
     with pytest.raises(BadCatalog, match=r"is not TOML: .*line 2"):
@@ -175,7 +175,7 @@ CANNOT = '[[cannot]]\nwhat = "w"\nwhy = "y"\norigin = "measured"\n'
         (f"{CANNOT}when = {{ a = '(' }}\n{OPTION}", "cannot.0.when.a", "not a regular expression"),
     ],
 )
-def test_values_that_cannot_be_used_are_refused_with_their_place(tmp_path: Path, text: str, key: str, message: str) -> None:
+def test_unusable_values_are_refused_with_their_place(tmp_path: Path, text: str, key: str, message: str) -> None:
     with pytest.raises(BadCatalog) as caught:
         load_catalog(written(tmp_path, LEAST + text))
     assert caught.value.key == key
@@ -183,7 +183,7 @@ def test_values_that_cannot_be_used_are_refused_with_their_place(tmp_path: Path,
 
 
 @given(st.text(max_size=80))
-def test_no_text_makes_anything_but_an_entry_or_a_clear_refusal(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_gives_an_entry_or_a_clear_refusal(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.toml"
     path.write_bytes(text.encode("utf-8", "replace"))
     with pytest.raises(BadCatalog):
@@ -198,7 +198,7 @@ def test_two_files_for_one_packaging_are_refused(tmp_path: Path) -> None:
     assert len(Catalog.with_files([one, other]).entries_for("ContosoExecutionProvider")) == 2
 
 
-def test_a_users_file_for_a_known_ep_comes_first_and_leaves_other_packagings_alone(tmp_path: Path) -> None:
+def test_user_file_for_a_known_ep_takes_precedence_for_its_packaging(tmp_path: Path) -> None:
     text = 'ep = "OpenVINOExecutionProvider"\nshort = "openvino"\nkind = "plugin"\norigin = "measured"\ndistributions = ["my-openvino"]\n'
     catalog = Catalog.with_files([written(tmp_path, text)])
     assert catalog.entry("OpenVINOExecutionProvider").user_file == "contoso.toml"
@@ -215,11 +215,11 @@ def test_a_users_file_for_a_known_ep_comes_first_and_leaves_other_packagings_alo
         (["onnxruntime-ep-openvino-extras"], "provider"),
     ],
 )
-def test_the_distributions_of_a_toolchain_decide_which_openvino_is_meant(distributions: list[str], kind: str) -> None:
+def test_distributions_of_a_toolchain_select_the_openvino_entry(distributions: list[str], kind: str) -> None:
     assert entry("OpenVINOExecutionProvider", distributions).kind == kind
 
 
-def test_a_digest_changes_with_how_the_ep_is_driven_but_not_with_a_new_row() -> None:
+def test_digest_covers_how_the_ep_is_driven_but_not_new_rows() -> None:
     qnn = entry("QNNExecutionProvider")
     digest = qnn.digest
     assert digest == replace(qnn, options={}, names={}, description="x", cannot=()).digest
@@ -232,5 +232,5 @@ def test_a_digest_changes_with_how_the_ep_is_driven_but_not_with_a_new_row() -> 
     assert len({digest, *(one.digest for one in changed)}) == 1 + len(changed)
 
 
-def test_two_packagings_of_one_ep_have_digests_of_their_own() -> None:
+def test_packagings_of_one_ep_have_different_digests() -> None:
     assert len({found.digest for found in entries_for("OpenVINOExecutionProvider")}) == 2

@@ -38,14 +38,14 @@ def test_every_spelling_of_a_soc_is_one_target(value: object) -> None:
     assert qnn("soc_model", value) == "SC8380XP"
 
 
-def test_a_list_of_socs_stays_a_list_in_its_order() -> None:
+def test_list_of_socs_keeps_its_order() -> None:
     assert qnn("soc_model", "sm8750, 60") == "SM8750,SC8380XP"
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [("SM8735", "85"), ("sm8735", "85"), (85, "85"), (68, "SM8635"), ("CQ8750S", "105")]
 )
-def test_a_soc_is_given_to_the_ep_in_the_spelling_that_it_knows(value: object, expected: str) -> None:
+def test_soc_is_passed_in_the_spelling_known_to_the_ep(value: object, expected: str) -> None:
     assert qnn("soc_model", value) == expected
 
 
@@ -58,25 +58,25 @@ def test_a_soc_is_given_to_the_ep_in_the_spelling_that_it_knows(value: object, e
         ("backend_type", "lpai", "lpai"),
     ],
 )
-def test_what_is_newer_than_the_catalog_can_be_asked_for_by_name(name: str, value: object, expected: str) -> None:
+def test_value_newer_than_the_catalog_is_accepted_on_request(name: str, value: object, expected: str) -> None:
     assert normalize_option(QNN, name, value, strict=False) == expected
     with pytest.raises(BadValue):
         normalize_option(QNN, name, value)
 
 
-def test_letting_newer_names_through_lets_no_nonsense_through() -> None:
+def test_invalid_value_is_refused_even_on_request() -> None:
     with pytest.raises(BadValue):
         normalize_option(QNN, "vtcm_mb", "banana", strict=False)
 
 
 @pytest.mark.parametrize("value", [True, "true", "True", "TRUE", 1, "1", "yes", "on", 1.0])
-def test_a_switch_that_is_on_is_each_eps_own_word_for_it(value: object) -> None:
+def test_enabled_switch_uses_the_word_of_the_ep(value: object) -> None:
     assert qnn("enable_htp_fp16_precision", value) == "1"
     assert openvino("enable_qdq_optimizer", value) == "True"
 
 
 @pytest.mark.parametrize("value", [False, "false", "False", 0, "0", "no", "off", 0.0])
-def test_a_switch_that_is_off_is_each_eps_own_word_for_it(value: object) -> None:
+def test_disabled_switch_uses_the_word_of_the_ep(value: object) -> None:
     assert qnn("enable_htp_fp16_precision", value) == "0"
     assert openvino("enable_qdq_optimizer", value) == "False"
 
@@ -94,7 +94,7 @@ def test_a_switch_that_is_off_is_each_eps_own_word_for_it(value: object) -> None
         ("op_affinity", "  /tmp ", "/tmp"),
     ],
 )
-def test_a_value_becomes_the_text_that_the_ep_reads(name: str, value: object, expected: str) -> None:
+def test_value_becomes_the_text_that_the_ep_reads(name: str, value: object, expected: str) -> None:
     assert qnn(name, value) == expected
 
 
@@ -122,25 +122,25 @@ def test_a_value_becomes_the_text_that_the_ep_reads(name: str, value: object, ex
         ("soc_model", -60, "'-60' is neither a name nor a number"),
     ],
 )
-def test_a_value_that_qnn_would_silently_read_as_its_default_is_refused(name: str, value: object, message: str) -> None:
+def test_value_that_qnn_would_read_as_its_default_is_refused(name: str, value: object, message: str) -> None:
     with pytest.raises(BadValue) as caught:
         qnn(name, value)
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("value", ["TPU", "GPU.", "AUTO", "AUTO:", "AUTO:NPU,", "CPU\nGPU", "CPUX"])
-def test_a_nonexistent_openvino_device_is_refused_with_examples_of_real_ones(value: str) -> None:
+def test_nonexistent_openvino_device_is_refused_with_valid_examples(value: str) -> None:
     with pytest.raises(BadValue, match=r"does not have the expected form: CPU, GPU, GPU\.1, NPU, AUTO:NPU,CPU"):
         openvino("device_type", value)
 
 
 @pytest.mark.parametrize("value", ["CPU", "GPU.1", "AUTO:NPU,CPU", "HETERO:GPU.0,CPU"])
-def test_an_openvino_device_stays_as_it_is_written(value: str) -> None:
+def test_openvino_device_is_kept_as_written(value: str) -> None:
     assert openvino("device_type", value) == value
 
 
 @pytest.mark.parametrize("value", ["CPU", "cpu", " Cpu "])
-def test_an_openvino_device_is_one_whatever_its_capitals(value: str) -> None:
+def test_openvino_device_ignores_case(value: str) -> None:
     assert openvino("device_type", value) == "CPU"
 
 
@@ -153,17 +153,17 @@ def test_every_spelling_of_a_size_is_one_size(value: object) -> None:
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1e9", "1000000000"), (1e9, "1000000000"), ("2GB", "2000000000"), (0, "0")])
-def test_a_size_may_be_written_with_an_exponent(value: object, expected: str) -> None:
+def test_size_may_have_an_exponent(value: object, expected: str) -> None:
     assert normalize_option(TENSORRT, "trt_max_workspace_size", value) == expected
 
 
 @pytest.mark.parametrize("value", ["1 XB", "-1", "GiB", "1.5GiB", "", "1e-3", "1e99", "9" * 30, "inf"])
-def test_what_is_no_size_is_refused(value: str) -> None:
+def test_invalid_size_is_refused(value: str) -> None:
     with pytest.raises(BadValue):
         normalize_option(TENSORRT, "trt_max_workspace_size", value)
 
 
-def test_a_list_is_one_value_whatever_the_spaces() -> None:
+def test_spaces_in_a_list_do_not_matter() -> None:
     assert normalize_option(TENSORRT, "trt_op_types_to_exclude", "Conv , Relu") == "Conv,Relu"
     assert normalize_option(TENSORRT, "trt_tactic_sources", "-CUDNN, +CUBLAS") == "-CUDNN,+CUBLAS"
     for bad in ("Conv,,Relu", "", ","):
@@ -184,12 +184,12 @@ def test_every_spelling_of_a_number_is_one_number(value: object, expected: str) 
 
 
 @pytest.mark.parametrize("value", ["x", "2.5", "-1", "nan", "inf", "1e999", "0x1", True])
-def test_what_is_no_number_in_its_range_is_refused(value: object) -> None:
+def test_number_outside_its_range_is_refused(value: object) -> None:
     with pytest.raises(BadValue):
         normalize(NUMBER, value, booleans=("0", "1"), names={})
 
 
-def test_a_path_stays_as_it_is_written_and_nothing_is_no_path() -> None:
+def test_path_is_kept_as_written_and_an_empty_path_is_refused() -> None:
     vitis = entry("VitisAIExecutionProvider")
     assert normalize_option(vitis, "config_file", "Configs/Vaip.json") == "Configs/Vaip.json"
     for bad in ("", "a\0b", "a\nb"):
@@ -198,9 +198,7 @@ def test_a_path_stays_as_it_is_written_and_nothing_is_no_path() -> None:
 
 
 @given(which=st.sampled_from(ALL_OPTIONS), value=scalars)
-def test_what_was_normalised_once_stays_so_that_a_key_does_not_depend_on_how_often(
-    which: tuple[EpEntry, Option], value: object
-) -> None:
+def test_normalizing_twice_changes_nothing(which: tuple[EpEntry, Option], value: object) -> None:
     found, option = which
     names = found.canonical_names(option.name)
     try:
@@ -211,7 +209,7 @@ def test_what_was_normalised_once_stays_so_that_a_key_does_not_depend_on_how_oft
 
 
 @given(value=st.integers(-(1 << 63), 1 << 63))
-def test_a_number_is_one_value_whether_it_is_quoted_or_not(value: int) -> None:
+def test_quotes_around_a_number_do_not_matter(value: int) -> None:
     for name in ("vtcm_mb", "device_id", "soc_model", "op_affinity", "htp_arch"):
         outcomes = []
         for spelling in (value, str(value), f" {value}"):
@@ -225,5 +223,5 @@ def test_a_number_is_one_value_whether_it_is_quoted_or_not(value: int) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"), [(True, "1"), (False, "0"), (3, "3"), (2.0, "2"), (0.5, "0.5"), (" text ", "text"), ("true", "true")]
 )
-def test_an_option_without_a_catalog_entry_is_passed_as_onnx_runtime_writes_it(value: object, expected: str) -> None:
+def test_option_without_a_catalog_entry_is_formatted_like_onnx_runtime(value: object, expected: str) -> None:
     assert format_plain(value) == expected

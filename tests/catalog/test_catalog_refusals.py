@@ -40,9 +40,7 @@ PLUGIN = ["onnxruntime-ep-openvino"]
         (OPENVINO, "load_config", "[]", "does not have the expected form"),
     ],
 )
-def test_a_mistake_that_the_ep_would_swallow_is_refused_with_what_is_right(
-    ep: str, name: str, value: object, sentence: str
-) -> None:
+def test_mistake_ignored_by_the_ep_is_refused_with_a_correction(ep: str, name: str, value: object, sentence: str) -> None:
     with pytest.raises((BadValue, UnknownName)) as caught:
         normalize_option(entry(ep), name, value)
     assert sentence in str(caught.value)
@@ -59,7 +57,7 @@ def test_a_mistake_that_the_ep_would_swallow_is_refused_with_what_is_right(
         ("ep.qnnexecutionprovider.soc_model", "Write 'soc_model' under the target's provider_options.", True),
     ],
 )
-def test_a_session_key_that_is_misspelled_or_not_the_recipes_to_set_is_refused(name: str, sentence: str, reserved: bool) -> None:
+def test_misspelled_or_reserved_session_key_is_refused(name: str, sentence: str, reserved: bool) -> None:
     with pytest.raises(UnknownName) as caught:
         find_session_key(name)
     assert sentence in str(caught.value)
@@ -75,7 +73,7 @@ def test_a_session_key_that_is_misspelled_or_not_the_recipes_to_set_is_refused(n
         ("session.max_shape_override", "x:4"),
     ],
 )
-def test_a_session_keys_value_that_onnx_runtime_would_not_check_is_refused(name: str, value: object) -> None:
+def test_session_key_value_unchecked_by_onnx_runtime_is_refused(name: str, value: object) -> None:
     with pytest.raises(BadValue):
         normalize(find_session_key(name), value, booleans=("0", "1"), names={})
 
@@ -103,7 +101,7 @@ HTP = {"backend_type": "htp", "soc_model": "SC8380XP"}
         ("MIGraphXExecutionProvider", [], {"migraphx_save_compiled_model": "1"}, "needs migraphx_save_model_path"),
     ],
 )
-def test_a_combination_that_the_ep_rejects_or_misreads_is_refused_with_the_reason(
+def test_combination_that_the_ep_rejects_or_misreads_is_refused(
     ep: str, packages: list[str], options: dict[str, str], reason: str
 ) -> None:
     found = find_refusals(entry(ep, packages), options)
@@ -131,11 +129,11 @@ def test_a_combination_that_the_ep_rejects_or_misreads_is_refused_with_the_reaso
         ("VitisAIExecutionProvider", [], {"cache_key": "k", "cache_dir": "c"}),
     ],
 )
-def test_a_combination_that_works_is_not_refused(ep: str, packages: list[str], options: dict[str, str]) -> None:
+def test_valid_combination_is_accepted(ep: str, packages: list[str], options: dict[str, str]) -> None:
     assert find_refusals(entry(ep, packages), options) == []
 
 
-def test_an_npu_platform_that_does_not_exist_is_refused_with_those_that_do() -> None:
+def test_nonexistent_npu_platform_is_refused_with_the_known_platforms() -> None:
     plugin = entry(OPENVINO, PLUGIN)
     check_metadata(plugin, "npu_platform", "4000")
     with pytest.raises(BadValue, match="'4001' is not one of 4000, 5010, 5020, 6010"):
@@ -144,5 +142,5 @@ def test_an_npu_platform_that_does_not_exist_is_refused_with_those_that_do() -> 
         check_metadata(plugin, "npu_plattform", "4000")
 
 
-def test_metadata_of_an_ep_that_names_none_is_not_the_catalogs_to_judge() -> None:
+def test_metadata_of_an_ep_without_metadata_rules_is_accepted() -> None:
     check_metadata(entry(QNN), "anything", "at all")

@@ -35,22 +35,22 @@ mode = { type = "choice", values = ["quick", "slow"], output = "none", meaning =
     ("soc", "by"),
     [("SM8750", []), ("69", []), ("SC8380XP,SM8750", ["timestamp"]), ("60,85,69", ["timestamp"]), (None, [])],
 )
-def test_a_qnn_target_for_several_socs_differs_by_time_of_day_and_for_one_soc_never(soc: str | None, by: list[str]) -> None:
+def test_qnn_target_for_several_socs_differs_by_time_of_day(soc: str | None, by: list[str]) -> None:
     options = {"backend_type": "htp", **({} if soc is None else {"soc_model": soc})}
     assert [row.by for row in entry(QNN).known_differences(options)] == by
 
 
-def test_tensorrt_is_known_to_differ_whatever_its_options_and_in_whatever_way() -> None:
+def test_tensorrt_is_known_to_differ_for_any_options() -> None:
     assert [row.by for row in entry("TensorrtExecutionProvider").known_differences({})] == [None]
 
 
 @pytest.mark.parametrize("ep", ["VitisAIExecutionProvider", "NvTensorRTRTXExecutionProvider"])
-def test_of_an_ep_that_nobody_has_compiled_with_twice_nothing_is_claimed(ep: str) -> None:
+def test_ep_without_repeated_compiles_has_no_reproducibility_claim(ep: str) -> None:
     assert (entry(ep).reproducible, entry(ep).known_differences({})) == (None, ())
 
 
 @pytest.mark.parametrize("found", KNOWN, ids=lambda found: f"{found.short}-{found.kind}")
-def test_what_is_claimed_says_how_it_is_known(found: EpEntry) -> None:
+def test_reproducibility_claim_names_its_origin(found: EpEntry) -> None:
     known = found.reproducible
     assert known is not None
     assert known.what
@@ -58,13 +58,13 @@ def test_what_is_claimed_says_how_it_is_known(found: EpEntry) -> None:
         assert origin.startswith(("measured", "doc"))
 
 
-def test_what_a_target_may_be_known_for_is_something_that_a_comparison_can_tell() -> None:
+def test_known_differences_have_a_meaning_that_diff_detects() -> None:
     allowed = read_schema("catalog")["properties"]["reproducible"]["properties"]["except"]["items"]["properties"]["by"]["enum"]
     assert allowed
     assert set(allowed) <= set(get_args(Meaning))
 
 
-def test_a_catalog_file_of_the_users_own_can_say_it_too(tmp_path: Path) -> None:
+def test_user_catalog_file_can_declare_reproducibility(tmp_path: Path) -> None:
     (tmp_path / "contoso.toml").write_text(CONTOSO, encoding="utf-8")
     found = load_catalog(tmp_path / "contoso.toml")
     first, second = found.known_differences({"speed": "9", "mode": "quick"})
@@ -84,7 +84,7 @@ def test_a_catalog_file_of_the_users_own_can_say_it_too(tmp_path: Path) -> None:
         ('what = "it gives the same bytes"\n', "", "'what' is missing"),
     ],
 )
-def test_a_slip_in_it_is_refused_with_its_place(before: str, after: str, message: str, tmp_path: Path) -> None:
+def test_mistake_in_a_declaration_is_refused_with_its_place(before: str, after: str, message: str, tmp_path: Path) -> None:
     assert before in CONTOSO
     (tmp_path / "contoso.toml").write_text(CONTOSO.replace(before, after), encoding="utf-8")
     with pytest.raises(BadCatalog, match="reproducible") as caught:

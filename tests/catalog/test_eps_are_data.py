@@ -39,7 +39,7 @@ def words(tree: ast.Module) -> Iterator[str]:
         )
 
 
-def test_no_other_room_knows_an_ep_by_its_name() -> None:
+def test_no_other_package_names_an_ep() -> None:
     texts = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     found = {
         name: {match[0] for word in words(ast.parse(text)) for match in EP.finditer(word)}
@@ -51,5 +51,5 @@ def test_no_other_room_knows_an_ep_by_its_name() -> None:
     assert [eps for name, eps in named.items() if name.startswith("worker/")] == [{CPU}, {CPU}]
 
 
-def test_no_other_module_is_called_after_an_ep() -> None:
+def test_no_other_module_is_named_after_an_ep() -> None:
     assert [path for path in PACKAGE.rglob("*.py") if EP.search(path.stem) and path.parent.name != "catalog"] == []

@@ -24,12 +24,12 @@ def options(kind: str, given: object) -> dict[str, Any]:
     return found
 
 
-def test_every_kind_has_its_script_and_every_script_its_kind() -> None:
+def test_every_preparation_kind_has_a_script_and_every_script_a_kind() -> None:
     assert {path.stem for path in SCRIPTS.glob("*.py")} - {"__init__", "step"} == set(list_preparation_kinds())
 
 
 @pytest.mark.parametrize("kind", list_preparation_kinds())
-def test_what_is_said_of_a_kind_fits_together(kind: str) -> None:
+def test_facts_of_a_preparation_kind_are_consistent(kind: str) -> None:
     known = get_preparation(kind)
     assert {*known.one_of, *known.any_of, *filter(None, [known.short])} <= set(known.options)
     for option in known.options.values():
@@ -71,27 +71,27 @@ def test_what_is_said_of_a_kind_fits_together(kind: str) -> None:
         ("quantize", {"generate": {"ranges": RANGES, "seeds": 1}}, ("generate", "seeds")),
     ],
 )
-def test_options_that_are_wrong_are_refused_where_they_stand(kind: str, given: object, path: tuple[Any, ...]) -> None:
+def test_wrong_options_are_refused_with_their_place(kind: str, given: object, path: tuple[Any, ...]) -> None:
     [fault] = faults(kind, given)
     assert fault.path == path
     assert not fault.message.endswith(".")
 
 
-def test_a_name_that_is_nearly_right_is_completed() -> None:
+def test_misspelled_name_gets_a_suggestion() -> None:
     assert [fault.hint for fault in faults("simplify", {"skip_optimisations": []})] == ["Did you mean 'skip_optimizations'?"]
     choice = faults("quantize", {"calibration": "a.npz", "activation_type": "unit8"})
     assert [fault.hint for fault in choice] == ["Did you mean 'uint8'?"]
 
 
-def test_one_value_stands_for_the_option_that_a_kind_is_about() -> None:
+def test_single_value_sets_the_main_option_of_a_kind() -> None:
     assert options("opset", 21) == options("opset", {"target_version": 21}) == {"target_version": 21}
 
 
-def test_what_samples_are_made_of_is_written_out_so_that_it_is_in_the_key() -> None:
+def test_defaults_of_generated_samples_are_written_into_the_key() -> None:
     assert options("quantize", {"generate": {"ranges": RANGES}}) == {"generate": {"samples": 8, "seed": 0, "ranges": RANGES}}
 
 
-def test_an_option_may_need_a_package_more() -> None:
+def test_option_may_require_an_additional_package() -> None:
     simplify = get_preparation("simplify")
     assert simplify.packages_for({"model_check": False}) == simplify.packages
     assert simplify.packages_for({"model_check": True}) == (*simplify.packages, "onnxruntime")

@@ -67,9 +67,7 @@ def on_device(group: SessionGroup, device: DeviceChoice) -> SessionGroup:
     return replace(group, target=replace(group.target, eps=(replace(ep, device=device),)))
 
 
-def test_what_a_machine_cannot_do_is_known_before_the_next_action_and_probed_once(
-    group: SessionGroup, environment: Environment
-) -> None:
+def test_missing_ability_is_probed_once_and_withdrawn_early(group: SessionGroup, environment: Environment) -> None:
     probes = Known(qnn=ProbeResult("cannot", "no device"))
     found, heard = judged(probes, group, environment)
     assert found.why_not(group) == "no device"
@@ -80,7 +78,7 @@ def test_what_a_machine_cannot_do_is_known_before_the_next_action_and_probed_onc
     assert probes.made == ["qnn"]
 
 
-def test_a_failure_that_shows_nothing_of_the_machine_withdraws_nothing(group: SessionGroup, environment: Environment) -> None:
+def test_failure_unrelated_to_the_machine_withdraws_nothing(group: SessionGroup, environment: Environment) -> None:
     probes = Known()
     found, heard = judged(probes, group, environment)
     assert (found.why_not(group), heard) == (None, {})
@@ -88,14 +86,14 @@ def test_a_failure_that_shows_nothing_of_the_machine_withdraws_nothing(group: Se
     assert probes.made == ["qnn"], "a model that fails again is not the machine's fault either"
 
 
-def test_the_device_that_an_ep_chose_shows_which_ones_it_does_not_offer(group: SessionGroup, environment: Environment) -> None:
+def test_device_selected_by_an_ep_withdraws_other_devices(group: SessionGroup, environment: Environment) -> None:
     found, heard = judged(Known(qnn=ProbeResult("does", "compiles", "cpu")), group, environment)
     assert heard == {f"ep:{QNN}": "does", f"ep:{QNN}@cpu": "does", f"ep:{QNN}@npu": "cannot"}
     assert found.why_not(on_device(group, DeviceChoice("npu"))) == f"{QNN} has no such device here, only a cpu"
     assert found.why_not(group) is None
 
 
-def test_another_toolchain_may_show_more_and_never_less(group: SessionGroup, environment: Environment) -> None:
+def test_another_toolchain_may_add_abilities_but_never_remove_any(group: SessionGroup, environment: Environment) -> None:
     probes = Known(qnn=ProbeResult("cannot", "no driver"))
     found, heard = judged(probes, group, environment)
     probes.results["qnn"] = ProbeResult("does", "compiles", "cpu")
@@ -106,7 +104,7 @@ def test_another_toolchain_may_show_more_and_never_less(group: SessionGroup, env
     assert heard[f"ep:{QNN}"] == "does"
 
 
-def test_an_action_needs_the_device_that_its_target_names(group: SessionGroup) -> None:
+def test_action_needs_the_device_of_its_target(group: SessionGroup) -> None:
     assert f"ep:{QNN}" in list_needed_labels(group, "linux-x86_64")
     assert f"ep:{QNN}@npu" in list_needed_labels(on_device(group, DeviceChoice("npu")), "windows-arm64")
     [ep] = group.target.eps
@@ -125,7 +123,7 @@ def test_an_action_needs_the_device_that_its_target_names(group: SessionGroup) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what Linux cannot do")
-def test_neither_impossible_targets_nor_a_gpu_without_its_driver_are_offered() -> None:
+def test_impossible_targets_and_driverless_gpus_are_not_offered() -> None:
     offered = list_own_labels(list_possible_abilities(lambda found: found.ep == RTX))
     assert {f"ep:{QNN}", f"ep:{QNN}@npu", f"real:{QNN}", f"real:{QNN}@npu", f"ep:{OPENVINO}@gpu", "prepare"} <= offered
     # An emulator's device is never a real one.
@@ -133,7 +131,7 @@ def test_neither_impossible_targets_nor_a_gpu_without_its_driver_are_offered() -
     assert f"ep:{RTX}" in list_own_labels(list_possible_abilities(lambda found: False))
 
 
-def test_only_the_named_eps_are_offered_with_their_devices_and_preparations() -> None:
+def test_only_named_eps_are_offered_with_devices_and_preparations() -> None:
     only = list_own_labels(list_possible_abilities(), [QNN])
     assert {f"ep:{QNN}", f"real:{QNN}"} <= only
     assert not any(OPENVINO in label for label in only)

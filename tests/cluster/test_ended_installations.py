@@ -27,7 +27,7 @@ def outcome(tmp_path: Path, cancelled: threading.Event) -> str:
     return machine.execute(ActionRequest("k", "t", TOOLCHAIN_KIND, ASKED, ()), EventList(), cancelled).outcome
 
 
-def test_it_is_no_refusal_of_the_machine(tmp_path: Path) -> None:
+def test_cancelled_installation_is_not_a_refusal_of_the_machine(tmp_path: Path) -> None:
     cancelled = threading.Event()
     assert outcome(tmp_path, cancelled) == "refused"
     cancelled.set()

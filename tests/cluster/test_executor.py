@@ -108,7 +108,7 @@ def asking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Asking]:
         executor.close()
 
 
-def test_an_action_is_made_once_and_found_after_that(asking: Asking) -> None:
+def test_action_runs_once_and_is_found_afterwards(asking: Asking) -> None:
     request = asking.request()
     reply = asking.execute(request)
     assert (reply.outcome, reply.problems) == ("made", ())
@@ -119,7 +119,7 @@ def test_an_action_is_made_once_and_found_after_that(asking: Asking) -> None:
     assert [event.doing for event in asking.events if isinstance(event, StepStarted)].count("compiling") == 1
 
 
-def test_its_events_arrive_with_its_steps(asking: Asking) -> None:
+def test_events_of_an_action_arrive_with_its_steps(asking: Asking) -> None:
     asking.execute(asking.request())
     begun = {event.step for event in asking.events if isinstance(event, StepStarted)}
     assert begun == set(asking.group.steps)
@@ -132,7 +132,7 @@ def test_offers_name_the_release_the_platform_and_eps(asking: Asking) -> None:
     assert not offer.serves(list_needed_labels(asking.group, "windows-arm64"))
 
 
-def test_what_fails_fails_as_it_does_here_with_its_log(asking: Asking) -> None:
+def test_remote_failure_equals_a_local_failure_and_has_its_log(asking: Asking) -> None:
     [ep] = asking.group.target.eps
     wrong = replace(ep, provider_options={**ep.provider_options, "soc_model": "SM9999", "enable_htp_fp16_precision": "0"})
     group = replace(asking.group, target=replace(asking.group.target, eps=(wrong,)))
@@ -143,7 +143,7 @@ def test_what_fails_fails_as_it_does_here_with_its_log(asking: Asking) -> None:
     asking.remote.check(reply.log)
 
 
-def test_another_toolchain_than_that_of_the_key_is_refused(asking: Asking) -> None:
+def test_toolchain_that_differs_from_the_key_is_refused(asking: Asking) -> None:
     reply = asking.execute(replace(asking.request(), key="0" * 64))
     assert reply.outcome == "refused"
     error = reply.to_error()
@@ -151,7 +151,7 @@ def test_another_toolchain_than_that_of_the_key_is_refused(asking: Asking) -> No
     assert [problem.code for problem in error.problems] == ["EPB532"]
 
 
-def test_inputs_that_are_gone_are_a_refusal(asking: Asking) -> None:
+def test_missing_inputs_are_a_refusal(asking: Asking) -> None:
     request = asking.request()
     missing = Blob("f" * 64, 1)
     reply = asking.execute(replace(request, files=(*request.files, missing)))
@@ -159,7 +159,7 @@ def test_inputs_that_are_gone_are_a_refusal(asking: Asking) -> None:
     assert [problem.code for problem in reply.to_error().problems] == ["EPB530"]
 
 
-def test_a_toolchain_that_cannot_be_made_is_a_refusal(asking: Asking) -> None:
+def test_unprovisionable_toolchain_is_a_refusal(asking: Asking) -> None:
     request = asking.request()
     toolchain = replace(asking.group.target.toolchain, packages=("onnxruntime-of-nobody==1.0",))
     group = replace(asking.group, target=replace(asking.group.target, toolchain=toolchain))
@@ -169,7 +169,7 @@ def test_a_toolchain_that_cannot_be_made_is_a_refusal(asking: Asking) -> None:
     assert isinstance(reply.to_error(), ToolchainError)
 
 
-def test_a_build_that_is_stopped_gives_up(asking: Asking) -> None:
+def test_cancelled_build_stops_waiting(asking: Asking) -> None:
     request = asking.request()
     asking.cancelled.set()
     with pytest.raises(Cancelled):

@@ -27,7 +27,7 @@ def in_groups(groups: set[int]) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="clusters of tests are Linux's")
-def test_a_test_run_that_is_killed_leaves_no_process_of_its_cluster(tmp_path: Path) -> None:
+def test_killed_test_run_leaves_no_cluster_process(tmp_path: Path) -> None:
     path = os.pathsep.join(sys.path)
     command = [sys.executable, str(ENDLESS), str(tmp_path / "log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as run:

@@ -25,7 +25,7 @@ def offer(machine: str, *labels: str) -> Offer:
     return Offer(machine, frozenset(labels), 1, 0)
 
 
-def test_a_machine_is_frozen_once_its_heartbeat_stays_the_same(clock: Clock) -> None:
+def test_machine_is_frozen_once_its_heartbeat_stops_changing(clock: Clock) -> None:
     beats = Heartbeats(clock)
     assert beats.find_stale({"a": 1.0, "b": 1.0}) == []
     clock.now += FROZEN_SECONDS - 1
@@ -36,14 +36,14 @@ def test_a_machine_is_frozen_once_its_heartbeat_stays_the_same(clock: Clock) -> 
     assert beats.find_stale({"a": 1.0, "b": 9.0}) == []
 
 
-def test_what_was_not_looked_at_for_long_is_not_frozen(clock: Clock) -> None:
+def test_long_unpolled_machine_is_not_frozen(clock: Clock) -> None:
     beats = Heartbeats(clock)
     beats.find_stale({"a": 1.0})
     clock.now += 10 * FROZEN_SECONDS
     assert beats.find_stale({"a": 2.0, "new": 1.0}) == []
 
 
-def test_a_machine_that_left_and_came_back_begins_anew(clock: Clock) -> None:
+def test_returning_machine_starts_with_a_new_heartbeat(clock: Clock) -> None:
     beats = Heartbeats(clock)
     beats.find_stale({"a": 1.0})
     beats.find_stale({})
@@ -51,7 +51,7 @@ def test_a_machine_that_left_and_came_back_begins_anew(clock: Clock) -> None:
     assert beats.find_stale({"a": 1.0}) == []
 
 
-def test_what_nobody_offers_is_over_after_a_minute_without_anybody(clock: Clock) -> None:
+def test_unserved_action_expires_after_a_minute_without_an_offer(clock: Clock) -> None:
     unserved, wanted = OfferTimeout(clock), Placement(frozenset({"x", "y"}))
     assert not unserved.has_expired(wanted, [offer("a", "x")])
     clock.now += OFFER_SECONDS - 1
@@ -64,13 +64,13 @@ def test_what_nobody_offers_is_over_after_a_minute_without_anybody(clock: Clock)
     assert unserved.has_expired(Placement(frozenset({"x", "y"})), [])
 
 
-def test_a_machine_that_is_not_to_be_asked_offers_nothing(clock: Clock) -> None:
+def test_excluded_machine_offers_nothing(clock: Clock) -> None:
     placement = Placement(frozenset({"x"}), without=frozenset({"a"}))
     assert not placement.allows(offer("a", "x"))
     assert placement.allows(offer("b", "x"))
 
 
-def test_what_is_lacking_is_that_of_the_machine_that_lacks_least() -> None:
+def test_closest_machine_determines_the_missing_labels() -> None:
     [problem] = make_unoffered_error(frozenset({"x", "y"}), [offer("b", "x"), offer("a")], 12).problems
     assert problem.message == "no machine of the cluster offers y (12 actions); connected: a, b"
     [problem] = make_unoffered_error(frozenset({"x"}), []).problems

@@ -36,7 +36,7 @@ def ask(executor: DaskExecutor, key: str) -> MachineReply:
     return executor.execute(ActionRequest(key, "s", "compile", {}, ()), Placement(frozenset({"x"})), EventList())
 
 
-def test_requests_end_when_it_goes_while_it_is_sought_and_after_that(cluster: Cluster) -> None:
+def test_requests_end_when_the_scheduler_disappears(cluster: Cluster) -> None:
     executor = DaskExecutor(ClusterAddress(f"tcp://127.0.0.1:{cluster.port}"), threading.Event())
     try:
         with ThreadPoolExecutor() as pool:
@@ -52,7 +52,7 @@ def test_requests_end_when_it_goes_while_it_is_sought_and_after_that(cluster: Cl
         executor.close()
 
 
-def test_a_build_can_be_stopped_while_it_is_sought(cluster: Cluster) -> None:
+def test_build_can_be_cancelled_while_the_scheduler_is_sought(cluster: Cluster) -> None:
     cancelled = threading.Event()
     executor = DaskExecutor(ClusterAddress(f"tcp://127.0.0.1:{cluster.port}"), cancelled)
     try:

@@ -13,7 +13,7 @@ def pending() -> tuple[PendingRequest, EventList]:
     return PendingRequest("compile:m", Placement(frozenset()), events), events
 
 
-def test_who_takes_over_is_reported_and_two_losses_are_the_end() -> None:
+def test_replacement_machine_is_reported_and_a_second_loss_is_an_error() -> None:
     request, events = pending()
     request.begin("a", "tcp://a:1")
     request.begin("a", "tcp://a:1")
@@ -26,14 +26,14 @@ def test_who_takes_over_is_reported_and_two_losses_are_the_end() -> None:
     assert "lost: 2 machines disconnected while they executed it: a, b" in str(request.error)
 
 
-def test_a_reply_that_came_is_not_taken_back() -> None:
+def test_received_reply_is_not_replaced_by_an_error() -> None:
     request, _ = pending()
     request.changed.set()
     request.fail(BuildError(Problem("EPB534", "too late")))
     assert request.error is None
 
 
-def test_what_ended_it_is_not_replaced_by_what_its_cancelled_task_comes_to() -> None:
+def test_final_error_is_not_replaced_by_the_cancelled_task() -> None:
     def cancelled() -> MachineReply:
         raise BuildError(Problem("EPB535", "cancelled"))
 
@@ -47,7 +47,7 @@ def refusal(machine: str, message: str = "the disk is full") -> MachineReply:
     return MachineReply.failure("refused", machine, StoreError(Problem("EPB503", message, StepId("compile:m"), "Free some.")))
 
 
-def test_a_refusal_is_warned_of_once_for_each_machine_and_toolchain() -> None:
+def test_refusal_is_reported_once_for_each_machine_and_toolchain() -> None:
     refusals = ToolchainDenyList()
     first = refusals.add("qnn", refusal("a"))
     assert first is not None
@@ -59,7 +59,7 @@ def test_a_refusal_is_warned_of_once_for_each_machine_and_toolchain() -> None:
     assert refusals.machines("other") == frozenset()
 
 
-def test_the_last_refusal_is_one_of_the_step_that_it_is_met_for() -> None:
+def test_last_refusal_belongs_to_the_step_that_reports_the_refusal() -> None:
     refusals = ToolchainDenyList()
     refusals.add("qnn", refusal("a"))
     last = refusals.last("qnn", "compile:n")
@@ -70,7 +70,7 @@ def test_the_last_refusal_is_one_of_the_step_that_it_is_met_for() -> None:
     assert refusals.last("other", "compile:n") is None
 
 
-def test_an_error_arrives_as_the_class_that_decides_on_the_exit_code() -> None:
+def test_error_keeps_the_class_that_decides_the_exit_code() -> None:
     class Special(ToolchainError):
         pass
 

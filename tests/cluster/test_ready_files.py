@@ -40,19 +40,19 @@ def compose() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("words", [["epbuild", "worker", "--no-such-option"], ["epbuild", "worker", "--slots", "none"]])
-def test_a_command_that_epbuild_does_not_take_would_be_found(words: list[str]) -> None:
+def test_invalid_epbuild_command_is_detected(words: list[str]) -> None:
     with pytest.raises(Exception, match=r"no-such-option|none"):
         parse(words)
 
 
-def test_the_unit_starts_a_worker() -> None:
+def test_systemd_unit_starts_a_worker() -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(FOLDER / "epbuild-worker.service", encoding="utf-8")
     parse(shlex.split(unit["Service"]["ExecStart"]))
 
 
-def test_compose_starts_what_it_names() -> None:
+def test_compose_file_starts_the_named_services() -> None:
     services = compose()["services"]
     for service in services.values():
         if "command" in service:
@@ -61,13 +61,13 @@ def test_compose_starts_what_it_names() -> None:
 
 
 @pytest.mark.slow
-def test_compose_is_what_compose_takes() -> None:
+def test_compose_file_matches_the_compose_schema() -> None:
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FOLDER / "compose.yaml")]
     done = subprocess.run(checker, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
-def test_kubernetes_has_each_secret_and_selector_that_it_names() -> None:
+def test_kubernetes_files_contain_each_named_secret_and_selector() -> None:
     documents = kubernetes()
     assert [document["kind"] for document in documents] == ["Service", "Deployment", "Deployment"]
     comment = (FOLDER / "kubernetes.yaml").read_text(encoding="utf-8").partition("apiVersion")[0]
@@ -84,7 +84,7 @@ def test_kubernetes_has_each_secret_and_selector_that_it_names() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script for Linux")
-def test_the_slurm_script_is_sound_and_starts_a_worker() -> None:
+def test_slurm_script_is_valid_and_starts_a_worker() -> None:
     path = FOLDER / "slurm.sh"
     subprocess.run(["bash", "-n", str(path)], check=True)
     [line] = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("exec ")]
@@ -92,7 +92,7 @@ def test_the_slurm_script_is_sound_and_starts_a_worker() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-def test_nginx_takes_its_configuration(tmp_path: Path) -> None:
+def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
     text = (FOLDER / "nginx.conf").read_text(encoding="utf-8").replace("/srv/epbuild", str(tmp_path))
     own = tmp_path / "nginx.conf"
     own.write_text(f"pid {tmp_path}/pid;\nerror_log {tmp_path}/log;\n{text}", encoding="utf-8")

@@ -40,7 +40,7 @@ def actions(recipe: Path) -> list[Action]:
 
 
 @pytest.mark.parametrize("recipe", ["quickstart", "llm", "shipping", "two-toolchains"])
-def test_what_was_sent_has_the_same_key_elsewhere_and_no_path_of_here(recipe: str, tmp_path: Path) -> None:
+def test_request_has_an_equal_key_elsewhere_and_no_local_path(recipe: str, tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
     sent = actions(RECIPES / f"{recipe}.yaml")
     assert sent
@@ -60,7 +60,7 @@ def test_what_was_sent_has_the_same_key_elsewhere_and_no_path_of_here(recipe: st
         assert (received.id, received.steps, received.needs) == (action.id, action.steps, action.needs)
 
 
-def test_all_that_an_action_reads_is_listed_with_its_size(tmp_path: Path) -> None:
+def test_every_input_of_an_action_is_listed_with_its_size(tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
     digests = {file: hash_file(file) for file in list_files(first)}
     more = Blob("1" * 64, 7)
@@ -69,7 +69,7 @@ def test_all_that_an_action_reads_is_listed_with_its_size(tmp_path: Path) -> Non
     assert set(request.files) == {*sizes, more}
 
 
-def test_the_lock_goes_with_it() -> None:
+def test_lock_is_part_of_the_request() -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
     digests = {file: hash_file(file) for file in list_files(first)}
     locked = LockedEnvironment("cpython-3.11", (Package("numpy", "2.0", ("a" * 64, "b" * 64)),))
@@ -77,7 +77,7 @@ def test_the_lock_goes_with_it() -> None:
     assert read_request(request.text) == request
 
 
-def test_a_toolchain_of_this_machine_is_for_nobody_else(tmp_path: Path) -> None:
+def test_local_toolchain_cannot_be_requested_elsewhere(tmp_path: Path) -> None:
     recipe = tmp_path / "epbuild.yaml"
     text = (RECIPES / "quickstart.yaml").read_text(encoding="utf-8")
     recipe.write_text(f"{text}toolchains: {{qnn: {{interpreter: /usr/bin/python3}}}}\n", encoding="utf-8")
@@ -100,7 +100,7 @@ def test_a_toolchain_of_this_machine_is_for_nobody_else(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_request_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+def test_invalid_request_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
     document = json.loads(request_of(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
     with pytest.raises(ValidationError):
@@ -108,7 +108,7 @@ def test_what_is_no_request_is_refused(change: dict[str, Any], tmp_path: Path) -
 
 
 @pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "0" * 63, "", "\ud800", 1, None])
-def test_a_file_is_named_by_its_digest_and_by_nothing_else(path: object, tmp_path: Path) -> None:
+def test_file_is_named_only_by_its_digest(path: object, tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
     document = json.loads(request_of(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
     document["action"]["members"][0]["compiled_from"]["graph"] = path
@@ -116,7 +116,7 @@ def test_a_file_is_named_by_its_digest_and_by_nothing_else(path: object, tmp_pat
         parse_action(read_request(json.dumps(document)), BlobStore(tmp_path))
 
 
-def test_a_lone_surrogate_in_the_place_of_another_type_is_refused(tmp_path: Path) -> None:
+def test_lone_surrogate_in_place_of_another_type_is_refused(tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
     document = json.loads(request_of(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
     document["action"]["members"] = "\ud800"
@@ -127,7 +127,7 @@ def test_a_lone_surrogate_in_the_place_of_another_type_is_refused(tmp_path: Path
 @pytest.mark.parametrize(
     "entries", [None, "QNNExecutionProvider", [["QNNExecutionProvider", "0"]], [["../x", "0"]], [{}]], ids=str
 )
-def test_a_toolchain_whose_eps_are_others_here_is_refused(entries: object, tmp_path: Path) -> None:
+def test_toolchain_with_different_eps_is_refused(entries: object, tmp_path: Path) -> None:
     action = {"toolchain": {"name": "t", "where": ["epbuild.yaml", 1, 1]}, "entries": [], "records": []}
     request = ActionRequest(KEY, "t", "toolchain", action, ())
     assert parse_toolchain(request, BlobStore(tmp_path)).toolchain.name == "t"
@@ -136,6 +136,6 @@ def test_a_toolchain_whose_eps_are_others_here_is_refused(entries: object, tmp_p
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, '{"key": "x"}'])
-def test_what_is_not_even_json_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         read_request(text)

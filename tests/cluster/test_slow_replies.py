@@ -55,7 +55,7 @@ def ask(executor: DaskExecutor) -> MachineReply:
     return executor.execute(ActionRequest("key", "step", "compile", {}, ()), Placement(frozenset({"x"})), EventList())
 
 
-def test_a_reply_that_takes_its_time_is_waited_for(address: str) -> None:
+def test_slow_reply_is_awaited(address: str) -> None:
     executor = DaskExecutor(ClusterAddress(address), threading.Event())
     try:
         assert ask(executor).outcome == "refused"  # by a worker without a signing key
@@ -63,7 +63,7 @@ def test_a_reply_that_takes_its_time_is_waited_for(address: str) -> None:
         executor.close()
 
 
-def test_a_build_can_be_stopped_while_it_waits_for_one(address: str) -> None:
+def test_build_can_be_cancelled_while_waiting_for_a_reply(address: str) -> None:
     cancelled = threading.Event()
     executor = DaskExecutor(ClusterAddress(address), cancelled)
     SlowWorker.asked.clear()

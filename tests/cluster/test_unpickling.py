@@ -25,11 +25,11 @@ class Touch:
 
 
 @pytest.mark.parametrize("value", ["text", b"bytes", 5, None, True, ["a", {"b": (1, 2.5)}], {"x"}])
-def test_data_is_read(value: object) -> None:
+def test_plain_data_is_unpickled(value: object) -> None:
     assert read(pickle.dumps(value)) == value
 
 
-def test_a_pickle_that_names_a_function_is_refused_and_not_run(tmp_path: Path) -> None:
+def test_pickle_that_names_a_function_is_refused_and_not_run(tmp_path: Path) -> None:
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         found = read(pickle.dumps(Touch(tmp_path / "made"), protocol=protocol))
         assert isinstance(found, RefusedPickle)
@@ -37,11 +37,11 @@ def test_a_pickle_that_names_a_function_is_refused_and_not_run(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"not a pickle", b"\x80\x05cos\nsystem\n.", pickle.dumps([1])[:-3]])
-def test_what_is_no_pickle_is_refused(data: bytes) -> None:
+def test_invalid_pickle_is_refused(data: bytes) -> None:
     assert isinstance(read(data), RefusedPickle)
 
 
-def test_each_module_of_dask_that_reads_pickles_is_guarded() -> None:
+def test_each_pickle_reader_of_dask_is_guarded() -> None:
     """Check the source of the installed release. A new module that reads pickles needs a review."""
     guard()
     root = Path(distributed.__file__).parent

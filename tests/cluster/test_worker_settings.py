@@ -24,14 +24,14 @@ KEY = {"EPBUILD_SIGNING_KEY": OURS.text}
     ],
     ids=["no key", "not a key", "no cache", "off", "without TLS"],
 )
-def test_what_a_worker_lacks_is_one_sentence(environment: dict[str, str], code: str, words: str) -> None:
+def test_missing_worker_setting_is_one_sentence(environment: dict[str, str], code: str, words: str) -> None:
     with pytest.raises(EpbuildError) as caught:
         resolve_worker_settings(environment)
     [problem] = caught.value.problems
     assert (problem.code, words in problem.message) == (code, True)
 
 
-def test_a_worker_trusts_what_it_signs() -> None:
+def test_worker_trusts_its_own_signing_key() -> None:
     settings = resolve_worker_settings({**CACHE, **KEY})
     assert settings.trust == frozenset({OURS.public})
     assert settings.signer is not None

@@ -15,7 +15,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="clones are made
 CONTENT = bytes(range(256)) * 1000
 
 
-def test_a_copy_is_a_file_of_its_own_with_the_content_of_what_a_link_leads_to(tmp_path: Path) -> None:
+def test_copy_is_a_separate_file_with_the_content_of_the_link_target(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(CONTENT)
     source = tmp_path / "a"
     if os.name != "nt":
@@ -30,7 +30,7 @@ def test_a_copy_is_a_file_of_its_own_with_the_content_of_what_a_link_leads_to(tm
 
 
 @linux_only
-def test_a_file_is_cloned_where_that_is_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_cloned_if_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ioctl(destination: int, request: int, source: int) -> int:
         os.pwrite(destination, b"by clone: " + os.pread(source, 100, 0), 0)
         return 0
@@ -43,7 +43,7 @@ def test_a_file_is_cloned_where_that_is_possible(tmp_path: Path, monkeypatch: py
 
 @linux_only
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EIO])
-def test_a_clone_that_fails_half_way_leaves_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_failed_clone_falls_back_to_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def ioctl(destination: int, request: int, source: int) -> int:
         os.pwrite(destination, b"x" * 400_000, 0)
         raise OSError(number, os.strerror(number))
@@ -54,7 +54,7 @@ def test_a_clone_that_fails_half_way_leaves_a_copy(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "b").read_bytes() == CONTENT
 
 
-def test_a_file_that_is_not_there_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+def test_missing_file_is_reported_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         copy_file(tmp_path / "a", tmp_path / "b")
     assert list(tmp_path.iterdir()) == []

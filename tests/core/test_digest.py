@@ -62,7 +62,7 @@ class FullDisk(io.BufferedRandom):
 
 
 @around_a_buffer
-def test_a_large_file_gets_its_digest_wherever_it_ends(tmp_path: Path, beyond: int) -> None:
+def test_large_file_of_any_length_is_hashed_correctly(tmp_path: Path, beyond: int) -> None:
     data = os.urandom(digest.LARGE_BYTES + beyond)
     (tmp_path / "weights").write_bytes(data)
     for ahead in (True, False):
@@ -71,7 +71,7 @@ def test_a_large_file_gets_its_digest_wherever_it_ends(tmp_path: Path, beyond: i
 
 
 @around_a_buffer
-def test_a_large_file_is_stored_and_comes_back_byte_for_byte(tmp_path: Path, beyond: int) -> None:
+def test_large_file_survives_a_round_trip_through_the_store(tmp_path: Path, beyond: int) -> None:
     data = os.urandom(digest.LARGE_BYTES + beyond)
     (tmp_path / "model.bin").write_bytes(data)
     store = BlobStore(tmp_path / "cache")
@@ -81,12 +81,12 @@ def test_a_large_file_is_stored_and_comes_back_byte_for_byte(tmp_path: Path, bey
     assert (tmp_path / "copy.bin").read_bytes() == data
 
 
-def test_a_source_that_gives_less_than_was_asked_for_is_hashed_to_its_end() -> None:
+def test_source_with_short_reads_is_hashed_completely() -> None:
     data = os.urandom(digest.LARGE_BYTES + 2 * MIB + 5)
     assert digest.hash_stream(Dribble(data)) == blob_of(data)
 
 
-def test_a_flipped_bit_near_the_end_of_a_large_blob_is_noticed_while_copying(tmp_path: Path) -> None:
+def test_flipped_bit_near_the_end_of_a_large_blob_is_detected_on_copy(tmp_path: Path) -> None:
     data = bytearray(os.urandom(digest.LARGE_BYTES + 4 * MIB))
     (tmp_path / "model.bin").write_bytes(data)
     store = BlobStore(tmp_path / "cache")
@@ -101,7 +101,7 @@ def test_a_flipped_bit_near_the_end_of_a_large_blob_is_noticed_while_copying(tmp
 
 
 @pytest.mark.parametrize("copies", [False, True])
-def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(tmp_path: Path, copies: bool) -> None:
+def test_hashing_a_large_file_needs_little_memory(tmp_path: Path, copies: bool) -> None:
     with (tmp_path / "weights").open("wb") as file:
         file.truncate(64 * MIB)
     with (tmp_path / "weights").open("rb", buffering=0) as source, (tmp_path / "copy").open("x+b") as copy:
@@ -119,16 +119,14 @@ def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(tmp_path: 
     assert peak < 6 * MIB
 
 
-def test_an_unreadable_large_file_is_an_error_and_leaves_no_thread() -> None:
+def test_unreadable_large_file_is_an_error_and_leaves_no_thread() -> None:
     before = threading.active_count()
     with pytest.raises(OSError, match="Input/output"):
         digest.hash_stream(Dribble(bytes(digest.LARGE_BYTES + 2 * MIB), OSError(errno.EIO, "Input/output error")))
     assert threading.active_count() == before
 
 
-def test_a_disk_that_fills_up_during_a_large_copy_is_an_error_and_leaves_no_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_during_a_large_copy_is_an_error_and_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(destination: int, request: int, source: int) -> int:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 

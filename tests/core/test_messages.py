@@ -70,7 +70,7 @@ def faults(source: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("room", sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name[0] != "_"))
-def test_a_message_is_a_fragment(room: str) -> None:
+def test_every_message_is_a_fragment(room: str) -> None:
     files = {path.relative_to(PACKAGE).as_posix(): path for path in (PACKAGE / room).rglob("*.py")}
     found = {name: faults(path.read_text(encoding="utf-8")) for name, path in files.items()}
     assert {name: ends for name, ends in found.items() if ends} == {}
@@ -87,5 +87,5 @@ def test_a_message_is_a_fragment(room: str) -> None:
         ('return Problem("EPB1", f"Windows has no file {x}...")', []),
     ],
 )
-def test_what_is_no_fragment_is_found(source: str, expected: list[str]) -> None:
+def test_messages_that_are_not_fragments_are_detected(source: str, expected: list[str]) -> None:
     assert list(faults(f"def f():\n    {source}")) == expected

@@ -84,25 +84,25 @@ def output(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_first_build_makes_the_folder_and_those_above_it(tmp_path: Path) -> None:
+def test_first_build_creates_the_folder_and_its_parents(tmp_path: Path) -> None:
     emit(tmp_path / "a" / "b" / "decoder")
     assert read(tmp_path / "a" / "b" / "decoder") == BUILT
 
 
-def test_a_build_replaces_the_one_before_and_leaves_nothing_beside_it(output: Path) -> None:
+def test_build_replaces_the_previous_output_without_leftovers(output: Path) -> None:
     emit(output)
     assert read(output) == BUILT
     assert entries(output.parent) == ["decoder"]
 
 
-def test_what_is_not_emitted_any_more_is_gone(output: Path) -> None:
+def test_files_no_longer_emitted_are_removed(output: Path) -> None:
     emit(output, {"manifest.json": "new"})
     assert read(output) == {"manifest.json": "new"}
 
 
 @pytest.mark.slow
 @posix_only
-def test_no_reader_ever_sees_a_mix_of_two_builds(output: Path) -> None:
+def test_readers_never_see_a_mix_of_two_builds(output: Path) -> None:
     names = ("a.onnx", "b.onnx", "c.bin", "deep/d.bin", "manifest.json")
     ours = frozenset((*OURS, *names))
     emit(output, dict.fromkeys(names, "build 0"), ours)
@@ -143,7 +143,7 @@ def test_no_reader_ever_sees_a_mix_of_two_builds(output: Path) -> None:
     assert seen[-1] == dict.fromkeys(names, "build 50")
 
 
-def test_files_of_the_users_survive_a_build_wherever_they_are(output: Path) -> None:
+def test_user_files_survive_a_build_at_any_path(output: Path) -> None:
     mine = {"notes.txt": "mine", "deep/notes.txt": "mine", "own/folder/notes.txt": "mine"}
     write(output, mine)
     emit(output)
@@ -151,7 +151,7 @@ def test_files_of_the_users_survive_a_build_wherever_they_are(output: Path) -> N
 
 
 @needs_links
-def test_links_of_the_users_survive_as_links_also_when_they_lead_nowhere(output: Path, tmp_path: Path) -> None:
+def test_user_links_survive_as_links_even_if_broken(output: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     write(elsewhere, {"kept.txt": "kept"})
     links = {"file": elsewhere / "kept.txt", "folder": elsewhere, "broken": tmp_path / "nowhere"}
@@ -171,7 +171,7 @@ def test_links_of_the_users_survive_as_links_also_when_they_lead_nowhere(output:
         ("folder", "decoder/folder"),
     ],
 )
-def test_a_file_of_the_users_in_the_way_stops_the_build_and_nothing_has_changed(output: Path, mine: str, told: str) -> None:
+def test_conflicting_user_file_stops_the_build_and_nothing_changes(output: Path, mine: str, told: str) -> None:
     write(output, {mine: "mine"})
     before = read(output)
     with pytest.raises(BuildError) as refused:
@@ -183,7 +183,7 @@ def test_a_file_of_the_users_in_the_way_stops_the_build_and_nothing_has_changed(
     assert entries(output.parent) == ["decoder"]
 
 
-def test_a_file_where_the_folder_belongs_stops_the_build_and_stays(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder_stops_the_build_and_is_kept(tmp_path: Path) -> None:
     (tmp_path / "decoder").write_text("mine", encoding="utf-8")
     with pytest.raises(BuildError, match="EPB423"):
         emit(tmp_path / "decoder")
@@ -192,7 +192,7 @@ def test_a_file_where_the_folder_belongs_stops_the_build_and_stays(tmp_path: Pat
 
 
 @needs_links
-def test_a_link_where_the_folder_belongs_is_not_written_through(tmp_path: Path) -> None:
+def test_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     write(tmp_path / "elsewhere", {"model.onnx": "mine"})
     (tmp_path / "decoder").symlink_to("elsewhere")
     with pytest.raises(BuildError, match="EPB423"):
@@ -200,7 +200,7 @@ def test_a_link_where_the_folder_belongs_is_not_written_through(tmp_path: Path) 
     assert read(tmp_path / "elsewhere") == {"model.onnx": "mine"}
 
 
-def test_a_place_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_unwritable_place_is_reported_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "dist").write_text("a file", encoding="utf-8")
     with pytest.raises(EnvironmentFailure) as refused:
         emit(tmp_path / "dist" / "decoder")
@@ -210,7 +210,7 @@ def test_a_place_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) 
     assert problem.hint == "Move it away, or change the output's path."
 
 
-def test_a_build_that_breaks_off_leaves_the_one_before(output: Path) -> None:
+def test_failed_build_keeps_the_previous_output(output: Path) -> None:
     before = read(output)
     with pytest.raises(RuntimeError):
         broken_off(output, {"model.onnx": "half of it"})
@@ -218,7 +218,7 @@ def test_a_build_that_breaks_off_leaves_the_one_before(output: Path) -> None:
     assert entries(output.parent) == ["decoder"]
 
 
-def test_a_swap_that_fails_half_way_puts_the_build_before_back(output: Path) -> None:
+def test_failed_swap_restores_the_previous_output(output: Path) -> None:
     before = read(output)
     with pytest.raises(EnvironmentFailure, match="EPB424"):
         swap_in_nothing(output)
@@ -233,7 +233,7 @@ def killed_between_the_renames(output: Path, user: Mapping[str, str]) -> None:
     output.rename(output.with_name(".decoder.epbuild-old-5678abcd"))
 
 
-def test_a_build_killed_between_the_renames_is_repaired_and_keeps_the_users_files(output: Path) -> None:
+def test_build_killed_between_the_renames_is_repaired_and_keeps_user_files(output: Path) -> None:
     mine = {"notes.txt": "mine", "deep/notes.txt": "mine"}
     killed_between_the_renames(output, mine)
     emit(output)
@@ -243,7 +243,7 @@ def test_a_build_killed_between_the_renames_is_repaired_and_keeps_the_users_file
 
 @pytest.mark.skipif(os.name == "nt", reason="needs symbolic links and modes")
 @pytest.mark.parametrize("suffix", ["1234abcd", "old-1234abcd"])
-def test_a_link_that_looks_like_what_a_build_left_is_not_followed(output: Path, suffix: str) -> None:
+def test_link_that_resembles_a_leftover_is_not_followed(output: Path, suffix: str) -> None:
     elsewhere = output.parent / "elsewhere"
     (elsewhere / "closed").mkdir(parents=True)
     (elsewhere / "closed").chmod(0o555)
@@ -254,7 +254,7 @@ def test_a_link_that_looks_like_what_a_build_left_is_not_followed(output: Path, 
     assert (elsewhere / "closed").stat().st_mode & 0o777 == 0o555
 
 
-def test_mending_alone_gives_the_build_before_back(output: Path) -> None:
+def test_repair_without_a_build_restores_the_previous_output(output: Path) -> None:
     before = read(output)
     killed_between_the_renames(output, {"notes.txt": "mine"})
     with pytest.raises(RuntimeError):
@@ -262,7 +262,7 @@ def test_mending_alone_gives_the_build_before_back(output: Path) -> None:
     assert read(output) == {**before, "notes.txt": "mine"}
 
 
-def test_a_build_killed_after_the_swap_is_cleaned_up_and_keeps_the_users_files(output: Path) -> None:
+def test_build_killed_after_the_swap_is_cleaned_up_and_keeps_user_files(output: Path) -> None:
     old = output.with_name(".decoder.epbuild-old-5678abcd")
     output.rename(old)
     write(old, {"notes.txt": "mine", "late/notes.txt": "came in the instant of the swap", "edited.txt": "as it was"})
@@ -278,9 +278,7 @@ def test_a_build_killed_after_the_swap_is_cleaned_up_and_keeps_the_users_files(o
     assert entries(output.parent) == ["decoder"]
 
 
-def test_a_build_killed_while_removing_the_old_output_never_restores_its_rest(
-    output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partly_removed_old_output_is_never_restored(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(folder: Path, **options: object) -> None:
         (folder / "manifest.json").unlink(missing_ok=True)
         raise KeyboardInterrupt
@@ -297,7 +295,7 @@ def test_a_build_killed_while_removing_the_old_output_never_restores_its_rest(
     assert entries(output.parent) == []
 
 
-def test_what_killed_builds_left_is_found_and_goes_away_without_another_build(output: Path) -> None:
+def test_leftovers_of_killed_builds_are_found_and_removed(output: Path) -> None:
     others = [output.with_name("other"), output.parent.parent / "not there" / "decoder"]
     killed_between_the_renames(output, {"notes.txt": "mine"})
     write(output.with_name(".other.epbuild-2.epbuild-1234abcd"), BUILT)
@@ -307,7 +305,7 @@ def test_what_killed_builds_left_is_found_and_goes_away_without_another_build(ou
     assert read(output) == {**dict.fromkeys(OURS, "old"), "notes.txt": "mine"}
 
 
-def test_what_a_killed_build_of_another_output_left_is_not_touched(output: Path) -> None:
+def test_leftovers_of_another_output_are_not_touched(output: Path) -> None:
     other = output.with_name(".decoder-2.epbuild-1234abcd")
     write(other, {"model.onnx": "somebody is at it"})
     emit(output)
@@ -315,7 +313,7 @@ def test_what_a_killed_build_of_another_output_left_is_not_touched(output: Path)
 
 
 @posix_only
-def test_a_file_of_the_users_keeps_what_it_is_and_is_not_copied(output: Path) -> None:
+def test_user_file_keeps_its_identity_and_is_not_copied(output: Path) -> None:
     write(output, {"big.bin": "mine"})
     before = (output / "big.bin").stat()
     emit(output)
@@ -344,7 +342,7 @@ def changed(output: Path, files: Mapping[str, str], names: Collection[str]) -> M
 
 @pytest.mark.usefixtures("way")
 @two_renames
-def test_what_was_changed_since_is_kept_and_named(output: Path) -> None:
+def test_changed_files_are_saved_and_reported(output: Path) -> None:
     write(output, {"model.onnx": "edited", "deep/model.bin": "edited too", "model.onnx.saved": "mine"})
     kept = changed(output, {"model.onnx": "new", "manifest.json": "new"}, {"model.onnx", "deep/model.bin"})
     assert kept == {"model.onnx": "model.onnx.saved-2", "deep/model.bin": "deep/model.bin"}
@@ -361,7 +359,7 @@ def test_what_was_changed_since_is_kept_and_named(output: Path) -> None:
 @needs_pipes
 @pytest.mark.usefixtures("way")
 @two_renames
-def test_a_pipe_of_the_users_stays_a_pipe_under_its_name(output: Path) -> None:
+def test_user_pipe_stays_a_pipe_under_its_name(output: Path) -> None:
     os.mkfifo(output / "deep" / "pipe")
     before = (output / "deep" / "pipe").stat()
     for _ in range(2):
@@ -373,7 +371,7 @@ def test_a_pipe_of_the_users_stays_a_pipe_under_its_name(output: Path) -> None:
 @posix_only
 @pytest.mark.usefixtures("way")
 @two_renames
-def test_folders_of_the_users_stay_as_they_are_also_without_a_file(output: Path) -> None:
+def test_user_folders_keep_their_metadata_even_if_empty(output: Path) -> None:
     for name, mode in {
         "private/inner": 0o755,
         "private": 0o700,
@@ -394,14 +392,14 @@ def test_folders_of_the_users_stay_as_they_are_also_without_a_file(output: Path)
     assert entries(output.parent) == ["decoder"]
 
 
-def test_a_folder_that_held_only_what_is_not_emitted_any_more_is_gone(output: Path) -> None:
+def test_folder_of_files_no_longer_emitted_is_removed(output: Path) -> None:
     emit(output, {"manifest.json": "new"})
     assert entries(output) == ["manifest.json"]
 
 
 @pytest.mark.usefixtures("way")
 @two_renames
-def test_what_cannot_be_linked_is_moved(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlinkable_files_are_moved(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: object, **options: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -413,7 +411,7 @@ def test_what_cannot_be_linked_is_moved(output: Path, monkeypatch: pytest.Monkey
     assert os.path.samestat((output / "notes.txt").stat(), before)
 
 
-def test_a_folder_of_another_file_system_is_not_touched(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mounted_folder_is_not_touched(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(output, {"disk/weights.bin": "mine"})
     before, stat = read(output), os.lstat
 
@@ -430,7 +428,7 @@ def test_a_folder_of_another_file_system_is_not_touched(output: Path, monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux exchanges two folders in one call")
-def test_there_is_an_output_at_every_moment(output: Path) -> None:
+def test_output_exists_at_every_moment(output: Path) -> None:
     over, missing, looks = threading.Event(), [], 0
 
     def look() -> None:
@@ -459,7 +457,7 @@ def test_there_is_an_output_at_every_moment(output: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux exchanges two folders in one call")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_build_killed_at_the_exchange_is_repaired_and_keeps_the_users_files(output: Path, when: str) -> None:
+def test_build_killed_at_the_exchange_is_repaired_and_keeps_user_files(output: Path, when: str) -> None:
     def kill(frame: Any, event: str, argument: object) -> Any:
         if frame.f_code is exchange.__code__ and event == {"before": "call", "after": "return"}[when]:
             os._exit(9)
@@ -487,7 +485,7 @@ def test_a_build_killed_at_the_exchange_is_repaired_and_keeps_the_users_files(ou
 
 
 @pytest.mark.parametrize("length", [1, 216, 217, 233, 250, 255])
-def test_an_output_may_have_as_long_a_name_as_files_may(tmp_path: Path, length: int) -> None:
+def test_output_name_may_have_the_maximum_length(tmp_path: Path, length: int) -> None:
     output, other = (tmp_path / f"{'d' * (length - 1)}{last}" for last in "ab")
     for folder in (output, other):
         emit(folder, dict.fromkeys(OURS, folder.name[-1]))
@@ -506,7 +504,7 @@ def test_an_output_may_have_as_long_a_name_as_files_may(tmp_path: Path, length: 
     assert read(output)[kept] == "edited"
 
 
-def test_swaps_wait_for_what_looks_at_files_on_windows(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swaps_wait_for_programs_that_hold_files_on_windows(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail the first attempts of each rename, as antivirus programs and indexers cause it."""
     replace, refusals, pauses = Path.replace, [3, 3, 3, 3], list[float]()
 
@@ -527,7 +525,7 @@ def test_swaps_wait_for_what_looks_at_files_on_windows(output: Path, monkeypatch
     assert pauses == [0.01, 0.05] * 4
 
 
-def test_a_swap_that_windows_goes_on_refusing_puts_the_build_before_back(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swap_that_windows_keeps_refusing_restores_the_previous_output(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace, before = Path.replace, read(output)
 
     def refuse(source: Path, destination: Path) -> Path:
@@ -544,7 +542,7 @@ def test_a_swap_that_windows_goes_on_refusing_puts_the_build_before_back(output:
     assert entries(output.parent) == ["decoder"]
 
 
-def test_one_look_at_a_folder_is_enough_for_all_outputs_in_it(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_is_listed_once_for_all_outputs(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other, longer = output.with_name("other"), output.with_name("other.epbuild-2")
     for place in (other, longer):
         write(place.with_name(f".{place.name}.epbuild-1234abcd"), BUILT)

@@ -11,7 +11,7 @@ from epbuild.core.own_files import list_program_files
 
 
 @pytest.mark.skipif(os.name == "nt", reason="most users on Windows may not make links")
-def test_a_lock_file_of_an_editor_is_no_file_of_epbuild(tmp_path: Path) -> None:
+def test_editor_lock_file_is_not_a_file_of_epbuild(tmp_path: Path) -> None:
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "own_files.py").touch()
     (tmp_path / "core" / ".#own_files.py").symlink_to("user@machine.1")

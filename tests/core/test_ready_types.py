@@ -48,7 +48,7 @@ print("done")
 """
 
 
-def test_threads_may_use_a_type_for_the_first_time_at_once() -> None:
+def test_threads_can_use_a_type_for_the_first_time_concurrently() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST_USES_AT_ONCE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
@@ -66,7 +66,7 @@ class Outer(Struct):
     "document",
     [{"\udcff": 1}, {"kind": "\udcff"}, {"inner": {"type": "\udcff"}}, {"inner": {"type": "Inner", "a\udcff": 1}}],
 )
-def test_text_that_is_no_unicode_is_refused_as_any_other_wrong_value(document: object) -> None:
+def test_invalid_unicode_is_refused_like_any_wrong_value(document: object) -> None:
     with pytest.raises(ValidationError, match="udcff"):
         convert(document, Outer)
 
@@ -84,7 +84,7 @@ def kinds_of_conversions(tree: ast.AST) -> Iterator[str]:
             yield from (ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "type")
 
 
-def test_every_type_that_values_are_converted_to_is_made_ready() -> None:
+def test_every_converted_type_is_prepared() -> None:
     kinds = [kind for path in PACKAGE.rglob("*.py") for kind in kinds_of_conversions(ast.parse(path.read_text(encoding="utf-8")))]
     assert len(kinds) > 3
     assert [kind for kind in kinds if not kind.startswith("prepare_type(")] == []

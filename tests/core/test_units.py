@@ -15,17 +15,17 @@ from epbuild.core.units import SIZES, TIMES, format_estimate, parse_bytes, parse
     ("text", "size"),
     [("1B", 1), ("8 GB", 8 * 10**9), ("8GiB", 8 * 2**30), ("1.5 KiB", 1536), ("0.3 B", 0), ("20GB", 2 * 10**10)],
 )
-def test_a_size_is_a_number_of_bytes(text: str, size: int) -> None:
+def test_size_is_parsed_as_bytes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30d", 2592000), ("1.5h", 5400), ("90 s", 90), ("2w", 1209600), ("0s", 0)])
-def test_a_time_is_a_number_of_seconds(text: str, seconds: int) -> None:
+def test_time_is_parsed_as_seconds(text: str, seconds: int) -> None:
     assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "8", "GB", "8 gb", "8  GB", "-1 GB", "1e3 B", "1,5 GB", "8 GB ", "٣ GB", "1d"])
-def test_what_is_no_size_is_refused_with_the_units_that_there_are(text: str) -> None:
+def test_invalid_size_is_refused_with_the_valid_units(text: str) -> None:
     with pytest.raises(ValueError, match="one of: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB"):
         parse_bytes(text)
 
@@ -54,5 +54,5 @@ def test_any_text_is_an_amount_or_a_value_error(text: str) -> None:
         (90_000, "25 h"),
     ],
 )
-def test_an_estimate_is_told_no_more_exactly_than_it_is_known(seconds: float, text: str) -> None:
+def test_estimate_is_rounded_to_its_precision(seconds: float, text: str) -> None:
     assert format_estimate(seconds) == text

@@ -76,12 +76,12 @@ class Starter:
 
 
 @pytest.mark.skipif(ctypes.sizeof(ctypes.c_void_p) != 8, reason="the sizes are those of 64 bits")
-def test_structures_have_the_sizes_that_windows_checks() -> None:
+def test_structures_have_the_sizes_required_by_windows() -> None:
     sizes = [ctypes.sizeof(kind) for kind in (windows._JobLimits, windows._FileTimes)]
     assert sizes == [144, 40]
 
 
-def test_a_process_runs_only_once_it_is_in_the_job_that_ends_it(kernel: FakeKernel) -> None:
+def test_process_starts_suspended_until_its_job_is_assigned(kernel: FakeKernel) -> None:
     start = Starter(kernel)
     process, job = windows.start_in_job(start)
     assert start.flags == [0x204]
@@ -94,7 +94,7 @@ def test_a_process_runs_only_once_it_is_in_the_job_that_ends_it(kernel: FakeKern
     assert kernel.open == {}
 
 
-def test_a_job_ends_its_processes_also_when_epbuild_was_killed(kernel: FakeKernel) -> None:
+def test_job_ends_its_processes_even_if_epbuild_is_killed(kernel: FakeKernel) -> None:
     windows.start_in_job(Starter(kernel))
     assert not kernel.ended
     for handle in list(kernel.open):  # as Windows does for a process that has ended
@@ -103,7 +103,7 @@ def test_a_job_ends_its_processes_also_when_epbuild_was_killed(kernel: FakeKerne
 
 
 @pytest.mark.parametrize("call", ["CreateJobObjectW", "SetInformationJobObject"])
-def test_where_there_are_no_jobs_a_process_is_started_without(kernel: FakeKernel, call: str) -> None:
+def test_process_starts_without_a_job_where_jobs_are_missing(kernel: FakeKernel, call: str) -> None:
     kernel.refuses = {call}
     start = Starter(kernel)
     process, job = windows.start_in_job(start)
@@ -111,7 +111,7 @@ def test_where_there_are_no_jobs_a_process_is_started_without(kernel: FakeKernel
     assert start.runs(process)
 
 
-def test_a_process_that_may_not_join_a_job_runs_without(kernel: FakeKernel) -> None:
+def test_process_that_cannot_join_a_job_runs_without_a_job(kernel: FakeKernel) -> None:
     kernel.refuses = {"AssignProcessToJobObject"}
     start = Starter(kernel)
     process, job = windows.start_in_job(start)
@@ -119,7 +119,7 @@ def test_a_process_that_may_not_join_a_job_runs_without(kernel: FakeKernel) -> N
     assert start.runs(process)
 
 
-def test_a_process_that_cannot_be_let_run_is_started_again_and_none_is_left(kernel: FakeKernel) -> None:
+def test_process_that_cannot_be_resumed_is_started_again(kernel: FakeKernel) -> None:
     kernel.refuses = {"NtResumeProcess"}
     start = Starter(kernel)
     process, job = windows.start_in_job(start)
@@ -128,7 +128,7 @@ def test_a_process_that_cannot_be_let_run_is_started_again_and_none_is_left(kern
     assert start.runs(process)
 
 
-def test_a_worker_is_ended_by_its_job_whether_it_is_cancelled_or_ends_by_itself(kernel: FakeKernel) -> None:
+def test_worker_is_ended_by_its_job_on_cancel_and_on_exit(kernel: FakeKernel) -> None:
     for end in ("kill", "kill_rest"):
         kernel.ended.clear()
         process, job = windows.start_in_job(Starter(kernel))
@@ -146,7 +146,7 @@ class RealProcess(subprocess.Popen[bytes]):
 
 
 @pytest.mark.parametrize(("code", "how"), [("print('{}')", "exited"), ("import sys; sys.stdin.read()", "cancelled")])
-def test_a_whole_run_of_a_worker_is_one_job(
+def test_complete_run_of_a_worker_uses_one_job(
     kernel: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, how: str
 ) -> None:
     def start(*arguments: Any, **options: Any) -> RealProcess:
@@ -195,7 +195,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return FakeTree.killed
 
 
-def test_without_a_job_its_descendants_are_looked_for(monkeypatch: pytest.MonkeyPatch, killed: list[int]) -> None:
+def test_descendants_are_searched_without_a_job(monkeypatch: pytest.MonkeyPatch, killed: list[int]) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     process: Any = SimpleNamespace(pid=PROCESS, wait=lambda: 0)
     tree = supervisor._Tree(process)
@@ -205,7 +205,7 @@ def test_without_a_job_its_descendants_are_looked_for(monkeypatch: pytest.Monkey
     assert killed == [PROCESS, 3]
 
 
-def test_a_tree_is_ended_also_when_some_of_it_is_gone(killed: list[int]) -> None:
+def test_process_tree_is_ended_even_if_partly_gone(killed: list[int]) -> None:
     end_tree(1)
     assert killed == [1, 3]
 
@@ -225,7 +225,7 @@ SHELL = {
 }
 
 
-def test_a_worker_on_windows_has_what_its_libraries_need_and_no_shell_settings(
+def test_windows_worker_gets_required_variables_and_no_shell_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
@@ -240,7 +240,7 @@ def test_a_worker_on_windows_has_what_its_libraries_need_and_no_shell_settings(
     }
 
 
-def test_a_setting_of_the_recipe_wins_on_windows_however_its_name_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_variable_wins_on_windows_in_any_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(os, "environ", {"PATH": "the shell's"})
     found = supervisor._environment(Path("staging"), {"Path": "the recipe's", "home": "the recipe's"})
@@ -251,7 +251,7 @@ def test_a_setting_of_the_recipe_wins_on_windows_however_its_name_is_written(mon
     assert len(found) == 5
 
 
-def test_names_of_windows_are_not_inherited_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_variables_are_not_inherited_on_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "environ", {**SHELL, "PATH": "/bin"})
     assert supervisor._environment(Path("staging"), {}).keys() == {
@@ -264,7 +264,7 @@ def test_names_of_windows_are_not_inherited_elsewhere(monkeypatch: pytest.Monkey
     }
 
 
-def test_the_time_of_change_is_told_in_nanoseconds_since_1970(kernel: FakeKernel, tmp_path: Path) -> None:
+def test_change_time_is_in_nanoseconds_since_1970(kernel: FakeKernel, tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     file.write_bytes(b"x")
     kernel.changed[file] = EPOCH_TICKS + 17_000_000_000_000_001
@@ -273,7 +273,7 @@ def test_the_time_of_change_is_told_in_nanoseconds_since_1970(kernel: FakeKernel
 
 
 @pytest.mark.parametrize("call", ["CreateFileW", "GetFileInformationByHandleEx"])
-def test_a_file_system_that_tells_no_time_of_change_has_none(kernel: FakeKernel, tmp_path: Path, call: str) -> None:
+def test_file_system_without_change_times_yields_zero(kernel: FakeKernel, tmp_path: Path, call: str) -> None:
     (tmp_path / "x").touch()
     kernel.changed[tmp_path / "x"] = EPOCH_TICKS + 5
     kernel.refuses = {call}
@@ -285,7 +285,7 @@ def test_a_file_system_that_tells_no_time_of_change_has_none(kernel: FakeKernel,
     assert kernel.open == {}
 
 
-def test_the_change_of_a_link_is_its_own_where_it_is_not_followed(kernel: FakeKernel, tmp_path: Path) -> None:
+def test_unfollowed_link_has_its_own_change_time(kernel: FakeKernel, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     link = tmp_path / "link"
     link.symlink_to("file")
@@ -294,7 +294,7 @@ def test_the_change_of_a_link_is_its_own_where_it_is_not_followed(kernel: FakeKe
     assert [flags for _, flags in kernel.opened] == [0x02200000, 0x02000000]
 
 
-def test_a_file_that_is_written_anew_with_its_old_size_and_times_is_read_again(kernel: FakeKernel, tmp_path: Path) -> None:
+def test_file_rewritten_with_equal_size_and_times_is_read_again(kernel: FakeKernel, tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     file.write_bytes(b"one")
     old = 1_600_000_000_000_000_000
@@ -310,7 +310,7 @@ def test_a_file_that_is_written_anew_with_its_old_size_and_times_is_read_again(k
         assert Digests(workspace.files).of(file) != before
 
 
-def test_a_library_that_was_another_for_a_while_is_touched(kernel: FakeKernel, tmp_path: Path) -> None:
+def test_temporarily_replaced_library_counts_as_touched(kernel: FakeKernel, tmp_path: Path) -> None:
     library = tmp_path / "ep.dll"
     library.touch()
     kernel.changed[library] = EPOCH_TICKS + 1
@@ -320,7 +320,7 @@ def test_a_library_that_was_another_for_a_while_is_touched(kernel: FakeKernel, t
     assert is_touched(str(library), before, {str(library): get_state(str(library))})
 
 
-def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
+def test_fast_path_detects_a_change_with_equal_size_and_times(
     kernel: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
@@ -350,7 +350,7 @@ def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
     assert not answered()
 
 
-def test_the_time_of_creation_is_no_part_of_what_is_compared(kernel: FakeKernel, tmp_path: Path) -> None:
+def test_creation_time_is_not_compared(kernel: FakeKernel, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     status = file.stat()
@@ -377,31 +377,31 @@ def console(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
     return kernel
 
 
-def test_a_console_is_made_to_show_colours(console: FakeKernel) -> None:
+def test_console_is_switched_to_colors(console: FakeKernel) -> None:
     assert has_colors(Terminal())
     assert console.console == 0x7
 
 
 @pytest.mark.parametrize("call", ["GetConsoleMode", "SetConsoleMode"])
-def test_a_console_that_has_no_colours_gets_none(console: FakeKernel, call: str) -> None:
+def test_console_without_color_support_gets_no_colors(console: FakeKernel, call: str) -> None:
     console.refuses = {call}
     assert not has_colors(Terminal())
     assert not is_screen(Terminal())
 
 
-def test_what_is_no_console_is_left_as_it_is(console: FakeKernel) -> None:
+def test_stream_that_is_not_a_console_is_left_alone(console: FakeKernel) -> None:
     assert not has_colors(Terminal(is_one=False))
     assert console.console == 0x3
 
 
-def test_forced_colours_are_shown_as_well_as_written(console: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forced_colors_are_displayed_as_well_as_written(console: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert has_colors(Terminal())
     assert console.console == 0x7
     assert has_colors(Terminal(is_one=False))
 
 
-def test_the_memory_of_the_machine_is_asked_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_size_is_read_from_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=16 << 30))
     assert capacity._physical() == 16 << 30
@@ -418,7 +418,7 @@ def relink(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [write_recipe, relink])
-def test_a_file_that_an_antivirus_looks_at_is_replaced_a_moment_later(
+def test_file_held_by_an_antivirus_program_is_replaced_after_a_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
 ) -> None:
     replace, refusals, pauses = Path.replace, [True, True], list[float]()
@@ -440,9 +440,7 @@ def test_a_file_that_an_antivirus_looks_at_is_replaced_a_moment_later(
 
 
 @pytest.mark.parametrize(("value", "allowed"), [(1, True), (0, False), (None, False)])
-def test_whether_long_paths_are_allowed_is_in_the_registry(
-    value: int | None, allowed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_path_setting_is_read_from_the_registry(value: int | None, allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def look_up(folder: object, name: str) -> tuple[int, int]:
         assert name == "LongPathsEnabled"
         if value is None:

@@ -71,7 +71,7 @@ contents = st.lists(small_alphabet, max_size=200).map(b"".join)
 
 
 @given(old=contents, new=contents, before=st.sampled_from([0, MIB - 1, MIB - 7, MIB - 64]))
-def test_the_first_differing_byte_and_their_number_match_a_loop(old: bytes, new: bytes, before: int, folder: Path) -> None:
+def test_first_difference_and_byte_count_equal_those_of_a_loop(old: bytes, new: bytes, before: int, folder: Path) -> None:
     """Check this also for differences on both sides of a chunk boundary."""
     old, new = bytes(before) + old, bytes(before) + new
     told = differ(folder, old, new)
@@ -87,7 +87,7 @@ def test_the_first_differing_byte_and_their_number_match_a_loop(old: bytes, new:
 
 
 @given(before=st.binary(max_size=120), after=st.binary(max_size=120), at=st.sampled_from([0, MIB - 8, MIB - 61]))
-def test_a_time_of_day_is_recognised_wherever_it_is(before: bytes, after: bytes, at: int, folder: Path) -> None:
+def test_time_of_day_is_recognized_anywhere(before: bytes, after: bytes, at: int, folder: Path) -> None:
     before = bytes(at) + before
     told = differ(folder, before + STAMP + after, before + LATER + after)
     assert told is not None
@@ -108,21 +108,21 @@ def test_a_time_of_day_is_recognised_wherever_it_is(before: bytes, after: bytes,
         (b"v 1.2.3 of 20261122", b"v 1.2.4 of 20261122"),
     ],
 )
-def test_what_is_no_time_of_day_in_both_is_not_called_one(old: bytes, new: bytes, folder: Path) -> None:
+def test_difference_without_a_time_of_day_on_both_sides_is_plain_bytes(old: bytes, new: bytes, folder: Path) -> None:
     assert {meaning for meaning, *_ in found(folder, old, new)} == {"bytes"}
 
 
-def test_a_byte_beside_a_time_is_told_beside_it(folder: Path) -> None:
+def test_byte_beside_a_time_is_reported_separately(folder: Path) -> None:
     assert found(folder, b"a" + STAMP + b"\0", b"b" + LATER + b"\0") == [("bytes", "", 0, 1), ("timestamp", "", 30, 2)]
 
 
-def test_padding_that_was_never_set_is_recognised_by_the_used_slots_around_it(folder: Path) -> None:
+def test_uninitialized_padding_is_recognized_by_the_used_slots_around(folder: Path) -> None:
     zeros = bytes(4096)
     old, new = tile(1, 0, 0xF5, 3, 0, 9), tile(0, 14, 0xF6, 0, 2, 9)
     assert found(folder, zeros + old + zeros, zeros + new + zeros) == [("padding", "", 4096 + 2, 5)]
 
 
-def test_a_few_slots_here_and_there_add_up_to_padding(folder: Path) -> None:
+def test_scattered_slots_add_up_to_padding(folder: Path) -> None:
     zeros = bytes(4096)
     old = (tile(1, 0) + zeros) * 3
     new = (tile(0, 2) + zeros) * 3
@@ -148,11 +148,11 @@ def test_a_few_slots_here_and_there_add_up_to_padding(folder: Path) -> None:
     ],
     ids=["two bytes", "32-bit numbers", "used slots", "no used slots"],
 )
-def test_what_may_be_anything_is_not_called_padding(old: bytes, new: bytes, folder: Path) -> None:
+def test_ambiguous_bytes_are_not_reported_as_padding(old: bytes, new: bytes, folder: Path) -> None:
     assert {meaning for meaning, *_ in found(folder, old, new)} == {"bytes"}
 
 
-def test_bytes_of_an_archive_are_told_by_their_member(folder: Path) -> None:
+def test_archive_bytes_are_reported_by_member(folder: Path) -> None:
     cache = bytes(2000)
     old = archive({"htp.cache.sm8750.0": cache, "dlc.metadata": STAMP})
     new = archive({"htp.cache.sm8750.0": cache[:-1] + b"!", "dlc.metadata": LATER})
@@ -166,7 +166,7 @@ def test_bytes_of_an_archive_are_told_by_their_member(folder: Path) -> None:
     }  # no part contains the checksums
 
 
-def test_a_member_that_is_named_after_its_content_is_still_compared_with_its_like(folder: Path) -> None:
+def test_member_named_after_its_content_is_compared_with_its_counterpart(folder: Path) -> None:
     zeros = bytes(2000)
     old = archive({"weights.<aaa>": zeros + tile(1, 2, 3, 4, 5)})
     new = archive({"weights.<bbb>": zeros + tile(6, 7, 8, 9, 10)})
@@ -175,13 +175,13 @@ def test_a_member_that_is_named_after_its_content_is_still_compared_with_its_lik
     assert ("bytes", "") in {item[:2] for item in told}  # the name
 
 
-def test_members_that_only_one_archive_has_are_told_as_that(folder: Path) -> None:
+def test_member_of_only_one_archive_is_reported(folder: Path) -> None:
     more = bytes(1500)
     told = found(folder, archive({"a": more, "b": b"1"}), archive({"a": more, "c": b"1234"}))
     assert {item[:2] for item in told} == {("missing", "member b"), ("added", "member c")}
 
 
-def test_a_broken_archive_is_compared_as_plain_bytes(folder: Path) -> None:
+def test_broken_archive_is_compared_as_plain_bytes(folder: Path) -> None:
     whole = archive({"a": bytes(1500), "b": bytes(1500)})
     broken = whole[:40] + b"\xff" * 20 + whole[60:]
     for old, new in ((whole, broken), (broken, whole)):
@@ -194,7 +194,7 @@ def model(folder: Path, metadata: Mapping[str, str], **attributes: Any) -> bytes
     return save(folder / "made.onnx", context_node(**attributes), metadata=dict(metadata)).read_bytes()
 
 
-def test_a_model_is_told_by_attribute_and_metadata_with_the_texts(folder: Path) -> None:
+def test_model_difference_names_attribute_and_metadata_with_their_texts(folder: Path) -> None:
     old = model(folder, {"made": "for a phone"}, reference="llm.bin", source="QNN", name="one")
     new = model(folder, {"made": "for a watch"}, reference="llm2.bin", source="QNN", name="one")
     difference = differ(folder, old, new, "x.onnx")
@@ -205,7 +205,7 @@ def test_a_model_is_told_by_attribute_and_metadata_with_the_texts(folder: Path) 
     ]
 
 
-def test_an_embedded_archive_is_told_by_its_members_too(folder: Path) -> None:
+def test_difference_in_an_embedded_archive_names_its_member(folder: Path) -> None:
     contexts = [archive({"cache": bytes(1500), "metadata": stamp}) for stamp in (STAMP, LATER)]
     old, new = (model(folder, {}, reference=context, embed_mode=1) for context in contexts)
     told = found(folder, old, new, "x.onnx")
@@ -213,7 +213,7 @@ def test_an_embedded_archive_is_told_by_its_members_too(folder: Path) -> None:
     assert ("timestamp", place, old.index(STAMP) + STAMP.index(b"1:01 UTC"), 2) in told
 
 
-def test_a_part_without_a_byte_is_in_both_and_no_difference(folder: Path) -> None:
+def test_empty_part_is_not_a_difference(folder: Path) -> None:
     """Check this because ONNX Runtime writes an empty documentation of the graph."""
     made = []
     for text in ("one", "two"):
@@ -223,7 +223,7 @@ def test_a_part_without_a_byte_is_in_both_and_no_difference(folder: Path) -> Non
     assert [item[0] for item in found(folder, made[0], made[1], "x.onnx")] == ["text"]
 
 
-def test_an_initializer_that_differs_is_named(folder: Path) -> None:
+def test_changed_initializer_is_named(folder: Path) -> None:
     made = []
     for number in (1.0, 2.0):
         weights = [onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [2], [number, 0.0]) for name in ("w",)]
@@ -232,7 +232,7 @@ def test_an_initializer_that_differs_is_named(folder: Path) -> None:
     assert {item[:2] for item in found(folder, made[0], made[1], "x.onnx")} == {("bytes", "initializer 'w'")}
 
 
-def test_a_model_whose_equal_parts_are_in_another_order_is_not_called_equal(folder: Path) -> None:
+def test_model_with_reordered_parts_is_not_equal(folder: Path) -> None:
     made = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []), producer_name="one")
     first, second = (onnx.ModelProto() for _ in range(2))
     first.CopyFrom(made)
@@ -244,12 +244,12 @@ def test_a_model_whose_equal_parts_are_in_another_order_is_not_called_equal(fold
     assert [(item.meaning, item.part) for item in difference.found] == [("bytes", "")]
 
 
-def test_what_is_no_model_is_compared_as_plain_bytes_whatever_its_name(folder: Path) -> None:
+def test_invalid_model_is_compared_as_plain_bytes(folder: Path) -> None:
     assert found(folder, b"\xff one", b"\xff two", "x.onnx") == [("bytes", "", 2, 3)]
 
 
 @pytest.mark.slow
-def test_files_that_differ_all_over_are_compared_in_constant_memory(tmp_path: Path) -> None:
+def test_completely_different_files_are_compared_in_constant_memory(tmp_path: Path) -> None:
     size = 96 << 20
     for name, byte in (("old.bin", b"a"), ("new.bin", b"b")):
         with (tmp_path / name).open("wb") as file:

@@ -44,7 +44,7 @@ def new(tmp_path: Path) -> Path:
     return tmp_path / "new"
 
 
-def test_a_moved_output_is_found_by_group_and_target_and_differs_in_folder_alone(old: Path, new: Path) -> None:
+def test_moved_output_is_matched_by_group_and_target(old: Path, new: Path) -> None:
     output(old / "decoder/npu")
     output(old / "vision/npu", "vision")
     output(new / "decoder-npu")
@@ -58,7 +58,7 @@ def test_a_moved_output_is_found_by_group_and_target_and_differs_in_folder_alone
     assert found.artifacts == ("decoder-npu/", "vision-npu/")
 
 
-def test_outputs_that_changed_places_are_compared_with_themselves(old: Path, new: Path) -> None:
+def test_outputs_that_swapped_folders_are_matched_with_themselves(old: Path, new: Path) -> None:
     output(old / "a", target="one")
     output(old / "b", target="two")
     output(new / "a", target="two")
@@ -67,7 +67,7 @@ def test_outputs_that_changed_places_are_compared_with_themselves(old: Path, new
     assert {item.place for item in compare(old, new).differences} == {("folder",)}
 
 
-def test_outputs_of_one_group_and_target_are_compared_place_by_place(old: Path, new: Path) -> None:
+def test_outputs_of_equal_group_and_target_are_matched_by_folder(old: Path, new: Path) -> None:
     for side in (old, new):
         output(side / "plain")
         output(side / "again")
@@ -77,7 +77,7 @@ def test_outputs_of_one_group_and_target_are_compared_place_by_place(old: Path, 
     assert told(compare(old, new)) == [("moved: folder", "again", "moved")]
 
 
-def test_a_target_renamed_in_place_is_the_same_output_under_another_name(old: Path, new: Path) -> None:
+def test_target_renamed_in_place_is_the_same_output(old: Path, new: Path) -> None:
     output(old / "x", target="phone")
     output(old / "y", target="laptop")
     output(new / "x", target="handset")
@@ -85,7 +85,7 @@ def test_a_target_renamed_in_place_is_the_same_output_under_another_name(old: Pa
     assert told(compare(old, new)) == [("x: name of the target", "phone", "handset")]
 
 
-def test_what_only_one_side_has_is_told_with_the_size_of_all_that_it_has(old: Path, new: Path) -> None:
+def test_output_of_only_one_side_is_reported_with_all_its_sizes(old: Path, new: Path) -> None:
     output(old / "x", target="phone")
     output(new / "x", target="phone")
     output(new / "y", target="laptop")
@@ -98,7 +98,7 @@ def test_what_only_one_side_has_is_told_with_the_size_of_all_that_it_has(old: Pa
     ]
 
 
-def test_a_shared_binary_is_counted_once_and_an_unchanged_size_is_reported(old: Path, new: Path) -> None:
+def test_shared_binary_is_counted_once_and_unchanged_sizes_are_reported(old: Path, new: Path) -> None:
     emitted(old)
     emitted(new)
     (new / "llm.bin").write_bytes(SHARED + bytes(100))
@@ -111,7 +111,7 @@ def test_a_shared_binary_is_counted_once_and_an_unchanged_size_is_reported(old: 
     ]
 
 
-def test_a_binary_that_was_renamed_is_the_one_that_the_same_node_names(old: Path, new: Path) -> None:
+def test_renamed_binary_is_matched_by_its_node(old: Path, new: Path) -> None:
     save(old / "m_ctx.onnx", context_node("sub/old.bin"))
     save(new / "m_ctx.onnx", context_node("new.bin"))
     (old / "sub").mkdir()
@@ -120,7 +120,7 @@ def test_a_binary_that_was_renamed_is_the_one_that_the_same_node_names(old: Path
     assert sized(compare(old, new))[1:] == [("context binary", "sub/old.bin -> new.bin", 10, 30)]
 
 
-def test_names_that_are_on_both_sides_are_no_renames(old: Path, new: Path) -> None:
+def test_names_on_both_sides_are_not_renames(old: Path, new: Path) -> None:
     for folder, order in ((old, ("a.bin", "b.bin")), (new, ("b.bin", "a.bin"))):
         for model, binary in zip(("m", "n"), order, strict=True):
             save(folder / f"{model}_ctx.onnx", context_node(binary))
@@ -129,7 +129,7 @@ def test_names_that_are_on_both_sides_are_no_renames(old: Path, new: Path) -> No
     assert sized(compare(old, new))[2:] == [("context binary", "a.bin", 10, 10), ("context binary", "b.bin", 20, 20)]
 
 
-def test_external_data_has_a_size_and_an_embedded_context_is_in_its_model(old: Path, new: Path) -> None:
+def test_external_data_has_its_size_and_embedded_contexts_count_as_model(old: Path, new: Path) -> None:
     save(old / "m_ctx.onnx", context_node("m.bin"), external="w.bin", extent=(0, 16))
     (old / "m.bin").write_bytes(bytes(1000))
     (old / "w.bin").write_bytes(bytes(16))

@@ -243,7 +243,7 @@ CASES: dict[str, tuple[tuple[Change, ...], list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_change_is_told_in_its_sense(tmp_path: Path, case: str) -> None:
+def test_each_change_is_reported_in_its_category(tmp_path: Path, case: str) -> None:
     changes, senses, what = CASES[case]
     found = compared(tmp_path, *changes)
     assert list(found.senses) == senses
@@ -255,38 +255,38 @@ def test_each_change_is_told_in_its_sense(tmp_path: Path, case: str) -> None:
     )
 
 
-def test_an_attribute_that_is_no_setting_of_the_schema_and_changes_is_a_setting(tmp_path: Path) -> None:
+def test_changed_non_schema_attribute_is_a_setting(tmp_path: Path) -> None:
     old, new = artifact(tmp_path / "old"), artifact(tmp_path / "new")
     node(scale=0.5)(old)
     node(scale=0.75)(new)
     assert compare(old, new).senses == ("settings",)
 
 
-def test_what_is_equal_is_equal_whatever_wrote_it(tmp_path: Path) -> None:
+def test_equal_models_are_equal_in_any_serialization(tmp_path: Path) -> None:
     found = compared(tmp_path)
     assert found.differences == ()
     assert found.verdict == "No difference: 2 models, identical byte for byte."
     assert found.same == ("graph", "weights", "target", "settings", "toolchain", "context", "names")
 
 
-def test_several_senses_are_all_told_the_weightiest_first(tmp_path: Path) -> None:
+def test_several_categories_are_reported_most_important_first(tmp_path: Path) -> None:
     found = compared(tmp_path, manifest("recipe", value="other"), node(ep_sdk_version="v3"), manifest(*OPTION, value="SM8750"))
     assert found.verdict == "They differ in target, toolchain and names."
     assert found.same == ("graph", "weights", "settings", "context")
 
 
-def test_a_source_that_differs_leaves_open_whether_graph_or_weights_do(tmp_path: Path) -> None:
+def test_changed_source_leaves_open_whether_graph_or_weights_changed(tmp_path: Path) -> None:
     found = compared(tmp_path, manifest("models", 0, "source", "sha256", value=OTHER_SHA))
     assert not {"graph", "weights"} & set(found.same)
 
 
-def test_contexts_that_nothing_explains_are_not_explained(tmp_path: Path) -> None:
+def test_unexplained_context_difference_stays_unexplained(tmp_path: Path) -> None:
     found = compared(tmp_path, binary(BINARY + b"!"))
     assert found.senses == ("context",)
     assert found.verdict == "Their contexts differ although their inputs and settings are the same."
 
 
-def test_a_setting_that_no_manifest_lists_is_told_by_the_action_key(tmp_path: Path) -> None:
+def test_unlisted_setting_is_reported_by_the_action_key(tmp_path: Path) -> None:
     key = manifest("models", 0, "action_key", value=OTHER_SHA)
     found = compared(tmp_path / "1", binary(BINARY + b"!"), key)
     assert found.verdict == "They differ in settings and context."
@@ -296,7 +296,7 @@ def test_a_setting_that_no_manifest_lists_is_told_by_the_action_key(tmp_path: Pa
     assert compared(tmp_path / "3", key).differences == ()
 
 
-def test_models_that_somebody_else_made_are_compared_by_what_they_are(tmp_path: Path) -> None:
+def test_models_without_a_manifest_are_compared_by_content(tmp_path: Path) -> None:
     found = compared(tmp_path / "1", manifest(*OPTION, value="SM8750"), bare=True)
     assert found.differences == ()
     assert found.without_manifest == ("A", "B")
@@ -307,7 +307,7 @@ def test_models_that_somebody_else_made_are_compared_by_what_they_are(tmp_path: 
     assert found.verdict == "They differ in target and context."
 
 
-def test_a_model_that_was_renamed_is_found_by_what_is_in_it(tmp_path: Path) -> None:
+def test_renamed_model_is_matched_by_its_content(tmp_path: Path) -> None:
     def rename(folder: Path) -> None:
         for path in folder.glob("*_ctx.onnx"):
             path.rename(path.with_name(f"z_{'first' if path.name.startswith('prefill') else 'second'}.onnx"))
@@ -329,21 +329,21 @@ def model_input(name: str, value: str) -> Change:
     return change
 
 
-def test_a_manifest_on_one_side_only_says_nothing_about_the_other(tmp_path: Path) -> None:
+def test_manifest_on_one_side_implies_nothing_about_the_other_side(tmp_path: Path) -> None:
     old, new = artifact(tmp_path / "old"), artifact(tmp_path / "new")
     (old / "manifest.json").unlink()
     found = compare(old, new / "manifest.json")
     assert (found.differences, found.without_manifest) == ((), ("A",))
 
 
-def test_one_model_is_compared_with_another_whatever_they_are_called(tmp_path: Path) -> None:
+def test_two_models_are_compared_under_any_names(tmp_path: Path) -> None:
     folder = artifact(tmp_path / "out")
     found = compare(folder / "prefill_ctx.onnx", folder / "decode_ctx.onnx")
     assert {difference.what for difference in found.differences} == {"prefill_ctx.onnx: file", "prefill_ctx.onnx: partition name"}
     assert found.verdict == "They differ in names only."
 
 
-def test_a_model_that_only_one_has_is_told_and_nothing_is_called_equal(tmp_path: Path) -> None:
+def test_model_of_only_one_side_is_reported_and_nothing_is_called_equal(tmp_path: Path) -> None:
     old, new = artifact(tmp_path / "old"), artifact(tmp_path / "new")
     for folder in (old, new):
         (folder / "manifest.json").unlink()
@@ -357,7 +357,7 @@ def test_a_model_that_only_one_has_is_told_and_nothing_is_called_equal(tmp_path:
     assert (added.kind, added.new) == ("added", "decode_ctx.onnx")
 
 
-def test_folders_of_several_artifacts_are_compared_place_by_place(tmp_path: Path) -> None:
+def test_folders_of_several_artifacts_are_compared_by_path(tmp_path: Path) -> None:
     for side in ("old", "new"):
         for target in ("phone", "laptop"):
             artifact(tmp_path / side / "dist" / target)
@@ -373,7 +373,7 @@ def test_folders_of_several_artifacts_are_compared_place_by_place(tmp_path: Path
 
 
 @pytest.mark.parametrize(("name", "same"), [("other.bin", True), ("weights.bin", False)])
-def test_external_weights_are_compared_by_content_and_their_names_by_name(tmp_path: Path, name: str, same: bool) -> None:
+def test_external_weights_are_compared_by_content_and_by_name(tmp_path: Path, name: str, same: bool) -> None:
     for side, location, content in (("old", "weights.bin", b"1234"), ("new", name, b"1234" if same else b"4321")):
         save(tmp_path / side / "m.onnx", context_node("m.bin"), external=location)
         (tmp_path / side / "m.bin").write_bytes(BINARY)
@@ -387,7 +387,7 @@ def test_external_weights_are_compared_by_content_and_their_names_by_name(tmp_pa
         assert found.senses == ("weights",)
 
 
-def test_weights_inside_a_model_cannot_be_told_from_its_graph(tmp_path: Path) -> None:
+def test_inline_weights_are_not_distinguished_from_the_graph(tmp_path: Path) -> None:
     for side, value in (("old", 1.0), ("new", 2.0)):
         path = save(tmp_path / side / "m.onnx", context_node("m.bin"))
         (tmp_path / side / "m.bin").write_bytes(BINARY)
@@ -400,7 +400,7 @@ def test_weights_inside_a_model_cannot_be_told_from_its_graph(tmp_path: Path) ->
     assert found.senses == ("graph or weights",)
 
 
-def test_embedded_contexts_are_compared_like_others(tmp_path: Path) -> None:
+def test_embedded_contexts_are_compared_like_external_contexts(tmp_path: Path) -> None:
     found = compared(tmp_path, embedded, bare=True)
     assert "context" in found.same
     old, new = tmp_path / "a/m.onnx", tmp_path / "b/m.onnx"
@@ -410,7 +410,7 @@ def test_embedded_contexts_are_compared_like_others(tmp_path: Path) -> None:
     assert {difference.what for difference in found.differences} == {"m.onnx: context", "m.onnx: size of the context"}
 
 
-def test_what_cannot_be_read_is_no_difference_but_an_error(tmp_path: Path) -> None:
+def test_unreadable_artifact_is_an_error_and_not_a_difference(tmp_path: Path) -> None:
     good = artifact(tmp_path / "good")
     with pytest.raises(NothingToVerify) as nothing:
         compare(good, tmp_path / "nowhere")
@@ -429,14 +429,14 @@ def test_what_cannot_be_read_is_no_difference_but_an_error(tmp_path: Path) -> No
         assert refused.value.exit_code == 2
 
 
-def test_a_shared_binary_is_read_once(tmp_path: Path) -> None:
+def test_shared_binary_is_read_once(tmp_path: Path) -> None:
     read: list[str] = []
     with at_each_call(Payload.sha256, lambda call: read.append(call["self"].path.name)):
         compared(tmp_path)
     assert sorted(read) == ["decode_ctx.onnx", "decode_ctx.onnx", "llm.bin", "llm.bin", "prefill_ctx.onnx", "prefill_ctx.onnx"]
 
 
-def test_weights_that_moved_within_their_file_are_a_matter_of_settings(tmp_path: Path) -> None:
+def test_weights_moved_within_their_file_are_a_change_of_settings(tmp_path: Path) -> None:
     for side, offset in (("old", 0), ("new", 4)):
         save(tmp_path / side / "m.onnx", context_node("m.bin"), external="w.bin", extent=(offset, 16))
         (tmp_path / side / "m.bin").write_bytes(BINARY)
@@ -446,7 +446,7 @@ def test_weights_that_moved_within_their_file_are_a_matter_of_settings(tmp_path:
     assert (found.old, found.new) == ("in a file: 16 bytes from 0 on", "in a file: 16 bytes from 4 on")
 
 
-def test_other_bytes_of_contexts_are_no_difference_if_both_recipes_accept_them(tmp_path: Path) -> None:
+def test_context_bytes_are_no_difference_if_both_recipes_accept_changes(tmp_path: Path) -> None:
     old, new = artifact(tmp_path / "old"), artifact(tmp_path / "new")
     accepting(old)
     accepting(new)
@@ -459,7 +459,7 @@ def test_other_bytes_of_contexts_are_no_difference_if_both_recipes_accept_them(t
 
 
 @pytest.mark.parametrize("accepts", ["neither", "old", "new"])
-def test_other_bytes_of_contexts_are_a_difference_unless_both_recipes_accept_them(accepts: str, tmp_path: Path) -> None:
+def test_context_bytes_are_a_difference_unless_both_recipes_accept_changes(accepts: str, tmp_path: Path) -> None:
     folders = {"old": artifact(tmp_path / "old"), "new": artifact(tmp_path / "new")}
     other_context(folders["new"])
     if accepts in folders:
@@ -467,7 +467,7 @@ def test_other_bytes_of_contexts_are_a_difference_unless_both_recipes_accept_the
     assert not compare(*folders.values()).accepted
 
 
-def test_a_context_of_another_size_is_a_difference_whatever_the_recipes_accept(tmp_path: Path) -> None:
+def test_changed_context_size_is_a_difference_despite_the_recipes(tmp_path: Path) -> None:
     old, new = artifact(tmp_path / "old"), artifact(tmp_path / "new")
     accepting(old)
     accepting(new)

@@ -61,7 +61,7 @@ def some_model(chance: random.Random, number: int, side: str) -> ModelTraits:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_an_index_finds_the_pairs_that_comparing_each_with_each_finds(seed: int) -> None:
+def test_index_finds_the_same_pairs_as_a_full_comparison(seed: int) -> None:
     chance = random.Random(seed)
     old, new = ([some_model(chance, number, side) for number in range(chance.randint(0, 25))] for side in "ab")
     for found, wanted in zip(pair_models(old, new), each_with_each(old, new), strict=True):

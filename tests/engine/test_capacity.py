@@ -19,7 +19,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_this_machine_has_a_memory_of_some_size() -> None:
+def test_memory_size_of_this_machine_is_known() -> None:
     found = get_memory()
     assert found is not None
     assert found > 100_000_000
@@ -34,17 +34,17 @@ def test_this_machine_has_a_memory_of_some_size() -> None:
         ("memory/memory.limit_in_bytes", "9223372036854771712\n", 16 * GB),
     ],
 )
-def test_a_containers_limit_counts_where_there_is_one(groups: Path, file: str, text: str, memory: int) -> None:
+def test_limit_of_a_container_is_respected(groups: Path, file: str, text: str, memory: int) -> None:
     (groups / file).parent.mkdir(exist_ok=True)
     (groups / file).write_text(text, encoding="ascii")
     assert get_memory(groups) == memory
 
 
-def test_without_a_limit_the_machine_counts(groups: Path) -> None:
+def test_machine_memory_counts_without_a_limit(groups: Path) -> None:
     assert get_memory(groups) == 16 * GB
 
 
-def test_what_cannot_be_told_is_not_guessed(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_memory_size_is_not_guessed(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(name: str) -> int:
         raise ValueError(name)
 
@@ -53,5 +53,5 @@ def test_what_cannot_be_told_is_not_guessed(groups: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("weights", "peak"), [(500_000, 141_000_000), (2_250_000_000, 4_835_000_000)])
-def test_an_estimate_is_no_less_than_what_was_measured_and_not_far_above(weights: int, peak: int) -> None:
+def test_estimate_is_between_the_measured_peak_and_1_5_times_the_peak(weights: int, peak: int) -> None:
     assert peak <= estimate_memory(weights) <= 1.5 * peak

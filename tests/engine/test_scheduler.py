@@ -81,23 +81,23 @@ class Run:
         return {action for action, its in self.scheduler.states.items() if its is state}
 
 
-def test_nothing_starts_before_what_it_needs_is_done() -> None:
+def test_action_starts_after_its_dependencies() -> None:
     needs = {"emit": ["share"], "share": ["prefill", "decode"], "decode": [], "prefill": []}
     log = Run(needs, jobs=4).drive().log
     assert set(log[:4]) == {(what, action) for what in ("start", "end") for action in ("prefill", "decode")}
     assert log[4:] == [("start", "share"), ("end", "share"), ("start", "emit"), ("end", "emit")]
 
 
-def test_what_is_not_part_of_this_build_is_not_waited_for() -> None:
+def test_dependency_outside_the_build_is_not_awaited() -> None:
     assert Run({"emit": ["a result that is there already"]}).drive().states(State.DONE) == {"emit"}
 
 
-def test_a_build_with_nothing_to_do_ends() -> None:
+def test_build_with_nothing_to_do_ends() -> None:
     assert Run({}).drive().log == []
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
-def test_as_many_actions_as_asked_for_run_at_once_and_never_more(jobs: int) -> None:
+def test_exactly_the_requested_number_of_actions_runs_concurrently(jobs: int) -> None:
     together = threading.Barrier(jobs)
     running: list[str] = []
     seen: list[int] = []
@@ -114,17 +114,17 @@ def test_as_many_actions_as_asked_for_run_at_once_and_never_more(jobs: int) -> N
     assert seen == [jobs] * 6
 
 
-def test_the_longest_action_goes_first_so_that_nothing_waits_for_it_at_the_end() -> None:
+def test_longest_action_starts_first() -> None:
     cost = {"short": 1.0, "long": 60.0, "middle": 7.5}
     assert Run(dict.fromkeys([*cost, "unknown"], ()), cost=cost, jobs=1).drive().started == ["long", "middle", "short", "unknown"]
 
 
-def test_actions_of_equal_cost_keep_the_order_of_the_plan() -> None:
+def test_actions_of_equal_cost_keep_the_plan_order() -> None:
     names = ["zeta", "alpha", "omega", "beta", "gamma"]
     assert Run({**dict.fromkeys(names, ()), "last": ["zeta"]}, jobs=1).drive().started == [*names, "last"]
 
 
-def test_a_failure_skips_all_that_depends_on_it() -> None:
+def test_failure_skips_all_dependents() -> None:
     needs = {"a": [], "b": ["a"], "c": ["b"], "d": ["b", "a"], "other": []}
 
     def perform(action: str) -> None:
@@ -152,7 +152,7 @@ def failing_beside_a_running_one(run: Run) -> Callable[[str], None]:
     return perform
 
 
-def test_without_keep_going_a_failure_lets_end_what_runs_and_starts_nothing_new() -> None:
+def test_failure_without_keep_going_finishes_running_actions_only() -> None:
     run = Run({"bad": [], "running": [], "ready": [], "after": ["running"]}, jobs=2)
     run.drive(failing_beside_a_running_one(run))
     assert run.states(State.DONE) == {"running"}
@@ -160,7 +160,7 @@ def test_without_keep_going_a_failure_lets_end_what_runs_and_starts_nothing_new(
     assert sorted(run.skipped) == ["after", "ready"]
 
 
-def test_with_keep_going_a_failure_stops_nothing_that_does_not_depend_on_it() -> None:
+def test_failure_with_keep_going_stops_only_dependents() -> None:
     run = Run({"bad": [], "running": [], "ready": [], "after": ["running"], "lost": ["bad", "running"]}, keep_going=True)
     run.drive(failing_beside_a_running_one(run))
     assert run.states(State.DONE) == {"running", "ready", "after"}
@@ -188,7 +188,7 @@ def ended_cleanly(run: Run) -> bool:
     return run.cancelled.is_set() and ("end", "running") in run.log and "ready" not in run.started
 
 
-def test_an_error_of_epbuild_itself_stops_the_build_in_order_and_is_not_swallowed() -> None:
+def test_internal_error_stops_the_build_cleanly_and_is_raised() -> None:
     run = Run(THREE)
 
     def break_down() -> None:
@@ -208,7 +208,7 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_stops_what_runs_and_waits_for_it() -> None:
+def test_ctrl_c_cancels_running_actions_and_waits_for_their_end() -> None:
     run = Run(THREE)
     with pytest.raises(KeyboardInterrupt):
         run.drive(running_until_cancelled(run, lambda: signal.raise_signal(signal.SIGINT)))
@@ -222,7 +222,7 @@ class Unreadable(Run):
         raise BrokenPipeError
 
 
-def test_a_reader_of_the_events_that_goes_away_does_not_leave_workers_behind() -> None:
+def test_vanished_event_reader_leaves_no_workers() -> None:
     run = Unreadable(THREE)
 
     def fail() -> None:
@@ -241,7 +241,7 @@ def test_a_reader_of_the_events_that_goes_away_does_not_leave_workers_behind() -
     assert ended == ["running"]
 
 
-def test_a_failure_that_is_allowed_skips_only_what_needs_it() -> None:
+def test_allowed_failure_skips_only_its_dependents() -> None:
     run = Run({"bad": (), "after": ("bad",), "good": ()}, cost={"bad": 2.0}, jobs=1)
     run.allowed = {"bad"}
 
@@ -279,7 +279,7 @@ def _failed(scheduler: Scheduler) -> None:
         (_failed, lambda scheduler: scheduler.finish("b"), "b cannot go from skipped to done"),
     ],
 )
-def test_an_action_cannot_end_before_it_ran_or_twice(
+def test_action_cannot_end_twice_or_before_it_runs(
     before: Callable[[Scheduler], None], change: Callable[[Scheduler], Any], words: str
 ) -> None:
     scheduler = scheduled({"a": [], "b": ["a"]})
@@ -296,7 +296,7 @@ def graphs(draw: st.DrawFn) -> dict[str, list[str]]:
 
 
 @given(needs=graphs(), jobs=st.integers(1, 4), keep_going=st.booleans(), data=st.data())
-def test_every_action_of_any_graph_ends_once_and_after_what_it_needs(
+def test_every_action_of_any_graph_ends_once_and_after_its_dependencies(
     needs: dict[str, list[str]], jobs: int, keep_going: bool, data: st.DataObject
 ) -> None:
     bad = data.draw(st.sets(st.sampled_from(sorted(needs)))) if needs else set()
@@ -362,7 +362,7 @@ def lines_of_work(needs: Needs, *, fail_first: bool) -> int:
 
 @pytest.mark.parametrize("fail_first", [False, True])
 @pytest.mark.parametrize("shape", [chain, fan, pairs])
-def test_twice_as_many_actions_are_twice_the_work(shape: Callable[[int], Needs], fail_first: bool) -> None:
+def test_scheduling_work_is_linear_in_the_number_of_actions(shape: Callable[[int], Needs], fail_first: bool) -> None:
     assert lines_of_work(shape(5000), fail_first=fail_first) < 2.2 * lines_of_work(shape(2500), fail_first=fail_first)
 
 
@@ -374,21 +374,21 @@ def started(scheduler: Scheduler) -> list[str]:
     return actions
 
 
-def test_actions_share_the_memory_that_there_is() -> None:
+def test_actions_share_the_available_memory() -> None:
     scheduler = scheduled({"a": (), "b": (), "c": ()}, {}, {"a": 6, "b": 4, "c": 4}, budget=10)
     assert started(scheduler) == ["a", "b"]
     scheduler.finish("a")
     assert started(scheduler) == ["c"]
 
 
-def test_what_needs_more_than_there_is_runs_alone() -> None:
+def test_action_larger_than_the_budget_runs_alone() -> None:
     scheduler = scheduled({"huge": (), "small": (), "free": ()}, {"huge": 1.0}, {"huge": 99, "small": 1}, budget=10)
     assert started(scheduler) == ["huge", "free"]
     scheduler.finish("huge")
     assert started(scheduler) == ["small"]
 
 
-def test_small_actions_do_not_keep_a_big_one_waiting_for_long() -> None:
+def test_small_actions_do_not_delay_a_big_action_for_long() -> None:
     small = [f"small-{number}" for number in range(50)]
     needs: Needs = dict.fromkeys(("first", "big", *small), ())
     memory = {"first": 5, "big": 10, **dict.fromkeys(small, 1)}
@@ -411,7 +411,7 @@ def test_small_actions_do_not_keep_a_big_one_waiting_for_long() -> None:
     budget=st.integers(1, 20),
     order=st.randoms(use_true_random=False),
 )
-def test_every_action_gets_its_turn_and_no_two_exceed_the_budget(memory: list[int], budget: int, order: Any) -> None:
+def test_every_action_runs_and_the_budget_is_never_exceeded(memory: list[int], budget: int, order: Any) -> None:
     sizes = {str(number): size for number, size in enumerate(memory)}
     scheduler = scheduled(dict.fromkeys(sizes, ()), {action: order.random() for action in sizes}, sizes, budget)
     running: list[str] = []
@@ -423,7 +423,7 @@ def test_every_action_gets_its_turn_and_no_two_exceed_the_budget(memory: list[in
         scheduler.finish(running.pop(order.randrange(len(running))))
 
 
-def test_a_place_that_an_action_gives_up_is_taken_at_once() -> None:
+def test_slot_yielded_by_an_action_is_reused_at_once() -> None:
     idle = Idle()
     done = threading.Event()
 
@@ -443,7 +443,7 @@ def test_a_place_that_an_action_gives_up_is_taken_at_once() -> None:
 
 
 @given(storing=st.lists(st.booleans(), max_size=8), jobs=st.integers(1, 3))
-def test_no_more_actions_than_asked_for_run_however_many_yielded_their_slots(storing: list[bool], jobs: int) -> None:
+def test_yielded_slots_never_exceed_the_number_of_jobs(storing: list[bool], jobs: int) -> None:
     idle, lock = Idle(), threading.Lock()
     at_work: set[str] = set()
     most = 0

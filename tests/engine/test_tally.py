@@ -34,7 +34,7 @@ def one_step_each(costs: dict[str, Cost]) -> dict[str, list[str]]:
     return {action: [action] for action in costs}
 
 
-def test_each_step_that_is_to_do_is_counted_once_and_no_other(clock: Clock) -> None:
+def test_each_pending_step_is_counted_once(clock: Clock) -> None:
     tally = Tally({"g": ["compile:a", "compile:b", "share:g"]}, measured(g=9), 1, clock)
     assert tally.end("emit:current", compiled=False) is None
     told = [tally.end(step, compiled=True) for step in ("compile:a", "compile:a", "compile:b", "share:g", "share:g")]
@@ -42,7 +42,7 @@ def test_each_step_that_is_to_do_is_counted_once_and_no_other(clock: Clock) -> N
     assert told[-2] == Completion(3, 3, 0.0)
 
 
-def test_the_time_left_is_what_was_measured_over_the_places_less_what_has_gone_by(clock: Clock) -> None:
+def test_time_left_is_measured_work_divided_by_slots_minus_elapsed(clock: Clock) -> None:
     costs = measured(a=4, b=4, c=4, d=0)
     tally = Tally(one_step_each(costs), costs, 2, clock)
     assert tally.seconds_left() == 6
@@ -55,7 +55,7 @@ def test_the_time_left_is_what_was_measured_over_the_places_less_what_has_gone_b
     assert tally.end("b", compiled=True) == Completion(2, 4, 4)
 
 
-def test_no_build_is_over_before_its_longest_action(clock: Clock) -> None:
+def test_time_left_is_at_least_that_of_the_longest_action(clock: Clock) -> None:
     costs = measured(long=100, a=1, b=1)
     tally = Tally(one_step_each(costs), costs, 8, clock)
     assert tally.seconds_left() == 100
@@ -66,7 +66,7 @@ def test_no_build_is_over_before_its_longest_action(clock: Clock) -> None:
     assert tally.seconds_left() == pytest.approx(2 / 8, abs=1), "what takes longer than before is no reason for less than nothing"
 
 
-def test_estimates_are_not_shown_until_one_was_compared_with_the_clock(clock: Clock) -> None:
+def test_estimates_are_hidden_until_the_first_comparison_with_the_clock(clock: Clock) -> None:
     costs = {"a": Cost(2, measured=False), "b": Cost(4, measured=False), "c": Cost(10, measured=True)}
     tally = Tally(one_step_each(costs), costs, 1, clock)
     assert tally.seconds_left() is None
@@ -75,14 +75,14 @@ def test_estimates_are_not_shown_until_one_was_compared_with_the_clock(clock: Cl
     assert tally.end("a", compiled=True) == Completion(1, 3, 12 + 10)
 
 
-def test_a_guess_whose_result_was_found_or_that_failed_says_nothing_of_the_others(clock: Clock) -> None:
+def test_found_or_failed_action_does_not_adjust_other_estimates(clock: Clock) -> None:
     costs = {name: Cost(2, measured=False) for name in ("a", "b", "c")}
     tally = Tally(one_step_each(costs), costs, 1, clock)
     tally.begin("a")
     assert tally.end("a", compiled=False) == Completion(1, 3, None)
 
 
-def test_once_every_guess_is_over_what_was_measured_is_told(clock: Clock) -> None:
+def test_measured_time_is_shown_once_all_estimates_are_finished(clock: Clock) -> None:
     costs = {"a": Cost(2, measured=False), "b": Cost(5, measured=True)}
     tally = Tally(one_step_each(costs), costs, 1, clock)
     tally.begin("a")
@@ -94,7 +94,7 @@ def test_once_every_guess_is_over_what_was_measured_is_told(clock: Clock) -> Non
     st.integers(1, 5),
     st.lists(st.floats(0, 1e5), min_size=40, max_size=40),
 )
-def test_whatever_actions_do_the_count_goes_up_by_one_and_no_time_is_below_nothing(
+def test_count_rises_by_one_and_the_time_left_is_never_negative(
     actions: list[tuple[float, bool, int, bool]], jobs: int, waits: list[float]
 ) -> None:
     clock = Clock()

@@ -71,39 +71,39 @@ def refused(code: str, error: type[EpbuildError], action: Callable[[], object]) 
     return problem.text
 
 
-def test_a_fetched_file_is_in_the_store_and_leaves_nothing_else_behind(server: FileServer, store: BlobStore) -> None:
+def test_fetched_file_is_stored_without_leftovers(server: FileServer, store: BlobStore) -> None:
     blob = fetched(server.serve("/m.onnx", File(BODY)), store)
     assert blob == Blob(DIGEST, len(BODY))
     assert store.read_bytes(DIGEST) == BODY
     assert partials(store) == []
 
 
-def test_an_empty_file_is_fetched_like_any_other(server: FileServer, store: BlobStore) -> None:
+def test_empty_file_is_fetched(server: FileServer, store: BlobStore) -> None:
     empty = hashlib.sha256(b"").hexdigest()
     assert fetched(server.serve("/empty", File(b"")), store, empty) == Blob(empty, 0)
 
 
-def test_a_file_that_is_in_the_store_needs_no_network(server: FileServer, store: BlobStore, tmp_path: Path) -> None:
+def test_stored_file_needs_no_network(server: FileServer, store: BlobStore, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(BODY)
     store.put(tmp_path / "m.onnx")
     assert fetched(server.address("/gone.onnx"), store, DIGEST.upper()) == Blob(DIGEST, len(BODY))
     assert server.requests == []
 
 
-def test_a_cut_line_costs_only_what_had_not_arrived(server: FileServer, store: BlobStore) -> None:
+def test_broken_download_fetches_only_the_missing_part(server: FileServer, store: BlobStore) -> None:
     file = File(BODY, cut_after=[300 * KIB, 500 * KIB])
     fetched(server.serve("/m.onnx", file), store)
     assert [request.range for request in server.requests] == [None, f"bytes={300 * KIB}-", f"bytes={800 * KIB}-"]
     assert store.read_bytes(DIGEST) == BODY
 
 
-def test_a_line_that_is_cut_again_and_again_still_brings_the_file(server: FileServer, store: BlobStore) -> None:
+def test_repeatedly_broken_download_still_completes(server: FileServer, store: BlobStore) -> None:
     fetched(server.serve("/m.onnx", File(BODY, cut_after=[200 * KIB] * 9)), store)
     assert len(server.requests) == 10
     assert store.read_bytes(DIGEST) == BODY
 
 
-def test_a_later_run_goes_on_where_this_one_gave_up(server: FileServer, store: BlobStore) -> None:
+def test_later_run_resumes_an_abandoned_download(server: FileServer, store: BlobStore) -> None:
     file = File(BODY, cut_after=[KIB, 0, 0, 0, 0])
     address = server.serve("/m.onnx", file)
     message = refused("EPB510", FetchError, lambda: fetched(address, store))
@@ -117,13 +117,13 @@ def test_a_later_run_goes_on_where_this_one_gave_up(server: FileServer, store: B
     assert store.read_bytes(DIGEST) == BODY
 
 
-def test_a_server_that_cannot_resume_sends_the_file_again(server: FileServer, store: BlobStore) -> None:
+def test_server_without_ranges_sends_the_file_again(server: FileServer, store: BlobStore) -> None:
     fetched(server.serve("/m.onnx", File(BODY, knows_ranges=False, cut_after=[700 * KIB])), store)
     assert [request.range for request in server.requests] == [None, f"bytes={700 * KIB}-"]
     assert store.read_bytes(DIGEST) == BODY
 
 
-def test_a_server_without_versions_is_not_asked_for_a_part_of_a_file(server: FileServer, store: BlobStore) -> None:
+def test_server_without_etags_is_not_asked_for_a_range(server: FileServer, store: BlobStore) -> None:
     fetched(server.serve("/m.onnx", File(BODY, etag=None, cut_after=[700 * KIB])), store)
     assert [request.range for request in server.requests] == [None, None]
     assert store.read_bytes(DIGEST) == BODY
@@ -139,7 +139,7 @@ def test_two_versions_of_a_file_are_never_mixed(server: FileServer, store: BlobS
     assert store.read_bytes(DIGEST) == BODY
 
 
-def test_a_file_that_has_become_smaller_is_fetched_anew(server: FileServer, store: BlobStore) -> None:
+def test_file_that_became_smaller_is_fetched_again(server: FileServer, store: BlobStore) -> None:
     address = server.serve("/m.onnx", File(BODY + b"longer", cut_after=[len(BODY), 0, 0, 0, 0]))
     other = hashlib.sha256(BODY + b"longer").hexdigest()
     refused("EPB510", FetchError, lambda: fetched(address, store, other))
@@ -148,7 +148,7 @@ def test_a_file_that_has_become_smaller_is_fetched_anew(server: FileServer, stor
     assert fetched(address, store, hashlib.sha256(small).hexdigest()).size == len(small)
 
 
-def test_a_download_that_ended_before_it_was_stored_is_not_repeated(server: FileServer, store: BlobStore) -> None:
+def test_complete_but_unstored_download_is_not_repeated(server: FileServer, store: BlobStore) -> None:
     address = server.serve("/m.onnx", File(BODY))
     store.partials.mkdir(parents=True)
     (store.partials / hashlib.sha256(address.text.encode()).hexdigest()).write_bytes(BODY)
@@ -157,7 +157,7 @@ def test_a_download_that_ended_before_it_was_stored_is_not_repeated(server: File
 
 
 @pytest.mark.parametrize("note", ["", "{", "[]", '{"validator": 7}', '{"version": "v1"}', "\0"])
-def test_a_damaged_note_beside_a_partial_file_costs_only_a_fresh_start(server: FileServer, store: BlobStore, note: str) -> None:
+def test_damaged_note_of_a_partial_file_causes_a_fresh_start(server: FileServer, store: BlobStore, note: str) -> None:
     address = server.serve("/m.onnx", File(BODY))
     name = hashlib.sha256(address.text.encode()).hexdigest()
     store.partials.mkdir(parents=True)
@@ -167,7 +167,7 @@ def test_a_damaged_note_beside_a_partial_file_costs_only_a_fresh_start(server: F
     assert [request.range for request in server.requests] == [None]
 
 
-def test_another_file_than_the_pinned_one_is_refused_and_not_kept(server: FileServer, store: BlobStore) -> None:
+def test_file_that_differs_from_its_pin_is_refused_and_not_kept(server: FileServer, store: BlobStore) -> None:
     address = server.serve("/m.onnx", File(b"something else"))
     message = refused("EPB511", FetchError, lambda: fetched(address, store))
     assert DIGEST in message
@@ -179,7 +179,7 @@ def test_another_file_than_the_pinned_one_is_refused_and_not_kept(server: FileSe
 @pytest.mark.parametrize(
     ("status", "advice"), [(404, "Check the address."), (410, "Check the address."), (403, "may read it"), (401, "may read it")]
 )
-def test_what_the_server_refuses_is_told_at_once(server: FileServer, store: BlobStore, status: int, advice: str) -> None:
+def test_refusal_by_the_server_is_reported_at_once(server: FileServer, store: BlobStore, status: int, advice: str) -> None:
     address = server.serve("/m.onnx", File(BODY, answers=[status]))
     message = refused("EPB510", FetchError, lambda: fetched(address, store))
     assert f"the server answered {status}" in message
@@ -189,12 +189,12 @@ def test_what_the_server_refuses_is_told_at_once(server: FileServer, store: Blob
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429, 408])
-def test_a_server_in_trouble_is_asked_again(server: FileServer, store: BlobStore, status: int) -> None:
+def test_failing_server_is_retried(server: FileServer, store: BlobStore, status: int) -> None:
     fetched(server.serve("/m.onnx", File(BODY, answers=[status] * 3)), store)
     assert store.read_bytes(DIGEST) == BODY
 
 
-def test_a_server_that_stays_in_trouble_is_not_asked_for_ever(server: FileServer, store: BlobStore) -> None:
+def test_permanently_failing_server_is_not_retried_forever(server: FileServer, store: BlobStore) -> None:
     address = server.serve("/m.onnx", File(BODY, answers=[500] * 100))
     message = refused("EPB510", FetchError, lambda: fetched(address, store))
     assert "the server answered 500" in message
@@ -202,13 +202,13 @@ def test_a_server_that_stays_in_trouble_is_not_asked_for_ever(server: FileServer
     assert len(server.requests) == 4
 
 
-def test_a_host_that_nobody_answers_on_is_named(store: BlobStore) -> None:
+def test_unreachable_host_is_named(store: BlobStore) -> None:
     with serving() as server:
         address = server.address("/m.onnx")
     assert str(address) in refused("EPB510", FetchError, lambda: fetched(address, store))
 
 
-def test_a_redirect_is_followed_and_still_resumes(server: FileServer, store: BlobStore) -> None:
+def test_redirect_is_followed_and_resumes(server: FileServer, store: BlobStore) -> None:
     target = server.serve("/storage/1", File(BODY, cut_after=[700 * KIB]))
     fetched(server.serve("/m.onnx", File(b"", redirect=target.text)), store)
     assert [request.range for request in server.requests] == [None, None, *[f"bytes={700 * KIB}-"] * 2]
@@ -216,7 +216,7 @@ def test_a_redirect_is_followed_and_still_resumes(server: FileServer, store: Blo
 
 
 @pytest.mark.parametrize("scheme", ["http", "ftp", "file"])
-def test_a_redirect_never_leads_away_from_https(server: FileServer, store: BlobStore, scheme: str) -> None:
+def test_redirect_away_from_https_is_refused(server: FileServer, store: BlobStore, scheme: str) -> None:
     target = server.serve("/storage/1", File(BODY)).text.replace("https", scheme)
     address = server.serve("/m.onnx", File(b"", redirect=target))
     refused("EPB510", FetchError, lambda: fetched(address, store))
@@ -224,13 +224,13 @@ def test_a_redirect_never_leads_away_from_https(server: FileServer, store: BlobS
 
 
 @pytest.mark.parametrize("target", ["https://[::1", "https://[/", "https://h:port/", "//["])
-def test_a_redirect_to_what_is_no_address_is_told_in_a_sentence(server: FileServer, store: BlobStore, target: str) -> None:
+def test_redirect_to_an_invalid_address_is_reported(server: FileServer, store: BlobStore, target: str) -> None:
     address = server.serve("/m.onnx", File(b"", redirect=target))
     assert str(address) in refused("EPB510", FetchError, lambda: fetched(address, store))
 
 
 @pytest.mark.parametrize("validator", ['"a"\r\nX: y', '"a\x00"', '"ä"', ""])
-def test_a_validator_that_no_header_can_hold_is_not_sent(server: FileServer, store: BlobStore, validator: str) -> None:
+def test_invalid_etag_is_not_sent(server: FileServer, store: BlobStore, validator: str) -> None:
     file = File(BODY, cut_after=[KIB, 0, 0, 0, 0])
     address = server.serve("/m.onnx", file)
     refused("EPB510", FetchError, lambda: fetched(address, store))
@@ -241,12 +241,12 @@ def test_a_validator_that_no_header_can_hold_is_not_sent(server: FileServer, sto
     assert store.read_bytes(DIGEST) == BODY
 
 
-def test_a_circle_of_redirects_ends(server: FileServer, store: BlobStore) -> None:
+def test_redirect_loop_ends(server: FileServer, store: BlobStore) -> None:
     address = server.serve("/m.onnx", File(b"", redirect="/m.onnx"))
     refused("EPB510", FetchError, lambda: fetched(address, store))
 
 
-def test_a_secret_in_the_address_is_in_no_message(server: FileServer, store: BlobStore) -> None:
+def test_secret_in_the_address_is_hidden_in_messages(server: FileServer, store: BlobStore) -> None:
     address = server.address("/gone.onnx?token=s3cret")
     message = refused("EPB510", FetchError, lambda: fetched(address, store))
     assert "gone.onnx" in message
@@ -261,7 +261,7 @@ class CancelledOnArrival:
         self.cancelled.set()
 
 
-def test_a_cancelled_download_stops_and_goes_on_next_time(server: FileServer, store: BlobStore) -> None:
+def test_cancelled_download_stops_and_resumes_next_time(server: FileServer, store: BlobStore) -> None:
     cancelled = threading.Event()
     address = server.serve("/m.onnx", File(BODY, cut_after=[800 * KIB]))
     with pytest.raises(Cancelled):
@@ -273,14 +273,14 @@ def test_a_cancelled_download_stops_and_goes_on_next_time(server: FileServer, st
     assert partials(store) == []
 
 
-def test_a_cancelled_build_does_not_sit_out_the_pause_between_attempts(server: FileServer, store: BlobStore) -> None:
+def test_cancelled_build_skips_the_pause_between_attempts(server: FileServer, store: BlobStore) -> None:
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(Cancelled):
         fetched(server.serve("/m.onnx", File(BODY, answers=[500])), store, cancelled=cancelled, pauses=(3600.0,))
 
 
-def test_two_builds_that_need_one_file_fetch_it_once(server: FileServer, store: BlobStore) -> None:
+def test_two_builds_fetch_a_common_file_once(server: FileServer, store: BlobStore) -> None:
     asked, waiting = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -300,7 +300,7 @@ def test_two_builds_that_need_one_file_fetch_it_once(server: FileServer, store: 
     assert len(server.requests) == 1
 
 
-def test_two_addresses_that_end_alike_do_not_share_a_partial_file(server: FileServer, store: BlobStore) -> None:
+def test_addresses_with_equal_file_names_use_separate_partial_files(server: FileServer, store: BlobStore) -> None:
     first = server.serve("/a/m.onnx", File(b"A" * 5000, cut_after=[4000, 0, 0, 0, 0]))
     second = server.serve("/b/m.onnx", File(b"B" * 5000))
     refused("EPB510", FetchError, lambda: fetched(first, store, hashlib.sha256(b"A" * 5000).hexdigest()))
@@ -309,13 +309,13 @@ def test_two_addresses_that_end_alike_do_not_share_a_partial_file(server: FileSe
 
 
 @pytest.mark.parametrize("text", ["https://example.com/m.onnx", "s3://bucket/m.onnx", "hf://org/repo/m.onnx@main"])
-def test_what_may_change_is_not_fetched_without_a_sha256(store: BlobStore, text: str) -> None:
+def test_changeable_address_is_not_fetched_without_a_sha256(store: BlobStore, text: str) -> None:
     with pytest.raises(ValueError, match="is not pinned; add its sha256"):
         fetched(parse_address(text), store, None)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
-def test_a_full_disk_is_told_as_what_it_is_and_keeps_what_fitted(server: FileServer, store: BlobStore) -> None:
+def test_full_disk_is_reported_and_keeps_the_partial_file(server: FileServer, store: BlobStore) -> None:
     import resource
 
     address = server.serve("/m.onnx", File(BODY))
@@ -346,7 +346,7 @@ class _Zeros(Download):
         return count
 
 
-def test_a_model_of_any_size_fits_in_little_memory(store: BlobStore) -> None:
+def test_model_of_any_size_is_fetched_with_little_memory(store: BlobStore) -> None:
     address = WebAddress("https://example.com/large.onnx")
     tracemalloc.start()
     try:

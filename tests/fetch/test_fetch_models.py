@@ -74,7 +74,7 @@ def served(server: FileServer, *locations: str) -> tuple[str, str]:
     return server.serve("/tiny/m.onnx", File(data)).text, sha256(data)
 
 
-def test_a_remote_model_is_a_file_under_its_own_name(server: FileServer, store: BlobStore) -> None:
+def test_remote_model_is_a_file_under_its_own_name(server: FileServer, store: BlobStore) -> None:
     text, pin = served(server)
     model = fetched(text, store, pin)
     assert model.graph.name == "m.onnx"
@@ -83,7 +83,7 @@ def test_a_remote_model_is_a_file_under_its_own_name(server: FileServer, store: 
     assert list(model.graph.parent.iterdir()) == [model.graph]
 
 
-def test_external_data_lies_beside_its_graph_where_onnx_finds_it(server: FileServer, store: BlobStore) -> None:
+def test_external_data_is_placed_beside_its_graph(server: FileServer, store: BlobStore) -> None:
     text, pin = served(server, "w.bin", "data/w2.bin")
     arrivals = Arrivals()
     model = fetched(text, store, pin, {"w.bin": sha256(WEIGHTS), "data/w2.bin": sha256(WEIGHTS)}, arrivals)
@@ -96,7 +96,7 @@ def test_external_data_lies_beside_its_graph_where_onnx_finds_it(server: FileSer
     assert [address for address, done, total in arrivals if done == total] == [text, text.replace("m.onnx", "w.bin")]
 
 
-def test_a_model_that_is_there_needs_no_network(server: FileServer, store: BlobStore) -> None:
+def test_existing_model_needs_no_network(server: FileServer, store: BlobStore) -> None:
     text, pin = served(server, "w.bin")
     first = fetched(text, store, pin, {"w.bin": sha256(WEIGHTS)})
     server.files.clear()
@@ -109,9 +109,7 @@ def test_a_model_that_is_there_needs_no_network(server: FileServer, store: BlobS
 
 @pytest.mark.parametrize("name", ["m.onnx", "w.bin"])
 @pytest.mark.parametrize("damage", ["removed", "cut short"])
-def test_a_file_that_somebody_damaged_comes_back_from_the_store(
-    server: FileServer, store: BlobStore, name: str, damage: str
-) -> None:
+def test_damaged_file_is_restored_from_the_store(server: FileServer, store: BlobStore, name: str, damage: str) -> None:
     text, pin = served(server, "w.bin")
     model = fetched(text, store, pin, {"w.bin": sha256(WEIGHTS)})
     server.files.clear()
@@ -125,7 +123,7 @@ def test_a_file_that_somebody_damaged_comes_back_from_the_store(
     assert {sha256(path.read_bytes()) for path in model.digests} == set(model.digests.values())
 
 
-def test_a_damaged_blob_is_fetched_again(server: FileServer, store: BlobStore) -> None:
+def test_damaged_blob_is_fetched_again(server: FileServer, store: BlobStore) -> None:
     text, pin = served(server)
     model = fetched(text, store, pin)
     blob = store.root / "cas" / "sha256" / pin[:2] / pin
@@ -137,12 +135,12 @@ def test_a_damaged_blob_is_fetched_again(server: FileServer, store: BlobStore) -
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
-def test_a_fetched_model_is_read_only(server: FileServer, store: BlobStore) -> None:
+def test_fetched_model_is_read_only(server: FileServer, store: BlobStore) -> None:
     text, pin = served(server)
     assert fetched(text, store, pin).graph.stat().st_mode & 0o222 == 0
 
 
-def test_data_that_nothing_pins_is_not_fetched(server: FileServer, store: BlobStore) -> None:
+def test_unpinned_data_is_not_fetched(server: FileServer, store: BlobStore) -> None:
     text, pin = served(server, "w.bin")
     code, exit_code, message = refusal(text, store, pin)
     assert (code, exit_code) == ("EPB208", 2)
@@ -150,12 +148,12 @@ def test_data_that_nothing_pins_is_not_fetched(server: FileServer, store: BlobSt
     assert [request.path for request in server.requests] == ["/tiny/m.onnx"]
 
 
-def test_other_data_than_the_pinned_is_refused(server: FileServer, store: BlobStore) -> None:
+def test_data_that_differs_from_its_pin_is_refused(server: FileServer, store: BlobStore) -> None:
     text, pin = served(server, "w.bin")
     assert refusal(text, store, pin, {"w.bin": "0" * 64})[:2] == ("EPB511", 3)
 
 
-def test_a_pin_for_a_file_that_the_model_has_not_is_a_mistake(server: FileServer, store: BlobStore) -> None:
+def test_pin_for_a_file_that_the_model_lacks_is_a_mistake(server: FileServer, store: BlobStore) -> None:
     text, pin = served(server)
     code, exit_code, message = refusal(text, store, pin, {"weights.bin": sha256(WEIGHTS)})
     assert (code, exit_code) == ("EPB208", 2)
@@ -163,7 +161,7 @@ def test_a_pin_for_a_file_that_the_model_has_not_is_a_mistake(server: FileServer
 
 
 @pytest.mark.parametrize("location", ["../w.bin", "/etc/passwd", "C:\\w.bin", "data\\w.bin", "M.onnx", "./m.onnx"])
-def test_a_graph_cannot_have_files_written_elsewhere_or_over_itself(server: FileServer, store: BlobStore, location: str) -> None:
+def test_data_outside_the_folder_or_over_the_graph_is_refused(server: FileServer, store: BlobStore, location: str) -> None:
     data = graph(location)
     text = server.serve("/tiny/m.onnx", File(data)).text
     code, exit_code, message = refusal(text, store, sha256(data), {location: sha256(WEIGHTS)})
@@ -172,13 +170,13 @@ def test_a_graph_cannot_have_files_written_elsewhere_or_over_itself(server: File
     assert len(server.requests) == 1
 
 
-def test_what_is_no_model_is_left_to_the_planner_to_refuse(server: FileServer, store: BlobStore) -> None:
+def test_invalid_model_is_left_for_the_planner(server: FileServer, store: BlobStore) -> None:
     page = b"<html>Sign in</html>"
     text = server.serve("/tiny/m.onnx", File(page)).text
     assert fetched(text, store, sha256(page)).graph.read_bytes() == page
 
 
-def test_models_with_one_name_do_not_get_in_each_others_way(server: FileServer, store: BlobStore) -> None:
+def test_models_with_equal_names_are_kept_separately(server: FileServer, store: BlobStore) -> None:
     first, second = graph(), graph() + b"\x08\x08"
     one = fetched(server.serve("/a/m.onnx", File(first)).text, store, sha256(first))
     two = fetched(server.serve("/b/m.onnx", File(second)).text, store, sha256(second))
@@ -195,5 +193,5 @@ def test_models_with_one_name_do_not_get_in_each_others_way(server: FileServer, 
         ("hf://org/repo/onnx/m@2.onnx@refs/pr/7", "m@2.onnx"),
     ],
 )
-def test_a_remote_file_has_a_name_here_that_every_platform_takes(text: str, name: str) -> None:
+def test_remote_file_gets_a_portable_name(text: str, name: str) -> None:
     assert make_file_name(parse_address(text)) == name

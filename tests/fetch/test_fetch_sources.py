@@ -64,7 +64,7 @@ def refusal(text: str, store: BlobStore, sha256: str | None = DIGEST, code: str 
         ("hf://org/repo/m.onnx@main", "huggingface_hub", "epbuild[hf]"),
     ],
 )
-def test_a_missing_package_is_named_with_the_command_that_installs_it(
+def test_missing_package_is_reported_with_its_install_command(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch, text: str, module: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -74,9 +74,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 
 
 @pytest.mark.parametrize("text", ["s3://bucket/m.onnx", "hf://org/repo/m.onnx@main"])
-def test_a_file_that_is_in_the_store_needs_no_client(
-    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_stored_file_needs_no_client(store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     (tmp_path / "m.onnx").write_bytes(BODY)
@@ -96,13 +94,13 @@ class TestBuckets:
         monkeypatch.setenv("AWS_REGION", "eu-central-1")
         return server
 
-    def test_an_object_of_s3_is_fetched_in_one_request(self, bucket: FileServer, store: BlobStore) -> None:
+    def test_s3_object_is_fetched_in_one_request(self, bucket: FileServer, store: BlobStore) -> None:
         bucket.serve("/models/tiny/m.onnx", File(BODY, last_modified=WHEN))
         assert fetched("s3://models/tiny/m.onnx", store) == Blob(DIGEST, len(BODY))
         assert store.read_bytes(DIGEST) == BODY
         assert [request.method for request in bucket.requests] == ["GET"]
 
-    def test_a_cut_download_resumes_at_the_same_version(self, bucket: FileServer, store: BlobStore) -> None:
+    def test_broken_download_resumes_at_the_same_version(self, bucket: FileServer, store: BlobStore) -> None:
         bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, cut_after=[len(BODY) - 500_000]))
         assert fetched("s3://models/m.onnx", store) == Blob(DIGEST, len(BODY))
         assert store.read_bytes(DIGEST) == BODY
@@ -110,7 +108,7 @@ class TestBuckets:
         assert resumed.headers["range"] not in ("bytes=0-", "")
         assert resumed.headers["if-match"] == '"v1"'
 
-    def test_an_object_that_was_replaced_is_read_from_its_beginning(self, bucket: FileServer, store: BlobStore) -> None:
+    def test_replaced_object_is_read_from_its_beginning(self, bucket: FileServer, store: BlobStore) -> None:
         file = File(BODY[::-1], last_modified=WHEN, cut_after=[len(BODY) - 500_000])
         bucket.serve("/models/m.onnx", file)
 
@@ -122,14 +120,14 @@ class TestBuckets:
         assert fetched("s3://models/m.onnx", store) == Blob(DIGEST, len(BODY))
         assert store.read_bytes(DIGEST) == BODY
 
-    def test_a_server_that_sends_no_ranges_is_read_from_the_beginning(self, bucket: FileServer, store: BlobStore) -> None:
+    def test_server_without_ranges_is_read_from_the_beginning(self, bucket: FileServer, store: BlobStore) -> None:
         bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, knows_ranges=False, cut_after=[len(BODY) - 500_000]))
         assert fetched("s3://models/m.onnx", store) == Blob(DIGEST, len(BODY))
         assert store.read_bytes(DIGEST) == BODY
         assert ["range" in request.headers for request in bucket.requests] == [False, True, False]
 
     @pytest.mark.parametrize(("knows_ranges", "version"), [(True, '"v1"'), (False, '"v1"'), (True, '"v0"'), (True, None)])
-    def test_a_store_reads_from_an_offset_or_from_the_beginning(
+    def test_store_reads_from_an_offset_or_from_the_beginning(
         self, bucket: FileServer, knows_ranges: bool, version: str | None
     ) -> None:
         bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, knows_ranges=knows_ranges))
@@ -138,15 +136,15 @@ class TestBuckets:
         assert (download.size, download.version) == (len(BODY), '"v1"')
         assert io.BufferedReader(download).read() == BODY[download.start :]
 
-    def test_an_object_that_does_not_exist_is_told_at_once(self, bucket: FileServer, store: BlobStore) -> None:
+    def test_missing_object_is_reported_at_once(self, bucket: FileServer, store: BlobStore) -> None:
         assert "the object does not exist" in refusal("s3://models/gone.onnx", store)
         assert len(bucket.requests) == 1
 
-    def test_a_refused_object_names_the_variables_that_open_it(self, bucket: FileServer, store: BlobStore) -> None:
+    def test_refused_object_names_the_required_variables(self, bucket: FileServer, store: BlobStore) -> None:
         bucket.serve("/models/m.onnx", File(BODY, answers=[403]))
         assert "AWS_ACCESS_KEY_ID" in refusal("s3://models/m.onnx", store)
 
-    def test_an_azure_account_that_is_not_named_is_asked_for(self, store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_azure_account_is_reported(self, store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("obstore", reason="needs the extra 'remote'")
         monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
         message = refusal("az://container/m.onnx", store)
@@ -201,19 +199,19 @@ class TestHub:
         hub.install(monkeypatch)
         return hub
 
-    def test_a_branch_is_read_at_one_commit_even_when_the_line_is_cut(self, hub: FakeHub, store: BlobStore) -> None:
+    def test_branch_is_read_at_one_commit_even_after_a_broken_connection(self, hub: FakeHub, store: BlobStore) -> None:
         hub.server.serve(f"/org/repo/resolve/{COMMIT}/onnx/m.onnx", File(BODY, cut_after=[100_000]))
         assert fetched("hf://org/repo/onnx/m.onnx@main", store) == Blob(DIGEST, len(BODY))
         assert [request.range for request in hub.server.requests] == [None, "bytes=100000-"]
 
-    def test_the_token_goes_to_the_hub_and_to_nobody_that_it_redirects_to(self, hub: FakeHub, store: BlobStore) -> None:
+    def test_token_is_sent_to_the_hub_but_not_to_redirect_targets(self, hub: FakeHub, store: BlobStore) -> None:
         target = hub.server.serve("/storage/1", File(BODY)).text.replace("127.0.0.1", "localhost")
         hub.server.serve(f"/org/repo/resolve/{COMMIT}/m.onnx", File(b"", redirect=target))
         fetched("hf://org/repo/m.onnx@main", store)
         sent = [request.headers.get("Authorization") for request in hub.server.requests]
         assert sent == ["Bearer s3cret", None]
 
-    def test_a_commit_needs_no_sha256_and_is_fetched_once(
+    def test_commit_needs_no_sha256_and_is_fetched_once(
         self, hub: FakeHub, store: BlobStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         hub.server.serve(f"/org/repo/resolve/{COMMIT}/m.onnx", File(BODY))
@@ -222,12 +220,12 @@ class TestHub:
         assert fetched(f"hf://org/repo/m.onnx@{COMMIT}", store, None) == first == Blob(DIGEST, len(BODY))
         assert len(hub.server.requests) == 1
 
-    def test_what_the_hub_says_of_the_content_is_checked_where_nothing_is_pinned(self, hub: FakeHub, store: BlobStore) -> None:
+    def test_digest_of_the_hub_is_checked_for_unpinned_files(self, hub: FakeHub, store: BlobStore) -> None:
         hub.etag = hashlib.sha256(b"what was uploaded").hexdigest()
         hub.server.serve(f"/org/repo/resolve/{COMMIT}/m.onnx", File(BODY))
         assert hub.etag in refusal(f"hf://org/repo/m.onnx@{COMMIT}", store, None, code="EPB511")
 
-    def test_a_file_that_the_hub_itself_says_is_another_is_not_downloaded(self, hub: FakeHub, store: BlobStore) -> None:
+    def test_file_with_another_digest_on_the_hub_is_not_downloaded(self, hub: FakeHub, store: BlobStore) -> None:
         hub.etag = "f" * 64
         hub.server.serve(f"/org/repo/resolve/{COMMIT}/m.onnx", File(BODY))
         assert "f" * 64 in refusal("hf://org/repo/m.onnx@main", store, code="EPB511")
@@ -243,24 +241,24 @@ class TestHub:
             (ValueError("Repo id must be in the form"), "Repo id must be"),
         ],
     )
-    def test_what_the_hub_refuses_is_told_at_once(self, hub: FakeHub, store: BlobStore, error: Exception, said: str) -> None:
+    def test_refusal_by_the_hub_is_reported_at_once(self, hub: FakeHub, store: BlobStore, error: Exception, said: str) -> None:
         hub.fails_with = [error]
         message = refusal("hf://org/repo/m.onnx@main", store)
         assert said in message
         assert "Request ID" not in message
 
-    def test_a_hub_in_trouble_is_asked_again(self, hub: FakeHub, store: BlobStore) -> None:
+    def test_failing_hub_is_retried(self, hub: FakeHub, store: BlobStore) -> None:
         hub.fails_with = [_HubError("busy", 503), TimeoutError("slow"), RuntimeError("a library's own kind")]
         hub.server.serve(f"/org/repo/resolve/{COMMIT}/m.onnx", File(BODY))
         assert fetched("hf://org/repo/m.onnx@main", store).digest == DIGEST
 
-    def test_a_hub_without_https_is_refused(self, hub: FakeHub, store: BlobStore) -> None:
+    def test_hub_without_https_is_refused(self, hub: FakeHub, store: BlobStore) -> None:
         hub.scheme = "http"
         assert "HF_ENDPOINT" in refusal("hf://org/repo/m.onnx@main", store)
         assert hub.server.requests == []
 
 
-def test_the_installed_huggingface_hub_has_what_is_used_of_it() -> None:
+def test_installed_huggingface_hub_has_the_required_functions() -> None:
     hub = pytest.importorskip("huggingface_hub", reason="needs the extra 'hf'")
     from huggingface_hub import errors, utils
 
@@ -273,5 +271,5 @@ def test_the_installed_huggingface_hub_has_what_is_used_of_it() -> None:
     assert {"commit_hash", "etag"} <= set(hub.HfFileMetadata.__dataclass_fields__)
 
 
-def test_a_failed_fetch_ends_with_the_exit_code_of_the_environment() -> None:
+def test_failed_fetch_has_the_exit_code_of_the_environment() -> None:
     assert FetchError.exit_code == 3

@@ -40,7 +40,7 @@ def sizes(workshop: Workshop, group: str = "decoder") -> dict[str, int]:
     return {name: len(data) for name, data in workshop.contents(group).items() if name != "manifest.json"}
 
 
-def test_the_first_build_of_an_output_has_nothing_before_it(workshop: Workshop) -> None:
+def test_first_build_of_an_output_has_no_previous_sizes(workshop: Workshop) -> None:
     workshop.build()
     found = outputs(workshop)
     assert found.keys() == {EMIT_DECODER, EMIT_CLASSIFIER}
@@ -49,7 +49,7 @@ def test_the_first_build_of_an_output_has_nothing_before_it(workshop: Workshop) 
     assert found[EMIT_DECODER].files == tuple(ChangedFile(name, None, size) for name, size in sorted(sizes(workshop).items()))
 
 
-def test_what_changed_is_told_file_by_file_and_what_did_not_is_not(workshop: Workshop) -> None:
+def test_only_changed_files_are_reported(workshop: Workshop) -> None:
     workshop.build()
     before = sizes(workshop)
     workshop.write_recipe(MORE)
@@ -63,7 +63,7 @@ def test_what_changed_is_told_file_by_file_and_what_did_not_is_not(workshop: Wor
     assert outputs(workshop) == {}
 
 
-def test_an_archive_counts_without_the_statement_beside_it(workshop: Workshop) -> None:
+def test_archive_size_excludes_the_separate_statement(workshop: Workshop) -> None:
     archive = ('path: "dist/${group}"', 'archive: zip, provenance: true, path: "dist/${group}.zip"')
     workshop.write_recipe(archive)
     workshop.build()
@@ -74,7 +74,7 @@ def test_an_archive_counts_without_the_statement_beside_it(workshop: Workshop) -
     assert (change.path, change.before, change.after) == ("decoder.zip", found.before, found.after)
 
 
-def test_other_bytes_of_the_same_size_are_a_change(workshop: Workshop) -> None:
+def test_different_bytes_of_equal_size_are_a_change(workshop: Workshop) -> None:
     workshop.build()
     workshop.write_recipe(("vars: {quality: 3}", "vars: {quality: 1}"))
     workshop.build()
@@ -82,7 +82,7 @@ def test_other_bytes_of_the_same_size_are_a_change(workshop: Workshop) -> None:
     assert outputs(workshop)[EMIT_DECODER].files == (ChangedFile("prefill_qnn.bin", size, size),)
 
 
-def test_the_manifest_that_lies_there_is_what_an_output_is_compared_with(workshop: Workshop) -> None:
+def test_output_is_compared_with_its_existing_manifest(workshop: Workshop) -> None:
     workshop.build()
     before = sizes(workshop)
     shutil.rmtree(workshop.folder / ".epbuild")
@@ -94,7 +94,7 @@ def test_the_manifest_that_lies_there_is_what_an_output_is_compared_with(worksho
     assert outputs(workshop)[EMIT_CLASSIFIER].files == ()
 
 
-def test_an_output_that_moves_is_compared_with_itself_at_its_old_place(workshop: Workshop) -> None:
+def test_moved_output_is_compared_with_its_old_folder(workshop: Workshop) -> None:
     workshop.build()
     workshop.write_recipe(("dist/${group}", "out/${group}"))
     workshop.build()
@@ -107,7 +107,7 @@ def test_an_output_that_moves_is_compared_with_itself_at_its_old_place(workshop:
 @pytest.mark.parametrize(
     "text", ["", "[]", "null", "{}", '{"files": 3}', '{"files": [{"path": "a"}]}', '{"additional_metadata": []}', "[" * 10**5]
 )
-def test_what_is_no_manifest_leaves_what_the_workspace_knows(tmp_path: Path, text: str) -> None:
+def test_invalid_manifest_falls_back_to_the_recorded_files(tmp_path: Path, text: str) -> None:
     recorded = {"a.bin": {"digest": "x", "size": 3}}
     assert sizes_of.read_last_files(tmp_path / "nowhere", recorded) == recorded
     (tmp_path / "manifest.json").write_text(text, encoding="utf-8")
@@ -117,21 +117,21 @@ def test_what_is_no_manifest_leaves_what_the_workspace_knows(tmp_path: Path, tex
     assert sizes_of.read_last_files(archive, recorded) == recorded
 
 
-def test_a_model_package_lists_its_files_below_what_onnx_runtime_reads(tmp_path: Path) -> None:
+def test_files_of_a_model_package_are_read_from_additional_metadata(tmp_path: Path) -> None:
     listed = [{"path": "decoder/npu/a.bin", "sha256": "ab" * 32, "size": 7}]
     document = {"schema_version": "1.0", "components": {}, "additional_metadata": {"epbuild": {"format": 1, "files": listed}}}
     (tmp_path / "manifest.json").write_text(json.dumps(document), encoding="utf-8")
     assert sizes_of.read_last_files(tmp_path, {}) == {"decoder/npu/a.bin": {"digest": "ab" * 32, "size": 7}}
 
 
-def test_what_no_manifest_lists_is_no_change() -> None:
+def test_unlisted_files_are_not_a_change() -> None:
     file = {"a.bin": {"digest": "x", "size": 3}}
     names = ("manifest.json", "provenance.intoto.json", "decoder/npu/manifest.json")
     unlisted = {name: {"digest": "y", "size": 5} for name in names}
     assert sizes_of.compare_outputs("emit:a", "dist", file, {**file, **unlisted}) == OutputCompared("emit:a", "dist", 3, 3, ())
 
 
-def test_what_sharing_can_save_is_what_the_sources_have_in_common(workshop: Workshop) -> None:
+def test_possible_savings_equal_the_common_weights_of_the_sources(workshop: Workshop) -> None:
     (workshop.folder / "decode.onnx").write_bytes((workshop.folder / "prefill.onnx").read_bytes())
     workshop.build()
     assert savings(workshop) == [SharingSaved(SHARE, 64, 32, measured=False)], "eight floats in each model"
@@ -139,14 +139,14 @@ def test_what_sharing_can_save_is_what_the_sources_have_in_common(workshop: Work
     assert savings(workshop) == []
 
 
-def test_models_with_other_weights_in_one_binary_save_nothing(workshop: Workshop) -> None:
+def test_models_with_different_weights_in_one_binary_save_nothing(workshop: Workshop) -> None:
     (workshop.folder / "prefill.onnx").write_bytes(source_model(1.0, common=3.0))
     (workshop.folder / "decode.onnx").write_bytes(source_model(2.0, common=4.0))
     workshop.build()
     assert savings(workshop) == [SharingSaved(SHARE, 64, 64, measured=False)]
 
 
-def test_what_sharing_saves_is_measured_where_the_recipe_asks_for_it(workshop: Workshop) -> None:
+def test_savings_are_measured_if_the_recipe_requires_a_ratio(workshop: Workshop) -> None:
     workshop.write_recipe((EXPECT, GATE))
     workshop.build()
     [found] = savings(workshop)
@@ -155,9 +155,7 @@ def test_what_sharing_saves_is_measured_where_the_recipe_asks_for_it(workshop: W
     assert found.shared < found.unshared < 2 * found.shared, "alone, a member is smaller than both together"
 
 
-def test_what_sharing_saves_is_told_where_a_result_came_from_the_store(
-    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_savings_of_a_restored_result_are_reported(workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop.build()
     told = savings(workshop)
     other = workshop.checkout(tmp_path / "other", monkeypatch)
@@ -166,7 +164,7 @@ def test_what_sharing_saves_is_told_where_a_result_came_from_the_store(
     assert savings(other) == told
 
 
-def test_a_group_that_does_not_share_saves_nothing(workshop: Workshop) -> None:
+def test_group_without_sharing_saves_nothing(workshop: Workshop) -> None:
     workshop.write_recipe(("share_weights: true", "share_weights: false"))
     workshop.build()
     assert savings(workshop) == []
@@ -182,7 +180,7 @@ def result_of(first: str, second: str, weights: WeightBytes | None = None) -> Co
     return CompileResult({first: file, second: file}, file, Measurements(1.0, {}, None), tuple(models), source_weights=weights)
 
 
-def test_nothing_is_claimed_where_no_file_is_shared_or_nobody_counted() -> None:
+def test_savings_need_a_shared_file_and_counted_weights() -> None:
     group = sharing_group("prefill", "decode")
     weights = WeightBytes(1600, 1200)
     told = sizes_of.compute_savings(group, result_of("a.bin", "a.bin", weights))

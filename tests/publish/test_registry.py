@@ -40,8 +40,8 @@ def pusher() -> Pusher:
     return Pusher()
 
 
-class TestWhatArrives:
-    def test_every_blob_and_then_the_manifest_by_digest_and_by_tag(self, registry: Registry, pusher: Pusher) -> None:
+class TestUploads:
+    def test_push_uploads_blobs_before_the_manifest_and_the_tag(self, registry: Registry, pusher: Pusher) -> None:
         pushed = pusher(registry)
         assert holds_all(registry, pusher)
         assert (pushed.digest, pushed.sent, pushed.there) == (pusher.image.digest, 3, 0)
@@ -50,7 +50,7 @@ class TestWhatArrives:
         assert [path.split("/")[4] for path in puts] == ["blobs"] * 3 + ["manifests"] * 2
         assert puts[-2:] == [f"/v2/team/models/manifests/{name}" for name in (pusher.image.digest, "1.0")]
 
-    def test_what_is_there_is_not_sent_again(self, registry: Registry, pusher: Pusher) -> None:
+    def test_existing_blobs_are_not_sent_again(self, registry: Registry, pusher: Pusher) -> None:
         pusher(registry)
         registry.requests.clear()
         pushed = pusher(registry)
@@ -58,19 +58,19 @@ class TestWhatArrives:
         assert {request.method for request in registry.requests} == {"HEAD"}
         assert pusher.told[-1] == (pushed.sent_bytes + sum(map(len, FILES.values())) + 2,) * 2
 
-    def test_a_new_tag_of_an_image_that_is_there_is_all_that_is_sent(self, registry: Registry, pusher: Pusher) -> None:
+    def test_new_tag_of_an_existing_image_is_the_only_upload(self, registry: Registry, pusher: Pusher) -> None:
         pusher(registry)
         registry.requests.clear()
         pusher(registry, tag="stable")
         assert registry.asked("PUT") == ["/v2/team/models/manifests/stable"]
         assert holds_all(registry, pusher, "stable")
 
-    def test_a_tag_that_names_another_image_is_moved(self, registry: Registry, pusher: Pusher) -> None:
+    def test_tag_of_another_image_is_moved(self, registry: Registry, pusher: Pusher) -> None:
         registry.manifests["1.0"] = b"{}"
         pusher(registry)
         assert holds_all(registry, pusher)
 
-    def test_progress_ends_with_all_of_it(self, registry: Registry, pusher: Pusher) -> None:
+    def test_progress_ends_at_the_total(self, registry: Registry, pusher: Pusher) -> None:
         pusher(registry)
         total = sum(map(len, FILES.values())) + 2
         assert pusher.told[0] == (0, total)
@@ -78,18 +78,18 @@ class TestWhatArrives:
         assert [done for done, _ in pusher.told] == sorted(done for done, _ in pusher.told)
 
     @pytest.mark.parametrize("location", ["{path}", "{root}{path}"])
-    def test_an_upload_may_be_at_a_path_or_an_address(self, registry: Registry, pusher: Pusher, location: str) -> None:
+    def test_upload_location_may_be_a_path_or_a_url(self, registry: Registry, pusher: Pusher, location: str) -> None:
         registry.location = lambda path: location.format(root=registry.root, path=path)
         pusher(registry)
         assert holds_all(registry, pusher)
 
 
-class TestWhatMayPass:
+class TestRetries:
     @pytest.mark.parametrize("status", [429, 500, 503])
     @pytest.mark.parametrize(
         ("method", "path"), [("HEAD", LARGE), ("POST", "/uploads/"), ("PUT", LARGE_UPLOAD), ("PUT", "/manifests/")]
     )
-    def test_an_overloaded_registry_is_tried_again(
+    def test_overloaded_registry_is_retried(
         self, registry: Registry, pusher: Pusher, method: str, path: str, status: int
     ) -> None:
         registry.troubles = [Trouble(method, path, (status, {}, b""), times=3)]
@@ -100,14 +100,14 @@ class TestWhatMayPass:
     @pytest.mark.parametrize(
         ("method", "path"), [("HEAD", LARGE), ("POST", "/uploads/"), ("PUT", LARGE_UPLOAD), ("PUT", "/manifests/")]
     )
-    def test_a_line_that_is_cut_is_tried_again(
+    def test_broken_connection_is_retried(
         self, registry: Registry, pusher: Pusher, method: str, path: str, reads: int | None
     ) -> None:
         registry.troubles = [Trouble(method, path, reads=reads, times=2)]
         pusher(registry)
         assert holds_all(registry, pusher)
 
-    def test_a_cut_upload_begins_anew_and_progress_is_taken_back(self, registry: Registry, pusher: Pusher) -> None:
+    def test_broken_upload_restarts_and_resets_its_progress(self, registry: Registry, pusher: Pusher) -> None:
         registry.troubles = [Trouble("PUT", LARGE_UPLOAD, reads=400_000, times=2)]
         pusher(registry)
         opened = registry.asked("POST")
@@ -117,12 +117,12 @@ class TestWhatMayPass:
         assert done != sorted(done)
         assert max(done) == done[-1]
 
-    def test_a_long_page_about_an_error_does_no_harm(self, registry: Registry, pusher: Pusher) -> None:
+    def test_long_error_page_is_harmless(self, registry: Registry, pusher: Pusher) -> None:
         registry.troubles = [Trouble("POST", "/uploads/", (503, {}, bytes(3 << 20)), times=3)]
         pusher(registry)
         assert holds_all(registry, pusher)
 
-    def test_a_line_that_is_cut_is_not_taken_for_a_broken_disk(self, registry: Registry, pusher: Pusher) -> None:
+    def test_broken_connection_is_not_reported_as_a_disk_error(self, registry: Registry, pusher: Pusher) -> None:
         def as_the_store_does(content: Artifact, write: Write) -> None:
             try:
                 pour(content, write)
@@ -133,7 +133,7 @@ class TestWhatMayPass:
         pusher(registry, pour=as_the_store_does)
         assert holds_all(registry, pusher)
 
-    def test_what_does_not_pass_is_told_after_a_few_tries(self, registry: Registry, pusher: Pusher) -> None:
+    def test_persistent_failure_is_reported_after_a_few_retries(self, registry: Registry, pusher: Pusher) -> None:
         registry.troubles = [Trouble("PUT", "/manifests/1.0", (503, {}, b""), times=99)]
         code, text = pusher.fails(registry)
         assert code == "EPB426"
@@ -141,14 +141,14 @@ class TestWhatMayPass:
         assert len([path for path in registry.asked("PUT") if path.endswith("/1.0")]) == 4
         assert "1.0" not in registry.manifests
 
-    def test_a_line_that_is_always_cut_is_told(self, registry: Registry, pusher: Pusher) -> None:
+    def test_persistently_broken_connection_is_reported(self, registry: Registry, pusher: Pusher) -> None:
         registry.troubles = [Trouble("PUT", LARGE_UPLOAD, reads=1000, times=99)]
         code, text = pusher.fails(registry)
         assert code == "EPB426"
         assert "the connection was closed unexpectedly" in text
         assert registry.manifests == {}
 
-    def test_a_registry_says_how_long_to_wait(self, registry: Registry, pusher: Pusher) -> None:
+    def test_pause_requested_by_a_registry_is_respected(self, registry: Registry, pusher: Pusher) -> None:
         pauses: list[float | None] = []
 
         class Hurry(threading.Event):
@@ -162,8 +162,8 @@ class TestWhatMayPass:
         assert pauses == [7.0, 30.0, 0.0]
 
 
-class TestWhatIsTold:
-    def test_nothing_listens(self, pusher: Pusher) -> None:
+class TestFailures:
+    def test_unreachable_server_is_reported(self, pusher: Pusher) -> None:
         with serving(Registry) as gone:
             pass
         code, text = pusher.fails(gone)
@@ -172,7 +172,7 @@ class TestWhatIsTold:
             f"the registry 127.0.0.1:{gone.port} cannot be pushed to: no server is listening there. Check the reference"
         )
 
-    def test_no_such_host(self, registry: Registry, pusher: Pusher, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unknown_host_is_reported(self, registry: Registry, pusher: Pusher, monkeypatch: pytest.MonkeyPatch) -> None:
         def unknown(*_: object, **__: object) -> Any:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -181,7 +181,7 @@ class TestWhatIsTold:
         assert code == "EPB426"
         assert "its host name cannot be resolved" in text
 
-    def test_a_repository_that_has_to_be_made_first(self, registry: Registry, pusher: Pusher) -> None:
+    def test_missing_repository_is_reported(self, registry: Registry, pusher: Pusher) -> None:
         unknown: Answer = (404, {}, said("NAME_UNKNOWN", "The repository with name 'team/models' does not exist"))
         registry.troubles = [Trouble("POST", "/uploads/", unknown)]
         code, text = pusher.fails(registry)
@@ -189,7 +189,7 @@ class TestWhatIsTold:
         assert "404 The repository with name 'team/models' does not exist" in text
         assert "whether team/models must be created there first" in text
 
-    def test_what_is_no_registry(self, start: Start[Server], pusher: Pusher) -> None:
+    def test_server_that_is_not_a_registry_is_reported(self, start: Start[Server], pusher: Pusher) -> None:
         other = start(Server)
         other.answer = lambda request, data: (404, {}, b"<html>not here</html>")  # type: ignore[method-assign]
         code, text = pusher.fails(other)
@@ -197,7 +197,7 @@ class TestWhatIsTold:
         assert "404 Not Found" in text
         assert "is a registry" in text
 
-    def test_what_speaks_no_http(self, pusher: Pusher) -> None:
+    def test_server_without_http_is_reported(self, pusher: Pusher) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
 
             def babble() -> None:
@@ -214,7 +214,7 @@ class TestWhatIsTold:
         assert code == "EPB426"
         assert "another program may answer there" in text
 
-    def test_why_a_blob_is_refused(self, registry: Registry, pusher: Pusher) -> None:
+    def test_refused_blob_is_reported_with_the_reason_of_the_registry(self, registry: Registry, pusher: Pusher) -> None:
         wrong: Answer = (400, {}, said("DIGEST_INVALID", "provided digest\n did not match\x1b[31m uploaded content." + "x" * 500))
         registry.troubles = [Trouble("PUT", "/uploads/", wrong)]
         code, text = pusher.fails(registry)
@@ -222,7 +222,7 @@ class TestWhatIsTold:
         assert "400 provided digest did not match[31m uploaded content" in text
         assert len(text) < 500
 
-    def test_a_registry_that_keeps_something_else(self, registry: Registry, pusher: Pusher) -> None:
+    def test_registry_that_stores_another_manifest_is_reported(self, registry: Registry, pusher: Pusher) -> None:
         registry.troubles = [Trouble("PUT", "/manifests/", (201, {"Docker-Content-Digest": digest(b"other")}, b""))]
         code, text = pusher.fails(registry)
         assert code == "EPB426"
@@ -231,21 +231,19 @@ class TestWhatIsTold:
     @pytest.mark.parametrize(
         "answer", [(202, {}, b""), (200, {"Location": "/somewhere"}, b""), (302, {"Location": "/other"}, b"")]
     )
-    def test_an_upload_that_is_not_opened_as_the_specification_says(
-        self, registry: Registry, pusher: Pusher, answer: Answer
-    ) -> None:
+    def test_invalid_upload_response_is_reported(self, registry: Registry, pusher: Pusher, answer: Answer) -> None:
         registry.troubles = [Trouble("POST", "/uploads/", answer)]
         assert pusher.fails(registry)[0] == "EPB426"
 
-    def test_a_circle(self, registry: Registry, pusher: Pusher) -> None:
+    def test_redirect_loop_is_reported(self, registry: Registry, pusher: Pusher) -> None:
         registry.troubles = [Trouble("HEAD", "/blobs/", (307, {"Location": f"/v2/team/models/blobs/{LARGE}"}, b""), times=99)]
         code, text = pusher.fails(registry)
         assert code == "EPB426"
         assert "redirects in a loop" in text
 
 
-class TestWhatEndsAPush:
-    def test_a_cancellation_in_the_middle_of_a_blob(self, registry: Registry, pusher: Pusher) -> None:
+class TestAborts:
+    def test_cancelling_stops_a_push_in_the_middle_of_a_blob(self, registry: Registry, pusher: Pusher) -> None:
         cancelled = threading.Event()
 
         taken = []
@@ -260,7 +258,7 @@ class TestWhatEndsAPush:
         assert taken == []
         assert registry.manifests == {}
 
-    def test_a_cancellation_while_it_waits_to_try_again(self, registry: Registry, pusher: Pusher) -> None:
+    def test_cancelling_stops_a_pause_between_retries(self, registry: Registry, pusher: Pusher) -> None:
         cancelled = threading.Event()
         registry.troubles = [Trouble("HEAD", "/blobs/", (503, {}, b""))]
         timer = threading.Timer(0.1, cancelled.set)
@@ -269,7 +267,7 @@ class TestWhatEndsAPush:
             pusher(registry, cancelled=cancelled, pauses=(3600.0,))
         timer.join()
 
-    def test_a_cancellation_while_the_registry_keeps_silent(self, pusher: Pusher) -> None:
+    def test_cancelling_stops_waiting_for_a_silent_registry(self, pusher: Pusher) -> None:
         cancelled = threading.Event()
         with socket.create_server(("127.0.0.1", 0)) as silent:
             timer = threading.Timer(0.1, cancelled.set)
@@ -279,7 +277,7 @@ class TestWhatEndsAPush:
             timer.join()
 
     @pytest.mark.parametrize("error", [RuntimeError("the store has it no longer"), OSError(5, "Input/output error")])
-    def test_a_blob_that_cannot_be_read_is_the_stores_matter(self, registry: Registry, pusher: Pusher, error: Exception) -> None:
+    def test_unreadable_blob_is_reported_as_a_store_error(self, registry: Registry, pusher: Pusher, error: Exception) -> None:
         def broken(content: Artifact, write: Write) -> None:
             write(memoryview(BYTES[content.sha256])[:1])
             raise error
@@ -289,7 +287,7 @@ class TestWhatEndsAPush:
         assert caught.value is error
         assert registry.manifests == {}
 
-    def test_a_blob_that_comes_short_is_not_kept(self, registry: Registry, pusher: Pusher) -> None:
+    def test_truncated_blob_is_not_stored_by_the_registry(self, registry: Registry, pusher: Pusher) -> None:
         with pytest.raises(ValueError, match="were sent"):
             pusher(registry, pour=lambda content, write: write(memoryview(BYTES[content.sha256])[1:]))
         assert LARGE not in registry.blobs

@@ -41,11 +41,11 @@ def found(host: str = HOST) -> tuple[str, str] | None:
     return None if credentials is None else (credentials.user, credentials.password)
 
 
-def test_without_anything_a_registry_is_tried_as_nobody() -> None:
+def test_registry_is_anonymous_without_credentials() -> None:
     assert found() is None
 
 
-def test_the_environment_comes_before_what_docker_knows(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_overrides_the_docker_configuration(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(docker, {"auths": {HOST: AUTH}})
     assert found() == ("ci", PASSWORD)
     monkeypatch.setenv("EPBUILD_REGISTRY", HOST)
@@ -54,7 +54,7 @@ def test_the_environment_comes_before_what_docker_knows(docker: Path, monkeypatc
     assert found() == ("me", "pässword:with:colons")
 
 
-def test_a_broken_docker_config_does_not_matter_to_who_set_the_environment(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_works_despite_a_broken_docker_config(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (docker / "config.json").write_text("{", encoding="utf-8")
     monkeypatch.setenv("EPBUILD_REGISTRY", HOST)
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "me")
@@ -62,9 +62,7 @@ def test_a_broken_docker_config_does_not_matter_to_who_set_the_environment(docke
     assert found() == ("me", PASSWORD)
 
 
-def test_a_registry_that_only_a_recipe_names_gets_nothing_of_the_environment(
-    docker: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_registry_named_only_by_a_recipe_gets_no_environment_credentials(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "me")
     monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
     with pytest.raises(UnusableCredentials, match="EPBUILD_REGISTRY_USER is set, but EPBUILD_REGISTRY is not") as caught:
@@ -76,7 +74,7 @@ def test_a_registry_that_only_a_recipe_names_gets_nothing_of_the_environment(
 
 
 @pytest.mark.parametrize("only", ["EPBUILD_REGISTRY_USER", "EPBUILD_REGISTRY_PASSWORD"])
-def test_half_of_a_sign_in_is_told_and_nothing_else_is_taken(docker: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
+def test_incomplete_credentials_are_refused_without_a_fallback(docker: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
     write(docker, {"auths": {HOST: AUTH}})
     monkeypatch.setenv(only, PASSWORD)
     with pytest.raises(UnusableCredentials, match=f"{only} is set, but ") as caught:
@@ -87,7 +85,7 @@ def test_half_of_a_sign_in_is_told_and_nothing_else_is_taken(docker: Path, monke
 @pytest.mark.parametrize(
     "key", [HOST, f"https://{HOST}", f"https://{HOST}/v1/", f"http://{HOST}/v2/", "https://Registry.Example:5000"]
 )
-def test_docker_s_ways_to_name_a_registry_are_all_known(docker: Path, key: str) -> None:
+def test_every_docker_spelling_of_a_registry_is_found(docker: Path, key: str) -> None:
     write(docker, {"auths": {"other.example": {"auth": "b3RoZXI6b3RoZXI="}, key: AUTH}})
     assert found() == ("ci", PASSWORD)
 
@@ -95,7 +93,7 @@ def test_docker_s_ways_to_name_a_registry_are_all_known(docker: Path, key: str) 
 @pytest.mark.parametrize(
     "host", ["registry.example", "registry.example:5001", "xregistry.example:5000", "registry.example:5000.evil.example"]
 )
-def test_another_registry_does_not_get_them(docker: Path, host: str) -> None:
+def test_other_registries_get_no_credentials(docker: Path, host: str) -> None:
     write(docker, {"auths": {HOST: AUTH}})
     assert found(host) is None
 
@@ -108,39 +106,39 @@ def test_another_registry_does_not_get_them(docker: Path, host: str) -> None:
         {"auth": base64.b64encode(f"ci:{PASSWORD}\0\0".encode()).decode()},
     ],
 )
-def test_docker_s_ways_to_keep_a_password_are_all_read(docker: Path, entry: Mapping[str, str]) -> None:
+def test_every_docker_form_of_a_password_is_read(docker: Path, entry: Mapping[str, str]) -> None:
     write(docker, {"auths": {HOST: entry}})
     assert found() == ("ci", PASSWORD)
 
 
 @pytest.mark.parametrize("entry", [{}, {"auth": ""}, {"auth": None}, {"username": "ci"}, None, 7, {"email": "ci@example.com"}])
-def test_an_entry_without_a_password_is_none(docker: Path, entry: Any) -> None:
+def test_entry_without_a_password_has_no_credentials(docker: Path, entry: Any) -> None:
     write(docker, {"auths": {HOST: entry}})
     assert found() is None
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "5", '"auths"', '{"auths": {"registry.example:5000": {"auth": "%%%"}}}', "\xff"])
-def test_a_docker_config_that_cannot_be_read_is_told_by_its_path(docker: Path, text: str) -> None:
+def test_unreadable_docker_config_is_reported_with_its_path(docker: Path, text: str) -> None:
     (docker / "config.json").write_text(text, encoding="latin-1")
     with pytest.raises(UnusableCredentials) as caught:
         found()
     assert str(docker / "config.json") in caught.value.message
 
 
-def test_a_huge_docker_config_is_not_read_into_memory(docker: Path) -> None:
+def test_huge_docker_config_is_not_read_into_memory(docker: Path) -> None:
     (docker / "config.json").write_bytes(b" " * (2 << 20))
     with pytest.raises(UnusableCredentials):
         found()
 
 
-def test_a_docker_config_that_is_no_file_is_told(docker: Path) -> None:
+def test_docker_config_that_is_a_folder_is_reported(docker: Path) -> None:
     (docker / "config.json").mkdir()
     with pytest.raises(UnusableCredentials):
         found()
 
 
 @pytest.mark.parametrize("document", [{"auths": []}, {"auths": None}, {"credHelpers": 5}, {}])
-def test_sections_of_another_type_are_none(docker: Path, document: Any) -> None:
+def test_config_sections_of_a_wrong_type_are_ignored(docker: Path, document: Any) -> None:
     write(docker, document)
     assert found() is None
 
@@ -188,7 +186,7 @@ Install = Callable[..., Path]
         {"credHelpers": {"other.example": "other"}, "credsStore": "desktop", "auths": {HOST: {}}},
     ],
 )
-def test_docker_s_credential_helper_is_asked_for_the_registry(docker: Path, helper: Install, document: Any) -> None:
+def test_credential_helper_of_docker_is_queried(docker: Path, helper: Install, document: Any) -> None:
     asked = helper("desktop", KEPT)
     write(docker, document)
     assert found() == ("ci", PASSWORD)
@@ -199,9 +197,7 @@ def test_docker_s_credential_helper_is_asked_for_the_registry(docker: Path, help
 
 
 @pytest.mark.parametrize(("said", "status"), [(NOT_FOUND, 1), ('{"Username": "", "Secret": ""}', 0)])
-def test_a_credential_helper_without_an_entry_leaves_it_to_the_configuration(
-    docker: Path, helper: Install, said: str, status: int
-) -> None:
+def test_helper_without_an_entry_falls_back_to_the_configuration(docker: Path, helper: Install, said: str, status: int) -> None:
     helper("desktop", said, status)
     write(docker, {"credsStore": "desktop"})
     assert found() is None
@@ -209,7 +205,7 @@ def test_a_credential_helper_without_an_entry_leaves_it_to_the_configuration(
     assert found() == ("ci", PASSWORD)
 
 
-def test_a_helper_that_is_not_installed_is_told_where_nothing_is_written_down(docker: Path) -> None:
+def test_missing_helper_is_reported_unless_a_password_is_configured(docker: Path) -> None:
     write(docker, {"credsStore": "not-there"})
     with pytest.raises(UnusableCredentials, match=r"docker-credential-not-there.*is not installed, or not in PATH") as caught:
         found()
@@ -231,9 +227,7 @@ def test_a_helper_that_is_not_installed_is_told_where_nothing_is_written_down(do
         ("", 0, "returned invalid credentials"),
     ],
 )
-def test_a_helper_that_fails_is_told_without_a_word_of_what_it_printed(
-    docker: Path, helper: Install, said: str, status: int, told: str
-) -> None:
+def test_failing_helper_is_reported_without_its_output(docker: Path, helper: Install, said: str, status: int, told: str) -> None:
     helper("desktop", said, status)
     write(docker, {"credsStore": "desktop", "auths": {HOST: AUTH}})
     with pytest.raises(UnusableCredentials) as caught:
@@ -243,7 +237,7 @@ def test_a_helper_that_fails_is_told_without_a_word_of_what_it_printed(
     assert PASSWORD not in caught.value.hint + "".join(traceback.format_exception(caught.value))
 
 
-def test_a_helper_that_hangs_is_given_up(docker: Path, helper: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_helper_times_out(docker: Path, helper: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = helper("desktop", KEPT)
     script = asked.with_name("desktop.py")
     script.write_text(f"import sys, time\nprint({PASSWORD!r}, flush=True)\ntime.sleep(600)\n", encoding="utf-8")
@@ -256,14 +250,14 @@ def test_a_helper_that_hangs_is_given_up(docker: Path, helper: Install, monkeypa
 
 
 @pytest.mark.parametrize("name", ["../evil", "/bin/sh", "a b", "-x", "x\n", 5, ["a"]])
-def test_what_is_no_name_of_a_helper_is_not_run(docker: Path, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_helper_name_is_not_run(docker: Path, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subprocess.run", lambda *arguments, **settings: pytest.fail("it was run"))
     write(docker, {"credsStore": name})
     with pytest.raises(UnusableCredentials, match="is not installed"):
         found()
 
 
-def test_the_environment_comes_before_a_helper(docker: Path, helper: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_overrides_a_helper(docker: Path, helper: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = helper("desktop", KEPT)
     write(docker, {"credsStore": "desktop"})
     monkeypatch.setenv("EPBUILD_REGISTRY", HOST)
@@ -273,7 +267,7 @@ def test_the_environment_comes_before_a_helper(docker: Path, helper: Install, mo
     assert not asked.exists()
 
 
-def test_an_identity_token_is_known_as_one(docker: Path, helper: Install) -> None:
+def test_identity_token_is_recognized(docker: Path, helper: Install) -> None:
     write(docker, {"auths": {HOST: {"auth": "", "identitytoken": PASSWORD}}})
     written = find_credentials(HOST)
     helper("desktop", json.dumps({"Username": "<token>", "Secret": PASSWORD}))
@@ -286,20 +280,20 @@ def test_an_identity_token_is_known_as_one(docker: Path, helper: Install) -> Non
         assert PASSWORD not in repr(credentials)
 
 
-def test_docker_s_folder_is_the_users_unless_it_is_said(monkeypatch: pytest.MonkeyPatch, docker: Path) -> None:
+def test_docker_folder_defaults_to_the_home_of_the_user(monkeypatch: pytest.MonkeyPatch, docker: Path) -> None:
     assert find_docker_config() == docker / "config.json"
     monkeypatch.delenv("DOCKER_CONFIG")
     assert find_docker_config() == Path.home() / ".docker" / "config.json"
 
 
-def test_a_user_that_no_header_can_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_name_with_a_colon_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "a:b")
     monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
     with pytest.raises(UnusableCredentials):
         found()
 
 
-def test_neither_is_shown_when_they_are_printed(docker: Path) -> None:
+def test_secrets_are_hidden_in_repr(docker: Path) -> None:
     write(docker, {"auths": {HOST: AUTH}})
     credentials = find_credentials(HOST)
     assert credentials is not None
@@ -309,7 +303,7 @@ def test_neither_is_shown_when_they_are_printed(docker: Path) -> None:
     assert credentials.basic == f"Basic {AUTH['auth']}"
 
 
-def test_neither_is_shown_in_a_traceback(docker: Path) -> None:
+def test_secrets_are_hidden_in_a_traceback(docker: Path) -> None:
     write(docker, {"auths": {HOST: {"auth": f"!{PASSWORD}"}}})
     with pytest.raises(UnusableCredentials) as caught:
         found()

@@ -51,13 +51,13 @@ def pusher() -> Pusher:
     return Pusher()
 
 
-class TestWhoPushes:
-    def test_the_user_and_password_of_the_environment(self, registry: Registry, pusher: Pusher, signed_in: str) -> None:
+class TestSignIn:
+    def test_credentials_of_the_environment_are_accepted(self, registry: Registry, pusher: Pusher, signed_in: str) -> None:
         registry.allowed, registry.challenge = {signed_in}, 'Basic realm="tests"'
         pusher(registry)
         assert holds_all(registry, pusher)
 
-    def test_what_docker_login_wrote_down(self, registry: Registry, pusher: Pusher, tmp_path: Path) -> None:
+    def test_credentials_of_docker_login_are_accepted(self, registry: Registry, pusher: Pusher, tmp_path: Path) -> None:
         registry.allowed, registry.challenge = {basic("ci", PASSWORD)}, 'basic realm="tests"'
         (tmp_path / "docker").mkdir()
         auth = {"auth": basic("ci", PASSWORD).removeprefix("Basic ")}
@@ -66,12 +66,12 @@ class TestWhoPushes:
         pusher(registry)
         assert holds_all(registry, pusher)
 
-    def test_a_registry_that_asks_nobody_is_told_nothing(self, registry: Registry, pusher: Pusher, signed_in: str) -> None:
+    def test_anonymous_registry_gets_no_credentials(self, registry: Registry, pusher: Pusher, signed_in: str) -> None:
         pusher(registry)
         assert registry.secrets() == {None}
 
     @pytest.mark.parametrize("key", ["token", "access_token"])
-    def test_a_token_for_pushing_there_is_fetched(
+    def test_token_for_the_push_is_fetched(
         self, registry: Registry, start: Start[TokenServer], pusher: Pusher, signed_in: str, key: str
     ) -> None:
         tokens = start(TokenServer)
@@ -83,7 +83,7 @@ class TestWhoPushes:
         assert asked == "/auth?account=ci&service=registry%2C+of+tests&scope=repository%3Ateam%2Fmodels%3Apull%2Cpush"
         assert signed_in not in registry.secrets()
 
-    def test_a_token_for_anybody_is_fetched_without_a_user(
+    def test_anonymous_token_is_fetched_without_a_user(
         self, registry: Registry, start: Start[TokenServer], pusher: Pusher
     ) -> None:
         tokens = start(TokenServer)
@@ -93,7 +93,7 @@ class TestWhoPushes:
         assert holds_all(registry, pusher)
         assert tokens.secrets() == {None}
 
-    def test_a_token_that_ends_during_the_push_is_renewed_and_the_blob_sent_whole(
+    def test_token_that_expires_during_a_push_is_renewed_and_the_blob_resent(
         self, registry: Registry, start: Start[TokenServer], pusher: Pusher
     ) -> None:
         tokens = start(TokenServer)
@@ -105,14 +105,14 @@ class TestWhoPushes:
         assert len(tokens.asked("GET")) == 2
         assert registry.requests[-1].authorization == "Bearer t2"
 
-    def test_a_wrong_password_is_told_and_tried_once(self, registry: Registry, pusher: Pusher, signed_in: str) -> None:
+    def test_wrong_password_is_reported_after_one_attempt(self, registry: Registry, pusher: Pusher, signed_in: str) -> None:
         registry.allowed, registry.challenge = set(), 'Basic realm="tests"'
         code, text = pusher.fails(registry)
         assert code == "EPB427"
         assert "the user of EPBUILD_REGISTRY_USER" in text
         assert len(registry.requests) == 2
 
-    def test_a_wrong_password_for_tokens_is_told(
+    def test_wrong_password_for_tokens_is_reported(
         self, registry: Registry, start: Start[TokenServer], pusher: Pusher, signed_in: str
     ) -> None:
         tokens = start(TokenServer)
@@ -122,15 +122,13 @@ class TestWhoPushes:
         assert code == "EPB427"
         assert "401" in text
 
-    def test_who_is_nobody_is_told_how_to_sign_in(self, registry: Registry, pusher: Pusher) -> None:
+    def test_anonymous_user_gets_a_hint_to_sign_in(self, registry: Registry, pusher: Pusher) -> None:
         registry.allowed, registry.challenge = set(), 'Basic realm="tests"'
         code, text = pusher.fails(registry)
         assert code == "EPB427"
         assert "Set EPBUILD_REGISTRY, EPBUILD_REGISTRY_USER and EPBUILD_REGISTRY_PASSWORD" in text
 
-    def test_who_uses_a_helper_of_dockers_that_is_not_there_is_told(
-        self, registry: Registry, pusher: Pusher, tmp_path: Path
-    ) -> None:
+    def test_missing_credential_helper_is_reported(self, registry: Registry, pusher: Pusher, tmp_path: Path) -> None:
         registry.allowed = set()
         (tmp_path / "docker").mkdir()
         (tmp_path / "docker/config.json").write_text('{"credsStore": "not-there"}', encoding="utf-8")
@@ -147,7 +145,7 @@ class TestWhoPushes:
         (tmp_path / "docker/config.json").write_text(json.dumps(document), encoding="utf-8")
         return "the secret & more"
 
-    def test_an_identity_token_is_exchanged_for_one_that_may_push(
+    def test_identity_token_is_exchanged_for_a_push_token(
         self, registry: Registry, start: Start[TokenServer], pusher: Pusher, identity: str
     ) -> None:
         tokens = start(TokenServer)
@@ -166,7 +164,7 @@ class TestWhoPushes:
         assert tokens.secrets() == {None}
         assert registry.secrets() == {None, "Bearer t1"}
 
-    def test_an_identity_token_goes_to_no_server_that_it_is_sent_on_to(
+    def test_identity_token_is_not_sent_to_a_redirect_target(
         self, registry: Registry, start: Start[TokenServer], pusher: Pusher, identity: str
     ) -> None:
         tokens, elsewhere = start(TokenServer), start(TokenServer)
@@ -178,7 +176,7 @@ class TestWhoPushes:
         assert elsewhere.requests == []
         assert identity not in text
 
-    def test_a_registry_that_hands_out_no_tokens_is_not_shown_an_identity_token(
+    def test_identity_token_is_not_sent_to_a_registry_without_tokens(
         self, registry: Registry, pusher: Pusher, identity: str
     ) -> None:
         registry.allowed, registry.challenge = set(), 'Basic realm="tests"'
@@ -187,9 +185,7 @@ class TestWhoPushes:
         assert registry.secrets() == {None}
         assert identity not in text
 
-    def test_a_docker_config_that_is_broken_is_told_where_it_is_needed(
-        self, registry: Registry, pusher: Pusher, tmp_path: Path
-    ) -> None:
+    def test_broken_docker_config_is_reported_when_needed(self, registry: Registry, pusher: Pusher, tmp_path: Path) -> None:
         (tmp_path / "docker").mkdir()
         (tmp_path / "docker/config.json").write_text("{", encoding="utf-8")
         pusher(registry)
@@ -198,7 +194,7 @@ class TestWhoPushes:
         assert code == "EPB427"
         assert "it is not JSON" in text
 
-    def test_a_user_who_may_only_read_is_told_what_the_registry_says(self, registry: Registry, pusher: Pusher) -> None:
+    def test_denial_by_the_registry_is_quoted(self, registry: Registry, pusher: Pusher) -> None:
         registry.troubles = [
             Trouble("POST", "/uploads/", (403, {}, said("DENIED", "requested access to the resource is denied")))
         ]
@@ -206,7 +202,7 @@ class TestWhoPushes:
         assert code == "EPB427"
         assert "403 requested access to the resource is denied" in text
 
-    def test_an_answer_that_is_no_token_is_told(
+    def test_invalid_token_response_is_reported(
         self, registry: Registry, start: Start[TokenServer], pusher: Pusher, signed_in: str
     ) -> None:
         tokens = start(TokenServer)
@@ -218,10 +214,10 @@ class TestWhoPushes:
             assert "issued an invalid token" in text
 
 
-class TestWhereSecretsGo:
+class TestSecretRecipients:
     """Tests that secrets go only to the registry and to the server of its tokens."""
 
-    def test_not_to_where_an_upload_is_sent(
+    def test_secrets_are_not_sent_to_an_upload_location_elsewhere(
         self, registry: Registry, start: Start[Registry], pusher: Pusher, signed_in: str
     ) -> None:
         elsewhere = start(Registry)
@@ -233,7 +229,9 @@ class TestWhereSecretsGo:
         assert len(elsewhere.asked("PUT")) == 3
         assert elsewhere.secrets() == {None}
 
-    def test_not_along_with_a_redirect(self, registry: Registry, start: Start[Registry], pusher: Pusher, signed_in: str) -> None:
+    def test_secrets_are_not_sent_to_a_redirect_target(
+        self, registry: Registry, start: Start[Registry], pusher: Pusher, signed_in: str
+    ) -> None:
         elsewhere = start(Registry)
         elsewhere.blobs, elsewhere.manifests = registry.blobs, registry.manifests
         registry.allowed, registry.challenge = {signed_in}, 'Basic realm="tests"'
@@ -249,7 +247,7 @@ class TestWhereSecretsGo:
         assert elsewhere.secrets() == {None}
         assert signed_in in registry.secrets()
 
-    def test_not_to_another_server_that_asks_for_them(
+    def test_secrets_are_not_sent_to_a_challenging_redirect_target(
         self, registry: Registry, start: Callable[..., Any], pusher: Pusher, signed_in: str
     ) -> None:
         elsewhere, tokens = start(Registry), start(TokenServer)
@@ -263,13 +261,15 @@ class TestWhereSecretsGo:
     @pytest.mark.parametrize(
         "where", ["http://registry.example/auth", "ftp://127.0.0.1/auth", "", "http://[", "file:///etc/passwd"]
     )
-    def test_not_to_a_token_server_without_tls(self, registry: Registry, pusher: Pusher, signed_in: str, where: str) -> None:
+    def test_secrets_are_not_sent_to_a_token_server_without_tls(
+        self, registry: Registry, pusher: Pusher, signed_in: str, where: str
+    ) -> None:
         registry.allowed, registry.challenge = set(), f'Bearer realm="{where}"'
         code, _ = pusher.fails(registry)
         assert code in ("EPB426", "EPB427")
         assert registry.secrets() == {None}
 
-    def test_a_blob_does_not_go_where_there_is_no_tls(self, registry: Registry, pusher: Pusher) -> None:
+    def test_blob_is_not_sent_without_tls(self, registry: Registry, pusher: Pusher) -> None:
         registry.location = lambda path: f"http://registry.example{path}"
         code, text = pusher.fails(registry)
         assert code == "EPB426"
@@ -296,23 +296,21 @@ class TestTls:
         authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
 
-    def test_a_registry_elsewhere_is_spoken_to_with_tls_and_has_to_prove_who_it_is(
-        self, secure: Registry, pusher: Pusher
-    ) -> None:
+    def test_remote_registry_needs_tls_and_a_valid_certificate(self, secure: Registry, pusher: Pusher) -> None:
         code, text = pusher.fails(secure, host="registry.example")
         assert code == "EPB426"
         assert "its certificate is not valid" in text
         assert "SSL_CERT_FILE" in text
         assert secure.requests == []
 
-    def test_an_authority_of_ones_own_can_be_named(
+    def test_custom_certificate_authority_is_accepted(
         self, secure: Registry, authority: trustme.CA, pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.trust(authority, tmp_path, monkeypatch)
         pusher(secure, host="registry.example")
         assert holds_all(secure, pusher)
 
-    def test_another_host_s_certificate_does_not_do(
+    def test_certificate_of_another_host_is_refused(
         self, secure: Registry, authority: trustme.CA, pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.trust(authority, tmp_path, monkeypatch)
@@ -320,7 +318,7 @@ class TestTls:
         assert code == "EPB426"
         assert "its certificate is not valid" in text
 
-    def test_a_registry_that_does_not_know_of_its_tls_is_still_spoken_to_with_it(
+    def test_plain_http_location_of_a_tls_registry_is_upgraded(
         self, secure: Registry, authority: trustme.CA, pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.trust(authority, tmp_path, monkeypatch)
@@ -328,7 +326,9 @@ class TestTls:
         pusher(secure, host="registry.example")
         assert holds_all(secure, pusher)
 
-    def test_a_registry_without_tls_is_told(self, registry: Registry, pusher: Pusher, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_remote_registry_without_tls_is_reported(
+        self, registry: Registry, pusher: Pusher, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         asked = socket.getaddrinfo
         monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: asked("127.0.0.1", *rest, **more))
         code, text = pusher.fails(registry, host="registry.example")
@@ -336,7 +336,7 @@ class TestTls:
         assert registry.requests == []
         assert "TLS" in text
 
-    def test_the_way_through_a_proxy(
+    def test_push_through_a_proxy(
         self,
         secure: Registry,
         authority: trustme.CA,
@@ -357,7 +357,7 @@ class TestTls:
 
 
 @pytest.mark.parametrize("url", ["https://registry.example/v2/", "https://registry.example:8443/v2/"])
-def test_an_address_without_tls_never_replaces_one_with_it(url: str) -> None:
+def test_address_without_tls_never_replaces_an_address_with_tls(url: str) -> None:
     exchange = HttpClient(upgrades=True)
     for location in (
         "http://localhost/x",

@@ -86,7 +86,7 @@ def _listens(port: int) -> bool:
         return line.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_nginx_as_documented_keeps_what_users_with_a_password_write(address: str, tmp_path: Path) -> None:
+def test_documented_nginx_stores_authenticated_uploads(address: str, tmp_path: Path) -> None:
     maker, user, stranger = (Maker(tmp_path / name) for name in ("maker", "user", "stranger"))
     key, record = maker.record("one", FILES)
     password = f"Basic {base64.b64encode(b'ci:open sesame').decode()}"

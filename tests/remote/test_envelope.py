@@ -56,30 +56,30 @@ def why(data: bytes, *, kind: RecordKind = COMPILE, trust: frozenset[str] | None
     return found.reason if isinstance(found, Unusable) else None
 
 
-def test_what_a_trusted_key_signed_is_read_back() -> None:
+def test_record_signed_by_a_trusted_key_is_read_back() -> None:
     found = unseal(seal(COMPILE, KEY, RECORD, OURS), COMPILE, KEY, TRUST)
     assert isinstance(found, RemoteRecord)
     assert found == RemoteRecord(KEY, RECORD, {"a.onnx": BLOB, "b.bin": OTHER}, LOG, OURS.public)
     assert found.blobs == (BLOB, OTHER)
 
 
-def test_the_same_record_is_the_same_bytes() -> None:
+def test_equal_records_have_equal_bytes() -> None:
     assert seal(COMPILE, KEY, RECORD, OURS) == seal(COMPILE, KEY, dict(reversed(RECORD.items())), OURS)
 
 
-def test_a_directory_without_trusted_keys_takes_any_signer_but_no_unsigned_record() -> None:
+def test_directory_without_trusted_keys_accepts_any_signed_record() -> None:
     assert isinstance(unseal(sealed(RECORD, signer=THEIRS), COMPILE, KEY, None), RemoteRecord)
     assert why(edited(sealed(RECORD), lambda envelope: envelope.pop("signature")), trust=None) is Reason.UNSIGNED
     assert why(edited(sealed(RECORD), lambda envelope: envelope["record"].update(more=1)), trust=None) is Reason.BAD_SIGNATURE
 
 
-def test_the_record_of_an_untrusted_key_names_that_key() -> None:
+def test_untrusted_record_names_its_key() -> None:
     found = unseal(sealed(RECORD, signer=THEIRS), COMPILE, KEY, TRUST)
     assert found == Unusable(Reason.UNTRUSTED, THEIRS.public)
     assert THEIRS.public in str(found)
 
 
-def test_a_poisoned_record_is_not_used() -> None:
+def test_poisoned_record_is_refused() -> None:
     """Check a right document with other artifacts. Only the signature can detect that."""
 
     def poison(envelope: dict[str, Any]) -> None:
@@ -89,19 +89,19 @@ def test_a_poisoned_record_is_not_used() -> None:
 
 
 @pytest.mark.parametrize("part", ["format", "kind", "key", "by", "record"])
-def test_no_part_of_an_envelope_can_be_exchanged(part: str) -> None:
+def test_no_part_of_an_envelope_can_be_replaced(part: str) -> None:
     other = {"format": 1.0, "kind": "toolchain", "key": "0" * 64, "by": THEIRS.public, "record": record(document="other")}
     data = edited(sealed(RECORD), lambda envelope: envelope.update({part: other[part]}))
     assert why(data) in (Reason.BAD_SIGNATURE, Reason.UNTRUSTED, Reason.MALFORMED)
 
 
-def test_a_sound_record_under_another_key_is_not_used() -> None:
+def test_valid_record_under_another_key_is_refused() -> None:
     other = record(document="other")
     assert why(sealed(other, key=hash_document(other["document"]))) is Reason.OTHER_KEY
     assert why(sealed(other)) is Reason.OTHER_KEY
 
 
-def test_a_record_of_another_kind_is_not_used() -> None:
+def test_record_of_another_kind_is_refused() -> None:
     assert why(sealed(RECORD, kind="toolchain")) is Reason.OTHER_KIND
     assert why(sealed(RECORD), kind=replace(COMPILE, name="toolchain")) is Reason.OTHER_KIND
 
@@ -110,7 +110,7 @@ def test_a_record_of_another_kind_is_not_used() -> None:
     "found",
     [{}, {"document": {}}, {"document": [], "result": {}}, {"document": {"members": ["tiny"]}, "result": {"artifacts": {}}}],
 )
-def test_a_record_of_another_shape_is_not_used(found: dict[str, Any]) -> None:
+def test_record_of_another_shape_is_refused(found: dict[str, Any]) -> None:
     assert why(sealed(found, files={"a": BLOB})) is Reason.WRONG_SHAPE
 
 
@@ -137,18 +137,18 @@ def test_a_record_of_another_shape_is_not_used(found: dict[str, Any]) -> None:
         "a.",
     ],
 )
-def test_a_name_that_could_do_harm_is_not_used(name: str) -> None:
+def test_unsafe_file_name_is_refused(name: str) -> None:
     assert why(sealed(record({name: BLOB}))) is Reason.UNSAFE_NAME
 
 
 @pytest.mark.parametrize("listed", [{"c": OTHER}, {"a.onnx": BLOB}, {"a.onnx": BLOB, "b.bin": BLOB}])
-def test_a_file_that_is_not_listed_is_not_used(listed: dict[str, Blob]) -> None:
+def test_unlisted_file_is_refused(listed: dict[str, Blob]) -> None:
     """Check this because servers retain only the listed files."""
     assert why(sealed(RECORD, files=listed)) is Reason.UNLISTED
 
 
 @pytest.mark.parametrize("version", [0, 2, 99, -1])
-def test_a_record_of_an_unknown_format_is_a_miss(version: int) -> None:
+def test_record_of_an_unknown_format_is_a_miss(version: int) -> None:
     assert why(sealed(RECORD, format=version)) is None
 
 
@@ -168,21 +168,21 @@ def test_a_record_of_an_unknown_format_is_a_miss(version: int) -> None:
         b'{"record": 1}',
     ],
 )
-def test_what_is_no_envelope_is_damaged(stdout: bytes) -> None:
+def test_malformed_envelope_is_damaged(stdout: bytes) -> None:
     assert why(ReapiResult((), stdout).encode()) is Reason.MALFORMED
 
 
-def test_numbers_that_json_does_not_have_confirm_nothing() -> None:
+def test_values_outside_json_invalidate_the_signature() -> None:
     data = edited(sealed(RECORD), lambda envelope: envelope["record"].update(more=float("nan")))
     assert why(data) is Reason.BAD_SIGNATURE
     assert why(edited(sealed(RECORD), lambda envelope: envelope["record"].update(more="\ud800"))) is Reason.BAD_SIGNATURE
 
 
-def test_what_is_larger_than_any_record_is_not_looked_at() -> None:
+def test_oversized_record_is_refused_unread() -> None:
     assert why(bytes(MAX_BYTES + 1)) is Reason.TOO_LARGE
 
 
-def test_what_could_not_be_read_back_is_not_sealed() -> None:
+def test_unreadable_record_is_not_sealed() -> None:
     with pytest.raises(ValueError, match="unsafe name"):
         seal(COMPILE, KEY, record({"../a": BLOB}), OURS)
     with pytest.raises(ValueError, match="a different key"):
@@ -190,7 +190,7 @@ def test_what_could_not_be_read_back_is_not_sealed() -> None:
 
 
 @given(st.data())
-def test_whatever_is_changed_in_a_record_it_is_as_signed_or_not_used(data: st.DataObject) -> None:
+def test_changed_record_equals_the_signed_record_or_is_refused(data: st.DataObject) -> None:
     sound = bytearray(seal(COMPILE, KEY, RECORD, OURS))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(sound)))

@@ -26,7 +26,7 @@ BLOB = Blob("ab" * 32, 300)
 
 
 @given(RESULTS)
-def test_other_programs_read_what_was_written_and_write_the_same_bytes(result: ReapiResult) -> None:
+def test_messages_are_compatible_with_protobuf_in_both_directions(result: ReapiResult) -> None:
     data = result.encode()
     message = MESSAGES["ActionResult"].FromString(data)
     assert [(file.path, file.digest.hash, file.digest.size_bytes, file.is_executable) for file in message.output_files] == [
@@ -38,7 +38,7 @@ def test_other_programs_read_what_was_written_and_write_the_same_bytes(result: R
     assert ReapiResult.decode(data) == result
 
 
-def test_what_a_server_adds_is_skipped() -> None:
+def test_unknown_fields_of_a_server_are_skipped() -> None:
     """Check unknown fields of every wire type. bazel-remote sets the worker, and other servers add fields."""
     data = ReapiResult((ReapiFile("a", BLOB),), b"text", None, "epbuild").encode()
     added = b"\x9a\x06\x03abc" + b"\xa0\x06\x96\x01" + b"\xa9\x06" + bytes(8) + b"\xb5\x06" + bytes(4) + b"\x20\x01"
@@ -66,12 +66,12 @@ def test_what_a_server_adds_is_skipped() -> None:
         (b"\x4a\x03\x0a\x01\xff", "UTF-8"),
     ],
 )
-def test_bytes_that_break_the_form_are_refused(data: bytes, why: str) -> None:
+def test_malformed_bytes_are_refused(data: bytes, why: str) -> None:
     with pytest.raises(MalformedMessage, match=why):
         ReapiResult.decode(data)
 
 
-def test_a_number_of_more_than_64_bits_is_refused() -> None:
+def test_number_of_more_than_64_bits_is_refused() -> None:
     """Check this because the lower bits alone may be the size of a signed record. Servers in Go refuse such a message."""
     long = b"\xac" + b"\x82" + b"\x80" * 7  # 300 with nine bytes
     digest = b"\x0a\x40" + b"ab" * 32 + b"\x10" + long
@@ -88,7 +88,7 @@ def test_a_number_of_more_than_64_bits_is_refused() -> None:
                 ReapiResult.decode(message)
 
 
-def test_a_negative_size_is_none() -> None:
+def test_negative_size_is_refused() -> None:
     message = MESSAGES["ActionResult"]()
     message.output_files.add(path="a").digest.CopyFrom(MESSAGES["Digest"](hash="ab" * 32, size_bytes=-1))
     with pytest.raises(MalformedMessage):
@@ -96,7 +96,7 @@ def test_a_negative_size_is_none() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 400), RESULTS)
-def test_no_bytes_do_more_than_be_refused(noise: bytes, at: int, result: ReapiResult) -> None:
+def test_any_bytes_are_decoded_or_refused(noise: bytes, at: int, result: ReapiResult) -> None:
     data = result.encode()
     for tried in (noise, data[:at] + noise + data[at:], data[:at]):
         try:

@@ -125,9 +125,7 @@ def fetch_all(remote: RemoteCache, record: RemoteRecord, store: BlobStore) -> No
 # -- What it gives -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_one_machine_published_another_has_byte_for_byte(
-    place: Place, published: tuple[str, dict[str, Any]], user: Maker
-) -> None:
+def test_published_result_is_fetched_byte_for_byte(place: Place, published: tuple[str, dict[str, Any]], user: Maker) -> None:
     key, record = published
     remote = user.remote(place, trust=TRUST)
     hit = found(remote, key)
@@ -143,7 +141,7 @@ def test_what_one_machine_published_another_has_byte_for_byte(
     assert user.warnings == []
 
 
-def test_a_hit_costs_one_request_and_one_for_each_blob_that_is_read(server: CacheServer, maker: Maker, user: Maker) -> None:
+def test_hit_needs_one_request_plus_one_for_each_blob(server: CacheServer, maker: Maker, user: Maker) -> None:
     key, record = maker.record("one", FILES)
     maker.remote(ServerPlace(server), trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
     server.requests.clear()
@@ -155,13 +153,13 @@ def test_a_hit_costs_one_request_and_one_for_each_blob_that_is_read(server: Cach
     assert [method for method, _ in server.requests] == ["GET", "GET", "GET"]
 
 
-def test_what_is_not_there_is_a_miss(place: Place, user: Maker, published: object) -> None:
+def test_missing_record_is_a_miss(place: Place, user: Maker, published: object) -> None:
     remote = user.remote(place, trust=TRUST)
     assert remote.look_up(COMPILE, "0" * 64) == Miss()
     assert (remote.statistics.asked, remote.statistics.found) == (1, 0)
 
 
-def test_many_are_looked_up_at_once(place: Place, maker: Maker, user: Maker) -> None:
+def test_many_records_are_looked_up_concurrently(place: Place, maker: Maker, user: Maker) -> None:
     writer = maker.remote(place, trust=TRUST, signer=OURS)
     keys = []
     for number in range(20):
@@ -176,7 +174,7 @@ def test_many_are_looked_up_at_once(place: Place, maker: Maker, user: Maker) -> 
     assert (remote.statistics.asked, remote.statistics.found) == (40, 20)
 
 
-def test_an_empty_file_and_a_file_twice_come_through(place: Place, maker: Maker, user: Maker) -> None:
+def test_empty_and_duplicate_files_survive_a_round_trip(place: Place, maker: Maker, user: Maker) -> None:
     key, record = maker.record("odd", {"empty": b"", "one": MODEL, "two": MODEL})
     assert maker.remote(place, trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
     remote = user.remote(place, trust=TRUST)
@@ -184,7 +182,7 @@ def test_an_empty_file_and_a_file_twice_come_through(place: Place, maker: Maker,
     assert user.store.read_bytes(hash_bytes(b"")) == b""
 
 
-def test_without_a_signing_key_nothing_is_written(place: Place, maker: Maker) -> None:
+def test_nothing_is_written_without_a_signing_key(place: Place, maker: Maker) -> None:
     key, record = maker.record("one", FILES)
     assert not maker.remote(place, trust=TRUST).publish(COMPILE, key, record, maker.store)
     assert place.names("ac") == place.names("cas") == []
@@ -229,7 +227,7 @@ BAD_RECORDS: dict[str, tuple[Callable[[bytes], bytes], Reason | None]] = {
 
 
 @pytest.mark.parametrize(("place", "bad"), in_each_place(BAD_RECORDS, sample=["empty", "unsigned"]), indirect=["place"])
-def test_a_record_that_is_not_as_signed_is_not_used_and_the_next_writer_mends_it(
+def test_altered_record_is_refused_and_repaired_by_the_next_writer(
     place: Place, published: tuple[str, dict[str, Any]], maker: Maker, user: Maker, bad: str
 ) -> None:
     key, record = published
@@ -249,9 +247,7 @@ def test_a_record_that_is_not_as_signed_is_not_used_and_the_next_writer_mends_it
     assert found(user.remote(place, trust=TRUST), key).record == record
 
 
-def test_the_record_of_another_key_is_not_used(
-    place: Place, published: tuple[str, dict[str, Any]], maker: Maker, user: Maker
-) -> None:
+def test_record_of_another_key_is_refused(place: Place, published: tuple[str, dict[str, Any]], maker: Maker, user: Maker) -> None:
     data, other = place.read("ac", published[0]), maker.record("two", {})[0]
     place.write("ac", other, data)
     answer = user.remote(place, trust=TRUST).look_up(COMPILE, other)
@@ -270,7 +266,7 @@ BAD_BLOBS: dict[str, Callable[[bytes], bytes | None]] = {
 
 @pytest.mark.parametrize("which", [MODEL, WEIGHTS], ids=["small", "large"])
 @pytest.mark.parametrize(("place", "bad"), in_each_place(BAD_BLOBS, sample=["evicted", "longer"]), indirect=["place"])
-def test_a_blob_that_is_lost_after_the_look_up_is_never_used_and_its_maker_mends_it(
+def test_lost_blob_is_never_used_and_is_repaired_by_its_maker(
     place: Place, published: tuple[str, dict[str, Any]], user: Maker, bad: str, which: bytes
 ) -> None:
     key, record = published
@@ -289,7 +285,7 @@ def test_a_blob_that_is_lost_after_the_look_up_is_never_used_and_its_maker_mends
     assert user.warnings == []
 
 
-def test_what_was_made_again_as_other_bytes_takes_the_place_of_what_lost_a_blob(
+def test_different_rebuilt_bytes_replace_a_record_with_a_lost_blob(
     place: Place, published: tuple[str, dict[str, Any]], user: Maker
 ) -> None:
     key, _ = published
@@ -303,7 +299,7 @@ def test_what_was_made_again_as_other_bytes_takes_the_place_of_what_lost_a_blob(
     assert found(remote, key).record == other
 
 
-def test_a_sound_record_is_not_written_over(place: Place, published: tuple[str, dict[str, Any]], user: Maker) -> None:
+def test_valid_record_is_not_overwritten(place: Place, published: tuple[str, dict[str, Any]], user: Maker) -> None:
     key, record = published
     _, other = user.record("one", {"model.onnx": b"another model"})
     remote = user.remote(place, trust=TRUST, signer=OURS)
@@ -313,7 +309,7 @@ def test_a_sound_record_is_not_written_over(place: Place, published: tuple[str, 
     assert found(remote, key).record == other
 
 
-def test_more_of_a_record_is_written_only_where_it_differs(place: Place, maker: Maker) -> None:
+def test_additions_to_a_record_are_written_only_if_different(place: Place, maker: Maker) -> None:
     key, record = maker.record("one", FILES)
     known = {**record, "result": {**record["result"], "models": ("a tuple, which JSON reads as a list",)}}
     remote = maker.remote(place, trust=TRUST, signer=OURS)
@@ -322,7 +318,7 @@ def test_more_of_a_record_is_written_only_where_it_differs(place: Place, maker: 
     assert found(remote, key).record == json.loads(json.dumps(known))
 
 
-def test_a_blob_that_this_machine_has_lost_is_not_published(place: Place, maker: Maker) -> None:
+def test_locally_lost_blob_is_not_published(place: Place, maker: Maker) -> None:
     key, record = maker.record("one", FILES)
     stored = maker.store.place(record["result"]["artifacts"]["sub/weights.bin"]["digest"])
     stored.chmod(0o644)
@@ -333,7 +329,7 @@ def test_a_blob_that_this_machine_has_lost_is_not_published(place: Place, maker:
     assert maker.warnings == []
 
 
-def test_a_blob_is_checked_where_it_is(place: Place, published: tuple[str, dict[str, Any]], user: Maker) -> None:
+def test_remote_blob_is_checked_in_place(place: Place, published: tuple[str, dict[str, Any]], user: Maker) -> None:
     remote = user.remote(place, trust=TRUST)
     blob = found(remote, published[0]).files["model.onnx"]
     remote.check(blob)
@@ -376,7 +372,7 @@ def on_server(server: CacheServer, maker: Maker) -> tuple[ServerPlace, str, dict
 
 @pytest.mark.parametrize("fault", PASSING)
 @pytest.mark.parametrize("space", ["ac", "cas"])
-def test_what_passes_is_tried_again(
+def test_transient_fault_is_retried(
     on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, fault: str, space: str
 ) -> None:
     place, key, _ = on_server
@@ -391,7 +387,7 @@ def test_what_passes_is_tried_again(
 
 
 @pytest.mark.parametrize("fault", LASTING)
-def test_a_server_that_fails_costs_seconds_and_one_warning(
+def test_failing_server_costs_seconds_and_one_warning(
     on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, fault: str
 ) -> None:
     place, key, record = on_server
@@ -416,7 +412,7 @@ def test_a_server_that_fails_costs_seconds_and_one_warning(
 
 
 @pytest.mark.parametrize("kind", ["stall", "drip"])
-def test_a_server_that_hangs_within_a_body_is_given_up(
+def test_server_that_hangs_within_a_body_times_out(
     on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, kind: Any
 ) -> None:
     place, key, _ = on_server
@@ -430,7 +426,7 @@ def test_a_server_that_hangs_within_a_body_is_given_up(
     assert len(user.warnings) == 1
 
 
-def test_nothing_listens_there(user: Maker, server: CacheServer) -> None:
+def test_unreachable_server_is_reported(user: Maker, server: CacheServer) -> None:
     gone = ServerPlace(server)
     server.address = "http://127.0.0.1:9/prefix"
     remote = user.remote(gone, trust=TRUST)
@@ -440,9 +436,7 @@ def test_nothing_listens_there(user: Maker, server: CacheServer) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 405, 507, 503, 413])
-def test_what_cannot_be_written_is_still_read(
-    on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, status: int
-) -> None:
+def test_read_only_server_is_still_read(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, status: int) -> None:
     place, key, _ = on_server
     place.server.faults.append(Fault("status", "PUT", status=status))
     remote = user.remote(place, trust=TRUST, signer=OURS)
@@ -456,7 +450,7 @@ def test_what_cannot_be_written_is_still_read(
     assert len(user.warnings) == 1
 
 
-def test_a_hang_while_writing_costs_seconds_once(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
+def test_hang_during_a_write_costs_seconds_once(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
     place, *_ = on_server
     place.server.faults.append(Fault("hang", "PUT"))
     remote = user.remote(place, trust=TRUST, signer=OURS)
@@ -469,7 +463,7 @@ def test_a_hang_while_writing_costs_seconds_once(on_server: tuple[ServerPlace, s
 
 
 @pytest.mark.parametrize("kind", ["flip", "cut"])
-def test_a_line_that_changes_bytes_never_leaves_a_wrong_blob(
+def test_corrupted_transfer_never_leaves_a_wrong_blob(
     on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, kind: Any
 ) -> None:
     place, key, _ = on_server
@@ -482,7 +476,7 @@ def test_a_line_that_changes_bytes_never_leaves_a_wrong_blob(
         assert user.store.find(blob.digest) is None
 
 
-def test_the_authorization_of_the_environment_is_sent(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
+def test_authorization_of_the_environment_is_sent(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
     place, key, _ = on_server
     place.server.authorization = "Bearer abc"
     assert user.remote(place, trust=TRUST).look_up(COMPILE, key) == Miss(answered=False)
@@ -490,7 +484,7 @@ def test_the_authorization_of_the_environment_is_sent(on_server: tuple[ServerPla
     found(remote, key)
 
 
-def test_a_cancelled_build_waits_for_no_server(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
+def test_cancelled_build_does_not_wait_for_a_server(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
     place, key, _ = on_server
     place.server.faults.append(Fault("hang"))
     cancelled = threading.Event()
@@ -512,14 +506,14 @@ def test_a_cancelled_build_waits_for_no_server(on_server: tuple[ServerPlace, str
 # -- What is wrong with the directory ----------------------------------------------------------------------------------------
 
 
-def test_a_share_that_is_not_mounted_is_one_warning(tmp_path: Path, user: Maker) -> None:
+def test_unmounted_share_is_one_warning(tmp_path: Path, user: Maker) -> None:
     remote = user.remote(DirectoryPlace(tmp_path / "nowhere"), trust=None)
     assert set(remote.look_up_all(COMPILE, [f"{number:064x}" for number in range(50)]).values()) == {Miss(answered=False)}
     [problem] = user.warnings
     assert "mounted" in str(problem)
 
 
-def test_a_directory_that_cannot_be_written_is_still_read(tmp_path: Path, maker: Maker) -> None:
+def test_read_only_directory_is_still_read(tmp_path: Path, maker: Maker) -> None:
     place = DirectoryPlace(tmp_path / "remote")
     key, record = maker.record("one", FILES)
     maker.remote(place, trust=None, signer=OURS).publish(COMPILE, key, record, maker.store)
@@ -533,7 +527,7 @@ def test_a_directory_that_cannot_be_written_is_still_read(tmp_path: Path, maker:
 
 
 @pytest.mark.parametrize("space", ["ac", "cas"])
-def test_a_directory_in_the_place_of_a_file_is_no_answer(tmp_path: Path, maker: Maker, user: Maker, space: str) -> None:
+def test_directory_in_place_of_a_file_counts_as_no_answer(tmp_path: Path, maker: Maker, user: Maker, space: str) -> None:
     place = DirectoryPlace(tmp_path / "remote")
     key, record = maker.record("one", {"model.onnx": MODEL})
     maker.remote(place, trust=None, signer=OURS).publish(COMPILE, key, record, maker.store)
@@ -551,7 +545,9 @@ def test_a_directory_in_the_place_of_a_file_is_no_answer(tmp_path: Path, maker: 
 # -- Several at once ---------------------------------------------------------------------------------------------------------
 
 
-def test_racing_writers_leave_one_sound_result(place: Place, tmp_path: Path, user: Maker, request: pytest.FixtureRequest) -> None:
+def test_concurrent_writers_leave_one_valid_result(
+    place: Place, tmp_path: Path, user: Maker, request: pytest.FixtureRequest
+) -> None:
     # rclone cuts off the reads of an object that is being overwritten. No answer is right then; a torn record never is.
     cuts_off_reads = request.node.callspec.params["place"] == "rclone"
     expected = [Miss(), Miss(answered=False)] if cuts_off_reads else [Miss()]
@@ -596,7 +592,7 @@ def test_racing_writers_leave_one_sound_result(place: Place, tmp_path: Path, use
     assert found(user.remote(place, trust=TRUST), key).record in [record for _, record in results]
 
 
-def test_what_many_threads_want_comes_once(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
+def test_blob_wanted_by_many_threads_is_fetched_once(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
     place, key, _ = on_server
     place.server.latency = 0.02
     remote = user.remote(place, trust=TRUST)
@@ -632,7 +628,7 @@ def _kill_a_writer(where: str, name: str) -> None:
         writer.kill()
 
 
-def test_what_a_killed_writer_sent_is_never_seen(on_server: tuple[ServerPlace, str, dict[str, Any]]) -> None:
+def test_partial_upload_of_a_killed_writer_is_never_visible(on_server: tuple[ServerPlace, str, dict[str, Any]]) -> None:
     place, name = on_server[0], "ab" * 32
     _kill_a_writer(place.server.address, name)
     wait_until(lambda: place.server.count("PUT", f"cas/{name}") == 1, what="the server has the writer's request")
@@ -640,7 +636,7 @@ def test_what_a_killed_writer_sent_is_never_seen(on_server: tuple[ServerPlace, s
         place.stores().blobs.get(f"cas/{name}")
 
 
-def test_what_a_killed_writer_left_is_never_seen_and_goes_after_a_day(tmp_path: Path) -> None:
+def test_partial_file_of_a_killed_writer_is_invisible_and_expires(tmp_path: Path) -> None:
     place, name = DirectoryPlace(tmp_path / "remote"), "ab" * 32
     _kill_a_writer(str(place.root), name)
     with pytest.raises(MissingObjectError):
@@ -660,7 +656,7 @@ def test_what_a_killed_writer_left_is_never_seen_and_goes_after_a_day(tmp_path: 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("on", ["directory", "server"])
 @given(data=st.data())
-def test_whatever_bytes_the_remote_holds_a_look_up_is_sound_or_has_a_reason(
+def test_look_up_of_any_remote_bytes_is_valid_or_has_a_reason(
     on: str, data: st.DataObject, server: CacheServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("any")

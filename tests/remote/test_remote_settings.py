@@ -41,29 +41,29 @@ def refused(cache: CacheChoice | None, environment: dict[str, str] | None = None
     return problem
 
 
-def test_without_a_remote_cache_there_is_none() -> None:
+def test_remote_cache_is_optional() -> None:
     assert decided(None) is None
     assert decided(choice(None, OURS.public)) is None
 
 
-def test_the_recipe_names_one_to_read() -> None:
+def test_recipe_can_name_a_remote_cache_for_reading() -> None:
     wanted = RemoteSettings(RemoteAddress("https", HTTPS), frozenset((OURS.public,)), anonymous=True)
     assert decided(choice(HTTPS, OURS.public)) == wanted
 
 
 @pytest.mark.parametrize("environment", [{}, {"EPBUILD_REMOTE_CACHE": HTTPS}])
-def test_off_is_off_whatever_is_named(environment: dict[str, str]) -> None:
+def test_off_disables_any_remote_cache(environment: dict[str, str]) -> None:
     assert decided(choice(), environment, "off") is None
 
 
-def test_the_environment_stands_over_the_recipe() -> None:
+def test_environment_overrides_the_recipe() -> None:
     found = decided(choice(HTTPS, OURS.public), {"EPBUILD_REMOTE_CACHE": "s3://ours/x"})
     assert found == RemoteSettings(RemoteAddress("s3", "s3://ours/x"), frozenset((OURS.public,)))
     assert decided(choice(HTTPS, OURS.public), {"EPBUILD_REMOTE_CACHE": "off"}) is None
     assert decided(choice(HTTPS, OURS.public), {"EPBUILD_REMOTE_CACHE": ""}) == decided(choice(HTTPS, OURS.public))
 
 
-def test_a_directory_is_relative_to_who_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_directory_is_relative_to_its_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = decided(choice("../builds"))
     assert found is not None
     assert Path(found.address.text) == FOLDER.absolute() / "../builds"
@@ -74,12 +74,12 @@ def test_a_directory_is_relative_to_who_names_it(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("address", [HTTPS, "http://localhost/x", "s3://b/x", "gs://b", "az://c/x"])
-def test_a_server_is_not_used_without_a_trusted_key(address: str) -> None:
+def test_server_needs_a_trusted_key(address: str) -> None:
     assert refused(choice(address)).code == "EPB276"
     assert refused(None, {"EPBUILD_REMOTE_CACHE": address}).code == "EPB276"
 
 
-def test_a_directory_may_go_without_trusted_keys() -> None:
+def test_directory_needs_no_trusted_keys() -> None:
     found = decided(choice("builds"))
     assert found is not None
     assert found.trust is None
@@ -89,7 +89,7 @@ def test_a_directory_may_go_without_trusted_keys() -> None:
 
 
 @pytest.mark.parametrize("host", ["cache.example", "10.0.0.1"])
-def test_http_is_for_this_machine_or_for_who_insists(host: str) -> None:
+def test_http_needs_a_local_host_or_explicit_consent(host: str) -> None:
     cache = choice(f"http://{host}/x", OURS.public)
     problem = refused(cache)
     assert (problem.code, problem.where) == ("EPB275", WHERE)
@@ -99,45 +99,45 @@ def test_http_is_for_this_machine_or_for_who_insists(host: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["https://me:secret@cache.example/x", "ftp://x/y", "https://x/?token=secret"])
-def test_a_wrong_address_in_the_environment_is_named_without_its_secrets(address: str) -> None:
+def test_wrong_address_in_the_environment_is_named_without_secrets(address: str) -> None:
     problem = refused(None, {"EPBUILD_REMOTE_CACHE": address})
     assert problem.code == "EPB275"
     assert problem.message.startswith("EPBUILD_REMOTE_CACHE: ")
     assert "secret" not in str(problem)
 
 
-def test_nothing_is_written_without_a_key() -> None:
+def test_writing_needs_a_signing_key() -> None:
     for cache in (choice(HTTPS, OURS.public), choice("builds")):
         problem = refused(cache, {}, "write")
         assert problem.code == "EPB277"
         assert "epbuild cache key" in str(problem)
 
 
-def test_nothing_is_written_to_nowhere() -> None:
+def test_writing_needs_a_remote_cache() -> None:
     assert refused(None, {"EPBUILD_SIGNING_KEY": OURS.text}, "write").code == "EPB275"
 
 
 @pytest.mark.parametrize("text", ["nonsense", OURS.public], ids=["nonsense", "public"])
-def test_a_wrong_key_is_not_shown(text: str) -> None:
+def test_wrong_key_is_not_shown(text: str) -> None:
     problem = refused(choice(HTTPS, OURS.public), {"EPBUILD_SIGNING_KEY": text}, "write")
     assert problem.code == "EPB277"
     assert text not in str(problem)
 
 
-def test_a_key_that_nobody_trusts_signs_nothing() -> None:
+def test_untrusted_signing_key_is_refused() -> None:
     problem = refused(choice(HTTPS, OURS.public), {"EPBUILD_SIGNING_KEY": THEIRS.text}, "write")
     assert THEIRS.public in problem.message
     assert THEIRS.text not in str(problem)
 
 
-def test_who_has_a_trusted_key_writes() -> None:
+def test_trusted_signing_key_enables_writing() -> None:
     found = decided(choice(HTTPS, OURS.public), {"EPBUILD_SIGNING_KEY": f"{OURS.text}\n"}, "write")
     assert found is not None
     assert found.signer == OURS
     assert OURS.text not in repr(found)
 
 
-def test_a_key_is_of_no_use_to_readers_and_not_looked_at() -> None:
+def test_signing_key_is_ignored_when_only_reading() -> None:
     found = decided(choice(HTTPS, OURS.public), {"EPBUILD_SIGNING_KEY": "nonsense"})
     assert found is not None
     assert found.signer is None
@@ -147,7 +147,7 @@ def test_a_key_is_of_no_use_to_readers_and_not_looked_at() -> None:
     ("variable", "authorization", "anonymous"),
     [(None, None, True), (HTTPS, "Bearer abc", False), ("https://other.example/x", "Bearer abc", False), ("s3://b", None, False)],
 )
-def test_credentials_are_for_the_address_that_the_variable_names(
+def test_credentials_apply_only_to_the_address_of_the_variable(
     variable: str | None, authorization: str | None, anonymous: bool
 ) -> None:
     named = {"EPBUILD_REMOTE_CACHE": variable} if variable else {}
@@ -158,9 +158,7 @@ def test_credentials_are_for_the_address_that_the_variable_names(
 
 
 @pytest.mark.parametrize("address", ["builds", "http://127.0.0.1:9/x", "s3://b/x", "az://c/x"])
-def test_a_remote_cache_is_opened_without_asking_it_anything(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remote_cache_is_opened_without_a_request(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "AWS_ACCESS_KEY_ID": "x",
         "AWS_SECRET_ACCESS_KEY": "y",
@@ -178,7 +176,7 @@ def test_a_remote_cache_is_opened_without_asking_it_anything(
     assert warnings == []
 
 
-def test_a_directory_that_is_to_be_written_need_not_be_there(tmp_path: Path) -> None:
+def test_directory_for_writing_need_not_exist(tmp_path: Path) -> None:
     found = resolve_remote_settings(choice("builds"), tmp_path, {"EPBUILD_SIGNING_KEY": OURS.text}, "write")
     assert found is not None
     remote = open_remote(found, lambda problem: pytest.fail(str(problem)))
@@ -188,7 +186,7 @@ def test_a_directory_that_is_to_be_written_need_not_be_there(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "run"])
-def test_what_speaks_to_a_remote_cache_is_not_loaded_before_one_is_used(command: str) -> None:
+def test_remote_cache_clients_are_imported_only_when_used(command: str) -> None:
     code = f"import sys, epbuild.cli.{command}; print([name for name in sys.modules if name in {SPEAKING!r}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -70,7 +70,7 @@ def refused(*arguments: Any, code: str, **named: Any) -> str:
     return str(caught.value)
 
 
-def test_models_open_in_order_with_what_was_emitted_and_close_in_reverse(snapdragon: Machine, tmp_path: Path) -> None:
+def test_models_open_in_order_with_emitted_options_and_close_in_reverse(snapdragon: Machine, tmp_path: Path) -> None:
     ep = {"provider_options": {"backend_type": "htp", "soc_model": "SM8750"}}
     entries = {"session.disable_cpu_ep_fallback": "1"}
     folder = emit(tmp_path / "out", "phone", "prefill", "decode", "tail", share_weights=True, ep=ep, session_options=entries)
@@ -89,12 +89,12 @@ def test_models_open_in_order_with_what_was_emitted_and_close_in_reverse(snapdra
         assert options.entries == {"session.disable_cpu_ep_fallback": "1", "ep.share_ep_contexts": "1"}
 
 
-def test_models_that_share_nothing_are_not_told_to_share(snapdragon: Machine, tmp_path: Path) -> None:
+def test_models_without_sharing_get_no_sharing_options(snapdragon: Machine, tmp_path: Path) -> None:
     runtime.open(emit(tmp_path / "out")).close()
     assert snapdragon.options[0].entries == {}
 
 
-def test_a_plugin_that_is_there_already_is_not_registered_again(snapdragon: Machine, tmp_path: Path) -> None:
+def test_registered_plugin_is_not_registered_again(snapdragon: Machine, tmp_path: Path) -> None:
     folder = emit(tmp_path / "out")
     for _ in range(2):
         runtime.open(folder).close()
@@ -105,14 +105,14 @@ def test_a_plugin_that_is_there_already_is_not_registered_again(snapdragon: Mach
     assert snapdragon.registered == []
 
 
-def test_a_package_that_the_manifest_names_is_the_one_that_is_asked(machine: Machine, tmp_path: Path) -> None:
+def test_package_of_the_manifest_is_used(machine: Machine, tmp_path: Path) -> None:
     machine.install("acme_ep", device("AcmeExecutionProvider", "NPU"))
     folder = emit(tmp_path / "out", ep={"ep": "AcmeExecutionProvider", "module": "acme_ep"})
     runtime.open(folder).close()
     assert machine.registered == [("AcmeExecutionProvider", "/acme_ep/library.so")]
 
 
-def test_an_ep_that_is_built_in_is_chosen_by_its_name(machine: Machine, tmp_path: Path) -> None:
+def test_built_in_ep_is_selected_by_its_name(machine: Machine, tmp_path: Path) -> None:
     for number, module in enumerate(({}, {"module": "onnxruntime"})):
         ep = {"ep": "BuiltInExecutionProvider", "provider_options": {"device_type": "NPU"}, **module}
         runtime.open(emit(tmp_path / str(number), ep=ep)).close()
@@ -123,7 +123,7 @@ def test_an_ep_that_is_built_in_is_chosen_by_its_name(machine: Machine, tmp_path
 LIBRARY_OPS = {"library": "libmine.so", "sha256": "ab" * 32}
 
 
-def test_every_session_is_given_the_custom_operators_of_packages_and_of_libraries(snapdragon: Machine, tmp_path: Path) -> None:
+def test_every_session_gets_custom_operators_of_packages_and_libraries(snapdragon: Machine, tmp_path: Path) -> None:
     snapdragon.install("acme_ops")
     mine = tmp_path / "mine.dll"
     mine.touch()
@@ -135,7 +135,7 @@ def test_every_session_is_given_the_custom_operators_of_packages_and_of_librarie
         assert snapdragon.options[-1].custom_ops == [str(mine), str(mine)], "an application may have a package's library itself"
 
 
-def test_a_custom_operator_library_is_named_relative_to_its_folder(
+def test_custom_operator_library_is_relative_to_its_folder(
     snapdragon: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.so").touch()
@@ -144,7 +144,7 @@ def test_a_custom_operator_library_is_named_relative_to_its_folder(
     assert snapdragon.options[-1].custom_ops == [str(tmp_path / "mine.so")]
 
 
-def test_custom_operators_that_are_not_here_are_named_with_what_to_do(snapdragon: Machine, tmp_path: Path) -> None:
+def test_missing_custom_operators_are_reported_with_a_hint(snapdragon: Machine, tmp_path: Path) -> None:
     folder = emit(tmp_path / "out", custom_ops=[LIBRARY_OPS])
     text = refused(folder, code="EPB634")
     assert 'phone needs the custom operators of libmine.so: name its path on this machine, with custom_ops={"libm' in text
@@ -164,16 +164,16 @@ def test_custom_operators_that_are_not_here_are_named_with_what_to_do(snapdragon
 
 
 @pytest.mark.parametrize("given", ["libmine.so", ["libmine.so"], {"libmine.so": 5}, {"libmine.so": b"lib"}])
-def test_an_argument_that_is_no_place_of_custom_operators_is_told(snapdragon: Machine, tmp_path: Path, given: Any) -> None:
+def test_invalid_custom_operator_argument_is_refused(snapdragon: Machine, tmp_path: Path, given: Any) -> None:
     assert "custom_ops must " in refused(emit(tmp_path / "out"), code="EPB654", custom_ops=given)
 
 
 @pytest.mark.parametrize("listed", [{}, {"library": 5}, {"module": None}, "libmine.so"])
-def test_a_manifest_whose_custom_operators_are_none_is_told(snapdragon: Machine, tmp_path: Path, listed: Any) -> None:
+def test_manifest_with_invalid_custom_operators_is_refused(snapdragon: Machine, tmp_path: Path, listed: Any) -> None:
     assert "is invalid" in refused(emit(tmp_path / "out", custom_ops=[listed]), code="EPB632")
 
 
-def test_the_variant_that_onnxruntime_finds_best_is_opened(snapdragon: Machine, tmp_path: Path) -> None:
+def test_variant_with_the_best_onnx_runtime_verdict_is_opened(snapdragon: Machine, tmp_path: Path) -> None:
     verdicts = {
         "old": "EP_SUPPORTED_PREFER_RECOMPILATION",
         "mine": "EP_SUPPORTED_OPTIMAL",
@@ -196,14 +196,14 @@ def test_the_variant_that_onnxruntime_finds_best_is_opened(snapdragon: Machine, 
     assert {kind for kind, _ in snapdragon.asked} == {"NPU"}  # QNN crashes on any other question
 
 
-def test_a_model_that_fits_worse_counts_for_its_whole_group(snapdragon: Machine, tmp_path: Path) -> None:
+def test_least_compatible_model_counts_for_its_group(snapdragon: Machine, tmp_path: Path) -> None:
     snapdragon.knows_compatibility(lambda _, text: text)
     good, bad = "EP_SUPPORTED_OPTIMAL", "EP_UNSUPPORTED"
     models = [{"name": name, "file": "relu_ctx.onnx", "compatibility": {QNN: info}} for name, info in (("a", good), ("b", bad))]
     refused(emit(tmp_path / "out", models=models), code="EPB634")
 
 
-def test_an_ep_that_wrote_nothing_to_be_judged_by_has_no_say(snapdragon: Machine, tmp_path: Path) -> None:
+def test_ep_without_compatibility_information_is_not_queried(snapdragon: Machine, tmp_path: Path) -> None:
     snapdragon.devices.append(device("CPUExecutionProvider", "CPU"))
     snapdragon.knows_compatibility(lambda _, text: text)
     for name, verdict in (("a", "EP_SUPPORTED_PREFER_RECOMPILATION"), ("b", "EP_SUPPORTED_OPTIMAL")):
@@ -214,7 +214,7 @@ def test_an_ep_that_wrote_nothing_to_be_judged_by_has_no_say(snapdragon: Machine
     assert [provider[0] for provider in snapdragon.options[0].providers] == [[(QNN, "NPU")], [("CPUExecutionProvider", "CPU")]]
 
 
-def test_where_nobody_can_tell_which_variant_fits_none_is_guessed(machine: Machine, tmp_path: Path) -> None:
+def test_undecidable_variant_is_not_guessed(machine: Machine, tmp_path: Path) -> None:
     machine.install("onnxruntime_qnn", EMULATOR)
     machine.knows_compatibility(lambda *_: pytest.fail("QNN crashes when it is asked of a CPU"))
     for soc in ("SC8380XP", "SM8750"):
@@ -228,13 +228,13 @@ def test_where_nobody_can_tell_which_variant_fits_none_is_guessed(machine: Machi
     assert "it has: SC8380XP, SM8750" in refused(tmp_path, target="SM8650", code="EPB633")
 
 
-def test_an_npu_is_preferred_where_nothing_else_decides(machine: Machine, tmp_path: Path) -> None:
+def test_npu_is_preferred_by_default(machine: Machine, tmp_path: Path) -> None:
     machine.devices = [device(OPENVINO, kind, "Intel") for kind in ("CPU", "GPU", "NPU")]
     runtime.open(emit(tmp_path / "out", ep={"ep": OPENVINO})).close()
     assert machine.options[-1].providers[0][0] == [(OPENVINO, "NPU")]
 
 
-def test_a_judge_that_fails_decides_nothing(machine: Machine, tmp_path: Path) -> None:
+def test_failing_compatibility_check_decides_nothing(machine: Machine, tmp_path: Path) -> None:
     def judge(*_: Any) -> str:
         raise RuntimeError("not on this device")
 
@@ -255,7 +255,7 @@ def test_a_judge_that_fails_decides_nothing(machine: Machine, tmp_path: Path) ->
         ({"vendor": "Other"}, "vendor Other; available devices: CPU from Intel, GPU from Intel, NPU from Intel"),
     ],
 )
-def test_a_device_that_the_recipe_asked_for_is_the_one(machine: Machine, tmp_path: Path, wish: Any, outcome: str) -> None:
+def test_device_requested_by_the_recipe_is_used(machine: Machine, tmp_path: Path, wish: Any, outcome: str) -> None:
     machine.devices = [device(OPENVINO, kind, "Intel") for kind in ("CPU", "GPU")]
     machine.devices.append(device(OPENVINO, "NPU", "Intel", npu_platform="4000"))
     folder = emit(tmp_path / "out", ep={"ep": OPENVINO, "device": wish})
@@ -266,7 +266,7 @@ def test_a_device_that_the_recipe_asked_for_is_the_one(machine: Machine, tmp_pat
         assert outcome in refused(folder, code="EPB634")
 
 
-def test_devices_that_were_given_are_the_only_ones(snapdragon: Machine, tmp_path: Path) -> None:
+def test_only_given_devices_are_used(snapdragon: Machine, tmp_path: Path) -> None:
     folder = emit(tmp_path / "out")
     runtime.open(folder, devices=[EMULATOR]).close()
     assert snapdragon.options[-1].providers[0][0] == [(QNN, "CPU")]
@@ -274,20 +274,20 @@ def test_devices_that_were_given_are_the_only_ones(snapdragon: Machine, tmp_path
     assert snapdragon.registered == []
 
 
-def test_a_shared_context_that_would_crash_the_process_is_refused(machine: Machine, tmp_path: Path) -> None:
+def test_shared_context_that_would_crash_the_process_is_refused(machine: Machine, tmp_path: Path) -> None:
     machine.install("onnxruntime_qnn", EMULATOR)
     text = refused(emit(tmp_path / "out", "phone", "a", "b", share_weights=True), code="EPB634")
     assert "phone has models that share weights, which need a Snapdragon" in text
 
 
-def test_a_shared_context_that_was_merged_into_one_model_is_refused_as_well(machine: Machine, tmp_path: Path) -> None:
+def test_merged_shared_context_is_refused(machine: Machine, tmp_path: Path) -> None:
     machine.install("onnxruntime_qnn", EMULATOR)
     model = {"name": "relu", "file": "relu_ctx.onnx", "compatibility": {}, "merged": [{"name": "a"}, {"name": "b"}]}
     text = refused(emit(tmp_path / "out", "phone", share_weights=True, models=[model]), code="EPB634")
     assert "phone has models that share weights, which need a Snapdragon" in text
 
 
-def test_what_each_variant_lacks_is_told(machine: Machine, tmp_path: Path) -> None:
+def test_deficiency_of_each_variant_is_reported(machine: Machine, tmp_path: Path) -> None:
     emit(tmp_path / "1", "phone")
     emit(tmp_path / "2", "laptop", ep={"ep": OPENVINO, "module": "onnxruntime_ep_openvino"})
     emit(tmp_path / "3", "pc", ep={"ep": "TensorrtExecutionProvider"})
@@ -304,19 +304,19 @@ def test_what_each_variant_lacks_is_told(machine: Machine, tmp_path: Path) -> No
     ]
 
 
-def test_a_library_that_cannot_be_registered_is_told(snapdragon: Machine, tmp_path: Path) -> None:
+def test_unregistrable_library_is_reported(snapdragon: Machine, tmp_path: Path) -> None:
     snapdragon.registered.append((QNN, "by the application, without a device"))
     assert "whose library cannot be registered: EP library is already" in refused(emit(tmp_path / "out"), code="EPB634")
 
 
-def test_a_model_that_does_not_open_closes_those_before_it(snapdragon: Machine, tmp_path: Path) -> None:
+def test_model_that_fails_to_open_closes_earlier_models(snapdragon: Machine, tmp_path: Path) -> None:
     snapdragon.broken.add("c_ctx")
     text = refused(emit(tmp_path / "out", "phone", "a", "b", "c"), code="EPB636")
     assert "c_ctx.onnx for phone: [ONNXRuntimeError] : 10 : INVALID_GRAPH" in text
     assert snapdragon.log == ["open a_ctx", "open b_ctx", "close b_ctx", "close a_ctx"]
 
 
-def test_a_session_that_is_held_longer_than_its_group_is_told(snapdragon: Machine, tmp_path: Path) -> None:
+def test_session_held_longer_than_its_group_causes_a_warning(snapdragon: Machine, tmp_path: Path) -> None:
     group = runtime.open(emit(tmp_path / "out", "phone", "a", "b"))
     held = group["b"]
     with pytest.warns(ResourceWarning, match="the session of the model b is still referenced"):
@@ -328,7 +328,7 @@ def test_a_session_that_is_held_longer_than_its_group_is_told(snapdragon: Machin
         group.close()
 
 
-def test_a_name_that_is_not_there_and_a_group_that_is_closed_are_told(snapdragon: Machine, tmp_path: Path) -> None:
+def test_unknown_name_and_closed_group_are_errors(snapdragon: Machine, tmp_path: Path) -> None:
     with (
         runtime.open(emit(tmp_path / "out", "phone", "prefill", "decode")) as group,
         pytest.raises(KeyError, match="the group main has: prefill, decode"),
@@ -338,7 +338,7 @@ def test_a_name_that_is_not_there_and_a_group_that_is_closed_are_told(snapdragon
         group["prefill"]
 
 
-def test_an_application_can_say_what_is_its_own_to_say(snapdragon: Machine, tmp_path: Path) -> None:
+def test_application_can_configure_session_options(snapdragon: Machine, tmp_path: Path) -> None:
     def configure(model: str, options: Any) -> None:
         options.entries["session.intra_op.allow_spinning"] = "0"
         options.name = model
@@ -349,7 +349,7 @@ def test_an_application_can_say_what_is_its_own_to_say(snapdragon: Machine, tmp_
     ]
 
 
-def test_groups_are_told_apart_and_what_is_not_ours_is_passed_over(snapdragon: Machine, tmp_path: Path) -> None:
+def test_several_groups_need_a_name_and_unfinished_outputs_are_ignored(snapdragon: Machine, tmp_path: Path) -> None:
     emit(tmp_path / "one/phone", group="one")
     emit(tmp_path / "two/phone", group="two")
     emit(tmp_path / "two/.phone.epbuild-1f2e3d4c", group="being written")
@@ -373,7 +373,7 @@ def test_groups_are_told_apart_and_what_is_not_ours_is_passed_over(snapdragon: M
         ('{"format": 1, "group": "", "target": [], "models": []}', "is invalid: TypeError"),
     ],
 )
-def test_a_manifest_that_cannot_be_used_is_told(machine: Machine, tmp_path: Path, content: str | None, told: str) -> None:
+def test_unusable_manifest_is_refused(machine: Machine, tmp_path: Path, content: str | None, told: str) -> None:
     path = tmp_path / "manifest.json"
     if content is not None:
         path.write_text(content, encoding="utf-8")
@@ -429,7 +429,7 @@ def with_other(document: Any, at: tuple[Any, ...], value: Any) -> Any:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.sampled_from(list(spots(VALID))), value=ANYTHING, kept=st.booleans())
-def test_whatever_a_manifest_holds_a_group_opens_or_an_open_error_is_raised(
+def test_any_manifest_opens_a_group_or_raises_an_open_error(
     snapdragon: Machine, tmp_path: Path, at: tuple[Any, ...], value: Any, kept: bool
 ) -> None:
     for name in ("relu_ctx.onnx", "relu.bin"):
@@ -440,7 +440,7 @@ def test_whatever_a_manifest_holds_a_group_opens_or_an_open_error_is_raised(
         assert len(group) > 0
 
 
-def test_the_manifest_that_is_changed_above_opens_as_it_is(snapdragon: Machine, tmp_path: Path) -> None:
+def test_unchanged_base_manifest_opens(snapdragon: Machine, tmp_path: Path) -> None:
     for name in ("relu_ctx.onnx", "relu.bin"):
         (tmp_path / name).touch()
     (tmp_path / "manifest.json").write_text(json.dumps(VALID), encoding="utf-8")
@@ -448,7 +448,7 @@ def test_the_manifest_that_is_changed_above_opens_as_it_is(snapdragon: Machine, 
         assert list(group) == ["relu"]
 
 
-def test_every_value_of_another_type_is_told_as_what_is_wrong_with_the_manifest(snapdragon: Machine, tmp_path: Path) -> None:
+def test_value_of_a_wrong_type_is_reported_as_a_manifest_error(snapdragon: Machine, tmp_path: Path) -> None:
     for at, value in {
         ("target", "eps"): [],
         ("target", "eps", 0, "device"): 5,
@@ -466,7 +466,7 @@ def test_every_value_of_another_type_is_told_as_what_is_wrong_with_the_manifest(
 
 
 @pytest.mark.parametrize("missing", ["relu_ctx.onnx", "relu.bin"])
-def test_a_variant_whose_files_are_not_all_there_does_not_fit(snapdragon: Machine, tmp_path: Path, missing: str) -> None:
+def test_variant_with_missing_files_does_not_fit(snapdragon: Machine, tmp_path: Path, missing: str) -> None:
     folder = emit(tmp_path / "out", "phone", files=VALID["files"])
     (folder / "relu.bin").touch()
     (folder / missing).unlink()
@@ -481,7 +481,7 @@ def test_a_variant_whose_files_are_not_all_there_does_not_fit(snapdragon: Machin
     [{"path": 5}, {"path": None}, {"path": b"out"}, {"group": 5}, {"target": ["phone"]}, {"devices": 5}, {"devices": [5]},
      {"devices": "NPU"}, {"devices": NPU}, {"configure": 5}],
 )  # fmt: skip
-def test_an_argument_that_cannot_be_meant_is_told(snapdragon: Machine, tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_invalid_argument_is_refused(snapdragon: Machine, tmp_path: Path, wrong: dict[str, Any]) -> None:
     folder = emit(tmp_path / "out")
     path = wrong.pop("path", folder)
     text = refused(path, **wrong, code="EPB654")
@@ -489,20 +489,18 @@ def test_an_argument_that_cannot_be_meant_is_told(snapdragon: Machine, tmp_path:
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "\ud800"])
-def test_a_path_that_nothing_can_have_is_told(snapdragon: Machine, path: str) -> None:
+def test_impossible_path_is_refused(snapdragon: Machine, path: str) -> None:
     refused(path, code="EPB632")
 
 
 @pytest.mark.parametrize("file", ["../relu_ctx.onnx", "/relu_ctx.onnx", "C:relu_ctx.onnx", "a\\..\\..\\relu.onnx", ""])
-def test_no_manifest_leads_out_of_its_folder(snapdragon: Machine, tmp_path: Path, file: str) -> None:
+def test_manifest_path_outside_its_folder_is_refused(snapdragon: Machine, tmp_path: Path, file: str) -> None:
     folder = emit(tmp_path / "out", models=[{"name": "relu", "file": file, "compatibility": {}}])
     (tmp_path / "relu_ctx.onnx").touch()
     assert "is not a path inside its folder" in refused(folder, code="EPB632")
 
 
-def test_an_onnxruntime_without_plugin_eps_or_none_at_all_is_told(
-    snapdragon: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_onnx_runtime_without_plugin_eps_is_refused(snapdragon: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = emit(tmp_path / "out")
     del vars(snapdragon.module)["register_execution_provider_library"]
     assert "onnxruntime 1.99.0 is too old" in refused(folder, code="EPB635")
@@ -510,7 +508,7 @@ def test_an_onnxruntime_without_plugin_eps_or_none_at_all_is_told(
     assert "onnxruntime cannot be imported" in refused(folder, code="EPB635")
 
 
-def test_the_runtime_knows_the_packages_that_the_catalog_knows() -> None:
+def test_runtime_and_catalog_know_the_same_packages() -> None:
     plugins = {
         distribution: (packaging.ep, packaging.module)
         for ep in known_eps()
@@ -521,7 +519,7 @@ def test_the_runtime_knows_the_packages_that_the_catalog_knows() -> None:
     assert plugins == PLUGINS
 
 
-def test_the_runtime_can_be_copied_into_an_application_of_python_3_10(tmp_path: Path) -> None:
+def test_runtime_can_be_copied_into_an_application_of_python_3_10(tmp_path: Path) -> None:
     shutil.copytree(Path(runtime.__file__).parent, tmp_path / "copied", ignore=shutil.ignore_patterns("__pycache__"))
     for path in (tmp_path / "copied").iterdir():
         tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
@@ -533,7 +531,7 @@ def test_the_runtime_can_be_copied_into_an_application_of_python_3_10(tmp_path: 
     assert ast.literal_eval(done.stdout) == ["__main__", "copied"]
 
 
-def test_groups_that_open_at_once_register_their_plugin_once(snapdragon: Machine, tmp_path: Path) -> None:
+def test_concurrently_opened_groups_register_their_plugin_once(snapdragon: Machine, tmp_path: Path) -> None:
     folder = emit(tmp_path / "out")
     with ThreadPoolExecutor(8) as threads:
         for group in threads.map(lambda _: runtime.open(folder), range(32)):
@@ -542,7 +540,7 @@ def test_groups_that_open_at_once_register_their_plugin_once(snapdragon: Machine
     assert len(snapdragon.options) == 32
 
 
-def test_a_group_that_was_forgotten_leaves_nothing_open(snapdragon: Machine, tmp_path: Path) -> None:
+def test_forgotten_group_leaves_nothing_open(snapdragon: Machine, tmp_path: Path) -> None:
     runtime.open(emit(tmp_path / "out"))
     gc.collect()
     assert snapdragon.log == ["open relu_ctx", "close relu_ctx"]

@@ -99,7 +99,7 @@ def _account(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_what_a_bucket_answers_means_what_it_means_elsewhere(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_of_a_bucket_is_classified_like_other_servers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answer, kind_of_failure, words = ANSWERS[kind]
     with answering(answer) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT", endpoint)
@@ -117,14 +117,14 @@ def test_what_a_bucket_answers_means_what_it_means_elsewhere(kind: str, monkeypa
         assert time.monotonic() - begin < 5
 
 
-def test_nothing_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_bucket_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(TransferError) as failure:
         open_bucket_stores(parse_remote("s3://bucket")).records.get(f"ac/{NAME}")
     assert failure.value.kind == "transient"
 
 
-def test_a_body_that_ends_too_early_is_no_object(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_body_is_not_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
     head = 'HTTP/1.1 200 OK\r\nContent-Length: 100\r\nETag: "a"\r\nLast-Modified: Mon, 02 Jun 2025 10:00:00 GMT\r\n\r\n'
     with answering(head.encode() + b"abc") as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT", endpoint)
@@ -134,13 +134,13 @@ def test_a_body_that_ends_too_early_is_no_object(monkeypatch: pytest.MonkeyPatch
         assert failure.value.kind == "transient"
 
 
-def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_obstore_is_reported_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(StoreError, match=r"pip install 'epbuild\[remote\]'"):
         open_bucket_stores(parse_remote("s3://bucket"))
 
 
-def test_variables_that_do_not_serve_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(StoreError, match="AZURE_STORAGE_ACCOUNT_NAME") as failure:
         open_bucket_stores(parse_remote("az://container"))
@@ -149,9 +149,7 @@ def test_variables_that_do_not_serve_are_named(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("anonymous", [True, False])
 @pytest.mark.parametrize("scheme", ["s3", "az"])
-def test_a_bucket_that_only_a_recipe_names_sees_no_credentials(
-    scheme: str, anonymous: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bucket_named_only_by_a_recipe_gets_no_credentials(scheme: str, anonymous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS[scheme].items():
         monkeypatch.setenv(name, value)
     seen: list[bytes] = []

@@ -10,7 +10,7 @@ import pytest
 from epbuild.transfer.http import retry_after
 
 
-def test_a_build_without_remote_files_does_not_import_it() -> None:
+def test_build_without_remote_files_does_not_import_the_http_client() -> None:
     code = "import sys, epbuild.cli.run, epbuild.commands.run, epbuild.publish.emit; print('urllib3' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -27,6 +27,6 @@ def test_a_build_without_remote_files_does_not_import_it() -> None:
         ("9" * 5000, 0, 0),
     ],
 )
-def test_a_server_asks_for_a_pause_by_a_number_or_a_date(text: str, shortest: float, longest: float) -> None:
+def test_pause_requested_by_a_server_may_be_a_number_or_a_date(text: str, shortest: float, longest: float) -> None:
     assert shortest <= retry_after({"Retry-After": text}) <= longest
     assert retry_after({}) == 0

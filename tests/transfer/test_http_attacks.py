@@ -115,21 +115,21 @@ def download(server: RawServer, store: Path, timeouts: Timeouts = QUICK) -> Base
 
 
 @pytest.mark.parametrize("attack", ENDLESS)
-def test_a_request_for_a_small_document_ends(server: RawServer, attack: str) -> None:
+def test_request_for_a_small_document_ends(server: RawServer, attack: str) -> None:
     server.answer = lambda: ENDLESS[attack](server)
     client = HttpClient(local=("127.0.0.1",), timeouts=QUICK)
     assert isinstance(in_time(lambda: client.send("GET", f"{server.url}/a", headers={})), TransferError)
 
 
 @pytest.mark.parametrize("attack", BEFORE_THE_BODY)
-def test_an_upload_ends(server: RawServer, attack: str) -> None:
+def test_upload_ends(server: RawServer, attack: str) -> None:
     server.answer = lambda: BEFORE_THE_BODY[attack](server)
     client = HttpClient(local=("127.0.0.1",), timeouts=QUICK)
     body = Body(5, "text/plain", lambda write: write(memoryview(b"hello")))
     assert isinstance(in_time(lambda: client.send("PUT", f"{server.url}/a", headers={}, body=body)), TransferError)
 
 
-def test_an_upload_to_a_server_that_reads_too_slowly_ends(server: RawServer) -> None:
+def test_upload_to_a_slowly_reading_server_ends(server: RawServer) -> None:
     server.reads_slowly = True
     client = HttpClient(local=("127.0.0.1",), timeouts=msgspec.structs.replace(QUICK, idle=30.0, speed=Speed(0.4, 1e9)))
     piece = memoryview(bytes(1 << 20))
@@ -140,12 +140,12 @@ def test_an_upload_to_a_server_that_reads_too_slowly_ends(server: RawServer) -> 
 
 
 @pytest.mark.parametrize("attack", FOR_DOWNLOADS)
-def test_a_download_of_a_model_ends(server: RawServer, attack: str, tmp_path: Path) -> None:
+def test_model_download_ends(server: RawServer, attack: str, tmp_path: Path) -> None:
     server.answer = lambda: FOR_DOWNLOADS[attack](server)
     assert isinstance(download(server, tmp_path), FetchError)
 
 
-def test_a_download_that_is_cut_after_each_byte_ends(server: RawServer, tmp_path: Path) -> None:
+def test_download_broken_after_each_byte_ends(server: RawServer, tmp_path: Path) -> None:
     def answer() -> Iterator[bytes]:
         start = int(server.headers[-1].get("range", "bytes=0-")[6:-1])
         extent = f"Content-Range: bytes {start}-99999/100000\r\nContent-Length: {100000 - start}"
@@ -169,7 +169,7 @@ REMOTE_CALLS: dict[str, Callable[[WebStore], object]] = {
 
 @pytest.mark.parametrize("call", REMOTE_CALLS)
 @pytest.mark.parametrize("attack", BEFORE_THE_BODY)
-def test_a_request_to_a_remote_cache_ends(server: RawServer, attack: str, call: str) -> None:
+def test_request_to_a_remote_cache_ends(server: RawServer, attack: str, call: str) -> None:
     server.answer = lambda: BEFORE_THE_BODY[attack](server)
     remote = store_on(server)
     error = in_time(lambda: REMOTE_CALLS[call](remote))
@@ -180,14 +180,14 @@ def test_a_request_to_a_remote_cache_ends(server: RawServer, attack: str, call: 
 
 
 @pytest.mark.parametrize("call", ["get a record", "has a blob"])
-def test_a_remote_cache_with_a_huge_size_is_told(server: RawServer, call: str) -> None:
+def test_remote_cache_with_a_huge_size_is_reported(server: RawServer, call: str) -> None:
     server.answer = lambda: NUMBERS["a huge Content-Length"](server)
     error = in_time(lambda: REMOTE_CALLS[call](store_on(server)))
     assert isinstance(error, TransferError)
     assert error.reason == "its response is invalid (Content-Length)"
 
 
-def test_a_connection_serves_again_after_each_way_to_read(server: RawServer) -> None:
+def test_connection_is_reusable_after_each_way_of_reading(server: RawServer) -> None:
     """Check that the short timeouts of a read do not stay on the connection."""
     server.answer = lambda: iter((OK + b"Content-Length: 2\r\n\r\nok",))
     client = HttpClient(local=("127.0.0.1",), timeouts=QUICK)

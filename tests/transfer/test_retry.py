@@ -26,7 +26,7 @@ def failing(*failures: TransferError) -> Callable[[], str]:
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(0.0, 0.5), (1.5, 1.5), (3600.0, 3.0)])
-def test_a_server_may_ask_for_a_longer_pause_up_to_a_limit(asked: float, expected: float) -> None:
+def test_longer_pause_requested_by_a_server_is_limited(asked: float, expected: float) -> None:
     pauses: list[float] = []
     assert POLICY.call(failing(TransferError("busy", pause=asked)), pauses.append) == "done"
     assert pauses == [expected]
@@ -39,7 +39,7 @@ def test_attempts_end_with_the_last_failure() -> None:
     assert pauses == [0.5, 2.0]
 
 
-def test_progress_starts_again_from_the_first_pause() -> None:
+def test_progress_resets_the_pauses() -> None:
     pauses: list[float] = []
     assert POLICY.call(failing(*[TransferError("cut")] * 5), pauses.append, lambda: True) == "done"
     assert pauses == [0.5] * 5
@@ -55,7 +55,7 @@ def test_progress_starts_again_from_the_first_pause() -> None:
         ("object", True, False),
     ],
 )
-def test_only_what_may_pass_is_retried(kind: FailureKind, retries_timeouts: bool, is_retried: bool) -> None:
+def test_only_transient_failures_are_retried(kind: FailureKind, retries_timeouts: bool, is_retried: bool) -> None:
     policy, pauses = RetryPolicy((0.1,), retries_timeouts=retries_timeouts), list[float]()
     work = failing(TransferError("no", kind=kind))
     if is_retried:
@@ -71,7 +71,7 @@ def breaker(opened: list[TransferError]) -> CircuitBreaker:
 
 
 @pytest.mark.parametrize(("kind", "allowed"), [("transient", 3), ("object", 3), ("denied", 1), ("timeout", 1)])
-def test_a_breaker_opens_once_after_enough_failures(kind: FailureKind, allowed: int) -> None:
+def test_circuit_breaker_opens_once_after_enough_failures(kind: FailureKind, allowed: int) -> None:
     opened: list[TransferError] = []
     circuit = breaker(opened)
     for _ in range(allowed):
@@ -83,7 +83,7 @@ def test_a_breaker_opens_once_after_enough_failures(kind: FailureKind, allowed: 
     assert len(opened) == 1
 
 
-def test_a_success_between_failures_keeps_a_breaker_closed() -> None:
+def test_success_between_failures_keeps_a_circuit_breaker_closed() -> None:
     circuit = breaker([])
     for _ in range(5):
         for _ in range(2):
@@ -94,7 +94,7 @@ def test_a_success_between_failures_keeps_a_breaker_closed() -> None:
 
 
 @pytest.mark.parametrize(("kind", "opens"), [("timeout", True), ("denied", False)])
-def test_a_server_that_hangs_opens_the_peer_as_well(kind: FailureKind, opens: bool) -> None:
+def test_hanging_server_also_opens_the_peer_circuit_breaker(kind: FailureKind, opens: bool) -> None:
     reading, writing = breaker([]), breaker([])
     reading.peer = writing
     with pytest.raises(TransferError):

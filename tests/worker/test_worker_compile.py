@@ -56,7 +56,7 @@ def chosen(*devices: Any, prefer: tuple[str, ...] = (), **wishes: Any) -> Any:
         ({"type": "cpu", "prefer": ["npu"]}, CPU),
     ],
 )
-def test_the_device_that_is_asked_for_is_the_one_that_is_used(wishes: dict[str, Any], expected: Any) -> None:
+def test_requested_device_is_used(wishes: dict[str, Any], expected: Any) -> None:
     assert chosen(OTHER_EP, CPU, GPU, NPU, SECOND_NPU, VIRTUAL, **wishes) is expected
 
 
@@ -71,12 +71,12 @@ def test_the_device_that_is_asked_for_is_the_one_that_is_used(wishes: dict[str, 
         {"type": "cpu", "vendor": "Qualcomm"},
     ],
 )
-def test_a_missing_device_is_refused_with_the_present_ones_and_never_replaced(wishes: dict[str, Any]) -> None:
+def test_missing_device_is_refused_with_the_present_devices(wishes: dict[str, Any]) -> None:
     with pytest.raises(worker.Unfit, match=f"{QNN} has no suitable device; available: cpu from GenuineIntel, npu from Qualcomm"):
         chosen(OTHER_EP, CPU, NPU, **wishes)
 
 
-def test_an_ep_without_any_device_says_so() -> None:
+def test_ep_without_devices_is_reported() -> None:
     with pytest.raises(worker.Unfit, match="available: none"):
         chosen(OTHER_EP)
 
@@ -163,7 +163,7 @@ def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return package
 
 
-def test_every_session_is_given_the_custom_operators_of_libraries_and_of_packages(operators: Path, tmp_path: Path) -> None:
+def test_every_session_gets_custom_operators_of_libraries_and_packages(operators: Path, tmp_path: Path) -> None:
     library = tmp_path / "libmine.so"
     library.touch()
     asked = request(custom_ops=[custom_ops("acme_ops"), custom_ops("libmine.so", str(library))])
@@ -172,7 +172,7 @@ def test_every_session_is_given_the_custom_operators_of_libraries_and_of_package
         assert options.custom_ops == [str(operators / "_ops.so"), str(library)]
 
 
-def test_a_package_whose_library_is_elsewhere_is_refused(operators: Path) -> None:
+def test_package_with_a_library_elsewhere_is_refused(operators: Path) -> None:
     elsewhere = operators.with_name("acme_ops_elsewhere.so")  # its path begins with the path of the package
     elsewhere.touch()
     (operators / "__init__.py").write_text(f"def get_library_path():\n    return {str(elsewhere)!r}\n", encoding="utf-8")
@@ -194,9 +194,7 @@ def test_a_package_whose_library_is_elsewhere_is_refused(operators: Path) -> Non
         ),
     ],
 )
-def test_why_custom_operators_cannot_be_had_is_told_and_no_model_is_blamed(
-    operators: Path, text: str, kind: str, words: str
-) -> None:
+def test_custom_operator_failure_is_reported_without_blaming_a_model(operators: Path, text: str, kind: str, words: str) -> None:
     (operators / "__init__.py").write_text(text, encoding="utf-8")
     with pytest.raises(Exception, match=words) as caught:
         worker.register_custom_ops(fake.SessionOptions(), [custom_ops("acme_ops")])
@@ -211,20 +209,20 @@ def test_why_custom_operators_cannot_be_had_is_told_and_no_model_is_blamed(
         (True, True, {"ep.share_ep_contexts": "1", "ep.stop_share_ep_contexts": "1"}),
     ],
 )
-def test_only_the_last_member_of_a_sharing_group_stops_the_sharing(share: bool, last: bool, entries: dict[str, str]) -> None:
+def test_only_the_last_member_of_a_sharing_group_stops_sharing(share: bool, last: bool, entries: dict[str, str]) -> None:
     asked = request(share_weights=share)
     options = worker.session_options(fake, asked, asked["members"][-1 if last else 0], [NPU])
     assert options.entries == {**asked["session_options"], **entries}
     assert options.providers == [[["NPU"], {"backend_type": "htp"}]]
 
 
-def test_a_provider_that_is_built_in_gets_its_options_by_name() -> None:
+def test_built_in_provider_gets_its_options_by_name() -> None:
     asked = request(eps=[built_in()], share=False)
     options = worker.session_options(fake, asked, asked["members"][0], [None])
     assert options.providers == [[OPENVINO, {"device_type": "CPU"}]]
 
 
-def test_several_eps_are_offered_the_graph_in_recipe_order_with_their_own_options() -> None:
+def test_several_eps_are_added_in_recipe_order_with_their_own_options() -> None:
     first, second = [["NPU"], {"backend_type": "htp"}], [OPENVINO, {"device_type": "CPU"}]
     for eps, devices, expected in (
         ([plugin(), built_in()], [NPU, None], [first, second]),
@@ -234,7 +232,7 @@ def test_several_eps_are_offered_the_graph_in_recipe_order_with_their_own_option
         assert worker.session_options(fake, asked, asked["members"][0], devices).providers == expected
 
 
-def test_a_member_has_its_own_session_and_no_other_members_settings() -> None:
+def test_member_session_has_only_its_own_settings() -> None:
     sizes: dict[str, Any] = {"free_dimensions": {"batch": 1, "sequence": 64}, "denoted_dimensions": {"DATA_BATCH": 2}}
     asked = request(prefill={**sizes, "node_name_prefix": "prefill_", "read": "bytes"})
     prefill, decode = (worker.session_options(fake, asked, item, [NPU]) for item in asked["members"])
@@ -249,23 +247,23 @@ def test_a_member_has_its_own_session_and_no_other_members_settings() -> None:
     assert decode.entries == {**asked["session_options"], "ep.share_ep_contexts": "1", "ep.stop_share_ep_contexts": "1"}
 
 
-def test_every_optimization_level_that_a_recipe_may_have_is_known_to_onnxruntime() -> None:
+def test_every_optimization_level_of_a_recipe_is_known_to_onnx_runtime() -> None:
     assert set(worker.OPTIMIZATION_LEVELS) == set(get_args(GraphOptimization))
     assert all(hasattr(fake.GraphOptimizationLevel, name) for name in worker.OPTIMIZATION_LEVELS.values())
 
 
-def test_a_toolchain_without_the_eps_package_is_unfit() -> None:
+def test_toolchain_without_the_ep_package_is_unfit() -> None:
     with pytest.raises(worker.Unfit, match="the toolchain has no Python package 'no_such_package'"):
         worker.library_of(plugin(module="no_such_package"))
 
 
-def test_a_library_of_the_users_own_needs_no_package() -> None:
+def test_custom_library_needs_no_package() -> None:
     assert worker.library_of(plugin(library="/opt/own/libep.so", module="no_such_package")) == "/opt/own/libep.so"
     assert worker.library_of(plugin(library="/opt/own/libep.so", module=None)) == "/opt/own/libep.so"
 
 
 @pytest.mark.parametrize("script", ["compile", "probe"])
-def test_a_toolchain_needs_nothing_of_epbuild_and_may_have_an_older_python(script: str) -> None:
+def test_worker_script_needs_no_epbuild_and_supports_older_python(script: str) -> None:
     tree = ast.parse((FOLDER / f"{script}.py").read_text(encoding="utf-8"), feature_version=(3, 9))
     imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -323,7 +321,7 @@ def events(ending: Ending) -> list[str]:
     return [report["event"] + (f" {report['member']}" if "member" in report else "") for report in ending.reports]
 
 
-def test_a_group_is_compiled_in_order_in_one_process_and_each_member_is_told(group: Group) -> None:
+def test_group_is_compiled_in_order_in_one_process_with_reports(group: Group) -> None:
     ending = group.compile(request())
     assert (ending.cause, ending.status) == ("exited", 0)
     assert events(ending) == [
@@ -345,7 +343,7 @@ def test_a_group_is_compiled_in_order_in_one_process_and_each_member_is_told(gro
     }
 
 
-def test_each_member_is_compiled_as_the_contract_says(group: Group) -> None:
+def test_each_member_is_compiled_with_the_expected_settings(group: Group) -> None:
     group.compile(request())
     settings = {"embed_compiled_data_into_model": False, "flags": 1, "graph_optimization_level": 0}
     for name, entries in {"prefill": {}, "decode": {"ep.stop_share_ep_contexts": "1"}}.items():
@@ -358,20 +356,20 @@ def test_each_member_is_compiled_as_the_contract_says(group: Group) -> None:
         }
 
 
-def test_large_initializers_go_into_a_file_where_that_is_asked_for(group: Group) -> None:
+def test_large_initializers_go_into_a_file_on_request(group: Group) -> None:
     group.compile(request(decode={"initializers": "external", "external_file": "decode.data", "external_threshold": 7}))
     external = {"external_initializers_file_path": "decode.data", "external_initializers_size_threshold": 7}
     assert external.items() <= group.compiled("decode")["settings"].items()
     assert not external.keys() & group.compiled("prefill")["settings"].keys()
 
 
-def test_initializers_stay_where_the_source_keeps_them_where_that_is_asked_for(group: Group) -> None:
+def test_initializers_keep_their_place_on_request(group: Group) -> None:
     group.compile(request(decode={"initializers": "source"}))
     assert group.compiled("decode")["settings"]["get_initializer_location_func"] == [None, "where it is"]
     assert group.compiled("prefill")["settings"].keys() == {"embed_compiled_data_into_model", "flags", "graph_optimization_level"}
 
 
-def test_a_graph_given_as_bytes_finds_its_data_in_its_staging_folder(group: Group) -> None:
+def test_graph_read_as_bytes_finds_its_data_in_the_staging_folder(group: Group) -> None:
     group.compile(request(prefill={"read": "bytes"}), prefill="the graph")
     prefill = group.compiled("prefill")
     assert prefill["source"] == {"bytes": "the graph"}
@@ -382,14 +380,14 @@ def test_a_graph_given_as_bytes_finds_its_data_in_its_staging_folder(group: Grou
     assert group.compiled("decode")["source"] == "in/decode/decode.onnx"
 
 
-def test_members_of_a_group_may_be_compiled_in_different_ways(group: Group) -> None:
+def test_members_of_a_group_may_have_different_settings(group: Group) -> None:
     group.compile(request(decode={"embed": True, "graph_optimization_level": "all"}))
     settings = {name: group.compiled(name)["settings"] for name in ("prefill", "decode")}
     assert [item["embed_compiled_data_into_model"] for item in settings.values()] == [False, True]
     assert [item["graph_optimization_level"] for item in settings.values()] == [0, 99]
 
 
-def test_a_library_of_the_users_own_is_the_one_that_is_registered(group: Group) -> None:
+def test_custom_library_is_registered(group: Group) -> None:
     library = str(group.folder / "libown.so")
     ending = group.compile(request(eps=[plugin(library=library, module="not_installed")]))
     assert ending.status == 0
@@ -409,18 +407,18 @@ def test_every_ep_of_a_target_is_opened_before_any_model_is_compiled(group: Grou
     ]
 
 
-def test_a_virtual_device_is_registered_under_the_name_that_makes_it_one(group: Group) -> None:
+def test_virtual_device_is_registered_under_a_virtual_name(group: Group) -> None:
     assert group.compile(request(eps=[plugin(registration=f"{QNN}.virtual")])).status == 0
 
 
-def test_what_an_ep_prints_is_never_taken_for_a_result_and_never_lost(group: Group) -> None:
+def test_ep_output_is_logged_and_never_parsed_as_a_result(group: Group) -> None:
     ending = group.compile(request())
     assert events(ending).count("finished") == 1
     printed = '{"event": "finished"} natively on standard output'
     assert group.worker.words == [printed, "words of the EP"] * 2
 
 
-def test_the_first_failure_ends_the_group_with_the_words_of_onnxruntime(group: Group) -> None:
+def test_first_failure_ends_the_group_with_the_onnx_runtime_message(group: Group) -> None:
     ending = group.compile(request(), prefill="fail")
     assert (ending.status, events(ending)[-2:]) == (1, ["member_started prefill", "failed"])
     failed = ending.reports[-1]
@@ -429,7 +427,7 @@ def test_the_first_failure_ends_the_group_with_the_words_of_onnxruntime(group: G
     assert not list((group.folder / "out").iterdir())
 
 
-def test_an_exception_as_long_as_a_model_is_told_by_its_beginning_and_its_end(group: Group) -> None:
+def test_huge_exception_text_is_shortened_in_the_middle(group: Group) -> None:
     ending = group.compile(request(), decode="say all")
     message = ending.reports[-1]["message"]
     assert len(message) < 20_000
@@ -438,13 +436,13 @@ def test_an_exception_as_long_as_a_model_is_told_by_its_beginning_and_its_end(gr
     assert message.endswith("xxx: the end")
 
 
-def test_lack_of_memory_is_the_machines_fault_and_told_as_such(group: Group) -> None:
+def test_out_of_memory_is_reported_as_a_machine_fault(group: Group) -> None:
     failed = group.compile(request(), decode="out of memory").reports[-1]
     assert (failed["event"], failed["kind"], failed["type"]) == ("failed", "unfit", "MemoryError")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
-def test_a_crash_leaves_no_finished_report_behind(group: Group) -> None:
+def test_crash_leaves_no_finished_report(group: Group) -> None:
     ending = group.compile(request(), decode="crash")
     assert ending.status < 0
     assert events(ending)[-1] == "member_started decode"
@@ -459,9 +457,7 @@ def test_a_crash_leaves_no_finished_report_behind(group: Group) -> None:
         ([plugin(), built_in(name="VitisAIExecutionProvider")], "this onnxruntime has no VitisAIExecutionProvider"),
     ],
 )
-def test_a_toolchain_that_cannot_do_it_is_unfit_before_any_model_is_looked_at(
-    group: Group, eps: list[dict[str, Any]], words: str
-) -> None:
+def test_unsuitable_toolchain_is_unfit_before_any_model_is_read(group: Group, eps: list[dict[str, Any]], words: str) -> None:
     ending = group.compile(request(eps=eps))
     failed = ending.reports[-1]
     assert (ending.status, failed["event"], failed["kind"]) == (1, "failed", "unfit")
@@ -475,7 +471,7 @@ def old(tmp_path: Path) -> Group:
     return Group(tmp_path, old_onnxruntime)
 
 
-def test_without_a_model_compiler_a_session_writes_what_its_eps_compiled(old: Group) -> None:
+def test_session_writes_the_compiled_model_without_a_model_compiler(old: Group) -> None:
     level = {"graph_optimization_level": "basic"}
     external = {"initializers": "external", "external_file": "w.bin", "external_threshold": 0}
     sizes: dict[str, Any] = {"free_dimensions": {"batch": 1}, "denoted_dimensions": {"DATA_BATCH": 2}}
@@ -505,14 +501,14 @@ def test_without_a_model_compiler_a_session_writes_what_its_eps_compiled(old: Gr
     assert second["alive"] == ["prefill_ctx"]  # sessions hold the shared data
 
 
-def test_without_a_model_compiler_an_eps_failure_is_told_and_not_that_of_the_cpu_ep(old: Group) -> None:
+def test_ep_failure_is_reported_without_a_model_compiler(old: Group) -> None:
     ending = old.compile(request(eps=[built_in()]), prefill="fail")
     failed = ending.reports[-1]
     assert (failed["event"], failed["kind"]) == ("failed", "error")
     assert "the EP gives its reason" in failed["message"]
 
 
-def test_without_a_model_compiler_nothing_compiled_is_a_failure_too(old: Group) -> None:
+def test_empty_result_is_a_failure_without_a_model_compiler(old: Group) -> None:
     failed = old.compile(request(eps=[built_in()]), prefill="nothing").reports[-1]
     assert (failed["event"], failed["kind"]) == ("failed", "error")
     assert failed["message"].startswith("Unable to compile any nodes. ")
@@ -528,22 +524,20 @@ def test_without_a_model_compiler_nothing_compiled_is_a_failure_too(old: Group) 
         ),
     ],
 )
-def test_what_only_a_model_compiler_can_do_is_refused_before_any_model_is_looked_at(
-    old: Group, settings: dict[str, Any], words: str
-) -> None:
+def test_settings_that_need_a_model_compiler_are_refused_early(old: Group, settings: dict[str, Any], words: str) -> None:
     ending = old.compile(request(eps=[built_in()], prefill=settings))
     assert (ending.reports[-1]["event"], ending.reports[-1]["kind"]) == ("failed", "unfit")
     assert words in ending.reports[-1]["message"]
     assert "member_started" not in " ".join(events(ending))
 
 
-def test_a_release_without_plugin_eps_says_from_which_on_there_are_some(old: Group) -> None:
+def test_release_without_plugin_eps_names_the_first_suitable_release(old: Group) -> None:
     failed = old.compile(request(eps=[plugin()])).reports[-1]
     assert failed["kind"] == "unfit"
     assert failed["message"] == f"this onnxruntime, 1.21.0, cannot load plugin EPs such as {QNN}; use 1.23 or later"
 
 
-def test_a_worker_ends_when_epbuild_is_gone() -> None:
+def test_worker_ends_when_epbuild_is_gone() -> None:
     code = textwrap.dedent(f"""
         import runpy, time
         runpy.run_path({str(FOLDER / "compile.py")!r}, run_name="worker")["follow_parent"]()
@@ -558,13 +552,13 @@ def test_a_worker_ends_when_epbuild_is_gone() -> None:
         assert process.wait(30) == worker.ORPHANED
 
 
-def test_the_memory_that_a_worker_took_is_told_in_bytes() -> None:
+def test_peak_memory_of_a_worker_is_in_bytes() -> None:
     peak = worker.peak_memory()
     assert peak is None or 2**20 < peak < 2**40
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is mapped")
-def test_a_limit_of_memory_is_told_also_where_it_leaves_no_room_for_another_library() -> None:
+def test_memory_limit_is_reported_even_if_no_library_can_be_loaded() -> None:
     code = f"""if True:
         import resource, runpy, sys
         resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))

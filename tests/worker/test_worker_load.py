@@ -96,7 +96,7 @@ def events(ending: Ending) -> list[str]:
     return [" ".join([report["event"], *([report["model"]] if "model" in report else [])]) for report in ending.reports]
 
 
-def test_it_needs_nothing_of_epbuild_and_may_have_an_older_python() -> None:
+def test_load_script_needs_no_epbuild_and_supports_older_python() -> None:
     tree = ast.parse((FOLDER / "load.py").read_text(encoding="utf-8"), feature_version=(3, 9))
     imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -104,7 +104,7 @@ def test_it_needs_nothing_of_epbuild_and_may_have_an_older_python() -> None:
     assert {name.split(".")[0] for name in imported} - sys.stdlib_module_names == {"onnxruntime", "numpy"}
 
 
-def test_sessions_open_first_to_last_and_close_last_to_first_with_requested_options(loader: Loader) -> None:
+def test_sessions_open_in_order_and_close_in_reverse_order(loader: Loader) -> None:
     ending = loader.load(loader.model("prefill"), loader.model("decode"))
     assert (ending.cause, ending.status) == ("exited", 0)
     assert events(ending) == [
@@ -129,12 +129,12 @@ def test_sessions_open_first_to_last_and_close_last_to_first_with_requested_opti
     assert entries == {"ep.share_ep_contexts": "1"}  # without the key that stops sharing, which belongs to compiles
 
 
-def test_a_session_without_an_ep_is_one_on_the_cpu_ep(loader: Loader) -> None:
+def test_session_without_an_ep_uses_the_cpu_ep(loader: Loader) -> None:
     loader.load(loader.model("source"), eps=[], session_options={})
     assert json.loads(loader.told("open source")[0].partition("source ")[2]) == [["CPUExecutionProvider"], {}]
 
 
-def test_outputs_are_those_of_each_run_whatever_their_names_are(loader: Loader) -> None:
+def test_outputs_belong_to_their_run_with_any_names(loader: Loader) -> None:
     runs = []
     for number, values in enumerate(([1.0, 2.0], [3.0, 4.0])):
         np.savez(loader.folder / f"{number}.npz", np.array(values, np.float32))
@@ -145,13 +145,13 @@ def test_outputs_are_those_of_each_run_whatever_their_names_are(loader: Loader) 
         assert np.load(loader.folder / f"{number}.out.npz")["arr_0"].tolist() == values
 
 
-def test_texts_go_in_and_come_out(loader: Loader) -> None:
+def test_string_tensors_are_supported(loader: Loader) -> None:
     np.savez(loader.folder / "in.npz", np.array(["a", "bc"]))
     loader.load(loader.model("model", [{"file": "in.npz", "names": ["text"], "outputs": "out.npz"}]))
     assert np.load(loader.folder / "out.npz", allow_pickle=False)["arr_0"].tolist() == ["A", "BC"]
 
 
-def test_an_output_that_is_no_tensor_is_told_as_that(loader: Loader) -> None:
+def test_non_tensor_output_is_reported(loader: Loader) -> None:
     np.savez(loader.folder / "in.npz", np.zeros(1))
     ending = loader.load(loader.model("model", [{"file": "in.npz", "names": ["x"], "outputs": "out.npz"}], run="give a list"))
     assert ending.reports[-1]["message"] == "the output 'file' is not a tensor"
@@ -161,13 +161,13 @@ def test_an_output_that_is_no_tensor_is_told_as_that(loader: Loader) -> None:
     ("written", "answer", "reason"),
     [("EP_UNSUPPORTED", "EP_UNSUPPORTED", ""), ("v2:6", None, "cannot judge v2:6")],
 )
-def test_an_ep_is_asked_whether_its_device_takes_a_model(loader: Loader, written: str, answer: str | None, reason: str) -> None:
+def test_ep_is_queried_about_device_compatibility(loader: Loader, written: str, answer: str | None, reason: str) -> None:
     ending = loader.load(loader.model("model", written=written))
     (report,) = [report for report in ending.reports if report["event"] == "compatibility"]
     assert (report["model"], report["ep"], report["answer"], report["reason"]) == ("model", QNN, answer, reason)
 
 
-def test_a_failure_ends_it_with_the_words_of_onnxruntime(loader: Loader) -> None:
+def test_failure_ends_the_process_with_the_onnx_runtime_message(loader: Loader) -> None:
     ending = loader.load(loader.model("prefill"), loader.model("decode", open="fail"))
     assert ending.status == 1
     assert events(ending)[-2:] == ["opening decode", "failed"]
@@ -176,12 +176,12 @@ def test_a_failure_ends_it_with_the_words_of_onnxruntime(loader: Loader) -> None
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 @pytest.mark.parametrize(("moment", "event"), [("open", "opening decode"), ("close", "closing decode")])
-def test_a_crash_leaves_behind_where_it_came_from(loader: Loader, moment: str, event: str) -> None:
+def test_crash_is_preceded_by_a_report_of_its_origin(loader: Loader, moment: str, event: str) -> None:
     ending = loader.load(loader.model("prefill"), loader.model("decode", None, "", **{moment: "crash"}))
     assert ending.status < 0
     assert events(ending)[-1] == event
 
 
-def test_eps_say_more_where_that_is_asked_for(loader: Loader) -> None:
+def test_verbose_load_shows_ep_messages(loader: Loader) -> None:
     loader.load(loader.model("model", open="crash"), verbose=True)
     assert loader.told("1 [ERROR] <E> The backend gives its reason")

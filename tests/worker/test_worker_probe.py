@@ -15,7 +15,7 @@ from tests.worker.scripts import FOLDER, load
 probe: Any = load("probe")
 
 
-def test_the_probe_says_what_is_in_an_environment() -> None:
+def test_probe_reports_the_contents_of_an_environment() -> None:
     done = subprocess.run(
         [sys.executable, "-I", str(FOLDER / "probe.py"), "onnx", "no_such_module"], capture_output=True, text=True, check=True
     )
@@ -26,7 +26,7 @@ def test_the_probe_says_what_is_in_an_environment() -> None:
     assert Path(document["modules"]["onnx"]).name == "onnx"
 
 
-def test_distributions_go_by_the_name_that_requirements_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_distributions_have_normalized_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, version in {"Some_Package.Name": "1.0", "other": "2.0"}.items():
         folder = tmp_path / f"{name}-{version}.dist-info"
         folder.mkdir()
@@ -35,7 +35,7 @@ def test_distributions_go_by_the_name_that_requirements_use(monkeypatch: pytest.
     assert probe.distributions() == {"some-package-name": "1.0", "other": "2.0"}
 
 
-def test_a_package_is_found_without_running_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_package_is_found_without_running_its_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tmp_path / "probed_package"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n", encoding="utf-8")
@@ -43,7 +43,7 @@ def test_a_package_is_found_without_running_it(monkeypatch: pytest.MonkeyPatch, 
     assert probe.folder_of("probed_package") == str(package.resolve())
 
 
-def test_a_module_that_is_one_file_has_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_single_file_module_has_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "probed_module.py").write_text("", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     assert probe.folder_of("probed_module") is None

@@ -42,19 +42,19 @@ def connected(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> list[float]:
     return pauses
 
 
-def test_a_worker_looks_for_its_parent_now_and_then_and_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_polls_its_parent_without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = connected(monkeypatch, Pipe(looks=3, end=BrokenPipeError(109, "The pipe has been ended")))
     assert windows.wait_for_parent()
     assert pauses == [windows.PAUSE_SECONDS] * 3
 
 
-def test_a_worker_whose_input_is_no_pipe_follows_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_without_a_pipe_follows_no_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     connected(monkeypatch, Pipe(looks=0, end=OSError(22, "The handle is invalid")))
     assert not windows.wait_for_parent()
 
 
 @pytest.mark.parametrize(("gone", "status"), [(True, [75]), (False, [])])
-def test_a_worker_ends_when_its_parent_has(monkeypatch: pytest.MonkeyPatch, gone: bool, status: list[int]) -> None:
+def test_worker_ends_when_its_parent_has_ended(monkeypatch: pytest.MonkeyPatch, gone: bool, status: list[int]) -> None:
     ended: list[int] = []
     worker = on_windows(monkeypatch)
     connected(monkeypatch, Pipe(looks=0, end=BrokenPipeError(109, "The pipe has been ended") if gone else OSError(22, "invalid")))
@@ -98,8 +98,6 @@ class _Function:
 
 @pytest.mark.skipif(ctypes.sizeof(ctypes.c_void_p) != 8, reason="the sizes are those of 64 bits")
 @pytest.mark.parametrize(("answers", "peak"), [(True, 3 << 30), (False, None)])
-def test_the_memory_that_a_worker_took_is_asked_of_windows(
-    monkeypatch: pytest.MonkeyPatch, answers: bool, peak: int | None
-) -> None:
+def test_peak_memory_is_read_from_windows(monkeypatch: pytest.MonkeyPatch, answers: bool, peak: int | None) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: {"kernel32": FakeKernel(answers=answers)}[name])
     assert on_windows(monkeypatch).peak_memory() == peak
