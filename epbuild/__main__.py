@@ -116,7 +116,7 @@ def _exit(code: int) -> NoReturn:
             code = code or 1
         except OSError as error:
             code = code or 3
-            os.write(2, f"epbuild: error: the output could not be written: {error.strerror}\n".encode())
+            os.write(2, f"epbuild: error: cannot write the output: {error.strerror}\n".encode())
     os._exit(code)
 
 

@@ -178,7 +178,9 @@ class Workspace:
         state = format_path(self.state)
         if self.is_unreadable:
             message = f"cannot tell what was built here: this user may not read {state}"
-            yield Problem("EPB513", message, None, "Run this as the owner of the workspace, or get permission to read the file.")
+            yield Problem(
+                "EPB513", message, None, "Run the command as the owner of the workspace, or get permission to read the file."
+            )
         if self._database.is_foreign:
             aside = f", and was moved to {self.state.name}.damaged" if self.is_on_disk else ""
             message = f"{state} is ignored: it was not written by this user's epbuild{aside}"

@@ -38,7 +38,7 @@ _COMMANDS = {
     "plan": "Show all steps with their states and the reasons to run.",
     "graph": "Draw the plan as SVG, DOT or Mermaid.",
     "run": "Build everything that is out of date.",
-    "coverage": "Show which share of each model an EP takes, and why.",
+    "coverage": "Show how much of each model runs on the EP, and why.",
     "report": "Report coverage, sizes, times and accuracy of builds.",
     "explain": "Explain why a step would run.",
     "inspect": "Show the contents of EPContext models.",
@@ -152,7 +152,7 @@ def execute(arguments: Sequence[str]) -> int:
 
             where = Path(shorten_reference(os.fsdecode(error.filename)))
             print_problems(
-                [Problem("EPB516", "the path is longer than this system allows", where, "Shorten it, or move the folder.")]
+                [Problem("EPB516", "the path is longer than this system allows", where, "Shorten the path, or move the folder.")]
             )
             return _end_failed(_ENVIRONMENT, arguments)
         place = f"{error.filename}: " if error.filename else ""
@@ -161,7 +161,7 @@ def execute(arguments: Sequence[str]) -> int:
             text = "error: the current folder no longer exists. Change to another folder."
         return _end_failed(_ENVIRONMENT, arguments, text)
     except MemoryError:
-        text = "error: out of memory. Give this process more memory, or check its limits (`ulimit -a`)."
+        text = "error: out of memory. Provide more memory, or check the limits of this process (`ulimit -a`)."
         return _end_failed(_ENVIRONMENT, arguments, text)
     except Exception as error:  # noqa: BLE001 - users see a traceback of epbuild only with --debug
         if any(sign in str(error) for sign in _NO_MEMORY):

@@ -61,7 +61,7 @@ RecipeOption = Annotated[
         "--recipe",
         "-r",
         metavar="RECIPE",
-        help="The recipe, if its name looks like a step. All arguments are then steps.",
+        help="The recipe. Needed if its name looks like a step. All arguments are then steps.",
         autocompletion=completion.complete_recipes,
     ),
 ]
@@ -151,7 +151,7 @@ class TargetStep(Target, frozen=True, kw_only=True):
         """Return the recipe and at most one step. Raises UsageError for several steps."""
         found = super().selection()
         if len(found.steps) > 1:
-            raise UsageError(f"name one step, not {len(found.steps)}: {', '.join(found.steps)}")
+            raise UsageError(f"expected one step, found {len(found.steps)}: {', '.join(found.steps)}")
         return found
 
 
@@ -186,14 +186,14 @@ class Remote(RemoteReading, frozen=True, kw_only=True):
         declare_option(
             "--remote-cache",
             **make_choice(("off", "read", "write")),
-            help="Use of the remote cache, if one is configured. With write, new results are also uploaded.",
+            help="Read results from the remote cache, if one is configured. With write, also upload new results.",
             default="read",
         ),
     ] = "read"
 
 
 OFFLINE_WRITES_NOTHING = Excludes(
-    ("--remote-cache write",), ("--offline",), "--remote-cache write needs the network, and --offline forbids it"
+    ("--remote-cache write",), ("--offline",), "--remote-cache write cannot be combined with --offline"
 )
 
 EXECUTOR = "EPBUILD_EXECUTOR"
@@ -215,7 +215,7 @@ class Cluster(OptionGroup, frozen=True, kw_only=True):
         declare_option(
             "--executor",
             metavar="ADDRESS",
-            help="Scheduler of a cluster to compile on, such as dask://host:8786; local compiles on this machine.",
+            help="Scheduler of a cluster that compiles, such as dask://host:8786, or local for this machine.",
             default="local",
             variable=EXECUTOR,
         ),
@@ -244,6 +244,6 @@ class ClusterOfPlan(Cluster, frozen=True, kw_only=True):
         declare_option(
             "--executor",
             metavar="ADDRESS",
-            help="Show which machines of this cluster can build the missing results, and how long.",
+            help="Show which machines of this cluster can build the missing results, and how long that takes.",
         ),
     ] = None

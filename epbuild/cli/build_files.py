@@ -29,11 +29,11 @@ Against = Annotated[
     declare_option(
         "--against",
         metavar="PATH",
-        help="What to compare the report with: another report (.html, .json), a manifest, or a folder of outputs.",
-        default="the last report in the file to write",
+        help="Compare the report with another report (.html, .json), a manifest, or a folder of outputs.",
+        default="the report that the output file contains already",
     ),
 ]
-AGAINST_NEEDS_REPORT = Needs(("--against",), ("--report",), "--against requires a report: pass its file with --report")
+AGAINST_NEEDS_REPORT = Needs(("--against",), ("--report",), "--against requires --report")
 
 
 class BuildFiles(OptionGroup, frozen=True, kw_only=True):

@@ -41,7 +41,7 @@ _VERIFY_RULES = (
     Needs(
         ("names", "--recipe", "--set", "--insecure"),
         ("--remote",),
-        "a recipe, --set and --insecure require --remote; without it, the whole store is checked",
+        "a recipe, --set and --insecure require --remote: without --remote, the whole store is checked",
     ),
 )
 
@@ -53,7 +53,7 @@ _VERIFY_RULES = (
         1: "an entry is damaged, or a result in the remote cache is unusable",
         3: "the store or the remote cache cannot be read",
     },
-    short_help="Check all blobs and records, or those of a recipe in its remote cache.",
+    short_help="Check the store, or the results of a recipe in its remote cache.",
 )
 def verify(
     names: arguments.Names,
@@ -66,9 +66,10 @@ def verify(
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Check every blob and every record of the store, and set damaged ones aside. Builds that need them recreate them.
+    """Check all blobs and records of the store, and quarantine damaged entries.
 
-    With --remote, check the results of RECIPE in its remote cache, and list unusable ones with the reason. This changes nothing.
+    Builds recreate the entries that they need. With --remote, check the results of RECIPE in its remote cache, and list unusable
+    results with the reasons. This changes nothing.
     """
     if remote:
         return _verify_remote(
@@ -111,7 +112,7 @@ def push(
     target: arguments.Target,
     *,
     replace: Annotated[
-        bool, declare_option("--replace", help="Upload all results again, and replace those in the remote cache.")
+        bool, declare_option("--replace", help="Upload all results, including results that the remote cache already has.")
     ] = False,
     insecure: arguments.InsecureCache = False,
     settings: arguments.Settings,
@@ -119,14 +120,14 @@ def push(
 ) -> int:
     """Upload the results of RECIPE that are in the store, but not in its remote cache.
 
-    EPBUILD_SIGNING_KEY must hold the secret key that signs them. Nothing is compiled: missing results are only counted.
+    EPBUILD_SIGNING_KEY must contain the secret key that signs results. Nothing is compiled: missing results are only counted.
     """
     from epbuild.commands.remote_cache import push_results
     from epbuild.report.json.store import push_document
     from epbuild.report.terminal.store import print_push
 
     request = _request(target, settings, RemoteChoice("write", insecure=insecure))
-    with show_byte_progress("writing", shown=not json) as progress:
+    with show_byte_progress("uploading", shown=not json) as progress:
         done = push_results(request, progress, replace=replace)
     if json:
         print_json(push_document(done))

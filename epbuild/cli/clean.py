@@ -20,7 +20,7 @@ def clean(
     target: arguments.Target,
     *,
     everything: Annotated[
-        bool, declare_option("--all", help="Also remove the folder .epbuild: state, logs and reports.")
+        bool, declare_option("--all", help="Also remove the folder .epbuild with state, logs and reports.")
     ] = False,
     force: Annotated[
         bool, declare_option("--force", "-f", help="Also remove files that were changed after epbuild wrote them.")
@@ -30,8 +30,8 @@ def clean(
 ) -> int:
     """Remove the outputs that steps of RECIPE emitted.
 
-    Files that epbuild did not write, and files that were changed since, are kept. The results stay in the store: the next run emits
-    them again without compiling.
+    Files that epbuild did not write, and files that changed after epbuild wrote them, are kept. The results stay in the
+    store: the next run emits the outputs again without compiling.
     """
     recipe, steps, places = target.selection()
     if everything and steps:

@@ -17,10 +17,10 @@ from epbuild.session.request import Request
 app = make_application()
 
 
-_RULES = (Excludes(("--markdown",), ("--json",), "--markdown and --json exclude each other"),)
+_RULES = (Excludes(("--markdown",), ("--json",), "--markdown and --json cannot be combined"),)
 
 
-@app.command(rules=_RULES, exits={0: "the coverage was shown, even if models failed or fall short of `expect`"})
+@app.command(rules=_RULES, exits={0: "the coverage was shown, even if models failed or do not meet `expect`"})
 def coverage(
     target: arguments.Target,
     *,
@@ -32,9 +32,9 @@ def coverage(
     markdown: Annotated[bool, declare_option("--markdown", help="Print a Markdown table.")] = False,
     json: arguments.Json = False,
 ) -> int:
-    """Show which models of RECIPE the EP of each target takes as a whole, in part, or not at all, and why.
+    """Show how much of each model of RECIPE the EP of each target takes, and why.
 
-    Models that are not compiled yet are compiled. A failure does not stop the others. Nothing is emitted.
+    Models that are not compiled yet are compiled. If a model fails, the other models are still compiled. Nothing is emitted.
     """
     selection = target.selection()
     request = Request(

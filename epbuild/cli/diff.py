@@ -19,7 +19,7 @@ app = make_application()
 
 
 _RULES = (
-    Excludes(("--markdown",), ("--json",), "--markdown and --json exclude each other: both write to standard output"),
+    Excludes(("--markdown",), ("--json",), "--markdown and --json cannot be combined"),
 )  # fmt: skip
 
 

@@ -24,14 +24,14 @@ RecipeIfAny = Annotated[
     Path | None,
     typer.Argument(
         metavar="[RECIPE]",
-        help=with_default("A recipe to check as well.", f"{arguments.DEFAULT}, if it exists"),
+        help=with_default("Recipe to check as well.", f"{arguments.DEFAULT}, if it exists"),
         show_default=False,
         autocompletion=completion.complete_recipes,
     ),
 ]
 EXITS = {
     0: "builds can work on this machine; there may be warnings",
-    1: "a check failed, also one of the recipe",
+    1: "a check of this machine or of the recipe failed",
     2: COMMAND_LINE,
 }
 NoCompile = Annotated[bool, declare_option("--no-compile", help="Compile no test models; only list devices.")]

@@ -31,9 +31,7 @@ def graph(
     *,
     form: Annotated[
         str | None,
-        declare_option(
-            "--format", help="Format to write.", default="by the suffix of --output, else svg", **make_choice(_FORMATS)
-        ),
+        declare_option("--format", help="Format to write.", default="suffix of --output, or svg", **make_choice(_FORMATS)),
     ] = None,
     output: Annotated[
         Path | None,
@@ -52,7 +50,7 @@ def graph(
     ending = output.suffix.lower() if output is not None else ".svg"
     chosen = form or _ENDINGS.get(ending)
     if chosen is None:
-        raise UsageError(f"'{output}' does not end in any of {', '.join(_ENDINGS)}: choose its format with --format")
+        raise UsageError(f"the name of '{output}' implies no format: end it in {', '.join(_ENDINGS)}, or set --format")
     recipe, steps, places = target.selection()
     request = Request(recipe, steps, settings=tuple(settings), locked=locked, remote=remote.choice, places=places)
     with WaitingRow() as waiting:

@@ -18,14 +18,14 @@ _EP: dict[str, Any] = make_choice(KINDS)
 app = make_application()
 
 
-@app.command(exits={0: "the recipe was written", 2: "a model or an answer is invalid, or the file exists"})
+@app.command(exits={0: "the recipe was written", 2: "a model or an answer is invalid, or the recipe already exists"})
 def init(
     places: Annotated[
         list[str],
         typer.Argument(
             metavar="[FOLDER | MODEL...]",
             help=with_default(
-                "A folder of models to write the recipe into; or models (files, folders, globs) for a recipe in the current folder.",
+                "Folder of models, which also gets the recipe; or models (files, folders, globs) for a recipe in the current folder.",
                 "the current folder",
             ),
             default_factory=list,
@@ -48,7 +48,7 @@ def init(
             help="Sizes of an input with open dimensions, such as x=1,3,320,320, for all models or one. Can be given several times.",
         ),
     ],
-    ep: Annotated[str | None, declare_option("--ep", help="The EP.", **_EP)] = None,
+    ep: Annotated[str | None, declare_option("--ep", help="EP to compile for.", **_EP)] = None,
     targets: Annotated[
         list[str],
         declare_options(
@@ -63,7 +63,7 @@ def init(
     ],
     share_weights: Annotated[
         bool | None,
-        declare_option("--share-weights/--no-share-weights", help="Let the models share one context binary, or not."),
+        declare_option("--share-weights/--no-share-weights", help="Build one context binary for all models, or one for each."),
     ] = None,
     name: arguments.NewName = None,
     output: arguments.NewRecipe = arguments.DEFAULT,
@@ -71,7 +71,8 @@ def init(
 ) -> int:
     """Write a short recipe that validates and builds.
 
-    On a terminal, it asks for everything that no option sets. Elsewhere, it guesses open dimensions that no --size sets.
+    On a terminal, the command asks for every value that no option sets. Otherwise, it guesses the sizes of open dimensions that no --size
+    sets.
     """
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     given = Given(places, models, sizes, KINDS[ep] if ep else None, targets, share_weights, name, output, force)

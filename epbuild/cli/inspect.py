@@ -19,7 +19,7 @@ app = make_application()
 @app.command(
     exits={
         0: "all models are complete, and all references resolve",
-        1: "a file is missing or no complete model, or a reference does not resolve",
+        1: "a model is missing or incomplete, or a reference does not resolve",
         2: COMMAND_LINE,
     }
 )

@@ -44,7 +44,7 @@ ShardText = Annotated[
     declare_option(
         "--shard",
         metavar="I/N",
-        help="Build the results of part I of N, and emit nothing. With auto, I and N come from the CI system.",
+        help="Build the results of part I of N, and emit nothing. With auto, the variables of the CI system set I and N.",
     ),
 ]
 
@@ -58,7 +58,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, Label]:
         platform, _, label = text.partition("=")
         labels = tuple(label.split(","))
         if platform not in PLATFORMS or not all(labels):
-            raise UsageError(f"invalid runner: {text}. Write PLATFORM=LABEL; a platform is one of {', '.join(PLATFORMS)}")
+            raise UsageError(f"invalid runner '{text}'. Write PLATFORM=LABEL, with one of the platforms {', '.join(PLATFORMS)}")
         found[platform] = labels if len(labels) > 1 else label
     return found
 
@@ -72,7 +72,7 @@ def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
     try:
         return Shard.parse(text)
     except ValueError as error:
-        raise UsageError(f"invalid shard: {text}. {error}") from None
+        raise UsageError(f"invalid shard '{text}'. {error}") from None
 
 
 def _equal_job(environment: Mapping[str, str]) -> str:
@@ -82,5 +82,5 @@ def _equal_job(environment: Mapping[str, str]) -> str:
             return "1/1"
         if number and environment.get(total):
             return f"{int(number) - first + 1 if number.isdecimal() else number}/{environment[total]}"
-    hint = f"One of {', '.join(_EQUAL_JOBS)} must be set. Otherwise write the shard, such as 2/5"
+    hint = f"Set one of {', '.join(_EQUAL_JOBS)}, or write the shard, such as 2/5"
     raise UsageError(f"--shard auto found no variables of a CI system with parallel jobs. {hint}")

@@ -30,7 +30,7 @@ def lock(
     check: Annotated[bool, declare_option("--check", help="Write nothing; exit with 1 if the lock is out of date.")] = False,
     upgrade: Annotated[
         bool,
-        declare_option("--upgrade", "-U", help="Use the newest allowed versions instead of those in the existing lock."),
+        declare_option("--upgrade", "-U", help="Use the newest allowed versions instead of the versions in the existing lock."),
     ] = False,
     upgraded: Annotated[
         list[str],
@@ -42,10 +42,10 @@ def lock(
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Write epbuild.lock next to RECIPE. Later builds use the versions and digests in it.
+    """Write epbuild.lock next to RECIPE. Later builds use its versions and digests.
 
-    The lock holds all packages of all toolchains for each of their platforms, the digests of remote models and their wheels, and the
-    revision of the catalog. Existing entries stay as long as the recipe allows them.
+    The lock contains all packages of all toolchains for each of their platforms, the digests of remote models and their wheels, and the
+    revision of the catalog. Existing entries are kept as long as the recipe allows them.
     """
     events = EventList()
     request, upgrades = Request(recipe, settings=tuple(settings)), Upgrade(tuple(upgraded), upgrade)

@@ -21,7 +21,7 @@ app = make_application()
 def log(target: arguments.TargetStep) -> int:
     """Print the log of STEP's last compile, with all output of ONNX Runtime and the EP. Without STEP, list the steps that have a log.
 
-    Control characters are escaped. The log file that a failure names has them unchanged.
+    Control characters are escaped. The log file, which the message of a failure names, is unchanged.
     """
     recipe, steps, _ = target.selection()
     request = Request(recipe, remote=RemoteChoice())

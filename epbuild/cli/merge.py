@@ -33,26 +33,29 @@ def merge(
             "--connect",
             "-c",
             metavar="A.OUTPUT=B.INPUT",
-            help="Connect an output of one model to an input of a later one. Name models by their file's stem, or by number from 1.",
+            help="Connect an output of one model to an input of a later model. Name a model by the stem of its file, or by number from 1.",
         ),
     ],
     prefixes: Annotated[
         list[str],
         declare_options(
-            "--prefix", "-p", metavar="PREFIX", help="Prefix for the names in a model. Give it once per model; '' means none."
+            "--prefix",
+            "-p",
+            metavar="PREFIX",
+            help="Prefix for the names in a model. Pass one for each model; '' means no prefix.",
         ),
     ],
 ) -> int:
     """Merge compiled models into one model with the EPContext nodes of all of them.
 
-    Without --connect, outputs are connected to inputs of the same name in later models. Inputs of the same name become one. All other
-    inputs and outputs stay. Context binaries are copied next to OUT.onnx. A merge that an EP would not load, or would compute
-    incorrectly, is refused.
+    Without --connect, outputs are connected to inputs of the same name in later models. Inputs with the same name become one input. All
+    other inputs and outputs stay. Context binaries are copied next to OUT.onnx. The command fails if an EP would not load the merged
+    model, or would compute it incorrectly.
     """
     if len(models) < 2:
         raise UsageError("name at least two models")
     if prefixes and len(prefixes) != len(models):
-        raise UsageError(f"give --prefix once for each of the {len(models)} models ('' for none)")
+        raise UsageError(f"pass --prefix once for each of the {len(models)} models ('' for none)")
     made = merged(models, prefixes, connections, output)
     print_line(f"wrote    {made.model}")
     for path in made.files:

@@ -34,7 +34,7 @@ __all__ = [
 
 COMMAND_LINE = "the command line is invalid"
 INTERRUPTED = "interrupted; finished work is kept"
-MACHINE = "this machine is the reason: a toolchain, a device, permissions, memory or disk space"
+MACHINE = "a problem with this machine: a toolchain, a device, permissions, memory or disk space"
 _EXITS = {2: "the recipe or the command line is invalid", 3: MACHINE, 130: INTERRUPTED}
 """Exit codes of most commands."""
 _OPTIONS = "Options"
@@ -220,7 +220,7 @@ def make_amount_parser(name: str, read: Callable[[str], int]) -> Callable[[str],
         try:
             return read(text)
         except ValueError as error:
-            raise typer.BadParameter(f"invalid {name}: {text}. {error}") from None
+            raise typer.BadParameter(f"invalid {name} '{text}'. {error}") from None
 
     return convert
 
@@ -230,7 +230,7 @@ def make_choice(names: Collection[str]) -> dict[str, Any]:
 
     def convert(text: str) -> str:
         if text.lower() not in names:
-            raise typer.BadParameter(f"'{text}' is not one of {', '.join(repr(name) for name in names)}.")
+            raise typer.BadParameter(f"expected one of {', '.join(repr(name) for name in names)}, found '{text}'.")
         return text.lower()
 
     def complete(incomplete: str) -> list[str]:

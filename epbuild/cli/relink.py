@@ -65,11 +65,11 @@ def relink(
     packaging: Packaging = "embed" if embed else "extract" if extract else "rename"
     named = find_models(models)
     if output is not None and output.suffix == ".onnx" and len(named) > 1:
-        raise UsageError(f"-o must be a folder for {len(named)} models")
+        raise UsageError(f"-o must name a folder to write {len(named)} models")
     made = change(named, packaging, binary, output)
     for label, paths in (("wrote", made.models), ("binary", made.binaries), ("removed", made.removed)):
         for path in paths:
             print_line(f"{label:<9}{path}")
     for path in made.kept:
-        print_line(f"kept     {path}: {', '.join(str(file) for file in made.unreadable)} cannot be read, and may refer to it")
+        print_line(f"kept     {path}: {', '.join(str(file) for file in made.unreadable)} cannot be read and may refer to it")
     return 0

@@ -22,7 +22,7 @@ EXITS = {
 }
 
 
-_RULES = (Excludes(("--output",), ("--json",), "--output and --json exclude each other"),)
+_RULES = (Excludes(("--output",), ("--json",), "--output and --json cannot be combined"),)
 
 
 @app.command(rules=_RULES, exits=EXITS)

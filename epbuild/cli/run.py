@@ -28,8 +28,8 @@ app = make_application()
 
 _EXITS = {
     0: "everything is up to date, except for failures that the recipe allows",
-    1: "a step failed, --check found a step out of date, --rebuild-and-compare found an unexpected difference, or --no-compile misses a "
-    "result",
+    1: "a step failed, --check found a step out of date, --rebuild-and-compare found an unexpected difference, or --no-compile found a "
+    "missing result",
     130: f"{INTERRUPTED}. With --watch, Ctrl-C between builds exits with the code of the last build",
 }
 
@@ -116,7 +116,7 @@ def run(
 ) -> int:
     """Build everything in RECIPE that is out of date: provision toolchains, compile, verify, and emit artifacts.
 
-    If STEPs are named, only these and the steps that they need are built.
+    If STEPs are named, only these steps and their dependencies are built.
     """
     selection = target.selection()
     files.check(selection.recipe)

@@ -28,8 +28,8 @@ def schema(
 ) -> int:
     """Print the JSON Schema of recipes, manifests, catalog files, reports, or the output of `doctor --json`.
 
-    The schema of recipes includes the options of every EP. An editor with a YAML language server completes and explains them in recipes
-    that begin with '# yaml-language-server: $schema=FILE'.
+    The schema of recipes includes the options of every EP. An editor with a YAML language server uses it to complete and explain these
+    options in recipes that begin with '# yaml-language-server: $schema=FILE'.
     """
     text = encode_indented(build_editor_schema(name))
     if output is None:

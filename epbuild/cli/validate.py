@@ -22,7 +22,7 @@ from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
 
 app = make_application()
-_RULES = (Excludes(("--explain",), ("--json",), "--explain and --json exclude each other"),)
+_RULES = (Excludes(("--explain",), ("--json",), "--explain and --json cannot be combined"),)
 
 
 @app.command(
@@ -39,7 +39,7 @@ def validate(
 ) -> int:
     """Check RECIPE and its models without building. All errors are reported at once, with file, line and column.
 
-    Notes are about steps that can be built, but not on this machine. With --explain, the output is a recipe with the same plan for the
+    Notes are about steps that can be built only on other machines. With --explain, the output is a recipe that has the same plan in the
     same folder.
     """
     if len(recipes) < 2:

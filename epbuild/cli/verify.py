@@ -57,7 +57,7 @@ def _custom_ops(text: str) -> str:
     if Path(text).is_file():
         return str(Path(text).absolute())
     if is_library_path(text):
-        raise typer.BadParameter(f"the library does not exist: {text}")
+        raise typer.BadParameter(f"the library '{text}' does not exist")
     return text
 
 
@@ -82,12 +82,12 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
             "--interpreter",
             metavar="PATH",
             help="Python interpreter of the environment that loads the models.",
-            default="by the manifest",
+            default="from the manifest",
         ),
     ] = None
     device: Annotated[
         Literal["cpu", "gpu", "npu"] | None,
-        declare_option("--device", metavar="[cpu|gpu|npu]", help="Device to load on.", default="by the manifest"),
+        declare_option("--device", metavar="[cpu|gpu|npu]", help="Device to load the models on.", default="from the manifest"),
     ] = None
     ep_options: Annotated[
         list[Any],
@@ -102,7 +102,7 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
             parser=_custom_ops,
             metavar="LIBRARY|PACKAGE",
             help="Library or package with the models' custom operators.",
-            default="by the manifest",
+            default="from the manifest",
         ),
     ]
     timeout: Annotated[
@@ -135,7 +135,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
         declare_options(
             "--inputs",
             metavar="[MODEL=]PATH",
-            help="Inputs to run on: a .npz file, or a folder of ONNX test sets.",
+            help="Inputs for the models: a .npz file, or a folder of ONNX test sets.",
             default="generated inputs",
         ),
     ]
@@ -161,7 +161,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
             parser=_metric,
             metavar="NAME=NUMBER",
             help=f"Threshold of a metric: {', '.join(METRICS)}.",
-            default="by the catalog",
+            default="from the catalog",
         ),
     ]
     atol: Annotated[

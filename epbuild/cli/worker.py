@@ -12,6 +12,7 @@ import typer
 from epbuild.cli import arguments
 from epbuild.cli.options import COMMAND_LINE, Excludes, UsageError, declare_option, make_application
 from epbuild.cluster.placement import PLATFORM_LABEL, PREPARES, Offer, parse_eps
+from epbuild.core.units import format_count
 from epbuild.report.formatting import format_size
 from epbuild.report.terminal.screen import print_line
 
@@ -26,7 +27,7 @@ class WorkerReport:
         platform = next((label.removeprefix(PLATFORM_LABEL) for label in offer.labels if label.startswith(PLATFORM_LABEL)), "")
         memory = f", {format_size(offer.memory)}" if offer.memory else ""
         work = [*eps, "preparations"] if PREPARES in offer.labels else eps
-        self._print(f"working for {address}: {platform}, {offer.slots} at once{memory}")
+        self._print(f"working for {address}: {platform}, up to {format_count(offer.slots, 'action')} at once{memory}")
         self._print(f"  {', '.join(work)}")
 
     def waiting(self, address: str, reason: str) -> None:
@@ -84,7 +85,8 @@ def worker(
 ) -> int:
     """Execute actions of other machines' builds on this machine, until interrupted.
 
-    Inputs are fetched from the remote cache that EPBUILD_REMOTE_CACHE names. Results are uploaded to it, signed with EPBUILD_SIGNING_KEY.
+    Inputs are fetched from the remote cache that EPBUILD_REMOTE_CACHE names. Results are signed with
+    EPBUILD_SIGNING_KEY and uploaded to the same cache.
     """
     if init_tls is not None:
         from epbuild.cluster.certificates import make_certificates

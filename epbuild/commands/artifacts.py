@@ -98,7 +98,7 @@ def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, out
         for folder in place.parents:
             if place.relative_to(folder).as_posix() in listed(folder):
                 message = f"{model} is listed in {folder / MANIFEST}: the next build would undo an in-place change"
-                raise ChangeRefused(Problem("EPB625", message, None, "Write the result to another place with -o."))
+                raise ChangeRefused(Problem("EPB625", message, None, "Write the result to another path with -o."))
     return repackage(models, packaging, binary=binary, destination=output)
 
 

@@ -120,7 +120,7 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
         except MissingBlob:  # The record was removed after the listing.
             return None
         except DamagedBlob:
-            return "its content does not match its digest"
+            return "the content does not match the digest"
         except StoreError as error:
             return error.problems[0].message
         return None
@@ -154,7 +154,7 @@ def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tup
         # The log of another machine's result stays in the remote cache.
         missing = [digest for digest, size in blobs.items() if not store.has(digest, size) and (digest != log or digest in bad)]
         if missing and not bad.keys() & missing:
-            broken[key] = f"it refers to a missing blob: {missing[0]}"
+            broken[key] = f"the record refers to a missing blob: {missing[0]}"
         elif missing:
             lost.append(record)
         else:
@@ -177,7 +177,7 @@ def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, s
         if record is not None:
             yield entry.name, record
         elif not records.has(entry.name):
-            broken[entry.name] = "it is not a complete record"
+            broken[entry.name] = "the record is incomplete"
 
 
 class _Origins:

@@ -95,7 +95,7 @@ def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
         except OSError as error:
             message = f"cannot remove {directory}: {error.strerror or error}"
             raise StoreError(
-                Problem("EPB507", message, hint="Check its permissions, and that no program has it open.")
+                Problem("EPB507", message, hint="Check the permissions, and close programs that have files in it open.")
             ) from error
         Roots(find_cache_directory()).forget(directory)
     return Forgotten(directory, size)

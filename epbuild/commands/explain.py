@@ -136,4 +136,4 @@ def _matching(found: Survey, globs: Sequence[str], places: Places) -> list[Step]
 
 def _nearest(glob: str, ids: Sequence[str]) -> str:
     close = [f"'{ident}'" for ident in difflib.get_close_matches(glob, ids)]
-    return f"Did you mean {' or '.join(close)}?" if close else "`epbuild plan` lists the steps."
+    return f"Did you mean {' or '.join(close)}?" if close else "List the steps with `epbuild plan`."

@@ -129,8 +129,8 @@ def open_workspace(directory: Path) -> Iterator[Workspace]:
     """Open a workspace. Raises StoreError if its state cannot be read."""
     with Workspace.open(directory, create=False) as workspace:
         if workspace.is_unreadable:
-            message = f"cannot tell which results {directory} needs: this user may not read its state.sqlite"
-            hint = "Run this as the owner of the workspace, or get permission to read the file."
+            message = f"cannot determine which results {directory} needs: this user may not read its state.sqlite"
+            hint = "Run the command as the owner of the workspace, or get permission to read the file."
             raise StoreError(Problem("EPB508", message, hint=hint))
         yield workspace
 

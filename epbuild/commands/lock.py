@@ -144,7 +144,7 @@ def _read_lock(path: Path, progress: Progress) -> tuple[str | None, Lock | None]
     text = text.replace("\r\n", "\n")  # Git may convert line endings on Windows
     lock, problem = salvage(text, str(path))
     if problem is not None:
-        progress.report(Warned(replace(problem, hint="It will be rewritten with the versions that could be read.")))
+        progress.report(Warned(replace(problem, hint="`epbuild lock` rewrites it and keeps the versions that it can read.")))
     return text, lock
 
 
@@ -160,7 +160,7 @@ def _check_upgraded(upgrade: Upgrade, old: Lock, new: Lock) -> None:
     names |= {release.name for lock in (old, new) for release in lock.wheels}
     for name in upgrade.packages:
         if normalize_name(name) not in names:
-            message = f"no toolchain or model of the recipe uses a package '{name}' to upgrade"
+            message = f"cannot upgrade '{name}': no toolchain or model of the recipe uses this package"
             raise PlanError(Problem("EPB248", message, None, suggest_nearest(name, names)))
 
 
@@ -213,12 +213,14 @@ class _LockBuilder:
         platforms = toolchain.platforms or tuple(sorted({*old, *filter(None, [self.here])}))
         if not platforms:
             message = f"toolchain '{toolchain.name}' cannot be locked for this platform, {sysconfig.get_platform()}"
-            raise ToolchainError(Problem("EPB309", message, toolchain.where, "List supported platforms in its 'platforms'."))
-        self.progress.report(ToolchainStarted(toolchain.name, "searching for its Python"))
+            raise ToolchainError(
+                Problem("EPB309", message, toolchain.where, "List the platforms to lock in the toolchain's 'platforms'.")
+            )
+        self.progress.report(ToolchainStarted(toolchain.name, "searching for Python"))
         python = self.resolver.find_python(self._with_locked_python(toolchain, old))
         resolved: dict[str, LockedEnvironment] = {}
         for platform in platforms:
-            self.progress.report(ToolchainStarted(toolchain.name, f"resolving its packages for {platform}"))
+            self.progress.report(ToolchainStarted(toolchain.name, f"resolving packages for {platform}"))
             # Prefer one version on all platforms; the last entry of a package wins.
             sources = [*resolved.values(), *old.values(), *([old[platform]] if platform in old else [])]
             preferred = {
@@ -246,13 +248,19 @@ class _LockBuilder:
         kept = old.platforms if old.requires == list_requirements(toolchain) else {}
         platforms = {platform: environment for platform, environment in kept.items() if environment.is_installed}
         if self.here is None or not self.toolchains.ready(toolchain, self.recipe.directory):
-            message = f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter does not exist here"
+            message = (
+                f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter does not exist on this machine"
+            )
             self.progress.report(
-                Warned(Problem("EPB304", message, toolchain.where, "Also run `epbuild lock` on a machine that has it."))
+                Warned(
+                    Problem(
+                        "EPB304", message, toolchain.where, "Run `epbuild lock` on a machine that has the interpreter as well."
+                    )
+                )
             )
             platforms.pop(str(self.here), None)
             return platforms
-        self.progress.report(ToolchainStarted(toolchain.name, "reading its environment"))
+        self.progress.report(ToolchainStarted(toolchain.name, "reading the environment"))
         environment = self.toolchains.prepare(toolchain, self.recipe.directory, list_toolchain_eps(self.recipe, toolchain))
         return {**platforms, self.here: read_installed(environment)}
 

@@ -37,7 +37,9 @@ def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings
         return _read_lines(path)
     record = _record(workspace, recipe, action)
     if record is None or "log" not in record.result:
-        raise BuildError(Problem("EPB430", f"no log of {step}", None, "List the steps that have a log with `epbuild log`."))
+        raise BuildError(
+            Problem("EPB430", f"step '{step}' has no log", None, "List the steps that have a log with `epbuild log`.")
+        )
     store, log = BlobStore(find_cache_directory()), Blob(record.result["log"]["digest"], record.result["log"]["size"])
     if settings is not None and not store.has(log.digest, log.size):
         _fetch(step, log, store, settings)
@@ -54,9 +56,7 @@ def _fetch(step: str, log: Blob, store: BlobStore, settings: RemoteSettings) -> 
             cache.fetch(log, store)
         except NotFetched as error:
             message = f"the log of {step} cannot be read from the remote cache {cache.name}: {error}"
-            raise BuildError(
-                Problem("EPB430", message, None, "The log is also on the machine that compiled the step.")
-            ) from error
+            raise BuildError(Problem("EPB430", message, None, "Read the log on the machine that compiled the step.")) from error
 
 
 def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:

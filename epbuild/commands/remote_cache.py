@@ -164,7 +164,7 @@ def _push_toolchains(session: Session, remote: RemoteCache) -> None:
 def _named(remote: RemoteCache | None) -> RemoteCache:
     if remote is None:
         raise RecipeError(
-            Problem("EPB275", "no remote cache is configured", hint=f"Set `cache.remote` in the recipe, or {REMOTE}.")
+            Problem("EPB275", "no remote cache is configured", hint=f"Set `cache.remote` in the recipe, or set {REMOTE}.")
         )
     return remote
 
@@ -192,7 +192,7 @@ def _blobs(found: LookUp) -> tuple[Blob, ...]:
 
 def _checked(ident: str, key: str | None, found: LookUp | None, wrong: Mapping[Blob, NotFetched]) -> CheckedResult:
     if key is None or found is None:
-        return CheckedResult(ident, key, "unknown", "its key is not known on this machine yet")
+        return CheckedResult(ident, key, "unknown", "the action key is not known on this machine yet")
     match found:
         case Miss(answered=False):
             return CheckedResult(ident, key, "unknown", "the remote cache did not answer")

@@ -143,7 +143,7 @@ def _either(schemas: list[_Schema]) -> _Schema:
 def _session_properties() -> dict[str, _Schema]:
     keys = list_session_keys()
     free = {name: _describe(option, ()) for name, option in keys.options.items()}
-    texts = {name: f"epbuild sets it: {instead}." for name, instead in keys.reserved.items()}
+    texts = {name: f"epbuild sets this key: {instead}." for name, instead in keys.reserved.items()}
     reserved = {
         name: {"description": text, "not": {}, "errorMessage": text, "doNotSuggest": True} for name, text in texts.items()
     }
@@ -176,7 +176,7 @@ def _describe(option: Option, names: tuple[str, ...]) -> _Schema:
 def _sentences(option: Option) -> Iterator[str]:
     yield option.meaning if option.meaning.endswith(".") else f"{option.meaning}."
     if option.values and option.type == "list":
-        yield f"A list of: {', '.join(option.values)}."
+        yield f"A list of these values: {', '.join(option.values)}."
     default = format_default(option) if option.default is not None else None
     facts = {"Default:": default, "Example:": option.example, "Since": option.since, "Until": option.until}
     yield from (f"{label} {value}." for label, value in facts.items() if value is not None)

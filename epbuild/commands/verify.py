@@ -87,7 +87,10 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
                     yield replace(finding, message=received.shown(finding.message))
             for place in skipped:
                 yield Finding(
-                    "archive", place.as_posix(), "skipped", "It was not checked. Name it on the command line to verify it."
+                    "archive",
+                    place.as_posix(),
+                    "skipped",
+                    "The artifact was not checked. Name it on the command line to verify it.",
                 )
     except UnsoundArchive as error:
         for problem in error.problems:
@@ -160,8 +163,8 @@ def _model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) 
     for artifact in artifacts:
         found = list_model_names(artifact).values()
         if found and interpreter is None and not artifact.has_manifest:
-            message = "without a manifest, the environment to load the models with is unknown"
-            raise Misuse(f"{message}: verify the folder with the manifest, or pass an environment with --interpreter")
+            message = "no manifest names the environment that loads the models"
+            raise Misuse(f"{message}: verify the folder with the manifest, or name a Python with --interpreter")
         names += (name for name in found if name not in names)
     return names
 
@@ -185,6 +188,6 @@ def _by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[s
         elif name not in names:
             raise Misuse(f"unknown model '{name}'; available: {', '.join(names)}", option)
         if name in found:
-            raise Misuse(f"given twice for {name or 'every model'}", option)
+            raise Misuse(f"more than one value for {f'model {name!r}' if name else 'all models'}", option)
         found[name] = Path(place)
     return found

@@ -31,7 +31,9 @@ def work(
     for ep in only:
         if (ep not in known_eps() or ep == CPU_EP) and ep != PREPARES:
             hint = suggest_nearest(ep, known_eps()) or f"Known EPs: {', '.join(known_eps())}."
-            raise PlanError(Problem("EPB536", f"unknown EP '{ep}', or one that does not compile", Argument(f"--only {ep}"), hint))
+            raise PlanError(
+                Problem("EPB536", f"the EP '{ep}' is unknown or does not compile ahead of time", Argument(f"--only {ep}"), hint)
+            )
     offer = Offer(
         platform.node(),
         list_own_labels(list_possible_abilities(), only),

@@ -104,15 +104,15 @@ class Comparison(Struct, frozen=True):
         if not self.differences:
             return f"No difference: {self.models} model{'' if self.models == 1 else 's'}, identical byte for byte."
         if self.senses == ("names",):
-            return "They differ in names only."
+            return "The artifacts differ only in names."
         if self.accepted:
-            return "They are the same except for bytes of contexts, which their recipe accepts."
+            return "The artifacts are equal except for bytes of contexts, and the recipe accepts such differences."
         if self.explained:
             *most, last = self.senses
-            return f"They differ in {' and '.join(filter(None, (', '.join(most), last)))}."
+            return f"The artifacts differ in {' and '.join(filter(None, (', '.join(most), last)))}."
         if self.without_manifest:
-            return "Their contexts differ: in weights, or in options that only manifests have."
-        return "Their contexts differ although their inputs and settings are the same."
+            return "The contexts differ because of weights, or because of options that only manifests list."
+        return "The contexts differ although all inputs and settings are equal."
 
 
 def compare(old: Path, new: Path) -> Comparison:
@@ -197,7 +197,7 @@ def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, mani
     renamed = old.data["external data"].keys() != new.data["external data"].keys()
     if old.sha256 != new.sha256 and not (inside or embedded or renamed):
         sense: Sense = "graph or weights" if old.holds_weights or new.holds_weights else "graph"
-        yield Difference(sense, "changed", (*place, "the rest of its file"), old.sha256, new.sha256)
+        yield Difference(sense, "changed", (*place, "other parts of its file"), old.sha256, new.sha256)
 
 
 def _changes(old: Facts, new: Facts, place: Place = ()) -> Iterator[Difference]:

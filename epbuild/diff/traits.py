@@ -94,7 +94,7 @@ def read_traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> T
 
 def _manifest_facts(manifest: Manifest) -> Facts:
     document = manifest.document
-    other_files = {"files beside": {file.path: file.sha256 for file in manifest.files.values() if file.role in _BESIDE}}
+    other_files = {"files of the output": {file.path: file.sha256 for file in manifest.files.values() if file.role in _BESIDE}}
     if not manifest.models:  # The artifact is a package: each of its models has its own folder and manifest.
         return {"settings": other_files, "names": {"package": document["package_name"]}}
     target, toolchain = document["target"], document["toolchain"]
@@ -214,12 +214,12 @@ def _node_facts(node: EPContextNode) -> Facts:
     return {
         "target": {"EP": node.source, "hardware": node.hardware_architecture},
         "settings": {
-            "context kept": "in the model" if node.embed_mode else "in a file",
+            "location of the context": "in the model" if node.embed_mode else "in a file",
             "main_context": node.main_context,
             "max_size": node.max_size,
             "notes": node.notes,
             "other attributes": ", ".join(f"{name} {value}" for name, value in sorted({**node.others, **node.unread}.items())),
-            "written as by default": ", ".join(sorted(_find_defaults(node))),
+            "attributes with explicit defaults": ", ".join(sorted(_find_defaults(node))),
         },
         "toolchain": {"SDK": node.ep_sdk_version},
         "names": {
@@ -259,8 +259,8 @@ def _split_compatibility(ep: str, text: str) -> tuple[dict[str, str], dict[str, 
 def _initializer_place(item: Initializer) -> str:
     if item.external is None:
         return "in the model"
-    length = "the rest" if item.external.length is None else f"{item.external.length} bytes"
-    return f"in a file: {length} from {item.external.offset} on"
+    length = "all bytes" if item.external.length is None else f"{item.external.length} bytes"
+    return f"in a file: {length} {'from' if item.external.length is None else 'at'} offset {item.external.offset}"
 
 
 def _type(kind: str, shape: Any) -> str:
@@ -268,4 +268,4 @@ def _type(kind: str, shape: Any) -> str:
 
 
 def _incomparable(message: str) -> Incomparable:
-    return Incomparable(Problem("EPB630", f"it cannot be compared: {message}"))
+    return Incomparable(Problem("EPB630", f"cannot compare the artifacts: {message}"))

@@ -38,7 +38,7 @@ def select_steps(steps: Iterable[Step], selection: Sequence[str], places: Places
     for glob in selection:
         found = match_ids(by_id, glob)
         if not found:
-            hint = suggest_nearest(glob, by_id) or "`epbuild plan` lists the steps."
+            hint = suggest_nearest(glob, by_id) or "List the steps with `epbuild plan`."
             unmatched.append(Problem("EPB240", f"no step matches '{glob}'", places.get(glob), hint))
         waiting += found
     kept: set[str] = set()

@@ -5,7 +5,6 @@ The text is ASCII, so that it fits any encoding, and short enough for a comment.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -45,10 +44,9 @@ def format_markdown(old: str, new: str, found: Comparison) -> str:
         return " ".join(filter(None, (f"**{found.verdict}**", untold))) + "\n"
     tables = [table for table in (_alone(found), *_size_tables(found), *_fact_tables(found)) if table.rows]
     ending = [*([f"The same: {', '.join(found.same)}."] if found.same else []), *([untold] if untold else [])]
-    verdict = re.sub("^They ", "The artifacts ", re.sub("^Their ", "The ", found.verdict))
     text = ""
     for max_rows in _MAX_ROWS:
-        parts = [f"**{verdict}**", _sum(old, new, found), *(table.markdown(max_rows, _REST) for table in tables), *ending]
+        parts = [f"**{found.verdict}**", _sum(old, new, found), *(table.markdown(max_rows, _REST) for table in tables), *ending]
         text = "\n\n".join(parts) + "\n"
         if len(text) <= MAX_CHARACTERS:
             break

@@ -53,7 +53,7 @@ def test_a_damaged_blob_is_reported_with_its_step_and_exit_code_1(tmp_path: Path
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == (
         f"damaged blob {blob.name}\n"
-        "  its content does not match its digest\n"
+        "  the content does not match the digest\n"
         f"  relu_ctx.onnx of {STEP} in {tmp_path}\n"
         "2 blobs (27 bytes) and 1 record: 1 damaged, moved aside; the next build that needs them recreates them.\n"
     )
@@ -70,7 +70,7 @@ def test_damage_is_reported_as_json(tmp_path: Path) -> None:
         "blobs": 2,
         "records": 1,
         "bytes": 27,
-        "damaged": [{"kind": "record", "name": KEY, "why": "it is not a complete record", "part_of": [f"{STEP} in {tmp_path}"]}],
+        "damaged": [{"kind": "record", "name": KEY, "why": "the record is incomplete", "part_of": [f"{STEP} in {tmp_path}"]}],
     }
     assert epbuild(tmp_path, "cache", "verify").returncode == 0
 

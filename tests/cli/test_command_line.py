@@ -78,12 +78,12 @@ def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["cache", "veryfy"], "No such command 'veryfy'. Did you mean 'verify'?"),
         (["run", "--jbos", "2"], "No such option '--jbos'. Did you mean '--jobs' or '--json'?"),
         (["verify", "dist", "--device", "tpu"], "Invalid value for '--device': 'tpu' is not one of 'cpu', 'gpu', 'npu'."),
-        (["gc", "--max-size", "many"], "Invalid value for '--max-size': invalid size: many. Write a number and one of: B,"),
-        (["schema", "nope"], "Invalid value for '[recipe|manifest|catalog|report|doctor]': 'nope' is not one of 'recipe', "),
-        (["init", "nowhere"], "'nowhere' does not exist: name a folder, or models by files and globs"),
+        (["gc", "--max-size", "many"], "Invalid value for '--max-size': invalid size 'many'. Write a number and one of: B,"),
+        (["schema", "nope"], "Invalid value for '[recipe|manifest|catalog|report|doctor]': expected one of 'recipe', "),
+        (["init", "nowhere"], "'nowhere' does not exist: name a folder of models, or model files and globs"),
         (["explain"], "Missing argument '[RECIPE] STEP...'"),
         (["explain", "a.yaml"], "'a.yaml' is a recipe: name a step as well, such as 'compile:*'."),
-        (["log", "compile:a", "compile:b"], "name one step, not 2: compile:a, compile:b."),
+        (["log", "compile:a", "compile:b"], "expected one step, found 2: compile:a, compile:b."),
         (
             ["verify", "dist", "--seed", "0"],
             "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol require ",
@@ -163,7 +163,7 @@ def test_an_error_of_the_operating_system_names_the_file(
 def test_a_path_that_is_too_long_is_an_error_with_code_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
     with raising(OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000)):
         code, out, error = run(capsys, "validate")
-    words = "error: the path is longer than this system allows. Shorten it, or move the folder. [EPB516]"
+    words = "error: the path is longer than this system allows. Shorten the path, or move the folder. [EPB516]"
     assert (code, out, error) == (3, "", [f"{'x' * 256}…: {words}"])
 
 

@@ -36,7 +36,7 @@ def test_the_verdict_is_followed_by_a_table_of_80_columns(capsys: pytest.Capture
     text = printed(capsys, TWO_SOCS)
     assert max(map(len, text.splitlines())) <= 80
     assert text == (
-        "They differ in target, context and names.\n"
+        "The artifacts differ in target, context and names.\n"
         "\n"
         "                                  A                       B\n"
         "target\n"
@@ -105,7 +105,7 @@ def test_exit_codes_equal_those_of_diff(tmp_path: Path) -> None:
     assert same.stdout.startswith("No difference: 1 model, identical byte for byte.\n")
     other = epbuild(tmp_path, "diff", "a", "c", "--json")
     assert (other.returncode, other.stderr) == (1, "")
-    assert json.loads(other.stdout)["verdict"] == "They differ in graph."
+    assert json.loads(other.stdout)["verdict"] == "The artifacts differ in graph."
     comment = epbuild(tmp_path, "diff", "a", "c", "--markdown")
     assert (comment.returncode, comment.stderr) == (1, "")
     assert comment.stdout.startswith("**The artifacts differ in graph.**\n\n`a` &rarr; `c`: ")
@@ -117,9 +117,9 @@ def test_exit_codes_equal_those_of_diff(tmp_path: Path) -> None:
     [
         (("a", "nowhere"), "epbuild: error: no such file or folder: nowhere. [EPB600]\n"),
         (("a", "empty"), "empty contains neither a manifest nor an ONNX model. [EPB600]\n"),
-        (("a", "broken.onnx"), "epbuild: error: it cannot be compared: broken.onnx is not a complete ONNX file: "),
+        (("a", "broken.onnx"), "epbuild: error: cannot compare the artifacts: broken.onnx is not a complete ONNX file: "),
         (("a",), "epbuild: error: Missing argument 'B'."),
-        (("a", "a", "--markdown", "--json"), "epbuild: error: --markdown and --json exclude each other"),
+        (("a", "a", "--markdown", "--json"), "epbuild: error: --markdown and --json cannot be combined"),
     ],
 )
 def test_inputs_that_cannot_be_compared_exit_with_2(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:

@@ -29,7 +29,7 @@ def test_doctor_passes_on_a_new_machine(folder: Path) -> None:
     assert max(map(len, lines)) <= 80
     assert lines[-1].startswith("Builds can run.")
     assert any(line.startswith("ok       recipe        epbuild.yaml: 2 steps for 1 target") for line in lines)
-    assert "it is provisioned when a step needs it" in " ".join(done.stdout.split())
+    assert "not provisioned yet; a build provisions it when needed" in " ".join(done.stdout.split())
     assert sorted(path.name for path in folder.iterdir()) == ["epbuild.yaml", "relu.onnx"]
 
 
@@ -66,4 +66,4 @@ def test_several_faults_are_one_line_each_without_a_traceback(folder: Path) -> N
 def test_devices_requires_no_recipe(tmp_path: Path) -> None:
     done = epbuild(tmp_path, "devices", EPBUILD_TOOLCHAIN_DIR=str(tmp_path / "toolchains"))
     assert done.returncode == 0, done.stderr
-    assert "none exists yet" in done.stdout
+    assert "no toolchain exists yet" in done.stdout

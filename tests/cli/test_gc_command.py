@@ -69,7 +69,7 @@ def test_a_missing_workspace_is_reported_and_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--max-size", "20", "invalid size: 20"),
+        ("--max-size", "20", "invalid size '20'"),
         ("--max-age", "soon", "invalid time: soon"),
         ("--max-age", "-1d", "invalid time: -1d"),
     ],

@@ -64,7 +64,7 @@ def test_an_unwritable_file_is_an_error_without_a_traceback(folder: Path) -> Non
 def test_an_output_file_with_another_suffix_is_refused(folder: Path) -> None:
     done = epbuild(folder, "graph", "-o", "epbuild.yaml")
     assert done.returncode == 2
-    assert "does not end in any of .svg" in done.stderr
+    assert "implies no format: end it in .svg" in done.stderr
     assert (folder / "epbuild.yaml").read_text(encoding="utf-8") == RECIPE
 
 

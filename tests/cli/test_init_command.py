@@ -82,7 +82,7 @@ targets:
   # One line per target. `soc`: the SoC, by chip name or number.
   SM8750: {ep: qnn, soc: SM8750}
 groups:
-  # Compares numbers with the source model on generated inputs. Your own make it a gate: `verify: {data: samples/*.npz}`.
+  # Compares numbers on generated inputs. To fail on differences, pass your own inputs: `verify: {data: samples/*.npz}`.
   relu: {verify: true}
 # Each group and target gets a folder below dist/. For one package instead:
 # outputs: [{layout: ort-model-package, path: "dist/${recipe.name}.ortpackage"}]
@@ -147,15 +147,15 @@ def test_without_a_terminal_init_names_missing_flags_and_does_not_wait(folder: P
         (["--model", "relu.onnx"], "without one, pass --ep, --target"),
         (["--model", "relu.onnx", "--ep", "qnn"], "without one, pass --target"),
         ([*FLAGS, "--ep", "qmn"], "'qmn' is not one of 'qnn', 'openvino', 'openvino-npu', 'tensorrt'"),
-        ([*FLAGS, "--soc", "SM8750"], "two targets have the name 'SM8750'"),
-        ([*FLAGS, "--target", "phone="], "invalid target: phone="),
-        ([*FLAGS, "--target", "=SM8750"], "invalid target: =SM8750"),
+        ([*FLAGS, "--soc", "SM8750"], "two targets have the name 'SM8750': name each target"),
+        ([*FLAGS, "--target", "phone="], "invalid target 'phone='"),
+        ([*FLAGS, "--target", "=SM8750"], "invalid target '=SM8750'"),
         ([*FLAGS, "--soc", "SM9999"], "SM9999"),
         ([*FLAGS, "--name", "a/b"], "EPB107"),
         ([*FLAGS, "--target", "a phone=SM8750"], "EPB107"),
         ([*FLAGS, "--modell", "x"], "No such option '--modell'"),
         ([*FLAGS, "nowhere"], "'nowhere' does not exist"),
-        ([*FLAGS, "--size", "x"], "invalid size: x"),
+        ([*FLAGS, "--size", "x"], "invalid size 'x'"),
         ([*FLAGS, "--size", "x=1,many"], "'1,many' is not a shape"),
         ([*FLAGS, "--size", "x=1,0"], "'1,0' is not a shape"),
         ([*FLAGS, "--size", "y=1,4"], "no model has an input 'y'"),
@@ -258,8 +258,8 @@ def test_sizes_from_dimensions_of_another_model_are_marked_as_guesses(folder: Pa
     assert "The sizes of 1 input are guesses, marked in the recipe" in done.stdout
     lines = (folder / "epbuild.yaml").read_text(encoding="utf-8").splitlines()
     assert [line.strip() for line in lines if "[2, 300]" in line] == [
-        "x: [2, 300]    # the model has [batch, length]",
-        "tokens: [2, 300]    # the model has [batch, length]; guessed from another model with these dimensions, please check",
+        "x: [2, 300]    # the model declares [batch, length]",
+        "tokens: [2, 300]    # the model declares [batch, length]; guessed from another model with these dimensions: please check",
     ]
 
 
@@ -343,7 +343,7 @@ def test_on_a_terminal_init_prompts_once_for_each_named_size(folder: Path) -> No
     recipe = load(folder / "epbuild.yaml")
     assert [sizes(recipe, name)["x"] for name in "abc"] == [(2, 5, 8), (2, 5, 8), (1, 224, 224, 3)]
     text = (folder / "epbuild.yaml").read_text(encoding="utf-8")
-    assert text.count("guess") == text.count("the model has [batch, channels, 8]; guessed from another model") == 1
+    assert text.count("guess") == text.count("the model declares [batch, channels, 8]; guessed from another model") == 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals in the standard library")

@@ -153,7 +153,7 @@ def test_a_new_file_of_a_locked_version_does_not_change_the_lock(checkout: Check
 def test_upgrading_an_unknown_package_is_refused(checkout: Checkout) -> None:
     checkout.lock()
     told = checkout.refusal(2, "--upgrade-package", "nunpy")
-    assert "no toolchain or model of the recipe uses a package 'nunpy' to upgrade. Did you mean 'numpy'? [EPB248]" in told
+    assert "cannot upgrade 'nunpy': no toolchain or model of the recipe uses this package. Did you mean 'numpy'? [EPB248]" in told
 
 
 def test_a_toolchain_is_locked_for_every_platform_that_it_names(checkout: Checkout) -> None:
@@ -185,7 +185,7 @@ def test_a_merge_conflict_in_a_lock_is_resolved_with_its_versions(checkout: Chec
     done = checkout.epbuild("lock")
     assert done.returncode == 0
     assert (
-        "warning: the lock has a merge conflict. It will be rewritten with the versions that could be read. [EPB242]"
+        "warning: the lock has a merge conflict. `epbuild lock` rewrites it and keeps the versions that it can read. [EPB242]"
         in done.stderr
     )
     assert checkout.text == good
@@ -275,7 +275,9 @@ def test_a_missing_environment_is_reported_and_other_platforms_are_kept(checkout
     checkout.place.write_text(f'epbuild-lock = 2\nrecipe = "tiny"\n{elsewhere}', encoding="utf-8")
     done = checkout.epbuild("lock")
     assert done.returncode == 0
-    assert "warning: toolchain 'qnn' is not locked for this platform: its interpreter does not exist here." in done.stderr
+    assert (
+        "warning: toolchain 'qnn' is not locked for this platform: its interpreter does not exist on this machine." in done.stderr
+    )
     assert elsewhere in checkout.text
 
 

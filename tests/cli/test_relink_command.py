@@ -41,7 +41,7 @@ def test_a_context_is_embedded_and_extracted_at_other_paths(tmp_path: Path) -> N
         (["m.onnx", "--embed", "--in-place", "-o", "out"], "either -o OUT or --in-place"),
         (["m.onnx", "--embed", "--extract", "-o", "out"], "--embed leaves no file"),
         (["m.onnx", "--embed", "--binary", "n.bin", "-o", "out"], "--embed leaves no file"),
-        (["m.onnx", "n.onnx", "--embed", "-o", "one.onnx"], "-o must be a folder for 2 models"),
+        (["m.onnx", "n.onnx", "--embed", "-o", "one.onnx"], "-o must name a folder to write 2 models"),
         (["--embed"], "Missing argument 'MODEL...'"),
         (["m.onnx", "--extract", "--in-place"], "[EPB620]"),
         (["empty", "--embed", "--in-place"], "no .onnx file in the folder empty. [EPB620]"),
@@ -69,7 +69,7 @@ def test_emitted_models_are_not_changed_in_place(tmp_path: Path) -> None:
     (tmp_path / "dist/manifest.json").write_text(json.dumps({"format": 1, "files": listed}), encoding="utf-8")
     done = epbuild(tmp_path, "relink", str(model), "--embed", "--in-place")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "the next build would undo an in-place change. Write the result to another place with -o. [EPB625]" in done.stderr
+    assert "the next build would undo an in-place change. Write the result to another path with -o. [EPB625]" in done.stderr
     assert epbuild(tmp_path, "relink", str(model), "--embed", "-o", "elsewhere").returncode == 0
 
 

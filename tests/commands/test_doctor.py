@@ -33,7 +33,7 @@ from epbuild.toolchain.environment import Toolchains
 from tests.support.commands import RECIPE, write_model
 from tests.support.packages import install, make_environment
 
-MOVE = "Take another folder."
+MOVE = "use another folder"
 
 
 def uv(status: int = 0, out: str = "uv 1.0\n", err: str = "") -> Callable[[Sequence[str]], subprocess.CompletedProcess[str]]:
@@ -66,8 +66,8 @@ def test_healthy_machine_has_no_faults() -> None:
     [
         (replace(SOUND, run_uv=raising(NO_UV)), "uv", "error", "uv is missing"),
         (replace(SOUND, run_uv=raising(PermissionError(13, "Permission denied"))), "uv", "error", "Permission denied"),
-        (replace(SOUND, run_uv=uv(127, "", "uv: bad magic\n")), "uv", "error", "it does not run: uv: bad magic"),
-        (replace(SOUND, run_uv=uv(-4, "", "")), "uv", "error", "it exited with status -4"),
+        (replace(SOUND, run_uv=uv(127, "", "uv: bad magic\n")), "uv", "error", "uv does not run: uv: bad magic"),
+        (replace(SOUND, run_uv=uv(-4, "", "")), "uv", "error", "exit status -4"),
         (replace(SOUND, memory=lambda: 1 << 30), "memory", "warning", "1.1 GB"),
         (replace(SOUND, memory=lambda: None), "memory", "ok", "unknown size"),
         (replace(SOUND, now=lambda: 0.0), "clock", "error", "1970-01-01 00:00:00 UTC is before epbuild was installed"),
@@ -99,16 +99,16 @@ def test_folder_check_reports_file_system_free_space_and_sharing(tmp_path: Path)
 
 def test_folder_check_does_not_create_a_missing_folder(tmp_path: Path) -> None:
     (check,) = place_checks(place(tmp_path / "not" / "yet"), ROOM)
-    assert (check.state, check.text.rpartition("; ")[2]) == ("ok", "it is created when needed")
+    assert (check.state, check.text.rpartition("; ")[2]) == ("ok", "created when needed")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("free", "kind", "state", "words"),
     [
-        (0, "ext4", "error", "is full: 0.0 GB left"),
-        (3 * GB, "ext4", "warning", "is low on space: 3.0 GB left"),
-        (50 * GB, "nfs4", "warning", "is on another machine (nfs4)"),
+        (0, "ext4", "error", "is full: 0.0 GB free"),
+        (3 * GB, "ext4", "warning", "is low on space: 3.0 GB free"),
+        (50 * GB, "nfs4", "warning", "is on a network file system (nfs4)"),
     ],
 )
 def test_full_disk_or_network_disk_gets_its_own_line(tmp_path: Path, free: int, kind: str, state: str, words: str) -> None:
@@ -121,7 +121,7 @@ def test_cache_below_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         (check,) = place_checks(place(path), ROOM)
-        assert (check.state, check.hint) == ("error", MOVE)
+        assert (check.state, check.hint) == ("error", f"Get write permission, or {MOVE}.")
         assert "expected a folder, found a file" in check.text
 
 
@@ -131,7 +131,7 @@ def test_cache_without_write_permission_is_an_error(tmp_path: Path) -> None:
     try:
         for path in (tmp_path, tmp_path / "below"):
             (check,) = place_checks(place(path), ROOM)
-            assert (check.state, check.hint) == ("error", MOVE)
+            assert (check.state, check.hint) == ("error", f"Get write permission, or {MOVE}.")
     finally:
         tmp_path.chmod(0o700)
 
@@ -275,7 +275,12 @@ HEALTHY = HealthCheck("toolchain", "ok", "ONNX Runtime 1.31.1", name="qnn")
     [
         (replace(EP, attempt=DONE), True, "ok ok", "npu from Qualcomm; compiles for SM8750 (0.5 s) and loads the result"),
         (replace(EP, attempt=DONE, emulated=True), True, "ok ok", ", emulated"),
-        (replace(EP, attempt=replace(DONE, opened=False, why="it crashes")), True, "ok note", "cannot load the result here"),
+        (
+            replace(EP, attempt=replace(DONE, opened=False, why="it crashes")),
+            True,
+            "ok note",
+            "cannot load the result on this machine",
+        ),
         (
             replace(EP, attempt=CompileAttempt("SM8750", why="no licence")),
             True,
@@ -327,7 +332,7 @@ def test_doctor_creates_nothing_for_an_unbuilt_recipe(folder: Path) -> None:
     assert found.is_healthy
     topics = by_topic(found.checks)
     assert topics["recipe"].text.endswith("2 steps for 1 target")
-    assert topics["toolchain"].text.endswith("it is provisioned when a step needs it")
+    assert topics["toolchain"].text.endswith("not provisioned yet; a build provisions it when needed")
     assert sorted(path.name for path in folder.iterdir()) == ["epbuild.yaml", "relu.onnx"]
 
 

@@ -240,7 +240,7 @@ def test_damage_unknown_to_workspaces_is_described_by_the_record(built: Workshop
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"{", "it is not a complete record"), (None, "it is not a complete record"), (b"", "it is not a complete record")],
+    [(b"{", "the record is incomplete"), (None, "the record is incomplete"), (b"", "the record is incomplete")],
 )
 def test_damaged_record_is_reported_and_set_aside(built: Workshop, content: bytes | None, why: str) -> None:
     record = built.record(CLASSIFIER)
@@ -260,7 +260,7 @@ def test_record_with_a_missing_blob_is_reported(built: Workshop) -> None:
     lost = blob_of(built, CLASSIFIER, "classifier_ctx_qnn.bin")
     lost.unlink()
     [damage] = check_cache(built.cache, Read()).damaged
-    assert (damage.kind, damage.why) == ("record", f"it refers to a missing blob: {lost.name}")
+    assert (damage.kind, damage.why) == ("record", f"the record refers to a missing blob: {lost.name}")
     assert len(record_files(built.cache)) == 1
 
 

@@ -161,8 +161,8 @@ def test_plugin_file_names_the_ep_by_name_or_by_library(folder: Path) -> None:
     ("words", "why"),
     [
         (["-i", "soc_model|60"], "does not name any models"),
-        (["-e", "openvino", "model1.onnx"], "although its help lists it"),
-        (["-e", "npu", "model1.onnx"], "which is unknown to it"),
+        (["-e", "openvino", "model1.onnx"], "although its help lists this EP"),
+        (["-e", "npu", "model1.onnx"], "which the tool does not know"),
         (["-z", "model1.onnx"], "option -z not recognized"),
         (["-h"], "does not name any models"),
         (["-o", "x", "model1.onnx"], "shows its help"),
@@ -263,7 +263,7 @@ def test_real_configurations_of_winml_are_imported(folder: Path, name: str) -> N
 
 def test_winml_configuration_without_a_compile_section_needs_an_ep(folder: Path) -> None:
     source = REAL / "winml/bge_m3_w8a16.json"
-    assert "its section `compile` is null" in refused(source, models=("model1.onnx",))
+    assert "the section `compile` is null" in refused(source, models=("model1.onnx",))
     recipe, done = imported(source, models=("model1.onnx",), ep="qnn", targets={"laptop": "60"})
     assert list(recipe["targets"]) == ["laptop"]
     assert {"eval", "quant", "export"} <= set(whats(done.left))
@@ -298,12 +298,15 @@ def test_compile_section_written_by_winml_is_imported(folder: Path) -> None:
     [
         ("{", "invalid JSON"),
         ("[]", "a list of configurations"),
-        ("3", "not an object"),
-        ("{}", "neither a configuration of Olive nor one of winml"),
-        ('{"passes": {"q": {"type": "OnnxQuantization"}}}', "it has no pass EPContextBinaryGenerator"),
+        ("3", "no object"),
+        ("{}", "neither a configuration of Olive nor a configuration of winml"),
+        (
+            '{"passes": {"q": {"type": "OnnxQuantization"}}}',
+            "the pass EPContextBinaryGenerator, which compiles for an EP, is missing",
+        ),
         ('{"passes": {"q": {"type": "EPContextBinaryGenerator"}}}', "does not name an ONNX model"),
         ('{"compile": {"execution_provider": "dml"}}', "DmlExecutionProvider does not compile ahead of time"),
-        ('{"compile": {}}', "the machine chooses the EP"),
+        ('{"compile": {}}', "winml chooses the EP by the machine"),
         ('{"compile": {"execution_provider": "qnn", "enable_ep_context": false}}', "enable_ep_context is false"),
         ('{"compile": {"execution_provider": "qnn"}}', "does not name an ONNX model"),
         (

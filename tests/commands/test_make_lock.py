@@ -157,7 +157,7 @@ def test_unknown_platform_is_refused_unless_others_are_named(index: Index, monke
 def test_progress_of_locking_is_reported(index: Index) -> None:
     index.lock()
     started = [event.text for event in index.events if isinstance(event, ToolchainStarted)]
-    assert started[-1] == "resolving its packages for linux-x86_64"
+    assert started[-1] == "resolving packages for linux-x86_64"
     [locked] = [event for event in index.events if isinstance(event, ToolchainLocked)]
     assert (locked.toolchain, locked.platforms, locked.packages) == ("qnn", (HERE,), 2)
 

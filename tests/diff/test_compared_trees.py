@@ -50,7 +50,7 @@ def test_moved_output_is_matched_by_group_and_target(old: Path, new: Path) -> No
     output(new / "decoder-npu")
     output(new / "vision-npu", "vision")
     found = compare(old, new)
-    assert found.verdict == "They differ in names only."
+    assert found.verdict == "The artifacts differ only in names."
     assert told(found) == [
         ("decoder-npu: folder", "decoder/npu", "decoder-npu"),
         ("vision-npu: folder", "vision/npu", "vision-npu"),

@@ -196,7 +196,7 @@ CASES: dict[str, tuple[tuple[Change, ...], list[str], str]] = {
     "a session key": ((manifest("target", "session_options", value={"a.b": "1"}),), ["settings"], "session key a.b"),
     "a variable": ((manifest("target", "environment", value={"A": "1"}),), ["settings"], "environment variable A"),
     "an unchecked option": ((manifest("target", "unchecked_options", value=["a"]),), ["settings"], "unchecked options"),
-    "where the context is": ((embedded,), ["settings", "names"], "prefill: context kept"),
+    "where the context is": ((embedded,), ["settings", "names"], "prefill: location of the context"),
     "an EP's own attribute": ((node(is_multi_soc_ep_context=1),), ["settings"], "prefill: other attributes"),
     "an attribute of real numbers": ((node(scale=[0.5, 1.5]),), ["settings"], "prefill: other attributes"),
     "an attribute of much text": ((node(secret="x" * 70_000),), ["settings"], "prefill: other attributes"),
@@ -206,8 +206,8 @@ CASES: dict[str, tuple[tuple[Change, ...], list[str], str]] = {
         "prefill: other attributes",
     ),
     "a schema's attribute of another type": ((node(notes=[1, 2]),), ["settings"], "prefill: other attributes"),
-    "an attribute that says its default": ((node(max_size=0),), ["settings"], "prefill: written as by default"),
-    "an attribute that says nothing": ((node(notes=""),), ["settings"], "prefill: written as by default"),
+    "an attribute that says its default": ((node(max_size=0),), ["settings"], "prefill: attributes with explicit defaults"),
+    "an attribute that says nothing": ((node(notes=""),), ["settings"], "prefill: attributes with explicit defaults"),
     "an input": ((model(lambda loaded: setattr(loaded.graph.input[0], "name", "z")),), ["graph"], "prefill: input x"),
     "a node outside the EP": (
         (model(lambda loaded: loaded.graph.node.append(helper.make_node("Relu", ["y"], ["z"]))),),
@@ -222,7 +222,7 @@ CASES: dict[str, tuple[tuple[Change, ...], list[str], str]] = {
     "what no header tells": (
         (model(lambda loaded: setattr(loaded, "doc_string", "new")),),
         ["graph"],
-        "prefill: the rest of its file",
+        "prefill: other parts of its file",
     ),
     "the order of the models": (
         (lambda folder: manifest("models", value=json.loads((folder / "manifest.json").read_text())["models"][::-1])(folder),),
@@ -249,9 +249,9 @@ def test_each_change_is_reported_in_its_category(tmp_path: Path, case: str) -> N
     assert list(found.senses) == senses
     assert what in {difference.what for difference in found.differences}
     assert (
-        found.verdict == "They differ in names only."
+        found.verdict == "The artifacts differ only in names."
         if senses == ["names"]
-        else found.verdict.startswith(f"They differ in {senses[0]}")
+        else found.verdict.startswith(f"The artifacts differ in {senses[0]}")
     )
 
 
@@ -271,7 +271,7 @@ def test_equal_models_are_equal_in_any_serialization(tmp_path: Path) -> None:
 
 def test_several_categories_are_reported_most_important_first(tmp_path: Path) -> None:
     found = compared(tmp_path, manifest("recipe", value="other"), node(ep_sdk_version="v3"), manifest(*OPTION, value="SM8750"))
-    assert found.verdict == "They differ in target, toolchain and names."
+    assert found.verdict == "The artifacts differ in target, toolchain and names."
     assert found.same == ("graph", "weights", "settings", "context")
 
 
@@ -283,13 +283,13 @@ def test_changed_source_leaves_open_whether_graph_or_weights_changed(tmp_path: P
 def test_unexplained_context_difference_stays_unexplained(tmp_path: Path) -> None:
     found = compared(tmp_path, binary(BINARY + b"!"))
     assert found.senses == ("context",)
-    assert found.verdict == "Their contexts differ although their inputs and settings are the same."
+    assert found.verdict == "The contexts differ although all inputs and settings are equal."
 
 
 def test_unlisted_setting_is_reported_by_the_action_key(tmp_path: Path) -> None:
     key = manifest("models", 0, "action_key", value=OTHER_SHA)
     found = compared(tmp_path / "1", binary(BINARY + b"!"), key)
-    assert found.verdict == "They differ in settings and context."
+    assert found.verdict == "The artifacts differ in settings and context."
     assert "prefill: action key" in {difference.what for difference in found.differences}
     found = compared(tmp_path / "2", binary(BINARY + b"!"), key, manifest(*OPTION, value="SM8750"))
     assert found.senses == ("target", "context")
@@ -302,9 +302,9 @@ def test_models_without_a_manifest_are_compared_by_content(tmp_path: Path) -> No
     assert found.without_manifest == ("A", "B")
     assert not {"settings", "toolchain", "weights"} & set(found.same)
     found = compared(tmp_path / "2", binary(BINARY + b"!"), bare=True)
-    assert found.verdict == "Their contexts differ: in weights, or in options that only manifests have."
+    assert found.verdict == "The contexts differ because of weights, or because of options that only manifests list."
     found = compared(tmp_path / "3", binary(BINARY.replace(b"SC8380XP", b"SM8750")), bare=True)
-    assert found.verdict == "They differ in target and context."
+    assert found.verdict == "The artifacts differ in target and context."
 
 
 def test_renamed_model_is_matched_by_its_content(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_two_models_are_compared_under_any_names(tmp_path: Path) -> None:
     folder = artifact(tmp_path / "out")
     found = compare(folder / "prefill_ctx.onnx", folder / "decode_ctx.onnx")
     assert {difference.what for difference in found.differences} == {"prefill_ctx.onnx: file", "prefill_ctx.onnx: partition name"}
-    assert found.verdict == "They differ in names only."
+    assert found.verdict == "The artifacts differ only in names."
 
 
 def test_model_of_only_one_side_is_reported_and_nothing_is_called_equal(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_external_weights_are_compared_by_content_and_by_name(tmp_path: Path, na
         (tmp_path / side / location).write_bytes(content)
     found = compare(tmp_path / "old", tmp_path / "new")
     if same:
-        assert found.verdict == "They differ in names only."
+        assert found.verdict == "The artifacts differ only in names."
         assert {difference.what for difference in found.differences} == {"m.onnx: external data files"}
     else:
         assert [difference.what for difference in found.differences] == ["m.onnx: external data weights.bin"]
@@ -443,7 +443,7 @@ def test_weights_moved_within_their_file_are_a_change_of_settings(tmp_path: Path
         (tmp_path / side / "w.bin").write_bytes(bytes(20))
     (found,) = compare(tmp_path / "old", tmp_path / "new").differences
     assert (found.sense, found.what) == ("settings", "m.onnx: location of initializer w")
-    assert (found.old, found.new) == ("in a file: 16 bytes from 0 on", "in a file: 16 bytes from 4 on")
+    assert (found.old, found.new) == ("in a file: 16 bytes at offset 0", "in a file: 16 bytes at offset 4")
 
 
 def test_context_bytes_are_no_difference_if_both_recipes_accept_changes(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_context_bytes_are_no_difference_if_both_recipes_accept_changes(tmp_path
     other_context(new)
     found = compare(old, new)
     assert (found.senses, found.accepted) == (("context",), True)
-    assert found.verdict == "They are the same except for bytes of contexts, which their recipe accepts."
+    assert found.verdict == "The artifacts are equal except for bytes of contexts, and the recipe accepts such differences."
     manifest("target", "session_options", value={"x": "1"})(new)
     assert not compare(old, new).accepted
 

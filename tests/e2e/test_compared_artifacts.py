@@ -28,7 +28,7 @@ def test_diff_names_a_changed_target_and_changed_weights(quickstart: Project) ->
     quickstart.build()
     for group in ("decoder", "classifier"):
         found = compared(quickstart, f"{DIST}/{group}/snapdragon-SC8380XP", f"{DIST}/{group}/snapdragon-SM8750/manifest.json")
-        assert found["verdict"] == "They differ in target, context and names."
+        assert found["verdict"] == "The artifacts differ in target, context and names."
         assert found["same"] == ["graph", "weights", "settings", "toolchain"]
         assert facts(found)["QNNExecutionProvider: option soc_model"] == ("SC8380XP", "SM8750")
         assert facts(found)["name of the target"] == ("snapdragon-SC8380XP", "snapdragon-SM8750")
@@ -36,7 +36,7 @@ def test_diff_names_a_changed_target_and_changed_weights(quickstart: Project) ->
         assert [facts(found)[f"{model}: compiled for"] for model in models] == [("SC8380XP", "SM8750")] * len(models)
     files = [f"{DIST}/classifier/snapdragon-{soc}/classifier_ctx.onnx" for soc in ("SC8380XP", "SM8750")]
     found = compared(quickstart, *files)
-    assert found["verdict"] == "They differ in target and context."
+    assert found["verdict"] == "The artifacts differ in target and context."
     assert found["without_manifest"] == ["A", "B"]
 
     before = quickstart.folder / "before"
@@ -49,7 +49,7 @@ def test_diff_names_a_changed_target_and_changed_weights(quickstart: Project) ->
     weights.write_bytes(content)
     quickstart.build("epbuild.yaml", "emit:decoder/*")
     found = compared(quickstart, before / "decoder/snapdragon-SM8750", f"{DIST}/decoder/snapdragon-SM8750")
-    assert found["verdict"] == "They differ in weights and context."
+    assert found["verdict"] == "The artifacts differ in weights and context."
     assert found["same"] == ["graph", "target", "settings", "toolchain", "names"]
     assert set(facts(found)) == {
         f"{model}: {what}" for model in ("prefill", "decode") for what in ("source data weights.bin", "context")
@@ -60,4 +60,4 @@ def test_diff_names_a_changed_target_and_changed_weights(quickstart: Project) ->
     for folder in (before, quickstart.folder / DIST):
         (folder / "decoder/snapdragon-SM8750/manifest.json").unlink()
     found = compared(quickstart, before / "decoder/snapdragon-SM8750", f"{DIST}/decoder/snapdragon-SM8750")
-    assert found["verdict"] == "Their contexts differ: in weights, or in options that only manifests have."
+    assert found["verdict"] == "The contexts differ because of weights, or because of options that only manifests list."

@@ -155,7 +155,9 @@ def test_a_users_library_is_registered_from_the_path_in_the_recipe(with_library:
     assert listed["library"] == "libours.so"
     difference = with_library.epbuild("diff", "before", "dist")
     assert difference.returncode == 1
-    assert "They differ in settings" in difference.stdout, "the operators came from elsewhere, and what was compiled is the same"
+    assert "The artifacts differ in settings" in difference.stdout, (
+        "the operators came from elsewhere, and what was compiled is the same"
+    )
     assert "libours.so" in difference.stdout
     done = with_library.epbuild("verify", "dist", "--load")
     text = " ".join(done.stdout.split())

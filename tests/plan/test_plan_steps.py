@@ -272,7 +272,7 @@ def test_an_unmatched_glob_is_reported_with_the_nearest_step(workshop: Path) -> 
 
 def test_an_unmatched_glob_without_a_near_step_says_how_to_list_steps(workshop: Path) -> None:
     (problem,) = problems_of(workshop, selection=["?"])
-    assert (problem.code, problem.hint) == ("EPB240", "`epbuild plan` lists the steps.")
+    assert (problem.code, problem.hint) == ("EPB240", "List the steps with `epbuild plan`.")
 
 
 def test_steps_are_matched_case_sensitively(workshop: Path) -> None:

@@ -211,12 +211,12 @@ def test_what_was_not_compared_is_told_beside_the_differences() -> None:
 @pytest.mark.parametrize(
     ("found", "headline"),
     [
-        (Comparison((Difference("names", "changed", ("group",), "a", "b"),), 1), "**The artifacts differ in names only.**"),
+        (Comparison((Difference("names", "changed", ("group",), "a", "b"),), 1), "**The artifacts differ only in names.**"),
         (
             Comparison(
                 (Difference("context", "changed", ("models", "m", "nodes", "0", "context"), OLD, NEW),), 1, explained=False
             ),
-            "**The contexts differ although their inputs and settings are the same.**",
+            "**The contexts differ although all inputs and settings are equal.**",
         ),
     ],
 )

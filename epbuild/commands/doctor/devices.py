@@ -34,8 +34,8 @@ _SECONDS = 60.0
 _THREADS = 3
 _MAX_TOOLCHAINS = 6
 """Maximum number of toolchains to check without a recipe, newest first."""
-_ELSEWHERE = "Compile on a machine that supports it: a worker (`epbuild worker`) or a CI job."
-_SEE = "Build one of your own models for the EP's full log: `epbuild log`."
+_ELSEWHERE = "Compile on a machine that supports the EP, such as a worker (`epbuild worker`) or a CI runner."
+_SEE = "For the EP's full log, build one of your own models and run `epbuild log`."
 
 
 class EpDevice(Struct, frozen=True):
@@ -124,7 +124,9 @@ class EpSurvey(Struct, frozen=True):
         shown = ", ".join(spec.packages) or str(spec.interpreter)
         try:
             if spec.interpreter is None and not self.toolchains.ready(spec, recipe.directory, locked):
-                unmade = HealthCheck("toolchain", "note", f"{shown}: it is provisioned when a step needs it", name=name)
+                unmade = HealthCheck(
+                    "toolchain", "note", f"{shown}: not provisioned yet; a build provisions it when needed", name=name
+                )
                 return ToolchainHealth(name, shown, unmade, eps=tuple(_unmade(one) for one in asked))
             environment = self.toolchains.prepare(spec, recipe.directory, needs.entries, locked, needs.packages)
             other = lock.other_toolchains([spec], {name: environment})
@@ -133,7 +135,9 @@ class EpSurvey(Struct, frozen=True):
         check: HealthCheck | None = None
         if other:
             check = HealthCheck("toolchain", "warning", other[0].message, other[0].hint, other[0].code, name)
-        mend = "Reinstall ONNX Runtime there." if spec.interpreter else _remove(environment.memory.parent)
+        mend = (
+            "Reinstall ONNX Runtime in the toolchain's environment." if spec.interpreter else _remove(environment.memory.parent)
+        )
         return self._examine(ToolchainHealth(name, shown, check or _sound(name)), environment, asked, recipe, mend)
 
     def _of_made(self, packages: str, made: ProvisionedToolchain, entries: Sequence[EpEntry]) -> ToolchainHealth:
@@ -209,7 +213,7 @@ def _sound(name: str) -> HealthCheck:
 
 
 def _remove(folder: Path) -> str:
-    return f"Remove {folder}. It is provisioned again when a step needs it."
+    return f"Remove {folder}. The next build that needs the toolchain provisions it again."
 
 
 def _device(report: Any) -> EpDevice:
@@ -259,5 +263,5 @@ def _ep_check(ep: EpHealth, toolchain: str, *, needed: bool) -> HealthCheck:
     if attempt.opened:
         return check("ok", f"{compiled} and loads the result{' in emulation' if ep.emulated else ''}")
     of_ep = attempt.why.removeprefix(f"{ep.ep} ")
-    why = of_ep if of_ep != attempt.why else f"cannot load the result here: {attempt.why}"
+    why = of_ep if of_ep != attempt.why else f"cannot load the result on this machine: {attempt.why}"
     return check("note", f"{compiled}, but {why}", "Builds work. Verify numbers on the device.")

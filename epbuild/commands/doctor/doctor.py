@@ -25,9 +25,9 @@ from epbuild.session.planning import get_workspace_folder, read_plan
 from epbuild.session.request import Request
 from epbuild.toolchain.environment import Toolchains
 
-_MOVE_CACHE = "Get write permission, or set EPBUILD_CACHE_DIR to a writable folder."
-_MOVE_TOOLCHAINS = "Get write permission, or set EPBUILD_TOOLCHAIN_DIR to a writable folder."
-_MOVE_WORKSPACE = "Get write permission for the recipe's folder, or build in a copy of it."
+_MOVE_CACHE = "set EPBUILD_CACHE_DIR to another folder"
+_MOVE_TOOLCHAINS = "set EPBUILD_TOOLCHAIN_DIR to another folder"
+_MOVE_WORKSPACE = "build in a copy of the recipe's folder"
 
 
 class DoctorRequest(Struct, frozen=True):
@@ -124,11 +124,11 @@ def _check_recipe(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, l
     except EpbuildError as error:
         return None, None, [make_error_check("recipe", error)]
     except OSError as error:
-        return None, None, [HealthCheck("recipe", "error", f"{request.recipe}: {error.strerror or error}")]
+        return None, None, [HealthCheck("recipe", "error", f"{request.recipe} cannot be read: {error.strerror or error}")]
     targets = len({group.target.name for group in plan.session_groups.values()})
     text = f"{request.recipe}: {format_count(len(plan.steps), 'step')} for {format_count(targets, 'target')}"
     if plan.warnings:
-        hint = "Show them with `epbuild validate`."
+        hint = "Show the warnings with `epbuild validate`."
         return recipe, plan, [HealthCheck("recipe", "note", f"{text}; {format_count(len(plan.warnings), 'warning')}", hint)]
     return recipe, plan, [HealthCheck("recipe", "ok", text)]
 
@@ -149,7 +149,12 @@ def _place_checks(request: DoctorRequest) -> Iterator[HealthCheck]:
         try:
             yield from place_checks(place, request.disks)
         except OSError as error:
-            yield HealthCheck(place.topic, "error", f"{place.path}: {error.strerror or error}", place.move)
+            yield HealthCheck(
+                place.topic,
+                "error",
+                f"{place.path} cannot be checked: {error.strerror or error}",
+                f"Check the folder, or {place.move}.",
+            )
     yield from filter(None, [check_path_length(places, request.disks)])
     if request.recipe is not None:
         yield from filter(None, [check_file_systems(places[0].path, places[-1].path)])
@@ -173,11 +178,11 @@ def _toolchains(
             HealthCheck(
                 "toolchain",
                 "note",
-                f"{format_count(more, 'older toolchain')} not checked",
-                "Name a recipe to check its toolchains.",
+                f"{format_count(more, 'older toolchain')} skipped",
+                "To check the toolchains of a recipe, name the recipe.",
             )
         ]
     if not found and request.recipe is None:
-        hint = "`epbuild init` writes a recipe, and `epbuild run` provisions its toolchain."
-        return [], [HealthCheck("toolchain", "note", "none exists yet", hint)]
+        hint = "Write a recipe with `epbuild init`, and provision its toolchain with `epbuild run`."
+        return [], [HealthCheck("toolchain", "note", "no toolchain exists yet", hint)]
     return found, []

@@ -45,7 +45,7 @@ RunProgram = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
 class HealthCheck(Struct, frozen=True):
-    """Result of one check: topic, state, text and hint. `name` tells checks of one topic apart."""
+    """Result of one check: topic, state, text and hint. `name` distinguishes checks of one topic."""
 
     topic: Topic
     state: HealthState
@@ -124,24 +124,26 @@ def _uv(here: ThisMachine) -> HealthCheck:
     except ToolchainError as error:
         return make_error_check("uv", error)
     except TooSlow:
-        return _broken_uv(f"it did not answer within {_UV_SECONDS:g} s")
+        return _broken_uv(f"no answer within {_UV_SECONDS:g} s")
     except OSError as error:
         return _broken_uv(error.strerror or str(error))
     words = (done.stdout.strip() or done.stderr.strip()).splitlines()
     if done.returncode != 0:
-        return _broken_uv(words[-1] if words else f"it exited with status {done.returncode}")
-    return HealthCheck("uv", "ok", words[0].removeprefix("uv ") if words else "it runs")
+        return _broken_uv(words[-1] if words else f"exit status {done.returncode}")
+    return HealthCheck("uv", "ok", words[0].removeprefix("uv ") if words else "unknown version")
 
 
 def _broken_uv(why: str) -> HealthCheck:
-    return HealthCheck("uv", "error", f"it does not run: {why}", "Reinstall it: `pip install --force-reinstall uv`.", "EPB301")
+    return HealthCheck("uv", "error", f"uv does not run: {why}", "Reinstall uv: `pip install --force-reinstall uv`.", "EPB301")
 
 
 def _memory(here: ThisMachine) -> HealthCheck:
     cpus, size = os.cpu_count() or 1, here.memory()
     shown = f"{size / 1e9:.1f} GB for {cpus} CPUs" if size else f"unknown size, for {cpus} CPUs"
     if size is not None and size < _MIN_BYTES:
-        return HealthCheck("memory", "warning", shown, "Compiling a large model takes several GB: run one step at a time (-j 1).")
+        return HealthCheck(
+            "memory", "warning", shown, "Run one action at a time (`-j 1`): compiling a large model needs several GB."
+        )
     return HealthCheck("memory", "ok", shown)
 
 
@@ -150,7 +152,7 @@ def _clock(here: ThisMachine) -> HealthCheck:
     now = here.now()
     shown = datetime.fromtimestamp(now, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
     if now < Path(__file__).stat().st_mtime - _DAY_SECONDS:
-        hint = "Set the clock: TLS connections fail until it is correct."
+        hint = "Set the clock. Until then, TLS connections fail."
         return HealthCheck("clock", "error", f"{shown} UTC is before epbuild was installed", hint)
     return HealthCheck("clock", "ok", f"{shown} UTC")
 

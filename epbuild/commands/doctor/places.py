@@ -26,7 +26,7 @@ _SKEW_SECONDS = 5.0
 _MAX_PATH = 260
 """Maximum length of a path on Windows, unless long paths are allowed."""
 _MAX_NAMES = {"cache": len("actions/xx/.json") + 64, "toolchains": 190}
-"""Length of the longest path below each folder. In toolchains, packages with an EP have the deepest files."""
+"""Length of the longest path below each folder. The longest paths in toolchains belong to packages of EPs."""
 
 
 class Place(Struct, frozen=True):
@@ -35,38 +35,40 @@ class Place(Struct, frozen=True):
     topic: Topic
     path: Path
     move: str
-    """Hint for choosing another folder."""
+    """Instruction to choose another folder, as a clause in the imperative."""
 
 
 def place_checks(place: Place, disks: Disks) -> Iterator[HealthCheck]:
-    """Check a folder. Yield one check for its state, and one for each problem."""
+    """Check a folder. Yield one check for its state, and one check for each problem."""
     there = _nearest(place.path)
     total, free = disks.space(there)
     shown = f"{place.path}: {disks.kind(there)}, {_gigabytes(free)} free of {_gigabytes(total)}"
     why = _why_not_writable(place.path, there)
     if why is not None:
-        yield HealthCheck(place.topic, "error", f"{place.path} is not writable: {why}", place.move)
+        yield HealthCheck(place.topic, "error", f"{place.path} is not writable: {why}", f"Get write permission, or {place.move}.")
         return
     if place.path != there:
-        yield HealthCheck(place.topic, "ok", f"{shown}; it is created when needed")
+        yield HealthCheck(place.topic, "ok", f"{shown}; created when needed")
     else:
         yield HealthCheck(place.topic, "ok", f"{shown}; {_links(place.path)}")
     if free < _FULL_BYTES:
-        hint = f"Free some space (`epbuild gc --max-size 5GB`). {place.move}"
-        yield HealthCheck(place.topic, "error", f"{place.path} is full: {_gigabytes(free)} left", hint)
+        hint = f"Free some space (`epbuild gc --max-size 5GB`), or {place.move}."
+        yield HealthCheck(place.topic, "error", f"{place.path} is full: {_gigabytes(free)} free", hint)
     elif free < _SHORT_BYTES:
-        hint = "Toolchains take about 0.5 GB each. `epbuild gc` removes what no build uses."
-        yield HealthCheck(place.topic, "warning", f"{place.path} is low on space: {_gigabytes(free)} left", hint)
+        hint = "A toolchain needs about 0.5 GB. Remove unused results with `epbuild gc`."
+        yield HealthCheck(place.topic, "warning", f"{place.path} is low on space: {_gigabytes(free)} free", hint)
     if disks.kind(there) in _FAR:
-        hint = f"Machines that build here at the same time do not see each other's locks. {place.move}"
-        yield HealthCheck(place.topic, "warning", f"{place.path} is on another machine ({disks.kind(there)})", hint)
+        hint = (
+            f"Do not build in this folder on two machines at once, because they do not see each other's locks, or {place.move}."
+        )
+        yield HealthCheck(place.topic, "warning", f"{place.path} is on a network file system ({disks.kind(there)})", hint)
     if place.path == there and (skew := _skew(place.path)) > _SKEW_SECONDS:
-        hint = "Set the clock of the machine that has these files. Changes are detected by file times."
-        yield HealthCheck(place.topic, "warning", f"the clock of its file system is off by {skew:.0f} s", hint)
+        hint = "Correct the clock of the file server. epbuild detects changes by file times."
+        yield HealthCheck(place.topic, "warning", f"the clock of the file system is off by {skew:.0f} s", hint)
 
 
 def check_path_length(places: Iterator[Place] | list[Place], disks: Disks) -> HealthCheck | None:
-    """Check the length of paths on Windows. Returns None elsewhere."""
+    """Check the length of paths on Windows. Return None on other systems."""
     if disks.system != "win32":
         return None
     if disks.long_paths():
@@ -74,18 +76,21 @@ def check_path_length(places: Iterator[Place] | list[Place], disks: Disks) -> He
     for place in places:
         longest = len(str(place.path)) + 1 + _MAX_NAMES.get(place.topic, 120)
         if longest > _MAX_PATH:
-            text = f"paths below {place.path} get about {longest} characters long, but Windows allows {_MAX_PATH}"
-            return HealthCheck("paths", "warning", text, f"Allow long paths (LongPathsEnabled). Or: {place.move}")
-    return HealthCheck("paths", "ok", f"short enough for Windows, which allows {_MAX_PATH} characters")
+            text = f"paths below {place.path} can have {longest} characters, but Windows allows {_MAX_PATH}"
+            return HealthCheck("paths", "warning", text, f"Enable long paths in Windows (LongPathsEnabled), or {place.move}.")
+    return HealthCheck("paths", "ok", f"within the limit of Windows ({_MAX_PATH} characters)")
 
 
 def check_file_systems(cache: Path, workspace: Path) -> HealthCheck | None:
-    """Return a note if the store and the workspace are on different file systems, which makes outputs copies instead of links."""
+    """Return a note if the store and the workspace are on different file systems, so that outputs cannot be links."""
     with suppress(OSError):
         if _nearest(cache).stat().st_dev != _nearest(workspace).stat().st_dev:
-            text = "it is on another file system than the store, so that outputs and models are copied"
+            text = "not on the file system of the store: outputs and models are copied instead of linked"
             return HealthCheck(
-                "workspace", "note", text, "Set EPBUILD_CACHE_DIR to a folder on the same file system to save time and space."
+                "workspace",
+                "note",
+                text,
+                "To save time and space, set EPBUILD_CACHE_DIR to a folder on the file system of the workspace.",
             )
     return None
 
@@ -159,7 +164,7 @@ def _links(folder: Path) -> str:
         with suppress(OSError, CannotClone), source.open("rb") as one, Path(place, "clone").open("wb") as two:
             if clone(one.fileno(), two.fileno()):
                 ways.append("clones")
-    return " and ".join(ways) or "neither hard links nor clones, so that files are copied"
+    return " and ".join(ways) or "no hard links or clones, so files are copied"
 
 
 def _skew(folder: Path) -> float:

@@ -26,7 +26,7 @@ from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, read_signing_ke
 ANSWER_SECONDS = 6.0
 """Maximum number of seconds to wait for a server's answer."""
 _CONNECT_SECONDS = 3.0
-_NETWORK = "Check the address and the network. Builds work without it."
+_NETWORK = "Check the address and the network. Builds work without the remote cache."
 
 
 class Servers(Struct, frozen=True):
@@ -55,10 +55,10 @@ def _remote(servers: Servers) -> HealthCheck:
     except EpbuildError as error:
         return make_error_check("remote cache", error)
     if settings is None:
-        return HealthCheck("remote cache", "note", "none is configured, so results are not shared")
+        return HealthCheck("remote cache", "note", "not configured, so results are not shared")
     if settings.address.is_directory and not Path(settings.address.text).is_dir():
         text = f"the folder does not exist: {settings.address}"
-        return HealthCheck("remote cache", "warning", text, "Create or mount it. Builds work without it.")
+        return HealthCheck("remote cache", "warning", text, "Create or mount the folder. Builds work without the remote cache.")
     try:
         return run_within(ANSWER_SECONDS, lambda: _look_up(settings))
     except TooSlow:
@@ -96,8 +96,8 @@ def _signing_key(servers: Servers) -> HealthCheck | None:
         return None
     trust = servers.choice.trust if servers.choice is not None else ()
     if trust and key.public not in trust:
-        hint = "List it under `cache.trust` in the recipe. Otherwise results that it signs are not used."
-        return HealthCheck("signing key", "warning", f"the recipe does not trust its public key {key.public}", hint, "EPB277")
+        hint = "Add the key to `cache.trust` in the recipe. Otherwise, results that it signs are ignored."
+        return HealthCheck("signing key", "warning", f"the recipe does not trust the public key {key.public}", hint, "EPB277")
     return HealthCheck("signing key", "ok", f"{SIGNING_KEY} has the public key {key.public}")
 
 
@@ -113,20 +113,22 @@ def _cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
     except EpbuildError as error:
         return make_error_check("cluster", error)
     except (OSError, TooSlow) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error) or "it did not answer"
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error) or "no answer"
         text = f"the cluster's scheduler {address.text} cannot be reached: {why}"
         return HealthCheck(
             "cluster",
             "error",
             text,
-            "Check its address, and that it runs. Or build on this machine with --executor local.",
+            "Check that the scheduler runs at this address, or build on this machine with --executor local.",
             "EPB535",
         )
     if not offers:
         text = f"{address.text} answers, but no machine is connected"
-        return HealthCheck("cluster", "error", text, "Start workers: `epbuild worker`.", "EPB539")
+        return HealthCheck("cluster", "error", text, "Start workers with `epbuild worker`.", "EPB539")
     slots = sum(offer.slots for offer in offers)
-    return HealthCheck("cluster", "ok", f"{address.text}: {format_count(len(offers), 'machine')}, {slots} actions at once")
+    return HealthCheck(
+        "cluster", "ok", f"{address.text}: {format_count(len(offers), 'machine')}, up to {format_count(slots, 'action')} at once"
+    )
 
 
 def _offers(address: ClusterAddress) -> tuple[Offer, ...]:

@@ -24,7 +24,7 @@ _PREFIX = "ep.context_node_name_prefix"
 
 
 class LeftBehind(NamedTuple):
-    """Setting that the import does not carry over, with the reason and a hint."""
+    """Setting that is not imported, with the reason and a hint."""
 
     what: str
     why: str
@@ -58,11 +58,11 @@ class ImportedBuild:
     left: list[LeftBehind] = field(default_factory=list)
 
     def leave(self, what: str, why: str, hint: str = "") -> None:
-        """Record a setting that the import does not carry over."""
+        """Record a setting that is not imported."""
         self.left.append(LeftBehind(what, why, hint))
 
     def add_options(self, options: Mapping[str, object], shown: str) -> None:
-        """Carry over the provider options that the catalog knows. `shown` is the tool's name for provider options."""
+        """Import the provider options that the catalog knows. `shown` is the tool's name for provider options."""
         for name, value in options.items():
             what = f"{shown} {name}={_option_text(value)}"
             backend = _BACKEND_LIBRARY.search(_option_text(value)) if name == "backend_path" else None
@@ -84,7 +84,7 @@ class ImportedBuild:
                 self.provider_options[option.name] = _option_text(value)
 
     def add_session_keys(self, keys: Mapping[str, object], shown: str) -> None:
-        """Carry over the session configuration entries that a recipe may set."""
+        """Import the session configuration entries that a recipe may set."""
         for name, value in keys.items():
             text, what = _option_text(value), f"{shown} {name}={_option_text(value)}"
             if _IMPLIED.get(name) == text:
@@ -128,12 +128,14 @@ class ImportedBuild:
                 return
             name, reason = dropped
             self.leave(
-                f"the option {name}={self.provider_options.pop(name)}", reason, "Change it in the recipe if it is intended."
+                f"the option {name}={self.provider_options.pop(name)}",
+                reason,
+                "If the value is intended, add the option to the recipe.",
             )
 
 
 def get_ep_start(ep: str, device: str | None, where: Location | str | None) -> StarterKind:
-    """Return how to start a recipe for an EP. Raises PlanError for an EP that does not compile ahead of time."""
+    """Return the starting point of a recipe for an EP. Raises PlanError for an EP that does not compile ahead of time."""
     kinds = [kind for kind in KINDS.values() if kind.entry.ep == ep]
     if not kinds:
         known = ", ".join(dict.fromkeys(kind.entry.ep for kind in KINDS.values()))

@@ -35,7 +35,7 @@ class ImportRequest(Struct, frozen=True):
 
 
 class ImportedRecipe(Struct, frozen=True):
-    """Recipe that was written, with the settings left behind."""
+    """Recipe that was written, with the settings that were not imported."""
 
     path: Path
     tool: str
@@ -45,11 +45,14 @@ class ImportedRecipe(Struct, frozen=True):
 
 
 def import_recipe(request: ImportRequest) -> ImportedRecipe:
-    """Write the recipe. Raises PlanError, and the errors of reading and planning the recipe. Nothing is written if it raises."""
+    """Write the recipe and return it. Raises PlanError, and the errors of reading and planning the recipe.
+
+    If an error is raised, nothing is written.
+    """
     build = _build_of(request)
     models = [*request.models] or [model for model in build.models if model]
     if not models:
-        raise refuse("it does not name an ONNX model", request.words[0], "Name the models with --model.")
+        raise refuse("the source does not name an ONNX model", request.words[0], "Name the models with --model.")
     targets = _targets(build, request)
     build.drop_refused(next(iter(targets.values())))
     share = build.share_weights and len(models) > 1
@@ -90,9 +93,9 @@ def _build_of(request: ImportRequest) -> ImportedBuild:
     if winml.is_configuration(document):
         return winml.read_configuration(document, path, request.ep)
     raise refuse(
-        "it is neither a configuration of Olive nor one of winml",
+        "the file is neither a configuration of Olive nor a configuration of winml",
         path,
-        "Olive's have a section `passes`, winml's a section `compile`.",
+        "A configuration of Olive has a section `passes`. A configuration of winml has a section `compile`.",
     )
 
 
@@ -101,14 +104,14 @@ def _configuration_in(path: Path) -> Mapping[str, Any]:
         with open_regular(path) as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
-            raise refuse(f"it is larger than {_MAX_BYTES >> 20} MiB", path)
+            raise refuse(f"the file is larger than {_MAX_BYTES >> 20} MiB", path)
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise refuse(f"it cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
+        raise refuse(f"the file cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
     document = _yaml(text, path) if path.suffix.lower() in (".yaml", ".yml") else _json(text, path)
     if not isinstance(document, dict):
-        kind = "a list of configurations, one for each module" if isinstance(document, list) else "not an object"
-        raise refuse(f"it is {kind}", path, "Import one configuration at a time.")
+        kind = "a list of configurations, one for each module" if isinstance(document, list) else "no object"
+        raise refuse(f"the file contains {kind}", path, "Import one configuration at a time.")
     return document
 
 
@@ -141,7 +144,8 @@ def _targets(build: ImportedBuild, request: ImportRequest) -> Mapping[str, str]:
     if value and value != "0":
         return {_target_name(kind, value): value}
     if kind.start.metadata is not None or (asked == "soc_model" and "htp_arch" not in build.provider_options and _is_htp(build)):
-        why = "it does not name a target, and the EP would compile for a generic chip" if asked else "it does not name a target"
+        why = "the source does not name a target"
+        why += ", so the EP would compile for a generic chip" if asked else ""
         raise refuse(why, request.words[0], f"Set the target with --target: {kind.start.words}.")
     return {kind.start.name: "" if kind.start.option != "device_id" else "0"}
 

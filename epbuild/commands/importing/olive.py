@@ -21,13 +21,13 @@ _LEVELS = {0: "disable_all", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
 """Names of the values of onnxruntime.GraphOptimizationLevel."""
 _PASSES = {
     "staticllm": ("fixed shapes", "If the model has open dimensions, set their sizes with `input_shapes`."),
-    "composeonnxmodels": ("merging of parts", "A group's `merge` merges compiled models into one."),
+    "composeonnxmodels": ("merging of parts", "To merge compiled models into one, use a group's `merge`."),
     "onnxstaticquantization": (
         "quantization with a calibration script",
         "See `prepare: quantize`, or use the model that Olive quantized.",
     ),
     "onnxfloattofloat16": ("half precision", "See `prepare: float16`, or use the model that Olive converted."),
-    "addolivemetadata": ("Olive's metadata", "The manifest records where an artifact comes from."),
+    "addolivemetadata": ("Olive's metadata", "The manifest records the sources of an artifact."),
 }
 """Purpose and hint by pass."""
 _BEFORE = "Run Olive up to this pass, and set --model to its result."
@@ -35,11 +35,11 @@ _REST = {
     "data_configs": ("data for Olive's own passes and evaluators", "Set samples for comparing numbers in a group's `verify`."),
     "evaluators": (
         "task metrics that need Olive's scripts",
-        "A group's `verify` compares numbers with the source model's.",
+        "To compare numbers with the source model's, use a group's `verify`.",
     ),
     "evaluator": ("task metrics that need Olive's scripts", ""),
-    "builds": ("separate workflows, of which only the unnamed one is imported", "Import the configuration of each workflow."),
-    "output_dir": ("the recipe has its own place for outputs", "Change the output's `path`, which is below the recipe's folder."),
+    "builds": ("only the unnamed workflow is imported", "Import the configuration of each workflow."),
+    "output_dir": ("a recipe sets the folder of each output", "Set the output's `path`, relative to the recipe's folder."),
     "packaging_config": ("Olive's own packages", "See the layouts of `outputs`."),
     "search_strategy": ("epbuild builds the given configuration and does not search for another", ""),
     "auto_optimizer_config": ("epbuild builds the given configuration and does not search for another", ""),
@@ -55,7 +55,7 @@ _SILENT = {
         "plot_pareto_frontier",
     ),
 }
-"""Keys that are left out silently: they are carried over already or affect only Olive itself."""
+"""Keys that are skipped without a message: they are imported elsewhere or affect only Olive itself."""
 
 
 def is_configuration(document: Mapping[str, Any]) -> bool:
@@ -69,7 +69,7 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
     found = [name for name, (kind, _) in passes.items() if kind.lower() == _COMPILER]
     if not found:
         named = ", ".join(kind for kind, _ in passes.values()) or "none"
-        raise refuse(f"it has no pass EPContextBinaryGenerator, the only pass that compiles for an EP; its passes: {named}", path)
+        raise refuse(f"the pass EPContextBinaryGenerator, which compiles for an EP, is missing; passes: {named}", path)
     ep, device = _accelerator(document)
     known = any(kind.entry.ep == ep for kind in KINDS.values())
     build = ImportedBuild(TOOL, get_ep_start(ep if known else _OWN_EP, device, path))
@@ -86,8 +86,8 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
         if name == found[0]:
             before = False
             continue
-        why, hint = _PASSES.get(kind.lower(), ("a pass over the source model" if before else "a pass over the result", ""))
-        build.leave(f"pass {name} ({kind})", f"{why}, which Olive does itself", hint or (_BEFORE if before else ""))
+        why, hint = _PASSES.get(kind.lower(), ("a change to the source model" if before else "a change to the result", ""))
+        build.leave(f"pass {name} ({kind})", f"epbuild does not run this pass ({why})", hint or (_BEFORE if before else ""))
     _read_systems(build, document)
     for key in document.keys() - _SILENT:
         why, hint = _REST.get(key, ("recipes have no equivalent", ""))
@@ -146,7 +146,7 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
             "See `compile.graph_optimization_level`.",
         )
     for name, value in session.items():
-        build.leave(f"session_options {name}={value}", "it affects only the compiling session, not the result")
+        build.leave(f"session_options {name}={value}", "affects only the compiling session, not the result")
     if settings.get("update_genai_config"):
         build.leave("update_genai_config", "a recipe lists the models of a pipeline itself", "See a group's `genai`.")
     known = {
@@ -158,7 +158,7 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
         "update_genai_config",
     }
     for name in settings.keys() - known:
-        build.leave(f"EPContextBinaryGenerator {name}={settings[name]}", "it is not a known option of the pass")
+        build.leave(f"EPContextBinaryGenerator {name}={settings[name]}", "unknown option of the pass")
 
 
 def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[str, Any]) -> None:

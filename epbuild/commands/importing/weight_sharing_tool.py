@@ -46,7 +46,7 @@ def read_command(words: Sequence[str]) -> ImportedBuild:
     except getopt.GetoptError as error:
         raise refuse(f"{TOOL} does not accept this command line: {error}", TOOL) from error
     if not rest or not rest[0]:
-        raise refuse("the command line does not name any models", TOOL, "Add them at the end, separated by commas.")
+        raise refuse("the command line does not name any models", TOOL, "Add the models at the end, separated by commas.")
     unknown = next((flag for flag, _ in options if flag in ("-o", "-u", "-h")), None)
     if unknown is not None:
         raise refuse(f"with '{unknown}', {TOOL} shows its help and builds nothing", TOOL)
@@ -58,7 +58,7 @@ def read_command(words: Sequence[str]) -> ImportedBuild:
             build.add_options(dict(_pairs(flag, value)), "-i")
         elif flag == "-i":
             build.leave(
-                f"-i {value}", "the tool passes only the options of the -p file to a plugin EP", "Add them to the recipe."
+                f"-i {value}", "the tool passes only the options of the -p file to a plugin EP", "Add the options to the recipe."
             )
         elif flag == "-C":
             build.add_session_keys(dict(_pairs(flag, value)), "-C")
@@ -74,7 +74,7 @@ def read_command(words: Sequence[str]) -> ImportedBuild:
     build.leave(
         "the location of the outputs",
         "the tool writes outputs beside its models",
-        "Their names are the same. Set the location with the output's `path`.",
+        "epbuild uses the same file names. Set the folder with the output's `path`.",
     )
     return build
 
@@ -84,8 +84,10 @@ def _build(options: Mapping[str, str]) -> ImportedBuild:
         return _plugin(Path(options["-p"]))
     name = options.get("-e", "qnn")
     if name != "qnn":
-        known = "although its help lists it" if name in _EPS else "which is unknown to it"
-        raise refuse(f"{TOOL} cannot compile for '{name}', {known}", f"-e {name}", "Start with `epbuild init --ep`.")
+        known = "although its help lists this EP" if name in _EPS else "which the tool does not know"
+        raise refuse(
+            f"{TOOL} cannot compile for '{name}', {known}", f"-e {name}", "Write a recipe with `epbuild init --ep` instead."
+        )
     return ImportedBuild(TOOL, get_ep_start(_EPS[name], "npu", f"-e {name}"))
 
 
@@ -101,13 +103,13 @@ def _plugin(path: Path) -> ImportedBuild:
     library = str(config.get("ep_library_path") or "")
     named, numbers = config.get("selected_ep_name"), config.get("selected_ep_device_indices")
     if not library or not config.get("ep_library_registration_name") or bool(named) == bool(numbers):
-        message = "it must have ep_library_registration_name, ep_library_path, and either selected_ep_name or selected_ep_device_indices"
+        message = "the file needs ep_library_registration_name, ep_library_path, and either selected_ep_name or selected_ep_device_indices"
         raise refuse(message, path)
     file = re.split(r"[\\/]", library)[-1]
     stem = f"{file} {config['ep_library_registration_name']}".lower()
     ep = str(named) if named else next((ep for pattern, ep in _LIBRARIES.items() if re.search(pattern, stem)), "")
     if not ep:
-        raise refuse("it does not name an EP: it numbers the devices, and its library is unknown", path)
+        raise refuse("the file does not name an EP: it selects devices by number, and its library is unknown", path)
     build = ImportedBuild(TOOL, get_ep_start(ep, "npu", path))
     if numbers:
         build.leave(
@@ -115,7 +117,7 @@ def _plugin(path: Path) -> ImportedBuild:
             "device numbers are valid on one machine only",
             "See the target's `device`.",
         )
-    what = "epbuild uses the library in the EP's package of the toolchain"
+    what = "epbuild uses the library in the toolchain's package of the EP"
     build.leave(f"ep_library_path {library}", what, "To use your own library, set the target's `library`.")
     build.add_options(as_mapping(config.get("default_ep_options")), "default_ep_options")
     return build

@@ -1,8 +1,7 @@
 """Configurations of `winml` (microsoft/winml-cli): their section `compile`.
 
 Sources (commit 0876e5ae1c98): src/winml/modelkit/compiler/configs.py for the keys of `compile`, as the program reads
-them, and
-docs/reference/index.md for the keys of `compile.ep_config`.
+them, and docs/reference/index.md for the keys of `compile.ep_config`.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _SECTIONS = {
         "Set --model to the model that `winml export` wrote.",
     ),
     "optim": (
-        "these are winml's own rewrites of the graph",
+        "epbuild does not run winml's rewrites of the graph",
         "Set --model to the model that `winml optimize` wrote, or see `prepare`.",
     ),
     "quant": (
-        "it calibrates with winml's own data",
+        "epbuild does not run winml's quantization",
         "Set --model to the model that `winml quantize` wrote, or see `prepare: quantize`.",
     ),
-    "eval": ("task metrics", "A group's `verify` compares numbers with the source model's."),
+    "eval": ("task metrics that need winml", "To compare numbers with the source model's, use a group's `verify`."),
 }
 _COMPILE = {
     *("execution_provider", "provider", "provider_options", "provider_option_file_keys", "enable_ep_context", "embed_context"),
@@ -52,17 +51,19 @@ def is_configuration(document: Mapping[str, Any]) -> bool:
 
 
 def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) -> ImportedBuild:
-    """Return the build of a configuration. `ep` is the EP on the command line. Raises PlanError without anything to compile."""
+    """Return the build of a configuration. `ep` is the EP on the command line. Raises PlanError if nothing is compiled."""
     section = document.get("compile")
     settings = {**as_mapping(section), **as_mapping(as_mapping(section).get("ep_config"))}
     named = ep or str(
         settings.get("execution_provider") or settings.get("provider") or as_mapping(settings.get("ep_device")).get("ep") or ""
     )
     if not named:
-        why = "its section `compile` is null" if section is None else "the machine chooses the EP"
-        raise refuse(f"it does not name the EP to compile for: {why}", path, "Name the EP with --ep.")
+        why = "the section `compile` is null" if section is None else "winml chooses the EP by the machine"
+        raise refuse(f"the configuration does not name the EP to compile for: {why}", path, "Name the EP with --ep.")
     if settings.get("enable_ep_context") is False and ep is None:
-        raise refuse("it does not compile ahead of time: enable_ep_context is false", path, "Name the EP with --ep.")
+        raise refuse(
+            "the configuration does not compile ahead of time: enable_ep_context is false", path, "Name the EP with --ep."
+        )
     device = str(settings.get("device") or as_mapping(settings.get("ep_device")).get("device") or "auto").lower()
     build = ImportedBuild(TOOL, get_ep_start(_EPS.get(named.lower(), named), device, path))
     _read_compile(build, settings, device)
@@ -87,7 +88,7 @@ def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str
     if settings.get("embed_context"):
         build.compile["embed"] = "true"
     if settings.get("validate", True):
-        build.leave("validate", "a recipe compares numbers instead, if requested", "Set the group's `verify: true`.")
+        build.leave("validate", "recipes compare numbers instead", "Set the group's `verify: true`.")
     if str(settings.get("compiler") or "ort") != "ort":
         build.leave(
             f"compiler {settings['compiler']}",
@@ -99,7 +100,7 @@ def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str
             f"qnn_sdk_root {settings['qnn_sdk_root']}", "the EP's own package has the compiler", "Pin its release in `packages`."
         )
     for name in settings.keys() - _COMPILE:
-        build.leave(f"compile {name}={settings[name]}", "it is not a known key of winml")
+        build.leave(f"compile {name}={settings[name]}", "unknown key of winml")
 
 
 def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:

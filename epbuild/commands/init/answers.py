@@ -39,14 +39,14 @@ class Questions(SizeQuestions, Protocol):
         """Show the models."""
 
     def show_left(self, left: Sequence[LeftOut]) -> None:
-        """Show models that are left out."""
+        """Show the models that are excluded."""
 
     def show_static(self, kind: StarterKind) -> None:
         """Explain that the EP needs static shapes."""
 
 
 class Given(Struct, frozen=True):
-    """Command line of `init`. Empty or missing values may be asked for with `Questions`."""
+    """Command line of `init`. `Questions` asks for empty and missing values."""
 
     places: Sequence[str]
     """Folder of the recipe, or models for a recipe in the current folder."""
@@ -67,12 +67,12 @@ class FirstRecipe(Struct, frozen=True):
     choices: RecipeChoices
     found: Sequence[FoundModel]
     left: Sequence[LeftOut] = field(default_factory=list)
-    """Models that were left out and that `Questions` has not shown."""
+    """Excluded models that `Questions` has not shown."""
     warnings: Sequence[Problem] = ()
 
 
 def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe:
-    """Write a recipe for the models that are found. Without `questions`, a missing answer is an error.
+    """Write a recipe for the models that are found, and return it. Without `questions`, a missing answer is an error.
 
     Raises BadAnswer, and the errors of reading and planning the recipe.
     """
@@ -93,7 +93,7 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     unused = sizes.keys() - sizing.used
     if unused:
         raise BadAnswer(
-            f"no model has an input '{min(unused)}'; write INPUT=SIZES, or MODEL:INPUT=SIZES with the name of a model"
+            f"no model has an input '{min(unused)}': expected INPUT=SIZES, or MODEL:INPUT=SIZES with the name of a model"
         )
     share = given.share_weights
     if share is None:
@@ -123,7 +123,7 @@ def _is_incomplete(given: Given, found: Sequence[FoundModel], questions: Questio
 
 def _asked(questions: Questions | None) -> Questions:
     if questions is None:
-        raise AssertionError("a missing answer was not refused")
+        raise AssertionError("a missing answer was accepted")
     return questions
 
 
@@ -133,14 +133,14 @@ def _places(places: Sequence[str]) -> tuple[Path, list[str]]:
         return Path(places[0]), []
     for place in places:
         if not any(sign in place for sign in "*?[:") and not Path(place).exists():
-            raise BadAnswer(f"'{place}' does not exist: name a folder, or models by files and globs")
+            raise BadAnswer(f"'{place}' does not exist: name a folder of models, or model files and globs")
     return Path(), list(places)
 
 
 def _find(
     folder: Path, named: Sequence[str], flagged: Sequence[str], questions: Questions | None
 ) -> tuple[list[FoundModel], list[LeftOut]]:
-    """Return the models that were named or are in the folder, and the models left out that were not yet shown."""
+    """Return the models that were named or are in the folder, and the excluded models that were not yet shown."""
     found, left = find_models([*named, *flagged], sure=not named)
     if not named and not flagged:
         found, left = find_models([str(folder)] if str(folder) != "." else ["*.onnx"])
@@ -176,7 +176,10 @@ def _choose_sizes(
 
 
 def _possible(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[RecipeChoices, list[LeftOut]]:
-    """Remove models that cannot be planned by themselves. Keep models in `sure`, so that planning reports their errors."""
+    """Exclude models that cannot be planned alone. Keep models in `sure`, so that planning reports their errors.
+
+    Return the choices with the remaining models, and the excluded models.
+    """
     left = []
     if len(choices.models) > 1 and not choices.share_weights:
         for model in choices.models:
@@ -192,7 +195,7 @@ def _possible(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[Recip
 def _read_size(text: str) -> tuple[str, Sizes]:
     key, equals, sizes = text.rpartition("=")
     if not equals or not key:
-        raise BadAnswer(f"invalid size: {text}; write INPUT=SIZES, such as x=1,3,320,320")
+        raise BadAnswer(f"invalid size '{text}': expected INPUT=SIZES, such as x=1,3,320,320")
     try:
         return key, read_sizes(sizes)
     except BadSizes as error:
@@ -205,9 +208,9 @@ def name_targets(targets: Sequence[str]) -> dict[str, str]:
     for target in targets:
         name, equals, value = target.partition("=")
         if equals and not (name and value):
-            raise BadAnswer(f"invalid target: {target}; write VALUE or NAME=VALUE")
+            raise BadAnswer(f"invalid target '{target}': expected VALUE or NAME=VALUE")
         if name in named:
-            raise BadAnswer(f"two targets have the name '{name}'; write NAME=VALUE to give them different names")
+            raise BadAnswer(f"two targets have the name '{name}': name each target with NAME=VALUE")
         named[name] = value if equals else name
     return named
 

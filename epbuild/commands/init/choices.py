@@ -64,7 +64,7 @@ def _limits(kind: StarterKind, platform: str, options: Mapping[str, str] | None 
 
 def _kinds() -> Mapping[str, StarterKind]:
     found = {entry.start.name: StarterKind(entry, entry.start) for ep in known_eps() for entry in entries_for(ep) if entry.start}
-    # EPs that compile on any machine come first, and then EPs in the order of their names.
+    # Sort EPs that compile on any machine first, and then by name.
     return dict(sorted(found.items(), key=lambda item: (item[1].entry.output_depends_on_host, item[0])))
 
 
@@ -120,7 +120,7 @@ def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[Foun
             continue
         files = list(_named_files(place))
         if not files:
-            left.setdefault(place, LeftOut(place, f"No file in it ends in {_ENDING}."))
+            left.setdefault(place, LeftOut(place, f"There is no {_ENDING} file."))
         for file in files:
             same = Path(file).resolve()
             if same not in found and same not in left:

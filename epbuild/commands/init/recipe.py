@@ -64,8 +64,8 @@ def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False)
     """Write a recipe to `path` if it can be planned, and return the planner's warnings.
 
     Raises the errors of reading and planning the recipe, and FileExistsError if the file exists and `overwrite` is not
-    set. Nothing is
-    written if it raises.
+    set. If an error is
+    raised, nothing is written.
     """
     with new_file(path, overwrite=overwrite) as draft:
         draft.write_bytes(format_recipe(path, choices).encode())
@@ -118,7 +118,7 @@ def _head(texts: Sequence[str]) -> Iterator[str]:
 
 
 def _toolchains(kind: StarterKind) -> Iterator[str]:
-    """Yield the lines for the toolchain. Yield none if it is the EP's default toolchain and can be installed."""
+    """Yield the lines for the toolchain. Yield nothing for the EP's default toolchain, unless users must install it."""
     start = kind.start
     if start.interpreter is not None:
         yield f"# Python environment with the EP. Default: {start.interpreter}"
@@ -151,9 +151,9 @@ def _model(name: str, path: str, sizes: Mapping[str, Sized]) -> Iterator[str]:
     yield "    input_shapes:"
     for value, sized in sizes.items():
         by_names = " from another model with these dimensions" if sized.by_names else ""
-        guess = "" if sized.chosen else f"; guessed{by_names}, please check"
+        guess = "" if sized.chosen else f"; guessed{by_names}: please check"
         shape = ", ".join(map(str, sized.sizes))
-        yield f"      {format_scalar(value)}: [{shape}]    # the model has {escape_controls(sized.declared)}{guess}"
+        yield f"      {format_scalar(value)}: [{shape}]    # the model declares {escape_controls(sized.declared)}{guess}"
 
 
 def _targets(choices: RecipeChoices) -> Iterator[str]:
@@ -195,7 +195,7 @@ def _target(choices: RecipeChoices, value: str) -> _Fields:
 
 
 def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
-    """Yield the lines for the groups. Yield none if each model has its own group without settings."""
+    """Yield the lines for the groups. Yield only comments if each model has its own group without settings."""
     carried = choices.carried
     runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
     settings = _carried(carried) if carried is not None else {"verify": "true"} if runs else {}
@@ -217,7 +217,7 @@ def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
         return
     yield "groups:"
     if "verify" in settings:
-        yield "  # Compares numbers with the source model on generated inputs. Your own make it a gate: `verify: {data: samples/*.npz}`."
+        yield "  # Compares numbers on generated inputs. To fail on differences, pass your own inputs: `verify: {data: samples/*.npz}`."
     else:
         yield "  # `verify: true` compares numbers with the source model, if compiled models can be loaded."
     if "expect" in settings:

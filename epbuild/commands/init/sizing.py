@@ -1,4 +1,4 @@
-"""Sizes of open dimensions in a first recipe: given, asked for, or suggested."""
+"""Sizes of open dimensions in a first recipe: given, answered or suggested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sizes = tuple[int, ...]
 
 _SIZES = re.compile(r"\s*[\[(]?\s*([0-9]+(?:\s*[,x\s]\s*[0-9]+)*)\s*[\])]?\s*")
 _SEPARATOR = re.compile(r"\s*[,x]\s*|\s+")
-# Exporters invent dimension names with digits, and such names mean nothing in another model.
+# Exporters invent dimension names with digits. These names mean nothing in another model.
 _MADE_UP = re.compile(r"[0-9]")
 
 
@@ -127,7 +127,7 @@ def read_sizes(text: str) -> Sizes:
     found = _SIZES.fullmatch(text)
     sizes = tuple(int(number) for number in _SEPARATOR.split(found[1].strip())) if found else ()
     if not sizes or 0 in sizes:
-        raise BadSizes(f"'{text}' is not a shape: write whole numbers of at least 1, such as 1,3,224,224.")
+        raise BadSizes(f"'{text}' is not a shape: write positive integers, such as 1,3,224,224.")
     return sizes
 
 

@@ -99,7 +99,7 @@ def with_comparison(report: Report, path: Path) -> Report:
 
 
 def read_report(path: Path) -> Report | None:
-    """Return the report in an HTML or JSON file, or None if it is no report. Raises Incomparable for an unreadable report."""
+    """Return the report in an HTML or JSON file, or None if the file is not a report. Raises Incomparable for an unreadable report."""
     if not path.is_file() or path.suffix.lower() not in (*PAGES, ".json"):
         return None
     try:
@@ -115,7 +115,7 @@ def read_report(path: Path) -> Report | None:
     if not isinstance(document, dict) or "steps" not in document:
         return None  # The file is a manifest or belongs to another program.
     if document.get("format") != FORMAT:
-        raise _unreadable(path, f"is a report of format {document.get('format')}, but this epbuild reads {FORMAT}")
+        raise _unreadable(path, f"is a report of format {document.get('format')}, but this epbuild reads format {FORMAT}")
     try:
         return convert(document, Report)
     except msgspec.ValidationError as error:
@@ -124,7 +124,7 @@ def read_report(path: Path) -> Report | None:
 
 def _unreadable(path: Path, why: str) -> Incomparable:
     return Incomparable(
-        Problem("EPB630", f"{path} {why}", None, "Name a report that epbuild wrote, a manifest, or a folder of outputs.")
+        Problem("EPB630", f"{path} {why}", None, "Pass a report that epbuild wrote, a manifest, or a folder of outputs.")
     )
 
 
