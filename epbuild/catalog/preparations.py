@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from epbuild.catalog.catalog import CPU_EP, entry
 from epbuild.core.errors import suggest_nearest
 from epbuild.core.records import convert
 
@@ -24,6 +25,7 @@ OptionPath = tuple[str | int, ...]
 """Path to a value in a preparation's options, made of mapping keys and list indices."""
 
 _DATA = Path(__file__).with_name("preparations.toml")
+_RUNTIME = "onnxruntime"
 
 
 class PreparationOption(Struct, frozen=True):
@@ -236,6 +238,17 @@ def _is_shape(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def pin_package(distribution: str) -> str:
+    """Return a requirement with the version that the preparations were measured with."""
+    return f"{distribution}=={_read_data()['versions'][distribution]}"
+
+
+def list_providers(distribution: str) -> set[str]:
+    """Return the distributions that provide a package. Any one of them is enough, such as any build of ONNX Runtime."""
+    builds = entry(CPU_EP).distributions if distribution == _RUNTIME else ()
+    return {distribution, *builds, *find_dependents(distribution)}
 
 
 def find_dependents(distribution: str) -> tuple[str, ...]:

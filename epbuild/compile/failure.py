@@ -9,6 +9,8 @@ from typing import Any
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.units import format_count
+from epbuild.onnxfile.read.wire import MalformedModel
+from epbuild.plan.known_patterns import count_patterns
 from epbuild.plan.member import Member
 from epbuild.plan.result import LeftNode
 from epbuild.plan.steps import SessionGroup
@@ -50,7 +52,10 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
         why = f"{share}: {raised}.{quote}"
         return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
     known_limits = _limitations(group, group.members[at_fault], ending, refused)
-    hint = "".join(f"{text} " for text in dict.fromkeys(known.hint for _, known in known_limits if known.hint)) + hint
+    advice = _about_patterns(group, group.members[at_fault]) or dict.fromkeys(
+        known.hint for _, known in known_limits if known.hint
+    )
+    hint = "".join(f"{text} " for text in advice) + hint
     limitation = next((found for found in known_limits if found[1].limit_of != "model"), None)
     if limitation is not None and limitation[1].limit_of == "target" and (raised or not found.from_outside):
         # Limitations of the target are checked before faults of this machine, such as a lack of memory.
@@ -107,6 +112,21 @@ def _limitations(
         return found
     of_nodes = find_main_limitations(group.target, member, Outside("", len(refused), tuple(refused)))
     return [item for item in found if item[1].limit_of != "model"] + of_nodes if of_nodes else found
+
+
+def _about_patterns(group: SessionGroup, member: Member) -> list[str]:
+    """Return a hint for each pattern in a model on which an EP of the target is known to fail."""
+    hints = []
+    for ep in group.target.eps:
+        try:
+            found = count_patterns(member.graph, ep.entry.rewrites)
+        except (MalformedModel, OSError):
+            return []
+        for summary, count in found.items():
+            times = "" if count == 1 else f", {count} times"
+            cure = f"Add `{{rewrite: {ep.entry.short}}}` to the model's 'prepare'."
+            hints.append(f"The model contains {summary}{times}. {ep.entry.ep} is known to fail on it. {cure}")
+    return hints
 
 
 def _why_nothing(refused: Sequence[LeftNode]) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from epbuild.catalog.catalog import CPU_EP, entry
-from epbuild.catalog.preparations import OptionFault, check_options, find_dependents, get_preparation, list_preparation_kinds
+from epbuild.catalog.preparations import OptionFault, check_options, get_preparation, list_preparation_kinds, list_providers
 from epbuild.core.errors import Position, Problem, suggest_nearest
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.nodes import MappingNode, Node, SequenceNode, to_plain
 
 BAD_PREPARATION: Final = "EPB280"
 LACKS_PACKAGE: Final = "EPB281"
-
-_RUNTIME = "onnxruntime"
 
 
 def resolve_preparation_options(kind: str, node: Node | None, where: Position) -> tuple[dict[str, Any], list[Problem]]:
@@ -49,12 +46,6 @@ def find_package_problems(kind: str, options: Mapping[str, Any], toolchain: Tool
     message = f"the preparation '{kind}' requires {what}, but the toolchain '{toolchain.name}' does not list {pronoun}"
     hint = f"Add {', '.join(missing)} to the packages of '{toolchain.name}' ({toolchain.where}), with the versions to use."
     return [Problem(LACKS_PACKAGE, message, where, hint)]
-
-
-def list_providers(name: str) -> set[str]:
-    """Return the distributions that provide a package. Any one of them is enough, such as any build of ONNX Runtime."""
-    builds = entry(CPU_EP).distributions if name == _RUNTIME else ()
-    return {name, *builds, *find_dependents(name)}
 
 
 def _problem(fault: OptionFault, node: Node | None, where: Position) -> Problem:

@@ -18,15 +18,16 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entry, get_full_name
-from epbuild.catalog.facts import PatternNode
 from epbuild.catalog.preparations import get_preparation as built_in
+from epbuild.catalog.preparations import list_providers
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file
 from epbuild.onnxfile.read.model_header import Dimension
 from epbuild.onnxfile.read.sizes import fit_sizes
+from epbuild.plan.known_patterns import to_document
 from epbuild.plan.member import ModelFiles
-from epbuild.plan.preparation_options import find_package_problems, list_providers, resolve_preparation_options
+from epbuild.plan.preparation_options import find_package_problems, resolve_preparation_options
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import ModelSpec, PrepareStep, Reference, ToolchainSpec
@@ -35,7 +36,7 @@ from epbuild.recipe.nodes import MappingNode, SequenceNode, render
 from epbuild.recipe.paths import rebase_path
 from epbuild.recipe.patterns import FileFinder, make_unmatched_problem
 from epbuild.recipe.template import substitute
-from epbuild.worker.scripts import PREPARATIONS
+from epbuild.worker.scripts import PATTERNS, PREPARATIONS
 
 PYTHON = "python"
 """Program name that stands for the toolchain's interpreter."""
@@ -195,20 +196,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
 def catalog_settings(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a script's settings from the catalog entry of an EP. Only `rewrite` has any: the patterns to replace."""
     ep = get_full_name(options["ep"]) if kind == REWRITE else None
-    if ep is None:
-        return {}
-    rows = entry(ep).rewrites
-    nodes = [[_node_document(node) for node in row.nodes] for row in rows]
-    return {
-        "rewrites": [
-            {"name": row.name, "nodes": found, "replacement": _node_document(row.replacement)}
-            for row, found in zip(rows, nodes, strict=True)
-        ]
-    }
-
-
-def _node_document(node: PatternNode) -> dict[str, Any]:
-    return {"op": node.op, "inputs": list(node.inputs), "output": node.output}
+    return {} if ep is None else {"rewrites": [to_document(rewrite) for rewrite in entry(ep).rewrites]}
 
 
 def _command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[Problem]:
@@ -344,6 +332,6 @@ def build_preparation_document(
 
 
 def _scripts_digest(script: Path) -> str:
-    """Return the combined digest of a built-in script and the module that all such scripts import."""
-    files = (script, script.with_name("step.py"))  # the only module that the scripts share
+    """Return the combined digest of a built-in script and the modules that it loads."""
+    files = [script, script.with_name("step.py"), *([PATTERNS] if script.stem == REWRITE else [])]
     return hash_bytes(b"".join(file.read_bytes() for file in files))

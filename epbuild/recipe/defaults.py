@@ -21,6 +21,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Start
 from epbuild.catalog.normalize import BadValue, normalize
 from epbuild.core.errors import Position, Problem, suggest_nearest
+from epbuild.recipe.default_preparations import PreparationToolchains
 from epbuild.recipe.listed_models import read_listed
 from epbuild.recipe.model import Defaults
 from epbuild.recipe.names import is_name_part, match_names, name_problem
@@ -69,6 +70,8 @@ def write_out(
         if listed is not None:
             entries["models"] = _replaced(entries["models"], _mapping(entries["models"].node.where, listed.entries))
     targets = _Targets(_section(entries, "toolchains"), problems, has_catalogs="catalogs" in entries)
+    if "models" in entries:
+        entries["models"] = _replaced(entries["models"], targets.write_out_models(entries["models"].node))
     if "targets" in entries:
         entries["targets"] = _replaced(entries["targets"], targets.write_out(entries["targets"].node))
         if targets.toolchains:
@@ -125,6 +128,14 @@ class _Targets:
             return targets
         entries = {name: _replaced(entry, self._target(name, entry)) for name, entry in targets.entries.items()}
         return _mapping(targets.where, entries, targets.gaps)
+
+    def write_out_models(self, models: Node) -> Node:
+        """Return the models with a toolchain in each built-in preparation."""
+        if not isinstance(models, MappingNode):
+            return models
+        preparations = PreparationToolchains(self._written, self._packages, self.toolchains, self._problems)
+        entries = {name: _replaced(entry, preparations.write_out(entry.node)) for name, entry in models.entries.items()}
+        return _with_entries(models, entries)
 
     def _target(self, name: str, target: KeyedNode) -> Node:
         if not isinstance(target.node, MappingNode) or not {"ep", "eps"} & target.node.entries.keys():

@@ -66,6 +66,19 @@ Node = ScalarNode | SequenceNode | MappingNode
 """Value in the text. `size` counts the value and all nested values, with aliases expanded. `height` is its nesting depth."""
 
 
+def make_scalar(where: Position, value: Scalar) -> ScalarNode:
+    return ScalarNode(where, value, render(value))
+
+
+def make_sequence(where: Position, items: Iterable[Node]) -> SequenceNode:
+    nodes = tuple(items)
+    return SequenceNode(where, nodes, *measure_extent(nodes))
+
+
+def make_mapping(where: Position, entries: Mapping[str, KeyedNode], gaps: Iterable[str] = ()) -> MappingNode:
+    return MappingNode(where, entries, *measure_extent([entry.node for entry in entries.values()]), frozenset(gaps))
+
+
 def to_plain(node: Node) -> object:
     """Convert a node to dicts, lists and scalars for a schema validator."""
     if isinstance(node, MappingNode):

@@ -1,12 +1,13 @@
 """Paths of the scripts that run inside a toolchain.
 
-No other module of this package is imported.
+epbuild imports this module and `patterns`, and no other module of this package.
 """
 
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
 COMPILE = _FOLDER / "compile.py"
+PATTERNS = _FOLDER / "patterns.py"
 LOAD = _FOLDER / "load.py"
 PREPARATIONS = _FOLDER / "preparations"
 PROBE = _FOLDER / "probe.py"

@@ -258,7 +258,7 @@ CASES = {
             "compiling 'decode' for npu failed: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",
             "The worker used only 138 of ",
             " MB, so memory did not run out: the EP rejected the graph.",
-            "add `{rewrite: qnn, toolchain: TOOLCHAIN}` to the model's `prepare`",
+            "Split the model, make its inputs smaller, or quantize it.",
         ),
     ),
     "a graph that is too much for the SoC": Case(

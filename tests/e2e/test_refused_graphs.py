@@ -17,7 +17,6 @@ epbuild: 1
 name: refused
 toolchains:
   qnn: {packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]}
-  tools: {packages: [onnx==1.23.2]}
 models: {MODELS}
 targets:
   npu: {toolchain: qnn, ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}
@@ -71,16 +70,30 @@ def failures(project: Project, models: str) -> list[str]:
 def test_a_norm_that_exceeds_qnn_memory_compiles_when_rewritten(project: Project) -> None:
     write_norm(project.folder / "first.onnx", "weight", "normal")
     write_norm(project.folder / "last.onnx", "normal", "weight")
-    rewritten = "{path: first.onnx, prepare: [{rewrite: qnn, toolchain: tools}]}"
+    rewritten = "{path: first.onnx, prepare: [{rewrite: qnn}]}"
     [told] = failures(project, f"{{first: first.onnx, last: last.onnx, rewritten: {rewritten}}}")
     assert (project.folder / "dist/each-last/manifest.json").is_file()
     assert (project.folder / "dist/each-rewritten/manifest.json").is_file()
     assert told.startswith("compile:each-first/npu/first: error: compiling 'first' for npu failed: Failed to finalize QNN graph.")
     assert "QNN_COMMON_ERROR_MEM_ALLOC" in told
     assert "MB, so memory did not run out: the EP rejected the graph." in told
-    assert "add `{rewrite: qnn, toolchain: TOOLCHAIN}` to the model's `prepare`" in told
+    assert "The model contains an RMSNorm whose weight is the first factor, as torch.onnx.export writes it." in told
+    assert "Add `{rewrite: qnn}` to the model's 'prepare'." in told
+    assert "quantize" not in told
     assert "-j" not in told
     assert told.endswith("[EPB401]")
+
+
+def test_init_writes_the_rewrite_that_a_model_needs(project: Project) -> None:
+    project.recipe.unlink(missing_ok=True)
+    write_norm(project.folder / "first.onnx", "weight", "normal")
+    written = project.epbuild("init", "first.onnx", "--ep", "qnn", "--target", "SM8750", "--output", project.recipe.name)
+    assert written.returncode == 0, written.stderr
+    text = project.recipe.read_text(encoding="utf-8")
+    assert "prepare: [{rewrite: qnn}]" in text
+    project.recipe.write_text(text.replace("verify: true", "expect: {fallback_nodes: 0}"), encoding="utf-8")
+    done = project.epbuild("run")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_data_dependent_sizes_are_reported_with_the_node_where_they_begin(project: Project) -> None:

@@ -11,7 +11,7 @@ from epbuild.catalog.catalog import entries_for, known_eps, list_session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import KnownDifference, KnownName, Limitation
 from epbuild.catalog.options import Option
-from epbuild.catalog.preparations import PreparationEntry, PreparationOption, get_preparation, list_preparation_kinds
+from epbuild.catalog.preparations import PreparationEntry, PreparationOption, get_preparation, list_preparation_kinds, pin_package
 from epbuild.commands.schema import build_editor_schema, format_default
 from epbuild.core.schemas import read_schema
 from tools.reference.commands import commands_page
@@ -264,12 +264,14 @@ def _preparations_page() -> str:
 
 def _needs(kind: PreparationEntry) -> Iterator[tuple[str, str]]:
     yield "packages", ", ".join(map(code, kind.packages))
+    yield "default toolchain", code(f"{kind.kind}: {{packages: [{', '.join(map(pin_package, kind.packages))}]}}")
     if kind.one_of:
         yield "needs one of", ", ".join(map(code, kind.one_of))
     if kind.any_of:
         yield "needs at least one of", ", ".join(map(code, kind.any_of))
     if kind.short is not None:
-        yield "short form", f"`{kind.kind}: 21` means `{kind.kind}: {{{kind.short}: 21}}`"
+        example = next(iter(kind.options[kind.short].values), "21")
+        yield "short form", f"`{kind.kind}: {example}` means `{kind.kind}: {{{kind.short}: {example}}}`"
     yield "source", kind.origin
 
 

@@ -68,7 +68,7 @@ def import_recipe(request: ImportRequest) -> ImportedRecipe:
         compile=build.compile,
         fallback_nodes=build.fallback_nodes,
     )
-    choices = RecipeChoices(build.kind, models, targets, share, request.name, sizes, carried)
+    choices = RecipeChoices(build.kind, models, targets, share, request.name, sizes, carried=carried)
     try:
         warnings = write_recipe(request.output, choices, overwrite=request.force)
     except FileExistsError:

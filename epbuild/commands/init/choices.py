@@ -15,6 +15,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Limitation, Start
 from epbuild.core.errors import PlanError, Position
 from epbuild.onnxfile.read.model_header import ModelHeader
+from epbuild.plan.known_patterns import count_patterns
 from epbuild.plan.sources import find_source
 from epbuild.recipe.model import ModelSpec
 
@@ -132,6 +133,13 @@ def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[Foun
                 else:
                     left[same] = judged
     return list(found.values()), list(left.values())
+
+
+def find_patterns(model: FoundModel, kind: StarterKind) -> tuple[str, ...]:
+    """Return the patterns in a model on which the EP is known to fail, as noun phrases. The model's header was read."""
+    if model.header is None:
+        return ()
+    return tuple(count_patterns(Path(model.path), kind.entry.rewrites))
 
 
 def is_address(place: str) -> bool:

@@ -57,6 +57,8 @@ class RecipeChoices(Struct, frozen=True):
     name: str | None = None
     sizes: Mapping[str, Mapping[str, Sized]] = field(default_factory=dict)
     """Sizes of inputs, by path of the model and name of the input."""
+    patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Patterns in the models on which the EP is known to fail, by path. `prepare` replaces them."""
     carried: CarriedOver | None = None
 
 
@@ -100,7 +102,7 @@ def format_recipe(path: Path, choices: RecipeChoices) -> str:
         "epbuild: 1",
         *([f"name: {format_scalar(name)}"] if name != folder or name_problem(folder, Position(str(path), 1, 1)) else []),
         *_toolchains(choices.kind),
-        *_models(models, path.parent, choices.sizes),
+        *_models(models, path.parent, choices),
         *_targets(choices),
         *_groups(models, choices),
         *_OUTPUTS,
@@ -128,10 +130,13 @@ def _toolchains(kind: StarterKind) -> Iterator[str]:
         yield f"  {start.name}: {{packages: [{', '.join(start.packages)}]}}"
 
 
-def _models(models: Mapping[str, str], folder: Path, sizes: Mapping[str, Mapping[str, Sized]]) -> Iterator[str]:
+def _models(models: Mapping[str, str], folder: Path, choices: RecipeChoices) -> Iterator[str]:
     paths = {name: format_scalar(_relative(model, folder)) for name, model in models.items()}
     if all(
-        name == name_of_text(PurePath(model).stem) and not is_glob(model) and not sizes.get(model)
+        name == name_of_text(PurePath(model).stem)
+        and not is_glob(model)
+        and not choices.sizes.get(model)
+        and not choices.patterns.get(model)
         for name, model in models.items()
     ):
         line = f"models: [{', '.join(paths.values())}]"
@@ -139,16 +144,22 @@ def _models(models: Mapping[str, str], folder: Path, sizes: Mapping[str, Mapping
         return
     yield "models:"
     for name, model in models.items():
-        yield from _model(name, paths[name], sizes.get(model, {}))
+        yield from _model(name, paths[name], model, choices)
 
 
-def _model(name: str, path: str, sizes: Mapping[str, Sized]) -> Iterator[str]:
-    if not sizes:
+def _model(name: str, path: str, model: str, choices: RecipeChoices) -> Iterator[str]:
+    sizes, patterns = choices.sizes.get(model, {}), choices.patterns.get(model, ())
+    if not sizes and not patterns:
         yield f"  {format_scalar(name)}: {path}"
         return
     yield f"  {format_scalar(name)}:"
     yield f"    path: {path}"
-    yield "    input_shapes:"
+    if patterns:
+        entry = choices.kind.entry
+        yield f"    # The model contains {' and '.join(patterns)}. {entry.ep} fails on it."
+        yield f"    prepare: [{{rewrite: {entry.short}}}]"
+    if sizes:
+        yield "    input_shapes:"
     for value, sized in sizes.items():
         by_names = " from another model with these dimensions" if sized.by_names else ""
         guess = "" if sized.chosen else f"; guessed{by_names}: please check"

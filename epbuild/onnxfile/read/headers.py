@@ -54,7 +54,7 @@ _PLAIN = frozenset({proto.TENSOR_FLOAT_DATA, proto.TENSOR_RAW_DATA, proto.TENSOR
 # Before this IR version, every initializer had to be an input, and ONNX Runtime treats it as a constant.
 _OVERRIDABLE = 4
 # Protobuf readers reject messages that are nested deeper. Such a file must not exhaust the stack here either.
-_MAX_DEPTH = 100
+MAX_DEPTH = 100
 # More than any model has of one kind. Without a limit, two bytes of a broken file could become a hundred bytes of
 # memory each.
 _MAX_COUNT = 500_000
@@ -240,7 +240,7 @@ class _Nodes:
         return name
 
     def _read_subgraph(self, path: tuple[Field, ...]) -> None:
-        if len(path) > _MAX_DEPTH:
+        if len(path) > MAX_DEPTH:
             raise MalformedModel("subgraphs are nested deeper than protobuf allows", path[-1].tag_at)
         self.depth += 1
         for field in self.wire.message(path[-1], _SUBGRAPH_FIELDS):

@@ -1,11 +1,6 @@
 """`rewrite`: replacement of nodes that an EP is known to fail on, by equal ones.
 
-A pattern is a list of nodes in order, each with `op`, `inputs` and `output`. Texts name values: equal texts are equal values, and a text
-that begins with `$` is a constant. The last node of a pattern is the one that is replaced.
-
-    [{"op": "Reciprocal", "inputs": ["root"], "output": "inverse"},
-     {"op": "Mul", "inputs": ["x", "inverse"], "output": "normal"},
-     {"op": "Mul", "inputs": ["$weight", "normal"], "output": "result"}]
+`patterns.py` of the worker describes a pattern. The last node of a pattern is the one that is replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from typing import Any
 
 step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "step.py")))  # noqa: PTH100, PTH118, PTH120
 
-COMMUTATIVE = ("Add", "Mul")
+patterns = step.beside("..", "patterns.py")
 
 
 def rewrite(request: dict[str, Any]) -> None:
@@ -60,7 +55,7 @@ def replace_nodes(graph: Any, row: dict[str, Any]) -> int:
     constants = {tensor.name for tensor in graph.initializer} | {
         node.output[0] for node in graph.node if node.op_type == "Constant"
     }
-    matches = list(find_matches(nodes, constants, row["nodes"]))
+    matches = list(patterns.find_matches(nodes, constants, row["nodes"]))
     for index, values in matches:
         new = row["replacement"]
         node = graph.node[index]
@@ -82,53 +77,6 @@ def copy_external_data(request: dict[str, Any]) -> None:
             place = os.path.join(output, location)  # noqa: PTH118
             os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
             shutil.copyfile(path, place)
-
-
-def find_matches(nodes: Any, constants: Any, pattern: Any) -> Any:
-    """Yield the index of the last node, and the values by their names in the pattern, for each match.
-
-    `nodes` has the operator, the inputs and the outputs of each node of one graph. `constants` are the names of its constants. The order
-    of two factors or summands matters for the last node only.
-    """
-    makers = {name: index for index, (_, _, outputs) in enumerate(nodes) for name in outputs if name}
-    last = pattern[-1]
-    for index, (operator, inputs, _) in enumerate(nodes):
-        if operator == last["op"] and len(inputs) == len(last["inputs"]):
-            values = bind(last["inputs"], inputs, constants, {})
-            values = values and match_makers(nodes, makers, constants, pattern[:-1], values)
-            if values:
-                yield index, values
-
-
-def bind(names: Any, inputs: Any, constants: Any, values: Any) -> Any:
-    """Return `values` with those of more names; None if a name would get a second value or a wrong kind of value."""
-    found = dict(values)
-    for name, value in zip(names, inputs, strict=True):
-        if found.setdefault(name, value) != value or (name.startswith("$") and value not in constants):
-            return None
-    return found
-
-
-def match_makers(nodes: Any, makers: Any, constants: Any, pattern: Any, values: Any) -> Any:
-    """Return the values of a pattern whose later nodes have these `values`; None if an earlier node does not match."""
-    if not pattern:
-        return values
-    wanted = pattern[-1]
-    index = makers.get(values.get(wanted["output"]))
-    if index is None:
-        return None
-    operator, inputs, _ = nodes[index]
-    if operator != wanted["op"] or len(inputs) != len(wanted["inputs"]):
-        return None
-    orders = [list(inputs)]
-    if operator in COMMUTATIVE:
-        orders.append(list(reversed(inputs)))
-    for order in orders:
-        found = bind(wanted["inputs"], order, constants, values)
-        found = found and match_makers(nodes, makers, constants, pattern[:-1], found)
-        if found:
-            return found
-    return None
 
 
 if __name__ == "__main__":

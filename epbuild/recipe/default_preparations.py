@@ -1,0 +1,78 @@
+"""Default toolchains of preparations.
+
+    models: {decoder: {path: decoder.onnx, prepare: [{rewrite: qnn}]}}
+
+is short for a step with `toolchain: rewrite`, and a toolchain `rewrite` with the packages and versions of the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Set
+
+from msgspec import Struct
+
+from epbuild.catalog.preparations import get_preparation, list_preparation_kinds, list_providers, pin_package
+from epbuild.core.errors import Problem
+from epbuild.recipe.models import RUN
+from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, SequenceNode, make_mapping, make_scalar, make_sequence, to_plain
+from epbuild.recipe.problems import MISSING_KEY, format_choices
+
+
+class PreparationToolchains(Struct):
+    """Toolchains that preparations can use. Problems are added to `problems`."""
+
+    written: Collection[str]
+    """Names of the toolchains in the recipe."""
+    packages: Callable[[str], Set[str]]
+    """Function that returns the distributions that a toolchain lists."""
+    toolchains: dict[str, KeyedNode]
+    """Toolchains by name. Toolchains of the catalog are added."""
+    problems: list[Problem]
+
+    def write_out(self, model: Node) -> Node:
+        """Return a model with a toolchain in each built-in preparation."""
+        steps = model.entries.get("prepare") if isinstance(model, MappingNode) else None
+        if steps is None or not isinstance(steps.node, SequenceNode) or not isinstance(model, MappingNode):
+            return model
+        items = tuple(map(self._with_toolchain, steps.node.items))
+        if items == steps.node.items:
+            return model
+        written = KeyedNode(steps.name_where, make_sequence(steps.node.where, items))
+        return make_mapping(model.where, {**model.entries, "prepare": written}, model.gaps)
+
+    def _with_toolchain(self, step: Node) -> Node:
+        """Return a step with its default toolchain: the first of these that exists.
+
+        1. the recipe's toolchain with the name of the kind
+        2. the only toolchain of the recipe that lists the packages of the step
+        3. the catalog's toolchain for the kind, which is then added to `toolchains`
+        """
+        kind = _find_kind(step)
+        if kind is None or not isinstance(step, MappingNode):
+            return step
+        where, options = step.entries[kind]
+        needed = get_preparation(kind).packages_for(_known_options(kind, options))
+        fitting = [name for name in self.written if all(self.packages(name) & list_providers(package) for package in needed)]
+        if kind not in self.toolchains and len(fitting) > 1:
+            message = f"the key 'toolchain' is missing in a step of 'prepare': {len(fitting)} toolchains have its packages"
+            self.problems.append(Problem(MISSING_KEY, message, where, f"Toolchains: {format_choices(fitting)}."))
+            return make_mapping(step.where, step.entries, {*step.gaps, "toolchain"})
+        name = fitting[0] if fitting and kind not in self.toolchains else kind
+        if name not in self.toolchains:
+            listed = make_sequence(where, [make_scalar(where, pin_package(package)) for package in needed])
+            self.toolchains[name] = KeyedNode(where, make_mapping(where, {"packages": KeyedNode(where, listed)}))
+        chosen = KeyedNode(where, make_scalar(where, name))
+        return make_mapping(step.where, {**step.entries, "toolchain": chosen}, step.gaps)
+
+
+def _find_kind(step: Node) -> str | None:
+    """Return the built-in kind of a step without a toolchain, or None for any other step."""
+    if not isinstance(step, MappingNode) or {"toolchain", RUN} & (step.entries.keys() | step.gaps):
+        return None
+    return next((name for name in list_preparation_kinds() if name in step.entries), None)
+
+
+def _known_options(kind: str, options: Node) -> dict[str, object]:
+    given = to_plain(options)
+    known = get_preparation(kind).options
+    return {name: value for name, value in given.items() if name in known} if isinstance(given, dict) else {}
