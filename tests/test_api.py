@@ -29,7 +29,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
 
 
-def test_what_is_out_of_date_is_built_and_reported(workshop: Workshop, capfd: pytest.CaptureFixture[str]) -> None:
+def test_outdated_steps_are_built_and_reported(workshop: Workshop, capfd: pytest.CaptureFixture[str]) -> None:
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     assert [status.step.id for status in api.plan(workshop.request).steps() if status.state == "new"] == STEPS
     events = EventList()
@@ -51,7 +51,7 @@ def test_what_is_out_of_date_is_built_and_reported(workshop: Workshop, capfd: py
     assert {number: signal.getsignal(number) for number in signals} == signals
 
 
-def test_a_failed_build_raises_what_is_wrong_and_has_what_was_built(workshop: Workshop) -> None:
+def test_a_failed_build_raises_its_problems_and_outcomes(workshop: Workshop) -> None:
     workshop.write_recipe(("fallback_nodes: any", "fallback_nodes: 0"))
     with pytest.raises(api.BuildFailed) as failed:
         api.run(replace(workshop.request, keep_going=True))
@@ -62,7 +62,7 @@ def test_a_failed_build_raises_what_is_wrong_and_has_what_was_built(workshop: Wo
     assert (problem.code[:4], str(problem.where)) == ("EPB4", CLASSIFIER) or problem.code.startswith("EPB6")
 
 
-def test_a_mistake_in_the_recipe_has_its_place(workshop: Workshop) -> None:
+def test_a_mistake_in_the_recipe_has_its_position(workshop: Workshop) -> None:
     workshop.write_recipe(("plain: {toolchain: qnn", "plain: {toolchian: qnn"))
     for function in (api.plan, api.run):
         with pytest.raises(api.RecipeError) as refused:
@@ -73,7 +73,7 @@ def test_a_mistake_in_the_recipe_has_its_place(workshop: Workshop) -> None:
         assert "toolchian" in problem.message
 
 
-def test_from_another_thread_it_does_the_same_and_leaves_the_process_alone(workshop: Workshop) -> None:
+def test_a_build_in_another_thread_does_not_affect_the_process(workshop: Workshop) -> None:
     here = Path.cwd()
     done: list[api.BuildResult] = []
     folders = set[str]()
@@ -116,7 +116,7 @@ def test_the_garbage_of_a_host_program_is_collected(workshop: Workshop) -> None:
 
 
 @pytest.mark.parametrize("main_thread", [True, False])
-def test_it_is_cancelled_by_an_event(workshop: Workshop, main_thread: bool) -> None:
+def test_a_build_is_cancelled_by_an_event(workshop: Workshop, main_thread: bool) -> None:
     cancelled = threading.Event()
     raised: list[BaseException] = []
 
@@ -141,7 +141,7 @@ def test_it_is_cancelled_by_an_event(workshop: Workshop, main_thread: bool) -> N
     assert set(api.run(workshop.request).outcomes.values()) <= {"built", "emitted", "current", "restored"}
 
 
-def test_what_a_listener_raises_ends_the_build_and_goes_up(workshop: Workshop) -> None:
+def test_an_exception_of_a_listener_ends_the_build_and_propagates(workshop: Workshop) -> None:
     class Broken:
         def report(self, event: Event, /) -> None:
             if isinstance(event, StepStarted):
@@ -152,12 +152,12 @@ def test_what_a_listener_raises_ends_the_build_and_goes_up(workshop: Workshop) -
     assert api.run(workshop.request).finished.failed == 0
 
 
-def test_what_can_never_run_is_refused(workshop: Workshop) -> None:
+def test_an_invalid_number_of_jobs_is_refused(workshop: Workshop) -> None:
     with pytest.raises(ValueError, match="invalid number of jobs: 0"):
         api.Request(jobs=0)
 
 
-def test_several_files_are_inspected_with_what_they_share(workshop: Workshop) -> None:
+def test_inspecting_several_files_shows_shared_files(workshop: Workshop) -> None:
     api.run(workshop.request)
     found = api.inspect(workshop.output())
     assert [Path(model["file"]).name for model in found.models] == ["decode_ctx.onnx", "prefill_ctx.onnx"]
@@ -165,7 +165,7 @@ def test_several_files_are_inspected_with_what_they_share(workshop: Workshop) ->
     assert found.several
 
 
-def test_the_types_of_an_inspection_are_what_is_in_it(tmp_path: Path) -> None:
+def test_the_types_of_an_inspection_match_its_contents(tmp_path: Path) -> None:
     from epbuild.verify import inspected
 
     write_model(tmp_path / "relu.onnx")
@@ -180,7 +180,7 @@ def test_the_types_of_an_inspection_are_what_is_in_it(tmp_path: Path) -> None:
     assert set(compiled["inputs"][0]) == set(inspected.InspectedValue.__annotations__)
 
 
-def test_every_name_that_type_checkers_know_is_there_and_no_other() -> None:
+def test_type_checkers_see_exactly_the_public_names() -> None:
     tree = ast.parse((ROOT / "epbuild/api.py").read_text(encoding="utf-8"))
     [typed] = [node for node in tree.body if isinstance(node, ast.If)]
     names = {(str(node.module), alias.name) for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names}
@@ -195,7 +195,7 @@ def test_every_name_that_type_checkers_know_is_there_and_no_other() -> None:
 
 
 @pytest.mark.slow
-def test_the_import_alone_loads_no_other_module_of_epbuild(tmp_path: Path) -> None:
+def test_importing_the_api_loads_no_other_module(tmp_path: Path) -> None:
     script = "import sys, epbuild.api; print(*sorted(name for name in sys.modules if name.startswith('epbuild')))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["epbuild", "epbuild.api"]

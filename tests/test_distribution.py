@@ -73,19 +73,19 @@ def in_repository() -> set[str]:
     return {name for name in listed if (ROOT / name).is_file()}
 
 
-def test_built_twice_it_is_the_same_to_the_byte(built: Built, tmp_path: Path) -> None:
+def test_two_builds_of_the_distributions_are_identical(built: Built, tmp_path: Path) -> None:
     again = build(tmp_path / "again")
     assert again.wheel.read_bytes() == built.wheel.read_bytes()
     assert again.source.read_bytes() == built.source.read_bytes()
 
 
-def test_the_source_archive_has_what_the_repository_has_and_no_more(built: Built) -> None:
+def test_the_source_archive_contains_exactly_the_repository(built: Built) -> None:
     with tarfile.open(built.source) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers()}
     assert names == in_repository() | {"PKG-INFO"}
 
 
-def test_the_wheel_has_the_package_its_schemas_and_no_more(built: Built) -> None:
+def test_the_wheel_contains_exactly_the_package_and_its_schemas(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = in_repository()
@@ -94,7 +94,7 @@ def test_the_wheel_has_the_package_its_schemas_and_no_more(built: Built) -> None
     assert "epbuild/py.typed" in names
 
 
-def test_the_index_can_show_what_it_is(metadata: Metadata) -> None:
+def test_the_package_metadata_is_complete(metadata: Metadata) -> None:
     assert metadata.version is not None
     assert str(metadata.version) == __version__
     assert metadata.license_expression == "Apache-2.0 AND BSD-3-Clause AND ISC AND MIT"
@@ -106,7 +106,7 @@ def test_the_index_can_show_what_it_is(metadata: Metadata) -> None:
     assert page.count("<pre") == metadata.description.count("\n```") // 2, "a block of code that is none on the index's page"
 
 
-def test_every_link_of_the_index_leads_somewhere(metadata: Metadata) -> None:
+def test_every_link_in_the_package_description_has_a_target(metadata: Metadata) -> None:
     assert metadata.description is not None
     text = re.sub(r"```.*?```", "", metadata.description, flags=re.DOTALL)
     targets = set(re.findall(r"\]\(([^)]+)\)", text))
@@ -119,7 +119,7 @@ def test_every_link_of_the_index_leads_somewhere(metadata: Metadata) -> None:
 
 
 @pytest.mark.parametrize("kind", ["wheel", "source"])
-def test_installed_alone_it_writes_a_recipe_and_plans_it(built: Built, tmp_path: Path, kind: str) -> None:
+def test_an_isolated_installation_writes_and_plans_a_recipe(built: Built, tmp_path: Path, kind: str) -> None:
     """Run in an environment that has only epbuild's own dependencies, and in a folder outside the checkout."""
     environment, folder = tmp_path / "environment", tmp_path / "elsewhere"
     (folder / "models").mkdir(parents=True)
@@ -141,6 +141,6 @@ def test_installed_alone_it_writes_a_recipe_and_plans_it(built: Built, tmp_path:
     assert "compile:" in done([command, "plan", "models/epbuild.yaml"], folder, **own)
 
 
-def test_it_runs_without_being_installed(built: Built, tmp_path: Path) -> None:
+def test_the_wheel_runs_without_an_installation(built: Built, tmp_path: Path) -> None:
     uvx = [*UV, "tool", "run", "--from", str(built.wheel), "--constraints", str(ROOT / "constraints.txt")]
     assert done([*uvx, "epbuild", "--version"], tmp_path, PYTHONPATH="").strip() == f"epbuild {__version__}"

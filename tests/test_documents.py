@@ -33,7 +33,7 @@ def test_the_list_of_recipes_is_complete() -> None:
     assert sorted(listed) == sorted(path.name for path in (ROOT / "recipes").glob("*.yaml"))
 
 
-def test_every_error_code_is_explained_and_no_other() -> None:
+def test_exactly_the_raised_error_codes_are_explained() -> None:
     raised = {
         code
         for path in (ROOT / "epbuild").rglob("*.py")
@@ -49,7 +49,7 @@ def test_every_error_code_has_an_example_of_its_message() -> None:
         assert found.action.endswith(".")
 
 
-def test_every_link_of_the_documents_leads_somewhere() -> None:
+def test_every_link_of_the_documents_has_a_target() -> None:
     for document in (*ROOT.glob("*.md"), ROOT / "recipes" / "README.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text(encoding="utf-8")):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
@@ -93,5 +93,5 @@ a  1 s
         (REAL.replace("2 built (0.71 s)\n", ""), False),
     ],
 )
-def test_what_a_document_shows_is_compared_with_what_is_printed(shown: str, same: bool) -> None:
+def test_documented_output_is_compared_with_real_output(shown: str, same: bool) -> None:
     assert (missing(shown.splitlines(), REAL) == []) is same

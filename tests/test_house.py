@@ -39,7 +39,7 @@ def room(name: str) -> str:
     return name.split(".")[1] if "." in name else name
 
 
-def test_a_name_is_imported_from_the_module_that_has_it() -> None:
+def test_names_are_imported_from_the_module_that_defines_them() -> None:
     """Forbid re-exports: each name has one import path, and nothing is loaded unasked. Applications import the runtime."""
     faces = [
         name
@@ -56,7 +56,7 @@ def test_no_imports_form_a_cycle() -> None:
     assert sorted(graph) == []
 
 
-def test_a_module_says_what_it_is_in_one_line() -> None:
+def test_every_module_has_a_short_docstring() -> None:
     """Require a first line of at most 80 characters. Details go below it."""
     first = {name: (ast.get_docstring(tree) or "").split("\n")[0] for name, tree in modules().items()}
     assert {name: line for name, line in first.items() if not 0 < len(line) <= 80} == {}

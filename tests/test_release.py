@@ -29,7 +29,7 @@ CHANGELOG = """\
 """
 
 
-def test_the_notes_are_the_versions_section_with_links_that_work_on_their_own() -> None:
+def test_release_notes_are_the_versions_section_with_absolute_links() -> None:
     assert release_notes(CHANGELOG, "v1.1.0", "1.1.0") == (
         "### Added\n- A site. [docs/index.md](https://github.com/epbuild/epbuild/blob/v1.1.0/docs/index.md), [elsewhere](https://example.com).\n"
     )
@@ -44,12 +44,12 @@ def test_the_notes_are_the_versions_section_with_links_that_work_on_their_own() 
         ("v1.2.0", "1.2.0", "no section `## [1.2.0] - YYYY-MM-DD`"),
     ],
 )
-def test_a_tag_that_names_something_else_is_no_release(tag: str, version: str, message: str) -> None:
+def test_a_tag_with_another_version_is_refused(tag: str, version: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         release_notes(CHANGELOG, tag, version)
 
 
-def test_what_is_published_has_passed_the_gate_and_only_publishing_may_write() -> None:
+def test_releases_need_the_gate_and_only_publish_jobs_can_write() -> None:
     workflow: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
     jobs = workflow["jobs"]
     assert workflow["permissions"] == {"contents": "read"}

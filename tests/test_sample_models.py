@@ -37,7 +37,7 @@ def external_tensors(path: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def test_anyone_can_make_the_checked_in_models_again_byte_for_byte(tmp_path: Path) -> None:
+def test_the_checked_in_models_are_reproducible_byte_for_byte(tmp_path: Path) -> None:
     subprocess.run([sys.executable, MODELS / "make_models.py", "--out", tmp_path], check=True)
     made, kept = model_files(tmp_path), model_files(MODELS)
     assert made.keys() == kept.keys()
@@ -51,7 +51,7 @@ def test_every_model_is_valid_onnx(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIXED_MODELS)
-def test_every_input_and_output_has_a_fixed_shape_as_npu_compilers_need(name: str) -> None:
+def test_every_input_and_output_has_a_fixed_shape(name: str) -> None:
     graph = onnx.load(MODELS / name, load_external_data=False).graph
     for value in [*graph.input, *graph.output]:
         dimensions = value.type.tensor_type.shape.dim
@@ -59,7 +59,7 @@ def test_every_input_and_output_has_a_fixed_shape_as_npu_compilers_need(name: st
         assert all(dimension.dim_value > 0 for dimension in dimensions), value.name
 
 
-def test_prefill_and_decode_hold_the_same_weights_to_share() -> None:
+def test_prefill_and_decode_have_identical_weights() -> None:
     prefill, decode = (external_tensors(DECODER / f"{name}.onnx") for name in ("prefill", "decode"))
     assert prefill == decode
     assert {tensor["location"] for tensor in prefill.values()} == {"weights.bin"}
@@ -67,7 +67,7 @@ def test_prefill_and_decode_hold_the_same_weights_to_share() -> None:
     assert end == (DECODER / "weights.bin").stat().st_size
 
 
-def test_decode_continues_prefill_through_the_cache_as_if_read_at_once() -> None:
+def test_decoding_with_the_cache_equals_one_pass_over_all_tokens() -> None:
     prefill = ReferenceEvaluator(str(DECODER / "prefill.onnx"))
     decode = ReferenceEvaluator(str(DECODER / "decode.onnx"))
     tokens = np.random.default_rng(0).integers(0, 256, (1, 64), dtype=np.int32)
@@ -100,7 +100,7 @@ def caches(model: ReferenceEvaluator) -> list[str]:
 
 
 @pytest.mark.parametrize(("fixed", "sequence"), [("prefill", 64), ("decode", 1)])
-def test_the_open_decoder_computes_what_the_graphs_of_fixed_sizes_do(fixed: str, sequence: int) -> None:
+def test_the_dynamic_decoder_equals_the_graphs_with_fixed_sizes(fixed: str, sequence: int) -> None:
     models = [ReferenceEvaluator(str(DECODER / f"{name}.onnx")) for name in (fixed, "decoder")]
     random = np.random.default_rng(1)
     tokens = random.integers(0, 256, (1, sequence))
@@ -115,7 +115,7 @@ def test_the_open_decoder_computes_what_the_graphs_of_fixed_sizes_do(fixed: str,
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_the_calibration_samples_fit_the_open_decoder_and_fill_its_caches() -> None:
+def test_the_calibration_samples_fit_the_dynamic_decoder_and_its_caches() -> None:
     model = ReferenceEvaluator(str(DECODER / "decoder.onnx"))
     samples = sorted(DECODER.glob("calibration_*.npz"))
     assert len(samples) == 3
@@ -127,7 +127,7 @@ def test_the_calibration_samples_fit_the_open_decoder_and_fill_its_caches() -> N
                 assert np.abs(sample[name]).max() >= 0.9 * np.abs(outputs[name.replace("past", "present")]).max(), name
 
 
-def test_what_fills_a_prompt_up_does_not_touch_the_open_decoders_cache() -> None:
+def test_padding_of_a_prompt_does_not_change_the_cache() -> None:
     model = ReferenceEvaluator(str(DECODER / "decoder.onnx"))
     tokens = np.array([[5, 6, 7, 8]])
     past = {name: np.zeros((1, 4, 32, 24), np.float32) for name in caches(model)}

@@ -50,7 +50,7 @@ def navigation() -> list[str]:
     return list(pages(settings["nav"]))
 
 
-def test_every_document_has_its_place_in_the_navigation() -> None:
+def test_every_document_is_in_the_navigation() -> None:
     assert sorted(navigation()) == DOCUMENTS
 
 
@@ -66,7 +66,7 @@ def test_every_document_has_its_place_in_the_navigation() -> None:
         ("docs", "[a](https://example.com/../x)", "[a](https://example.com/../x)"),
     ],
 )  # fmt: skip
-def test_a_link_leads_to_the_site_or_to_the_forge(folder: str, text: str, expected: str) -> None:
+def test_links_lead_to_the_site_or_to_github(folder: str, text: str, expected: str) -> None:
     assert document(text, folder) == expected
 
 
@@ -124,7 +124,7 @@ def pages(site: Path) -> dict[str, Page]:
 
 
 @pytest.mark.gate
-def test_a_page_is_the_same_on_the_forge_and_the_site_and_loads_nothing_external(site: Path) -> None:
+def test_a_page_equals_its_github_rendering_and_loads_nothing_external(site: Path) -> None:
     for name, page in pages(site).items():
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         forge = Page(cmarkgfm.github_flavored_markdown_to_html(text, options=Options.CMARK_OPT_UNSAFE), None)
@@ -142,7 +142,7 @@ def test_every_page_can_be_searched(site: Path) -> None:
 
 @pytest.mark.gate
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_the_site_has_each_schema_under_its_own_name(site: Path, name: str) -> None:
+def test_the_site_serves_each_schema_under_its_own_name(site: Path, name: str) -> None:
     served = json.loads((site / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8"))
     assert served == build_editor_schema(name)
     assert served["$id"] == f"https://epbuild.github.io/epbuild/schemas/{name}.schema.json"
@@ -164,7 +164,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.mark.gate
-def test_a_reader_finds_and_copies_on_a_wide_screen_and_on_a_phone(address: str) -> None:
+def test_search_and_copy_work_on_a_desktop_and_on_a_phone(address: str) -> None:
     wrong: list[str] = []
     with opened_browser() as browser:
         context = browser.new_context(viewport={"width": 360, "height": 800}, permissions=["clipboard-read", "clipboard-write"])

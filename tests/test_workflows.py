@@ -21,7 +21,7 @@ def commands(workflow: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_runs_what_is_there(workflow: Path) -> None:
+def test_workflows_run_only_existing_commands(workflow: Path) -> None:
     for command in commands(workflow):
         program, *arguments = shlex.split(command)
         if program == "python":
@@ -30,18 +30,18 @@ def test_a_workflow_runs_what_is_there(workflow: Path) -> None:
             assert (ROOT / program).is_file()
 
 
-def test_every_change_passes_the_gate_and_every_night_tries_all() -> None:
+def test_ci_runs_the_gate_and_nightly_runs_exhaustive_tests() -> None:
     found = {workflow.stem: commands(workflow) for workflow in WORKFLOWS}
     assert ".ci/run" in found["ci"]
     assert any("-m exhaustive" in command for command in found["nightly"])
 
 
-def test_the_gate_runs_the_readmes_command_and_then_the_tests_that_it_leaves_out() -> None:
+def test_the_gate_runs_the_readmes_command_and_the_remaining_tests() -> None:
     gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert gate[-2:] == ['"$python" bootstrap.py pytest', '"$python" bootstrap.py pytest -m gate']
 
 
-def test_the_gate_runs_on_each_python_that_the_package_names() -> None:
+def test_the_gate_runs_on_each_supported_python() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         classifiers = tomllib.load(file)["project"]["classifiers"]
     named = [found[1] for line in classifiers if (found := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line))]

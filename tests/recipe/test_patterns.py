@@ -68,7 +68,7 @@ def test_a_pattern_matches_as_in_pathlib_and_in_the_order_of_paths(recipe: Path,
     assert found(recipe, name) == [file.relative_to(recipe).as_posix() for file in wanted]
 
 
-def test_a_folder_stands_for_its_whole_content_as_does_a_trailing_double_star(recipe: Path) -> None:
+def test_a_folder_or_a_trailing_double_star_matches_all_its_content(recipe: Path) -> None:
     assert found(recipe, "a") == found(recipe, "a/**") == ["a/b/c/x.npz", "a/b/x.npz", "a/x.npz", "a/y.txt"]
     assert found(recipe, "a/y.txt") == ["a/y.txt"]
     assert found(recipe, "none", "none/*", "a.npz/*", "x" * 5000) == []
@@ -85,7 +85,7 @@ def test_only_folders_that_can_match_are_listed(recipe: Path, listed: Counter[st
     assert sorted(listed) == [str(recipe / "a"), str(recipe / "a" / "b")]
 
 
-def test_repeated_stars_mean_what_two_mean_and_take_no_longer(tmp_path: Path) -> None:
+def test_repeated_double_stars_match_like_one_and_take_no_longer(tmp_path: Path) -> None:
     depth = 50
     deep = tmp_path.joinpath(*["a"] * depth)
     deep.mkdir(parents=True)
@@ -97,7 +97,7 @@ def test_repeated_stars_mean_what_two_mean_and_take_no_longer(tmp_path: Path) ->
     assert found(tmp_path, "**/**/**/**/**/*", f"{often}/x", f"{often}/b", limits=limits) == [name, name]
 
 
-def test_links_to_folders_are_followed_only_where_they_are_spelled_out(recipe: Path) -> None:
+def test_links_to_folders_are_followed_only_if_named_in_the_pattern(recipe: Path) -> None:
     (recipe / "a" / "loop").symlink_to("..")
     (recipe / "link").symlink_to("b")
     (recipe / "b" / "file.npz").symlink_to("a/x.npz")
@@ -107,19 +107,19 @@ def test_links_to_folders_are_followed_only_where_they_are_spelled_out(recipe: P
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
-def test_a_pipe_is_no_file(recipe: Path) -> None:
+def test_a_pipe_does_not_match(recipe: Path) -> None:
     os.mkfifo(recipe / "b" / "pipe.npz")
     assert found(recipe, "b/*", "b/pipe.npz") == []
 
 
 @pytest.mark.parametrize("name", ["/**/*", "/*", "/", "..", "../**/*.npz", "../../*", "up/**/*"])
-def test_no_pattern_reaches_all_that_is_above_the_recipe(recipe: Path, listed: Counter[str], name: str) -> None:
+def test_a_pattern_that_would_search_above_the_recipe_is_refused(recipe: Path, listed: Counter[str], name: str) -> None:
     (recipe / "up").symlink_to("../..")
     assert "would search all of" in refused(recipe, name)
     assert not listed
 
 
-def test_a_folder_elsewhere_can_be_named(recipe: Path) -> None:
+def test_a_folder_outside_the_recipes_folder_can_be_named(recipe: Path) -> None:
     other = recipe.parent / "other"
     other.mkdir()
     (other / "x.npz").write_bytes(b"")
@@ -132,7 +132,7 @@ def test_a_folder_elsewhere_can_be_named(recipe: Path) -> None:
     assert problems == []
 
 
-def test_a_wildcard_is_not_left_again(recipe: Path) -> None:
+def test_two_dots_after_a_wildcard_are_refused(recipe: Path) -> None:
     assert "'..' after a wildcard" in refused(recipe, "*/../../**/*")
 
 

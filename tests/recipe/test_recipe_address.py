@@ -40,7 +40,7 @@ GOOD: list[tuple[str, Address]] = [
 
 
 @pytest.mark.parametrize(("text", "address"), GOOD, ids=[text for text, _ in GOOD])
-def test_every_kind_of_address_is_understood(text: str, address: Address) -> None:
+def test_every_kind_of_address_is_parsed(text: str, address: Address) -> None:
     assert is_remote(text)
     assert parse_address(text) == address
     assert address.text == text
@@ -110,11 +110,11 @@ def test_a_malformed_address_is_refused_with_the_reason(text: str, reason: str) 
 @pytest.mark.parametrize(
     "path", ["models/m.onnx", "C:/models/m.onnx", "C://m.onnx", "./a://m.onnx", "package:onnx/a://m.onnx", "../m.onnx", ""]
 )
-def test_a_path_is_never_taken_for_an_address(path: str) -> None:
+def test_a_path_is_never_parsed_as_an_address(path: str) -> None:
     assert not is_remote(path)
 
 
-def test_a_model_knows_where_it_lies() -> None:
+def test_a_model_knows_its_kind_of_location() -> None:
     where = Position("epbuild.yaml", 1, 1)
     model = ModelSpec("m", where, "models/m.onnx", where)
     there = replace(model, path="https://example.com/m.onnx")
@@ -128,7 +128,7 @@ def test_a_model_knows_where_it_lies() -> None:
 @example("https://[/m.onnx")
 @example("https://a]b/m.onnx")
 @example("hf://a/b/c@d@e")
-def test_any_text_is_an_address_or_refused_with_a_message(text: str) -> None:
+def test_any_text_is_an_address_or_is_refused_with_a_message(text: str) -> None:
     message, address = "", None
     try:
         address = parse_address(text)
@@ -152,7 +152,7 @@ def test_any_text_is_an_address_or_refused_with_a_message(text: str) -> None:
         ("package:m==1.0/onnx/m.onnx", "data/w.bin", "package:m==1.0/onnx/data/w.bin"),
     ],
 )
-def test_external_data_is_looked_for_beside_its_graph(text: str, location: str, expected: str) -> None:
+def test_external_data_is_resolved_beside_its_graph(text: str, location: str, expected: str) -> None:
     assert resolve_beside(parse_address(text), location).text == expected
 
 
@@ -171,5 +171,5 @@ def test_a_secret_in_a_query_is_never_shown() -> None:
         (f"s3://b/{COMMIT}", False),
     ],
 )
-def test_only_a_whole_commit_of_the_hub_stands_for_a_content(text: str, immutable: bool) -> None:
+def test_only_a_full_commit_hash_of_the_hub_is_immutable(text: str, immutable: bool) -> None:
     assert is_immutable(parse_address(text)) is immutable

@@ -32,7 +32,7 @@ def test_a_remote_cache_is_a_directory_a_web_server_or_a_bucket(text: str, schem
     assert parse_remote(text) == RemoteAddress(scheme, text)  # type: ignore[arg-type]
 
 
-def test_a_slash_at_the_end_makes_no_other_cache() -> None:
+def test_a_trailing_slash_does_not_change_the_cache() -> None:
     assert parse_remote("s3://bucket/prefix/") == parse_remote("s3://bucket/prefix")
     assert parse_remote("s3://bucket/a/b").bucket == ("bucket", "a/b")
     assert parse_remote("gs://bucket").bucket == ("bucket", "")
@@ -59,7 +59,7 @@ def test_a_slash_at_the_end_makes_no_other_cache() -> None:
         ("https://höst/x", "another character"),
     ],
 )
-def test_an_address_that_no_cache_has_is_refused_without_showing_a_secret(text: str, part: str) -> None:
+def test_an_invalid_cache_address_is_refused_without_showing_secrets(text: str, part: str) -> None:
     with pytest.raises(BadAddress) as refused:
         parse_remote(text)
     assert part in str(refused.value)
@@ -77,11 +77,11 @@ def test_an_address_that_no_cache_has_is_refused_without_showing_a_secret(text: 
         ("localhost.example", False),
     ],
 )
-def test_only_this_machine_is_local(host: str, local: bool) -> None:
+def test_only_loopback_addresses_are_local(host: str, local: bool) -> None:
     assert parse_remote(f"http://{host}:80/x").is_local is local
 
 
-def test_a_recipe_names_its_cache_and_whom_it_trusts(tmp_path: Path) -> None:
+def test_a_recipe_names_its_cache_and_trusted_keys(tmp_path: Path) -> None:
     text = MINIMAL.replace(
         "vars:\n", f"cache:\n  remote: s3://${{vars.bucket}}/x\n  trust: ['{KEY}', '{KEY}']\nvars:\n  bucket: ours\n"
     )
@@ -94,7 +94,7 @@ def test_a_recipe_names_its_cache_and_whom_it_trusts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "remote", ["https://evil.example/${env.TOKEN}", "${vars.there}", "s3://${env.BUCKET:-ours}/x", "${env.SHARED}/builds"]
 )
-def test_an_address_cannot_hold_a_variable_of_the_environment(
+def test_a_cache_address_cannot_contain_an_environment_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: str
 ) -> None:
     monkeypatch.setenv("TOKEN", "tulip-bulb-42")
@@ -122,7 +122,7 @@ def test_a_directory_is_relative_to_the_file_that_names_it(tmp_path: Path) -> No
     assert cache.remote == RemoteAddress("directory", "../builds")
 
 
-def test_a_secret_among_the_trusted_keys_is_not_shown(tmp_path: Path) -> None:
+def test_a_secret_key_among_the_trusted_keys_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as refused:
         load_text(tmp_path, MINIMAL.replace("vars:\n", "cache: {trust: ['ed25519-secret:c2VjcmV0']}\nvars:\n"))
     assert "not a public key" in str(refused.value)

@@ -40,7 +40,7 @@ def test_a_text_with_a_folder_or_a_librarys_suffix_is_a_path(text: str, library:
         (f"[{MARK}1st]", "neither the path of a shared library nor the name of a Python package"),
     ],
 )
-def test_what_is_neither_is_told_with_its_place(tmp_path: Path, ops: str, words: str) -> None:
+def test_an_invalid_entry_is_reported_at_its_position(tmp_path: Path, ops: str, words: str) -> None:
     (problem,) = problems_of(tmp_path, with_ops(ops).replace(MARK, ""))
     line, _, _ = with_ops(ops).partition(MARK)
     assert (problem.code, problem.where.line, problem.where.column) == (  # type: ignore[union-attr]
@@ -51,12 +51,12 @@ def test_what_is_neither_is_told_with_its_place(tmp_path: Path, ops: str, words:
     assert words in str(problem)
 
 
-def test_a_variable_may_name_it(tmp_path: Path) -> None:
+def test_a_variable_can_name_a_library(tmp_path: Path) -> None:
     loaded = load_text(tmp_path, with_ops("['${vars.ops}']").replace("  quality: 3\n", "  ops: ../lib/libops.so\n"))
     assert [item.name for item in loaded.toolchains["qnn"].custom_ops] == ["../lib/libops.so"]
 
 
-def test_a_path_is_relative_to_the_file_that_it_stands_in_and_a_package_to_nothing(tmp_path: Path) -> None:
+def test_a_library_path_is_relative_to_the_file_that_names_the_library(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "toolchains.yaml").write_text(
         f"toolchains:\n  qnn:\n{PACKAGES}    custom_ops: [libops.so, acme_ops]\n", encoding="utf-8"
@@ -69,5 +69,5 @@ def test_a_path_is_relative_to_the_file_that_it_stands_in_and_a_package_to_nothi
     ]
 
 
-def test_none_is_no_list(tmp_path: Path) -> None:
+def test_an_empty_list_is_refused(tmp_path: Path) -> None:
     assert told(problems_of(tmp_path, with_ops("[]")))

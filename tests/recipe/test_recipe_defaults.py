@@ -66,29 +66,29 @@ def of_target(target: Target) -> object:
     return target.toolchain.name, options
 
 
-def test_three_lines_mean_what_sixteen_mean(folder: Path) -> None:
+def test_a_short_recipe_equals_its_long_form(folder: Path) -> None:
     assert meaning(load_text(folder, SHORT)) == meaning(load_text(folder, LONG))
 
 
-def test_a_list_of_socs_makes_a_target_of_each(folder: Path) -> None:
+def test_a_list_of_socs_expands_to_one_target_per_soc(folder: Path) -> None:
     text = changed(SHORT, ("soc: SM8750", "soc: [SC8380XP, SM8750]"))
     long = changed(LONG, ("  phone:\n", "  phone:\n    matrix: {soc: [SC8380XP, SM8750]}\n"), ("SM8750}", '"${matrix.soc}"}'))
     assert meaning(load_text(folder, text)) == meaning(load_text(folder, long))
 
 
-def test_the_name_of_a_list_or_a_matrix_means_all_of_its_targets(folder: Path) -> None:
+def test_the_name_of_a_list_or_matrix_selects_all_its_targets(folder: Path) -> None:
     text = changed(SHORT, ("soc: SM8750", "soc: [SC8380XP, SM8750]")) + "groups: {det: {targets: [phone]}}\n"
     assert [target.name for target in load_text(folder, text).groups["det"].targets] == ["phone-SC8380XP", "phone-SM8750"]
 
 
-def test_an_option_that_is_written_stands_beside_those_of_the_short_form(folder: Path) -> None:
+def test_explicit_options_override_and_extend_the_short_form(folder: Path) -> None:
     text = changed(SHORT, ("soc: SM8750", "soc: SM8750, provider_options: {backend_type: gpu, vtcm_mb: 8}"))
     [choice] = load_text(folder, text).targets["phone"].eps
     options = {key: option.value for key, option in choice.provider_options.items()}
     assert options == {"backend_type": "gpu", "vtcm_mb": 8, "soc_model": "SM8750"}
 
 
-def test_the_packages_decide_what_the_short_key_of_an_ep_means(folder: Path) -> None:
+def test_the_packages_determine_the_meaning_of_an_eps_short_key(folder: Path) -> None:
     text = changed(SHORT, ("ep: qnn, soc: SM8750", "ep: openvino, device: [CPU, NPU]"))
     recipe = load_text(folder, text)
     assert recipe.toolchains["openvino"].packages == ("onnxruntime-openvino==1.24.1",)
@@ -108,13 +108,13 @@ def test_the_packages_decide_what_the_short_key_of_an_ep_means(folder: Path) -> 
         ("[69, sm8650]", ["phone-SM8750", "phone-SM8650"]),
     ],
 )
-def test_a_soc_is_known_by_its_products_and_names_its_target(folder: Path, soc: str, names: list[str]) -> None:
+def test_a_soc_can_be_named_by_product_and_names_its_target(folder: Path, soc: str, names: list[str]) -> None:
     targets = load_text(folder, changed(SHORT, ("SM8750", soc))).targets
     assert list(targets) == names
     assert targets[names[0]].eps[0].provider_options["soc_model"].value == "SM8750"
 
 
-def test_short_names_stand_in_a_list_of_eps_too(folder: Path) -> None:
+def test_short_names_are_valid_in_a_list_of_eps(folder: Path) -> None:
     text = changed(SHORT, ("ep: qnn, soc: SM8750", "eps: [{ep: qnn, soc: SM8750}, {ep: cpu}]"))
     assert of_target(load_text(folder, text).targets["phone"]) == (
         "qnn",
@@ -129,13 +129,13 @@ def test_short_names_stand_in_a_list_of_eps_too(folder: Path) -> None:
         ("{a: {packages: [x]}, qnn: {packages: [onnxruntime-qnn==2.6.0]}}", "qnn"),
     ],
 )
-def test_a_toolchain_of_the_recipe_comes_before_the_catalogs(folder: Path, toolchains: str, name: str) -> None:
+def test_a_toolchain_of_the_recipe_overrides_the_catalog(folder: Path, toolchains: str, name: str) -> None:
     recipe = load_text(folder, f"{SHORT}toolchains: {toolchains}\n")
     assert recipe.targets["phone"].toolchain.name == name
     assert "onnxruntime-qnn==2.7.0" not in recipe.toolchains[name].packages
 
 
-def test_a_model_in_no_group_has_one_of_its_own_unless_the_recipe_says_none(folder: Path) -> None:
+def test_an_ungrouped_model_gets_its_own_group_unless_disabled(folder: Path) -> None:
     text = SHORT + "groups: {both: {models: ['d*'], share_weights: true}}\n"
     assert {name: len(group.members) for name, group in load_text(folder, text).groups.items()} == {"both": 1, "cls": 1}
     alone = changed(text, ("groups: {", "groups: {default: none, "))
@@ -239,7 +239,7 @@ def test_a_model_in_no_group_has_one_of_its_own_unless_the_recipe_says_none(fold
     ],
     ids=lambda value: str(value[1]) if isinstance(value, tuple) else None,
 )
-def test_a_mistake_in_a_short_form_has_its_place_and_says_what_to_write(
+def test_a_mistake_in_a_short_form_has_its_position_and_a_fix(
     folder: Path, change: tuple[str, str], code: str, message: str, hint: str
 ) -> None:
     text, expected = places(changed(SHORT, change))
@@ -249,7 +249,7 @@ def test_a_mistake_in_a_short_form_has_its_place_and_says_what_to_write(
     assert hint in (problems[0].hint or "")
 
 
-def test_a_folder_whose_name_cannot_be_a_recipes_is_told(tmp_path: Path) -> None:
+def test_a_folder_name_that_is_not_a_valid_recipe_name_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "my models"
     folder.mkdir()
     [problem] = problems_of(folder, SHORT)

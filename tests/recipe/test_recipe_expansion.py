@@ -44,11 +44,11 @@ def member_names(group: GroupSpec) -> list[str]:
         ("{a: [1], b: [2], include: [{b: 3, a: 4}, {b: 5}]}", ["npu-1-2", "npu-4-3", "npu-5"]),
     ],
 )
-def test_rows_are_the_product_less_the_excluded_and_then_the_included(tmp_path: Path, matrix: str, names: list[str]) -> None:
+def test_a_matrix_is_its_product_without_excluded_plus_included_rows(tmp_path: Path, matrix: str, names: list[str]) -> None:
     assert target_names(tmp_path, matrix) == names
 
 
-def test_an_included_row_gives_its_values_to_the_texts_of_its_target(tmp_path: Path) -> None:
+def test_an_included_row_provides_values_for_the_texts_of_its_target(tmp_path: Path) -> None:
     matrix = "    matrix: {soc: [a], arch: [1], include: [{soc: b, arch: 2}]}\n"
     options = "    provider_options: {soc: '${matrix.soc}', arch: '${matrix.arch}'}\n"
     text = MINIMAL.replace("    ep: Q", matrix + options + "    ep: Q").replace("[npu]", "['npu-*']")
@@ -79,7 +79,7 @@ def test_several_eps_keep_their_order_and_their_own_options(tmp_path: Path) -> N
     assert not target.allow_unknown_options
 
 
-def test_one_ep_written_alone_is_a_list_of_one(tmp_path: Path) -> None:
+def test_a_single_ep_equals_a_list_of_one_ep(tmp_path: Path) -> None:
     options = "provider_options: {x: 1}, device: {type: npu}, library: a.so"
     alone = MINIMAL.replace("  npu:\n    toolchain: qnn\n    ep: QNN", f"  npu: {{toolchain: qnn, ep: QNN, {options}}}\n  #")
     listed = MINIMAL.replace(
@@ -99,11 +99,11 @@ def test_one_ep_written_alone_is_a_list_of_one(tmp_path: Path) -> None:
         ("[prefill, prefill]", ["prefill", "prefill"]),
     ],
 )
-def test_a_pattern_stands_for_the_models_that_are_not_named_themselves(tmp_path: Path, models: str, names: list[str]) -> None:
+def test_a_pattern_matches_models_that_are_not_named_explicitly(tmp_path: Path, models: str, names: list[str]) -> None:
     assert member_names(only_group(tmp_path, models)) == names
 
 
-def test_a_member_has_the_groups_settings_with_its_own_over_them_key_by_key(tmp_path: Path) -> None:
+def test_a_members_settings_override_the_groups_key_by_key(tmp_path: Path) -> None:
     shared = "\n    compile: {embed: true, initializers: {store: external, file: '${group}-${model}.bin', threshold: 9}}"
     shared += "\n    expect: {ep_context_nodes: 1, fallback_nodes: 0}"
     own = "{model: 'layer-?', compile: {initializers: {threshold: 5}, node_name_prefix: '${group}_${model}_'}}"
@@ -118,7 +118,7 @@ def test_a_member_has_the_groups_settings_with_its_own_over_them_key_by_key(tmp_
     assert values(head.expect) == values(Expectation(1, 2))
 
 
-def test_the_minimum_saving_of_a_sharing_group_is_checked_whatever_a_member_expects(tmp_path: Path) -> None:
+def test_a_members_expectations_keep_the_groups_minimum_saving(tmp_path: Path) -> None:
     more = "\n    share_weights: true\n    expect: {fallback_nodes: 0, shared_bytes: {min_ratio: 0.25}}"
     group = only_group(tmp_path, "[prefill, {model: head, expect: {fallback_nodes: 2}}]", more)
     assert [values(member.expect) for member in group.members] == [
@@ -130,20 +130,18 @@ def test_the_minimum_saving_of_a_sharing_group_is_checked_whatever_a_member_expe
     ("text", "threshold"),
     [("true", 1024), ("{}", 1024), ("{threshold: 9}", 9), ("false", None)],
 )
-def test_a_sharing_group_has_one_weights_file_from_the_size_that_is_given(
-    tmp_path: Path, text: str, threshold: int | None
-) -> None:
+def test_a_sharing_group_has_one_weights_file_with_a_threshold(tmp_path: Path, text: str, threshold: int | None) -> None:
     sharing = only_group(
         tmp_path, "[prefill, head]", f"\n    share_weights: true\n    share_initializers: {text}"
     ).share_initializers
     assert (sharing and sharing.threshold) == threshold
 
 
-def test_a_group_that_shares_nothing_may_say_that_it_shares_no_initializers(tmp_path: Path) -> None:
+def test_a_group_without_sharing_can_disable_shared_initializers(tmp_path: Path) -> None:
     assert only_group(tmp_path, "[prefill, head]", "\n    share_initializers: false").share_initializers is None
 
 
-def test_a_model_says_its_dimensions_and_how_it_is_read(tmp_path: Path) -> None:
+def test_a_model_has_dimensions_and_a_load_mode(tmp_path: Path) -> None:
     model = "{path: p.onnx, load_from: memory, dimensions: {seq: '${vars.quality}', n: 2, DATA_BATCH: 1}}"
     found = load_text(tmp_path, MINIMAL.replace("prefill.onnx", model)).models["prefill"]
     assert (found.dimensions, found.load_from) == ({"seq": 3, "n": 2, "DATA_BATCH": 1}, "memory")
@@ -160,7 +158,7 @@ def test_a_model_says_its_dimensions_and_how_it_is_read(tmp_path: Path) -> None:
         "models//a.onnx",
     ],
 )
-def test_a_path_that_means_one_file_needs_no_pin(tmp_path: Path, path: str) -> None:
+def test_a_local_path_needs_no_pin(tmp_path: Path, path: str) -> None:
     assert load_text(tmp_path, MINIMAL.replace("prefill.onnx", f"'{path}'")).models["prefill"].path == path
 
 
@@ -212,7 +210,7 @@ def _shuffled(value: Any, order: random.Random) -> Any:
 
 @pytest.mark.slow
 @given(order=st.randoms(use_true_random=False), flow=st.booleans())
-def test_formatting_and_the_order_of_keys_change_nothing(
+def test_formatting_and_key_order_do_not_change_a_recipe(
     tmp_path_factory: pytest.TempPathFactory, order: random.Random, flow: bool
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
@@ -225,7 +223,7 @@ def test_formatting_and_the_order_of_keys_change_nothing(
 
 
 @pytest.mark.slow
-def test_ten_thousand_targets_are_a_recipe_and_take_seconds_at_most(tmp_path: Path) -> None:
+def test_ten_thousand_targets_load_within_seconds(tmp_path: Path) -> None:
     axis = ", ".join(f"v{n}" for n in range(100))
     options = "".join(f"      option_{n}: {n}\n" for n in range(12))
     matrix = f"    matrix: {{a: [{axis}], b: [{axis}]}}\n    provider_options:\n      soc: ${{matrix.a}}\n{options}"
@@ -237,7 +235,7 @@ def test_ten_thousand_targets_are_a_recipe_and_take_seconds_at_most(tmp_path: Pa
 
 
 @pytest.mark.gate
-def test_patterns_that_multiply_are_refused_before_they_take_memory(tmp_path: Path) -> None:
+def test_patterns_with_too_many_results_are_refused_early(tmp_path: Path) -> None:
     axis = ", ".join(str(n) for n in range(100))
     groups = "".join(f"  g{n}: {{models: [prefill], targets: ['npu-*']}}\n" for n in range(1000))
     text = MINIMAL.replace("    ep: Q", f"    matrix: {{a: [{axis}], b: [{axis}]}}\n    ep: Q").replace("[npu]", "['npu-*']")
@@ -245,7 +243,7 @@ def test_patterns_that_multiply_are_refused_before_they_take_memory(tmp_path: Pa
     assert {problem.code for problem in problems} == {"EPB110"}
 
 
-def test_thousands_of_wrong_references_are_all_told_in_seconds_at_most(tmp_path: Path) -> None:
+def test_thousands_of_wrong_references_are_reported_within_seconds(tmp_path: Path) -> None:
     targets = "".join(f"  target-{n}: {{toolchain: qnm, ep: Q}}\n" for n in range(3000))
     wrong = ", ".join(f"target{n}" for n in range(3000))
     text = MINIMAL.replace("targets:\n", "targets:\n" + targets, 1).replace("[npu]", f"[{wrong}]")

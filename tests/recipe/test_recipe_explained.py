@@ -100,7 +100,7 @@ def explained(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in RECIPES.glob("*.yaml")))
-def test_each_recipe_has_the_keys_of_its_explanation(tmp_path: Path, name: str) -> None:
+def test_each_recipe_has_the_same_action_keys_as_its_explanation(tmp_path: Path, name: str) -> None:
     shutil.copytree(RECIPES, tmp_path / "recipes", ignore=shutil.ignore_patterns("dist", ".epbuild", "__pycache__"))
     recipe = tmp_path / "recipes" / name
     check(recipe)
@@ -110,7 +110,7 @@ def test_each_recipe_has_the_keys_of_its_explanation(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("text", [FULL, MINIMAL], ids=["full", "minimal"])
-def test_a_long_recipe_is_explained(folder: Path, text: str) -> None:
+def test_a_complete_recipe_can_be_explained(folder: Path, text: str) -> None:
     explained(folder, text)
 
 
@@ -145,7 +145,7 @@ def test_each_field_keeps_its_meaning(tmp_path: Path, section: str) -> None:
     assert count
 
 
-def test_what_nobody_wrote_has_a_comment(folder: Path) -> None:
+def test_added_defaults_have_a_comment(folder: Path) -> None:
     text = explained(folder, SHORT)
     assert text.startswith(EXPLAINED)
     for line in (
@@ -166,7 +166,7 @@ def test_what_nobody_wrote_has_a_comment(folder: Path) -> None:
     assert text.count("fallback_nodes: 0") == 1
 
 
-def test_variables_stay_and_values_of_the_command_line_are_written(folder: Path) -> None:
+def test_variables_are_kept_with_values_from_the_command_line(folder: Path) -> None:
     text = (
         "epbuild: 1\nname: a\nvars: {soc: SM8750, part: x}\nmodels: ['${env.DIR:-models}/*.onnx', '${vars.part}.onnx']\n"
         "targets: {phone: {ep: qnn, soc: '${vars.soc}'}}\n"
@@ -180,7 +180,7 @@ def test_variables_stay_and_values_of_the_command_line_are_written(folder: Path)
     check(folder / "epbuild.yaml")
 
 
-def test_files_that_a_recipe_extends_and_includes_are_merged_into_it_with_their_paths(folder: Path) -> None:
+def test_extended_and_included_files_are_merged_with_adjusted_paths(folder: Path) -> None:
     (folder / "parts").mkdir()
     (folder / "parts" / "mine.toml").write_text("", encoding="utf-8")
     (folder / "parts" / "models.yaml").write_text(
@@ -214,7 +214,7 @@ def test_models_in_no_group_stay_unbuilt(folder: Path) -> None:
     assert "  default: none\n" in text
 
 
-def test_texts_of_all_kinds_are_read_back(folder: Path) -> None:
+def test_unusual_texts_are_read_back_unchanged(folder: Path) -> None:
     odd = [
         "yes",
         "1e3",

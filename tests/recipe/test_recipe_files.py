@@ -22,12 +22,12 @@ def write(folder: Path, **files: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def test_a_recipe_that_only_extends_another_is_the_other(tmp_path: Path) -> None:
+def test_a_recipe_that_only_extends_another_recipe_is_equal(tmp_path: Path) -> None:
     write(tmp_path, base=MINIMAL)
     assert values(load_text(tmp_path, "extends: base.yaml\n")) == values(load(tmp_path / "base.yaml"))
 
 
-def test_a_recipe_cut_into_fragments_is_the_recipe(tmp_path: Path) -> None:
+def test_a_recipe_split_into_fragments_is_equal(tmp_path: Path) -> None:
     whole = values(load_text(tmp_path, MINIMAL))
     head, rest = MINIMAL.split("toolchains:")
     middle, tail = rest.split("groups:")
@@ -35,7 +35,7 @@ def test_a_recipe_cut_into_fragments_is_the_recipe(tmp_path: Path) -> None:
     assert values(load_text(tmp_path, head + "include: [environments.yaml, work.yaml]\n")) == whole
 
 
-def test_mappings_merge_and_lists_and_scalars_are_replaced_the_nearest_file_winning(tmp_path: Path) -> None:
+def test_mappings_are_merged_and_lists_and_scalars_replaced(tmp_path: Path) -> None:
     options = "    provider_options: {base: 1, first: 1, second: 1, own: 1}\n"
     write(
         tmp_path,
@@ -62,7 +62,7 @@ def test_an_overridden_axis_keeps_its_place_in_the_names_of_targets(tmp_path: Pa
     assert list(load_text(tmp_path, "extends: base.yaml\ntargets: {npu: {matrix: {b: [3], a: [4]}}}\n").targets) == ["npu-4-3"]
 
 
-def test_paths_are_relative_to_the_file_that_they_stand_in(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file_that_contains_them(tmp_path: Path) -> None:
     parts = """\
 vars: {folder: sub}
 toolchains: {mine: {interpreter: env/python}}
@@ -91,7 +91,7 @@ targets: {npu: {library: lib/ep.so}}
     assert [output.path.value for output in recipe.outputs] == ["dist/${group}/${target}"]
 
 
-def test_an_absolute_path_in_another_file_stays_what_it_is(tmp_path: Path) -> None:
+def test_an_absolute_path_in_another_file_is_kept(tmp_path: Path) -> None:
     absolute = (tmp_path / "elsewhere" / "a.onnx").as_posix()
     write(tmp_path, base=MINIMAL, shared__parts=f"models: {{prefill: '{absolute}'}}\n")
     recipe = load_text(tmp_path, "extends: base.yaml\ninclude: [shared/parts.yaml]\n")
@@ -99,7 +99,7 @@ def test_an_absolute_path_in_another_file_stays_what_it_is(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
-def test_two_dots_after_a_link_lead_above_the_folder_that_it_leads_to(tmp_path: Path) -> None:
+def test_two_dots_after_a_link_are_resolved_in_the_links_target(tmp_path: Path) -> None:
     """Check that `..` is resolved as the system does it. By name alone it would be the folder above the link."""
     (tmp_path / "real" / "deep").mkdir(parents=True)
     (tmp_path / "parts").mkdir()
@@ -119,7 +119,7 @@ def test_two_dots_after_a_link_lead_above_the_folder_that_it_leads_to(tmp_path: 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
-def test_every_name_by_which_a_file_of_a_recipe_was_reached_is_known(tmp_path: Path) -> None:
+def test_every_path_that_led_to_a_file_of_a_recipe_is_recorded(tmp_path: Path) -> None:
     write(tmp_path, base=MINIMAL, low="vars: {quality: 1}\n")
     (tmp_path / "link.yaml").symlink_to("low.yaml")
     (tmp_path / "folder").symlink_to(tmp_path)
@@ -129,7 +129,7 @@ def test_every_name_by_which_a_file_of_a_recipe_was_reached_is_known(tmp_path: P
     assert names == ["epbuild.yaml", "base.yaml", "low.yaml", "link.yaml", f"folder/../{tmp_path.name}/low.yaml"]
 
 
-def test_every_file_of_a_recipe_is_named_and_a_change_in_any_changes_its_digest(tmp_path: Path) -> None:
+def test_every_file_of_a_recipe_is_listed_and_part_of_its_digest(tmp_path: Path) -> None:
     write(tmp_path, base=MINIMAL, shared__top="include: [low.yaml]\n", shared__low="vars: {quality: 1}\n")
     text = "extends: base.yaml\ninclude: [shared/top.yaml]\n"
     recipe = load_text(tmp_path, text)
@@ -142,7 +142,7 @@ def test_every_file_of_a_recipe_is_named_and_a_change_in_any_changes_its_digest(
     assert len(digests) == 1 + len(names)
 
 
-def test_two_files_may_stand_on_a_third(tmp_path: Path) -> None:
+def test_two_files_can_include_a_third_file(tmp_path: Path) -> None:
     write(tmp_path, base=MINIMAL, a="include: [low.yaml]\n", b="include: [low.yaml]\n", low="vars: {quality: 1}\n")
     recipe = load_text(tmp_path, "extends: base.yaml\ninclude: [a.yaml, b.yaml]\n")
     assert [file.name for file in recipe.files] == ["epbuild.yaml", "base.yaml", "a.yaml", "low.yaml", "b.yaml"]
@@ -168,7 +168,7 @@ def test_two_files_may_stand_on_a_third(tmp_path: Path) -> None:
         ("cycle to the recipe", {"part": "extends: ‸epbuild.yaml\n"}, "EPB106", "epbuild.yaml → part.yaml → epbuild.yaml"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_another_file_is_told_in_that_file(
+def test_a_mistake_in_another_file_is_reported_at_that_file(
     tmp_path: Path, name: str, files: dict[str, str], code: str, says: str
 ) -> None:
     expected = []
@@ -182,20 +182,20 @@ def test_a_mistake_in_another_file_is_told_in_that_file(
     assert "\n" not in str(problems[0])
 
 
-def test_what_is_missing_after_merging_is_told_at_the_recipe(tmp_path: Path) -> None:
+def test_keys_missing_after_merging_are_reported_at_the_recipe(tmp_path: Path) -> None:
     write(tmp_path, base="epbuild: 1\nname: base\n")
     problems = problems_of(tmp_path, "extends: base.yaml\n")
     assert {problem.code for problem in problems} == {"EPB104"}
     assert {str(problem.where) for problem in problems} == {f"{tmp_path / 'epbuild.yaml'}:1:1"}
 
 
-def test_mistakes_of_several_files_are_told_in_one_run(tmp_path: Path) -> None:
+def test_mistakes_in_several_files_are_reported_in_one_run(tmp_path: Path) -> None:
     write(tmp_path, one="vars: [\n", two="vars: {a: 1, a: 2}\n")
     text = MINIMAL.replace("vars:", "include: [one.yaml, two.yaml, three.yaml]\nvars:")
     assert [problem.code for problem in problems_of(tmp_path, text)] == ["EPB100", "EPB101", "EPB102"]
 
 
-def test_files_may_go_ten_deep_and_no_deeper(tmp_path: Path) -> None:
+def test_includes_are_limited_to_ten_levels(tmp_path: Path) -> None:
     write(tmp_path, **{f"f{n}": f"include: [f{n + 1}.yaml]\n" for n in range(1, 10)}, f10="vars: {quality: 9}\n")
     text = MINIMAL.replace("vars:\n  quality: 3\n", "include: [f1.yaml]\n")
     load_text(tmp_path, text)
@@ -204,7 +204,7 @@ def test_files_may_go_ten_deep_and_no_deeper(tmp_path: Path) -> None:
     assert (problem.code, str(problem.where)) == ("EPB110", f"{tmp_path / 'f10.yaml'}:1:11")
 
 
-def test_files_that_multiply_are_refused_before_they_take_time(tmp_path: Path) -> None:
+def test_exponential_includes_are_refused_early(tmp_path: Path) -> None:
     for n in range(9):
         write(tmp_path, **{f"f{n}": f"include: [{', '.join([f'f{n + 1}.yaml'] * 1000)}]\n"})
     write(tmp_path, f9="vars: {" + ", ".join(f"v{n}: 1" for n in range(1000)) + "}\n")
@@ -212,14 +212,14 @@ def test_files_that_multiply_are_refused_before_they_take_time(tmp_path: Path) -
     assert [problem.code for problem in problems] == ["EPB110"]
 
 
-def test_a_file_beside_or_above_is_named_without_detours(tmp_path: Path) -> None:
+def test_an_extended_file_is_named_by_its_normalized_path(tmp_path: Path) -> None:
     write(tmp_path, base=MINIMAL.replace("packages:", "pakages:"))
     (tmp_path / "sub").mkdir()
     problem, *_ = problems_of(tmp_path / "sub", "extends: ../base.yaml\n")
     assert (problem.code, getattr(problem.where, "file", None)) == ("EPB103", str(tmp_path / "base.yaml"))
 
 
-def test_a_broken_line_of_includes_is_not_hidden_by_what_it_leaves_out(tmp_path: Path) -> None:
+def test_a_missing_include_is_the_only_problem_reported(tmp_path: Path) -> None:
     assert told(problems_of(tmp_path, "epbuild: 1\ninclude: [gone.yaml]\n")) == [("EPB100", 2, 11)]
 
 
@@ -228,17 +228,17 @@ def test_a_recipe_with_too_long_a_name_is_refused(tmp_path: Path) -> None:
         load(tmp_path / f"{'x' * 300}.yaml")
 
 
-def test_a_missing_recipe_is_still_told_by_its_own_path(tmp_path: Path) -> None:
+def test_a_missing_recipe_is_reported_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"gone\.yaml: the recipe does not exist"):
         load(tmp_path / "gone.yaml")
 
 
-def test_a_folder_without_a_recipe_leads_to_init(tmp_path: Path) -> None:
+def test_a_folder_without_a_recipe_suggests_init(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"write a first recipe for your models with `epbuild init`"):
         load(tmp_path / "epbuild.yaml")
 
 
-def test_a_missing_recipe_names_those_beside_it(tmp_path: Path) -> None:
+def test_a_missing_recipe_error_names_other_recipes_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "phone.yaml").write_text("# mine\nepbuild: 1\n", encoding="utf-8")
     (tmp_path / "compose.yaml").write_text("services: {}\n", encoding="utf-8")
     (tmp_path / "folder.yaml").mkdir()
@@ -259,7 +259,7 @@ def test_a_missing_recipe_names_those_beside_it(tmp_path: Path) -> None:
         "tulip-bulb-42: 1\n",
     ],
 )
-def test_a_users_file_that_is_no_part_of_a_recipe_is_refused_without_quoting_it(
+def test_a_file_that_is_not_a_recipe_is_refused_without_quoting_its_text(
     tmp_path: Path, content: str, section: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "netrc").write_text(content, encoding="utf-8")
@@ -275,7 +275,7 @@ def test_a_users_file_that_is_no_part_of_a_recipe_is_refused_without_quoting_it(
     assert str(recipe) in shown
 
 
-def test_a_link_in_a_checkout_shows_no_line_of_what_it_leads_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_link_in_a_checkout_shows_no_line_of_its_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "netrc").write_text("token: tulip-bulb-42\n", encoding="utf-8")
     recipe = tmp_path / "project" / "epbuild.yaml"
     recipe.parent.mkdir()

@@ -26,7 +26,7 @@ from epbuild.recipe.image_reference import BadImageReference, ImageReference, pa
         (f"registry.example/models:{'t' * 128}", ("registry.example", "models", "t" * 128)),
     ],
 )
-def test_a_reference_is_host_repository_and_tag(text: str, parts: tuple[str, str, str]) -> None:
+def test_a_reference_has_a_host_a_repository_and_a_tag(text: str, parts: tuple[str, str, str]) -> None:
     reference = parse_image_reference(text)
     assert (reference.host, reference.repository, reference.tag) == parts
     assert parse_image_reference(str(reference)) == reference
@@ -79,7 +79,7 @@ def test_a_reference_is_host_repository_and_tag(text: str, parts: tuple[str, str
         (f"registry.example/models:1@sha256:{'0' * 64}", "cannot have a digest"),
     ],
 )
-def test_what_is_no_reference_is_told_with_what_to_write(text: str, told: str) -> None:
+def test_an_invalid_reference_is_refused_with_a_hint(text: str, told: str) -> None:
     with pytest.raises(BadImageReference) as caught:
         parse_image_reference(text)
     assert told in str(caught.value)
@@ -111,12 +111,12 @@ def test_a_password_in_a_reference_is_refused_and_not_repeated(text: str) -> Non
         ("[::2]:5000", False),
     ],
 )
-def test_only_a_registry_on_this_machine_is_spoken_to_without_tls(host: str, local: bool) -> None:
+def test_only_a_local_registry_is_used_without_tls(host: str, local: bool) -> None:
     assert parse_image_reference(f"{host}/models").is_local is local
 
 
 @given(st.text(max_size=400))
-def test_any_text_is_a_reference_that_can_be_written_again_or_is_refused(text: str) -> None:
+def test_any_text_is_a_reference_that_round_trips_or_is_refused(text: str) -> None:
     try:
         reference = parse_image_reference(text)
     except BadImageReference:
@@ -127,12 +127,12 @@ def test_any_text_is_a_reference_that_can_be_written_again_or_is_refused(text: s
 @pytest.mark.parametrize(
     "text", ["a." * 4000 + "/x", "a-" * 4000 + ":1/x", "r.example/" + "a-" * 4000, "r.example/" + "a/" * 4000]
 )
-def test_a_text_of_any_length_is_refused_at_once(text: str) -> None:
+def test_a_very_long_text_is_refused_quickly(text: str) -> None:
     began = time.process_time()
     with pytest.raises(BadImageReference):
         parse_image_reference(text)
     assert time.process_time() - began < 1
 
 
-def test_a_reference_is_a_value() -> None:
+def test_references_compare_by_value() -> None:
     assert parse_image_reference("registry.example/models") == ImageReference("registry.example", "models", "latest")

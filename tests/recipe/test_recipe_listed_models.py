@@ -56,49 +56,47 @@ def models(folder: Path, text: str, **more: Any) -> dict[str, str]:
         ("['package:zoo==1.0/a[1].onnx', big.onnx]", {"a-1": "package:zoo==1.0/a[1].onnx", "big": "big.onnx"}),
     ],
 )
-def test_models_have_the_names_of_their_files_in_the_order_of_the_paths(
-    folder: Path, written: str, expected: dict[str, str]
-) -> None:
+def test_models_are_named_after_their_files_in_path_order(folder: Path, written: str, expected: dict[str, str]) -> None:
     found = models(folder, f"models: {written}\n")
     assert found == expected
     assert list(found) == list(expected)
 
 
-def test_variables_and_the_environment_may_stand_in_a_pattern(folder: Path) -> None:
+def test_a_pattern_can_contain_variables_and_environment_values(folder: Path) -> None:
     text = "vars: {part: models}\nmodels: ['${vars.part}/${env.FIRST:-c}*.onnx', '${recipe.name}.onnx']\n"
     assert models(folder, text, environment={}) == {"cls": "models/cls.onnx", "shop": "shop.onnx"}
     assert list(models(folder, text, environment={"FIRST": "d"})) == ["det", "shop"]
     assert list(models(folder, text, environment={}, settings=["vars.part=models/more/.."])) == ["cls", "shop"]
 
 
-def test_a_pattern_is_relative_to_the_file_that_it_stands_in(folder: Path) -> None:
+def test_a_pattern_is_relative_to_the_file_that_contains_the_pattern(folder: Path) -> None:
     (folder / "models" / "part.yaml").write_text("models: '*.onnx'\n", encoding="utf-8")
     (folder / "models" / "more" / "part.yaml").write_text("models: '../*.onnx'\n", encoding="utf-8")
     for part in ("models/part.yaml", "models/more/part.yaml"):
         assert models(folder, f"include: [{part}]\n") == {"cls": "models/cls.onnx", "det": "models/det.onnx"}
 
 
-def test_the_folders_are_those_in_which_a_new_file_may_match(folder: Path) -> None:
+def test_watched_folders_are_those_where_a_new_file_can_match(folder: Path) -> None:
     add(folder, "models/.git/x.onnx")
     recipe = load_text(folder, f"{HEAD}models: [models/**/*.onnx, big.onnx]\n")
     assert [path.relative_to(folder).as_posix() for path in recipe.folders] == ["models", "models/more"]
     assert load_text(folder, f"{HEAD}models: [big.onnx]\n").folders == ()
 
 
-def test_the_folder_of_a_pattern_is_known_while_it_matches_nothing(folder: Path) -> None:
+def test_the_folder_of_a_pattern_without_matches_is_watched(folder: Path) -> None:
     with pytest.raises(BrokenRecipe) as broken:
         load_text(folder, f"{HEAD}models: none/*.onnx\n")
     assert [path.name for path in broken.value.rest.folders] == ["none"]
 
 
 @not_on_windows
-def test_a_name_with_the_signs_of_a_template_is_a_path_as_it_is(folder: Path) -> None:
+def test_template_syntax_in_a_file_name_is_literal(folder: Path) -> None:
     add(folder, "odd/a${b}.onnx")
     assert models(folder, "models: odd/*.onnx\n") == {"a-b": "odd/a${b}.onnx"}
 
 
 @not_on_windows
-def test_a_link_to_a_file_is_a_model_and_a_dangling_one_is_none(folder: Path) -> None:
+def test_a_link_to_a_file_is_a_model_and_a_dangling_link_is_not(folder: Path) -> None:
     add(folder, "elsewhere/x.onnx")
     (folder / "links").mkdir()
     (folder / "links" / "one.onnx").symlink_to("../elsewhere/x.onnx")
@@ -108,7 +106,7 @@ def test_a_link_to_a_file_is_a_model_and_a_dangling_one_is_none(folder: Path) ->
 
 @not_on_windows
 @given(st.sets(st.text("aB.- é", min_size=1, max_size=4), min_size=1, max_size=5))
-def test_each_file_is_one_model_or_the_names_are_refused(tmp_path_factory: pytest.TempPathFactory, stems: set[str]) -> None:
+def test_each_file_becomes_one_model_or_names_are_refused(tmp_path_factory: pytest.TempPathFactory, stems: set[str]) -> None:
     folder = tmp_path_factory.mktemp("listed")
     add(folder, *(f"models/{stem}.onnx" for stem in stems))
     visible = sorted(f"models/{stem}.onnx" for stem in stems if not stem.startswith("."))
@@ -154,7 +152,7 @@ def test_each_file_is_one_model_or_the_names_are_refused(tmp_path_factory: pytes
         ("models: [models/cls.onnx, ‸con.onnx]", "EPB107", "the name 'con' is reserved on Windows", ""),
     ],
 )
-def test_a_mistake_is_one_problem_with_its_place(folder: Path, text: str, code: str, message: str, hint: str) -> None:
+def test_a_mistake_is_one_problem_with_its_position(folder: Path, text: str, code: str, message: str, hint: str) -> None:
     # The group and the output refer to a model that may be missing for this reason alone.
     rest = "\ngroups: {g: {models: [det]}}\noutputs: [{layout: directory, path: dist, groups: [g, seg]}]\n"
     text, expected = places(f"{HEAD}{text}")
@@ -165,7 +163,7 @@ def test_a_mistake_is_one_problem_with_its_place(folder: Path, text: str, code: 
         assert hint in (problems[0].hint or "")
 
 
-def test_a_broken_recipe_still_knows_its_files(folder: Path) -> None:
+def test_an_invalid_recipe_still_lists_its_files(folder: Path) -> None:
     (folder / "epbuild.yaml").write_text(f"{HEAD}models: none/*.onnx\n", encoding="utf-8")
     with pytest.raises(BrokenRecipe) as broken:
         load(folder / "epbuild.yaml")

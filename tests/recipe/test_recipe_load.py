@@ -194,14 +194,14 @@ EXPECTED = {
 }
 
 
-def test_a_recipe_loads_into_exactly_what_it_says(tmp_path: Path) -> None:
+def test_a_full_recipe_loads_into_the_expected_values(tmp_path: Path) -> None:
     recipe = load_text(tmp_path, FULL)
     assert values(recipe) == EXPECTED
     assert recipe.file == tmp_path / "epbuild.yaml"
     assert recipe.directory == tmp_path
 
 
-def test_every_part_of_a_recipe_knows_where_it_was_written(tmp_path: Path) -> None:
+def test_every_part_of_a_recipe_has_its_position(tmp_path: Path) -> None:
     text = FULL
     for old, new in [
         ("  qnn:\n", "  ‸qnn:\n"),
@@ -236,7 +236,7 @@ def test_every_part_of_a_recipe_knows_where_it_was_written(tmp_path: Path) -> No
     assert found == [Position(str(tmp_path / "epbuild.yaml"), *place) for place in expected]
 
 
-def test_the_order_of_keys_and_comments_change_nothing(tmp_path: Path) -> None:
+def test_key_order_and_comments_do_not_change_a_recipe(tmp_path: Path) -> None:
     def reversed_keys(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: reversed_keys(value[key]) for key in reversed(value)}
@@ -249,7 +249,7 @@ def test_the_order_of_keys_and_comments_change_nothing(tmp_path: Path) -> None:
     assert values(load_text(tmp_path, text.replace("\n", "  # why\n"))) == EXPECTED
 
 
-def test_a_matrix_of_several_axes_has_one_target_for_each_combination(tmp_path: Path) -> None:
+def test_a_matrix_expands_to_one_target_per_combination(tmp_path: Path) -> None:
     matrix = "    matrix: {soc: [60, '69'], mode: [fast, '${vars.quality}', true]}\n    device: {metadata: {mode: 'm${matrix.mode}'}}\n"
     text = MINIMAL.replace("    toolchain: qnn\n", matrix + "    toolchain: qnn\n").replace(
         "[npu]", "['npu-60-*', npu-69-3, 'npu-*-fast']"
@@ -286,7 +286,7 @@ def test_variables_reach_paths_packages_and_timeouts(tmp_path: Path) -> None:
     assert recipe.groups["decoder"].timeout == 3.0
 
 
-def test_a_merge_is_read_as_it_is_written(tmp_path: Path) -> None:
+def test_a_merge_section_is_parsed_completely(tmp_path: Path) -> None:
     settings = '{name: "${group}-whole", connect: {a.y: b.x, a.z: [b.u, c.u]}, prefixes: {a: "${vars.quality}_", b: ""}}'
     recipe = load_text(tmp_path, MINIMAL.replace("targets: [npu]", f"targets: [npu]\n    merge: {settings}"))
     found = recipe.groups["decoder"].merge
@@ -298,14 +298,14 @@ def test_a_merge_is_read_as_it_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("{name: m}", None), ("{name: m, connect: {}}", ())])
-def test_a_merge_without_connections_is_not_one_that_connects_nothing(tmp_path: Path, text: str, expected: object) -> None:
+def test_omitted_connections_differ_from_empty_connections(tmp_path: Path, text: str, expected: object) -> None:
     recipe = load_text(tmp_path, MINIMAL.replace("targets: [npu]", f"targets: [npu]\n    merge: {text}"))
     found = recipe.groups["decoder"].merge
     assert found is not None
     assert found.connect == expected
 
 
-def test_a_sound_recipe_does_not_pay_for_explanations(tmp_path: Path) -> None:
+def test_a_valid_recipe_does_not_load_the_explaining_validator(tmp_path: Path) -> None:
     (tmp_path / "epbuild.yaml").write_text(MINIMAL, encoding="utf-8")
     code = (
         "import sys, pathlib, epbuild.recipe.load as r\nr.load(pathlib.Path(sys.argv[1]))\nassert 'jsonschema' not in sys.modules"
@@ -332,7 +332,7 @@ CHARACTERS = st.characters(exclude_categories=["Cs"])
 
 @pytest.mark.slow
 @given(data=st.data())
-def test_any_damage_to_a_recipe_leaves_a_recipe_or_a_recipe_error(data: st.DataObject) -> None:
+def test_any_damage_leads_to_a_recipe_or_a_recipe_error(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(FULL)))
     end = data.draw(st.integers(start, min(len(FULL), start + 40)))
     pieces = data.draw(st.lists(st.sampled_from(YAML_PIECES) | TEMPLATES | CHARACTERS, max_size=4))
@@ -349,7 +349,7 @@ VALUES = st.recursive(
 
 @pytest.mark.slow
 @given(data=st.data(), value=VALUES)
-def test_any_value_in_any_place_leaves_a_recipe_or_a_recipe_error(data: st.DataObject, value: object) -> None:
+def test_any_value_at_any_key_leads_to_a_recipe_or_a_recipe_error(data: st.DataObject, value: object) -> None:
     root = yaml.safe_load(FULL)
     node = root
     while True:
@@ -361,7 +361,7 @@ def test_any_value_in_any_place_leaves_a_recipe_or_a_recipe_error(data: st.DataO
     assert_recipe_or_error(yaml.safe_dump(root).encode())
 
 
-def test_two_mistakes_in_one_place_are_two_problems(tmp_path: Path) -> None:
+def test_two_mistakes_in_one_mapping_are_two_problems(tmp_path: Path) -> None:
     text = MINIMAL.replace("    ep: QNNExecutionProvider\n", "    provider_options: {a: [1], b: }\n")
     assert [problem.code for problem in problems_of(tmp_path, text)] == ["EPB106", "EPB105", "EPB105"]
 
@@ -448,7 +448,7 @@ TYPED = {
 
 
 @pytest.mark.parametrize(("old", "new", "value", "found", "expected"), TYPED.values(), ids=TYPED)
-def test_a_variable_stands_for_a_value_of_any_type(
+def test_a_variable_can_have_a_value_of_any_type(
     tmp_path: Path, old: str, new: str, value: str, found: Callable[[Recipe], object], expected: object
 ) -> None:
     text = MINIMAL.replace("quality: 3", f"quality: 3\n  store: external\n  it: {value}").replace(old, new, 1)

@@ -348,7 +348,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize(("name", "old", "new", "code", "says"), MISTAKES, ids=[row[0] for row in MISTAKES])
-def test_a_mistake_is_told_once_with_its_code_at_its_exact_place(
+def test_a_mistake_is_reported_once_with_its_code_and_exact_position(
     tmp_path: Path, name: str, old: str, new: str, code: str, says: str
 ) -> None:
     assert MINIMAL.count(old) >= 1
@@ -361,7 +361,7 @@ def test_a_mistake_is_told_once_with_its_code_at_its_exact_place(
     assert "\n" not in str(problems[0])
 
 
-def test_every_schema_violation_and_every_wrong_reference_is_told_in_one_run(tmp_path: Path) -> None:
+def test_schema_violations_and_wrong_references_are_reported_in_one_run(tmp_path: Path) -> None:
     text, expected = places("""\
 epbuild: 1
 ‸nme: tiny
@@ -385,7 +385,7 @@ outputs:
     assert told(problems_of(tmp_path, text)) == [(code, *place) for code, place in zip(codes, expected, strict=True)]
 
 
-def test_what_is_left_of_a_definition_with_a_wrong_field_is_read_on(tmp_path: Path) -> None:
+def test_valid_fields_beside_an_invalid_field_are_still_checked(tmp_path: Path) -> None:
     text, expected = places("""\
 epbuild: 1
 name: tiny
@@ -405,40 +405,40 @@ outputs:
     assert [place for _, *place in told(problems)] == [list(place) for place in expected], problems
 
 
-def test_a_broken_target_does_not_make_its_groups_look_broken(tmp_path: Path) -> None:
+def test_an_invalid_target_does_not_invalidate_its_groups(tmp_path: Path) -> None:
     text, [place] = places(MINIMAL.replace("    ep: Q", "    ep: ‸${matrix.x}Q"))
     assert told(problems_of(tmp_path, text)) == [("EPB109", *place)]
 
 
-def test_a_broken_variable_does_not_make_its_references_look_broken(tmp_path: Path) -> None:
+def test_an_invalid_variable_does_not_invalidate_its_references(tmp_path: Path) -> None:
     text, [place] = places(MINIMAL.replace("quality: 3", "quality: ‸{}").replace("prefill.onnx", "${vars.quality}.onnx"))
     assert told(problems_of(tmp_path, text)) == [("EPB105", *place)]
 
 
-def test_a_mistake_in_a_matrix_target_is_told_once_not_per_row(tmp_path: Path) -> None:
+def test_a_mistake_in_a_matrix_target_is_reported_once(tmp_path: Path) -> None:
     text, [place] = places(MINIMAL.replace("    toolchain: qnn", "    matrix: {n: [1, 2, 3]}\n    toolchain: ‸cuda"))
     text = text.replace("targets: [npu]", "targets: [npu-*]")
     assert told(problems_of(tmp_path, text)) == [("EPB108", *place)]
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n", "~", "--- # nothing\n...\n"])
-def test_an_empty_recipe_is_called_empty(tmp_path: Path, text: str) -> None:
+def test_an_empty_recipe_is_reported_as_empty(tmp_path: Path, text: str) -> None:
     [problem] = problems_of(tmp_path, text)
     assert (problem.code, problem.message) == ("EPB101", "the recipe is empty")
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "3"])
-def test_a_recipe_that_is_no_mapping_is_told_where_it_begins(tmp_path: Path, text: str) -> None:
+def test_a_recipe_that_is_not_a_mapping_is_reported_at_its_start(tmp_path: Path, text: str) -> None:
     assert told(problems_of(tmp_path, text)) == [("EPB105", 1, 1)]
 
 
-def test_text_that_is_not_utf8_is_told_at_its_first_wrong_byte(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_reported_at_its_first_invalid_byte(tmp_path: Path) -> None:
     assert told(problems_of(tmp_path, "name: a\nname: é".encode() + b"\xff")) == [("EPB101", 2, 8)]
     [problem] = problems_of(tmp_path, MINIMAL.encode("utf-16"))
     assert (problem.code, problem.hint) == ("EPB101", "Save the file as UTF-8.")
 
 
-def test_a_recipe_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None:
+def test_a_missing_recipe_is_reported_by_path(tmp_path: Path) -> None:
     path = tmp_path / "nothing.yaml"
     with pytest.raises(RecipeError) as raised:
         load(path)
@@ -456,12 +456,12 @@ def test_positions_name_the_file_as_the_user_did(tmp_path: Path, monkeypatch: py
         load(Path("r.yaml"))
 
 
-def test_a_byte_order_mark_does_not_move_positions_or_spoil_the_first_key(tmp_path: Path) -> None:
+def test_a_byte_order_mark_does_not_affect_positions_or_the_first_key(tmp_path: Path) -> None:
     load_text(tmp_path, b"\xef\xbb\xbf" + MINIMAL.encode())
     assert told(problems_of(tmp_path, b"\xef\xbb\xbfnam: [")) == [("EPB101", 1, 7)]
 
 
-def test_windows_line_ends_do_not_move_positions(tmp_path: Path) -> None:
+def test_windows_line_endings_do_not_affect_positions(tmp_path: Path) -> None:
     text, [place] = places(MINIMAL.replace("toolchain: qnn", "toolchain: ‸qn"))
     assert told(problems_of(tmp_path, text.replace("\n", "\r\n"))) == [("EPB108", *place)]
 
@@ -472,7 +472,7 @@ def test_columns_count_characters_not_bytes(tmp_path: Path) -> None:
     assert MARK not in text
 
 
-def test_each_matrix_has_its_own_mistakes(tmp_path: Path) -> None:
+def test_mistakes_of_several_matrices_are_all_reported(tmp_path: Path) -> None:
     rows = "    matrix: {x: [1, 2]}\n    toolchain: qnn\n    ep: QNNExecutionProvider\n"
     targets = "".join(f"  t{number}:\n{rows}    wrong{number}: 1\n" for number in range(8))
     problems = problems_of(tmp_path, MINIMAL.replace("  npu:\n", f"{targets}  npu:\n"))

@@ -33,7 +33,9 @@ from tests.recipe.texts import MINIMAL, load_text
         ("", "", None, False),
     ],
 )
-def test_a_requirement_is_read_as_far_as_it_is_plain(text: str, distribution: str, version: str | None, is_plain: bool) -> None:
+def test_a_requirement_has_a_name_and_version_if_simple(
+    text: str, distribution: str, version: str | None, is_plain: bool
+) -> None:
     found = read_requirement(text)
     assert (found.text, found.distribution, found.version, found.is_plain) == (text, distribution, version, is_plain)
 
@@ -49,19 +51,19 @@ def test_a_requirement_is_read_as_far_as_it_is_plain(text: str, distribution: st
         "x @ git+https://h/x",
     ],
 )
-def test_what_an_installer_takes_by_a_name_is_a_requirement(text: str) -> None:
+def test_names_that_installers_accept_are_requirements(text: str) -> None:
     assert is_requirement(text)
 
 
 @given(st.text())
-def test_what_is_no_requirement_by_a_name_reaches_no_installer(text: str) -> None:
+def test_options_and_several_lines_are_not_requirements(text: str) -> None:
     assert not is_requirement(f"-{text}")
     assert not is_requirement(f"a\n{text}")
     assert not is_requirement(text) or read_requirement(text).distribution
 
 
 @given(st.text())
-def test_any_text_can_be_read(text: str) -> None:
+def test_any_text_can_be_parsed_without_an_exception(text: str) -> None:
     found = read_requirement(text)
     assert found.distribution or not found.is_plain
     assert found.version is None or "==" in text
@@ -93,7 +95,7 @@ def test_an_environment_meets_a_requirement_as_pip_compares_versions(requirement
     assert read_requirement(requirement).is_met_by(version) is met
 
 
-def test_packages_beside_an_interpreter_say_what_its_environment_holds(tmp_path: Path) -> None:
+def test_packages_beside_an_interpreter_describe_its_environment(tmp_path: Path) -> None:
     packages = "    interpreter: env/bin/python\n    packages: [onnxruntime, 'onnxruntime-ep-openvino==${vars.quality}.1']"
     toolchain = load_text(tmp_path, MINIMAL.replace("    packages: [onnxruntime-qnn==2.7.0]", packages)).toolchains["qnn"]
     assert toolchain.interpreter == "env/bin/python"

@@ -30,7 +30,7 @@ def test_an_editor_can_show_a_default_or_an_example_for_every_value() -> None:
     assert [name for name, subschema in _properties(SCHEMA) if not told & subschema.keys()] == []
 
 
-def test_an_example_that_an_editor_offers_is_one_that_it_accepts() -> None:
+def test_examples_of_the_schema_are_valid() -> None:
     for name, subschema in _properties(SCHEMA):
         # The subschema already contains the definition behind a reference. A validator follows the reference alone.
         own = {key: value for key, value in subschema.items() if "$ref" not in subschema or "roperties" not in key}
@@ -39,13 +39,13 @@ def test_an_example_that_an_editor_offers_is_one_that_it_accepts() -> None:
             assert list(validator.iter_errors(example)) == [], (name, example)
 
 
-def test_an_editor_flags_unknown_keys_wherever_the_loader_does() -> None:
+def test_the_schema_refuses_unknown_keys_everywhere() -> None:
     definitions = [SCHEMA, *SCHEMA["$defs"].values()]
     closed = [definition for definition in definitions if "properties" in definition]
     assert all(definition["additionalProperties"] is False for definition in closed)
 
 
-def test_the_defaults_that_an_editor_shows_are_those_that_are_used(tmp_path: Path) -> None:
+def test_defaults_in_the_schema_match_the_loader(tmp_path: Path) -> None:
     recipe = load_text(tmp_path, MINIMAL)
     [output] = recipe.outputs
     target, group, compile_ = recipe.targets["npu"], recipe.groups["decoder"], CompileSettings()

@@ -32,7 +32,7 @@ def changed(old: str, new: str) -> str:
     return RECIPE.replace(old, new)
 
 
-def test_there_is_a_group_for_each_model_in_order(tmp_path: Path) -> None:
+def test_each_model_has_a_group_in_order(tmp_path: Path) -> None:
     recipe = load_text(tmp_path, RECIPE)
     assert {name: [member.model.name for member in group.members] for name, group in recipe.groups.items()} == {
         "zoo-big": ["big"],
@@ -42,13 +42,13 @@ def test_there_is_a_group_for_each_model_in_order(tmp_path: Path) -> None:
     assert [reference.name for reference in recipe.outputs[0].groups or ()] == ["zoo-a", "zoo-b", "zoo-big"]
 
 
-def test_texts_of_a_group_have_its_own_name(tmp_path: Path) -> None:
+def test_texts_of_a_group_contain_its_own_name(tmp_path: Path) -> None:
     text = changed(EACH, f'{EACH}    compile: {{node_name_prefix: "${{group}}_${{model}}_"}}\n')
     groups = load_text(tmp_path, text).groups
     assert [group.members[0].compile.node_name_prefix for group in groups.values()] == ["zoo-big_big_", "zoo-a_a_", "zoo-b_b_"]
 
 
-def test_settings_of_a_model_stay_its_own_where_texts_have_the_name_of_its_group(tmp_path: Path) -> None:
+def test_settings_of_a_model_are_kept_in_its_separate_group(tmp_path: Path) -> None:
     text = changed('models: [big, "?"]', 'models: [{model: big, compile: {graph_optimization_level: basic}}, {model: "?"}]')
     text = text.replace(EACH, f'{EACH}    compile: {{node_name_prefix: "${{group}}_"}}\n')
     members = [group.members for group in load_text(tmp_path, text).groups.values()]
@@ -57,7 +57,7 @@ def test_settings_of_a_model_stay_its_own_where_texts_have_the_name_of_its_group
     assert [each[0].compile.graph_optimization_level for each in members] == ["basic", None, None]
 
 
-def test_a_zoo_of_a_thousand_models_has_texts_with_the_names_of_its_groups(tmp_path: Path) -> None:
+def test_texts_of_a_thousand_separate_groups_are_expanded_quickly(tmp_path: Path) -> None:
     """Check that globs are not expanded for each group: that would be a million names."""
     models = ", ".join(f"m{number}: m{number}.onnx" for number in range(1000))
     text = changed("models: {a: a.onnx, b: b.onnx, big: big.onnx}", f"models: {{{models}}}").replace('[big, "?"]', '["*"]')
@@ -66,7 +66,7 @@ def test_a_zoo_of_a_thousand_models_has_texts_with_the_names_of_its_groups(tmp_p
     assert groups["zoo-m7"].members[0].compile.node_name_prefix == "zoo-m7_"
 
 
-def test_a_member_is_called_by_its_name_there(tmp_path: Path) -> None:
+def test_a_separate_group_uses_the_members_name(tmp_path: Path) -> None:
     text = changed('models: [big, "?"]', "models: [{model: a, name: small}]").replace(
         "groups:\n", "groups:\n  default: none\n", 1
     )
@@ -76,18 +76,18 @@ def test_a_member_is_called_by_its_name_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "more", ["share_weights: true", "merge: {name: all}", "genai: {config: genai.json, roles: {prefill: a, decode: b}}"]
 )
-def test_what_takes_several_models_is_refused_at_its_place(tmp_path: Path, more: str) -> None:
+def test_settings_that_need_several_models_are_refused(tmp_path: Path, more: str) -> None:
     [problem] = problems_of(tmp_path, changed(EACH, f"{EACH}    {more}\n"))
     assert problem.code == "EPB106"
     assert "one model" in problem.message
     assert str(problem.where).endswith(f":13:{5 + more.index(':') + 2}")
 
 
-def test_the_name_before_the_models_is_no_group(tmp_path: Path) -> None:
+def test_the_common_prefix_is_not_a_group(tmp_path: Path) -> None:
     [problem] = problems_of(tmp_path, changed('["zoo-*"]', "[zoo]"))
     assert (problem.code, problem.hint) == ("EPB108", "Did you mean 'zoo-*'?")
 
 
-def test_two_groups_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_groups_with_the_same_name_are_refused(tmp_path: Path) -> None:
     text = changed("groups:\n", "groups:\n  zoo-a: {models: [b], targets: [npu]}\n")
     assert [problem.code for problem in problems_of(tmp_path, text)] == ["EPB107"]

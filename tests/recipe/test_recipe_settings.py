@@ -38,28 +38,28 @@ def option(tmp_path: Path, text: str, sets: tuple[str, ...] = ()) -> object:
         ("'$${env.SDK}'", "${env.SDK}"),
     ],
 )
-def test_a_text_reads_the_environment_it_is_given(tmp_path: Path, text: str, value: str) -> None:
+def test_a_text_reads_the_given_environment(tmp_path: Path, text: str, value: str) -> None:
     assert option(tmp_path, text) == value
 
 
-def test_a_variable_may_come_from_the_environment(tmp_path: Path) -> None:
+def test_a_variable_can_come_from_the_environment(tmp_path: Path) -> None:
     text = MINIMAL.replace("quality: 3", "folder: '${env.MODELS:-models}'").replace("prefill.onnx", "'${vars.folder}/p.onnx'")
     assert load_text(tmp_path, text, environment={}).models["prefill"].path == "models/p.onnx"
     assert load_text(tmp_path, text, environment={"MODELS": "zoo"}).models["prefill"].path == "zoo/p.onnx"
 
 
-def test_without_another_the_environment_is_that_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_environment_is_that_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPBUILD_TEST_MODEL", "here.onnx")
     recipe = load_text(tmp_path, MINIMAL.replace("prefill.onnx", "'${env.EPBUILD_TEST_MODEL}'"))
     assert recipe.models["prefill"].path == "here.onnx"
 
 
-def test_a_value_that_no_file_could_hold_is_refused_where_it_is_read(tmp_path: Path) -> None:
+def test_an_invalid_environment_value_is_refused_at_its_reference(tmp_path: Path) -> None:
     [problem] = problems_of(tmp_path, MINIMAL.replace("prefill.onnx", "'${env.BROKEN}'"), environment=ENVIRONMENT)
     assert (problem.code, str(problem.where)) == ("EPB109", f"{tmp_path / 'epbuild.yaml'}:9:12")
 
 
-def test_no_hint_lists_the_names_of_the_environment(tmp_path: Path) -> None:
+def test_no_hint_lists_environment_variables(tmp_path: Path) -> None:
     [problem] = problems_of(tmp_path, MINIMAL.replace("prefill.onnx", "'${vars.x}'"), environment={"VERY_SECRET": "x"})
     assert "SECRET" not in str(problem)
 
@@ -85,7 +85,7 @@ def test_a_variable_can_be_set_to_any_scalar(tmp_path: Path, setting: str, value
     assert type(found) is type(value)
 
 
-def test_the_last_of_two_settings_wins(tmp_path: Path) -> None:
+def test_the_last_of_two_settings_takes_precedence(tmp_path: Path) -> None:
     assert option(tmp_path, "'${vars.quality}'", ("vars.quality=1", "vars.quality=2")) == 2
 
 
@@ -109,24 +109,24 @@ def test_the_last_of_two_settings_wins(tmp_path: Path) -> None:
         ("vars.quality=${env.UNSET}", "EPB109", "is not set"),
     ],
 )
-def test_a_setting_that_cannot_be_is_told_as_it_was_written(tmp_path: Path, setting: str, code: str, says: str) -> None:
+def test_an_invalid_setting_is_reported_as_written(tmp_path: Path, setting: str, code: str, says: str) -> None:
     [problem] = problems_of(tmp_path, MINIMAL, environment=ENVIRONMENT, settings=(setting,))
     assert (problem.code, problem.where) == (code, Argument(f"--set {setting}"))
     assert says in problem.text
 
 
-def test_wrong_settings_are_told_with_the_recipes_own_mistakes(tmp_path: Path) -> None:
+def test_invalid_settings_are_reported_along_with_mistakes_in_the_recipe(tmp_path: Path) -> None:
     text = MINIMAL.replace("toolchain: qnn", "toolchain: qn")
     problems = problems_of(tmp_path, text, settings=("vars.a=1", "b"))
     assert sorted(problem.code for problem in problems) == ["EPB106", "EPB108", "EPB108"]
 
 
-def test_setting_a_variable_does_not_hide_that_it_is_broken(tmp_path: Path) -> None:
+def test_setting_a_variable_does_not_hide_its_invalid_definition(tmp_path: Path) -> None:
     text = MINIMAL.replace("quality: 3", "quality: [3]")
     assert told(problems_of(tmp_path, text, settings=("vars.quality=2",))) == [("EPB105", 4, 12)]
 
 
-def test_validity_is_remembered_for_the_values_that_were_checked(tmp_path: Path) -> None:
+def test_the_digest_of_a_recipe_covers_its_variables_and_environment(tmp_path: Path) -> None:
     text = MINIMAL.replace("quality: 3", "quality: 3\n  home: ${env.HOME_OF_MODELS:-here}")
     one, same, two = (load_text(tmp_path, text, settings=(f"vars.quality={n}",), environment={}) for n in (1, 1, 2))
     other = load_text(tmp_path, text, settings=("vars.quality=1",), environment={"HOME_OF_MODELS": "there"})
@@ -135,7 +135,7 @@ def test_validity_is_remembered_for_the_values_that_were_checked(tmp_path: Path)
 
 
 @given(st.text() | st.text("vars.quality=:'\"[]{}#&*! \n").map("vars.quality=".__add__))
-def test_any_setting_is_a_value_or_a_problem(setting: str) -> None:
+def test_any_setting_leads_to_a_value_or_a_problem(setting: str) -> None:
     found, problems = read_overrides([setting])
     assert len(found) + len(problems) == 1
     assert all(isinstance(problem, Problem) and problem.where == Argument(f"--set {setting}") for problem in problems)

@@ -48,7 +48,7 @@ def parsed(text: str) -> object:
         ('"\\u00e9\\n"', "é\n"),
     ],
 )  # fmt: skip
-def test_a_scalar_is_what_it_looks_like_and_never_what_yaml_1_1_makes_of_it(written: str, value: object) -> None:
+def test_scalars_are_parsed_without_the_conversions_of_yaml_1_1(written: str, value: object) -> None:
     found = parsed(f"key: {written}")
     assert isinstance(found, dict)
     assert found == {"key": value}
@@ -58,11 +58,11 @@ def test_a_scalar_is_what_it_looks_like_and_never_what_yaml_1_1_makes_of_it(writ
 @pytest.mark.parametrize(
     ("written", "key"), [("yes", "yes"), ("012", "012"), ("1.0", "1.0"), ("True", "True"), ("''", ""), ("~", "~")]
 )
-def test_a_key_is_the_text_it_was_written_as(written: str, key: str) -> None:
+def test_a_key_keeps_its_text(written: str, key: str) -> None:
     assert parsed(f"{written}: 1") == {key: 1}
 
 
-def test_a_mappings_own_keys_win_over_merged_ones_and_earlier_merges_over_later() -> None:
+def test_own_keys_override_merged_keys_and_earlier_merges_override_later() -> None:
     text = """\
 a: &a {x: a, y: a, z: a}
 b: &b {y: b, w: b}
@@ -83,18 +83,18 @@ quoted: {"<<": *a}
     assert found["quoted"] == {"<<": {"x": "a", "y": "a", "z": "a"}}
 
 
-def test_a_later_anchor_of_the_same_name_takes_over() -> None:
+def test_a_later_anchor_replaces_an_earlier_anchor_of_the_same_name() -> None:
     assert parsed("a: &x 1\nb: *x\nc: &x 2\nd: *x") == {"a": 1, "b": 1, "c": 2, "d": 2}
 
 
-def test_a_mistake_in_a_merged_value_is_told_where_it_was_written(tmp_path: Path) -> None:
+def test_a_mistake_in_a_merged_value_is_reported_at_its_definition(tmp_path: Path) -> None:
     text = MINIMAL.replace("  npu:\n", "  npu: &npu\n    ep: 3\n").replace(
         "    ep: QNNExecutionProvider\n", "  gpu: {<<: *npu}\n"
     )
     assert told(problems_of(tmp_path, text)) == [("EPB105", 12, 9)]
 
 
-def test_an_alias_bomb_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+def test_an_alias_bomb_is_refused_before_expansion(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
     tracemalloc.start()
@@ -112,14 +112,14 @@ def test_a_merge_bomb_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_as_many_values_as_the_limit_are_read_and_one_more_is_refused() -> None:
+def test_the_limit_on_the_number_of_values_is_exact() -> None:
     spare = MAX_NODES - 3  # the root, the key and the list
     assert parsed(f"a: [{'x,' * spare}]")
     with pytest.raises(RecipeError, match="EPB110"):
         parsed(f"a: [{'x,' * (spare + 1)}]")
 
 
-def test_nesting_has_a_limit_and_is_no_crash() -> None:
+def test_deep_nesting_is_refused_without_a_crash() -> None:
     assert parsed("a: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH)
     for text in ("[" * 100_000, "a: " + "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "- " * 100_000, "? " * 100_000):
         with pytest.raises(RecipeError, match=f"nested more than {MAX_DEPTH} deep.*EPB110"):
@@ -137,7 +137,7 @@ def test_a_file_too_large_for_a_recipe_is_refused(tmp_path: Path) -> None:
     assert problem.code == "EPB110"
 
 
-def test_without_the_c_library_a_recipe_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pure_python_parser_reads_the_same_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_c = load_text(tmp_path, FULL)
     bad = ["name: ${a", "a:\n\tb: 1", "a: b: c", "a: [{b: ${c}}]", "a\nb: 1", "a: 'b", "a: @b", "a: [b", "*a", "a: &a [*a]"]
     told_with_c = [told(problems_of(tmp_path, text)) for text in bad]
@@ -148,7 +148,7 @@ def test_without_the_c_library_a_recipe_is_the_same(tmp_path: Path, monkeypatch:
     assert [code for code, _, _ in told(problems_of(tmp_path, MINIMAL.replace("prefill.onnx", '"\\ud800"')))] == ["EPB106"]
 
 
-def test_positions_of_keys_and_values_are_those_of_the_text() -> None:
+def test_positions_of_keys_and_values_match_the_text() -> None:
     root = read(b"a:\n  - x\n  - {b:   'y'}\n", "r.yaml").root
     entry = root.entries["a"]
     assert (str(entry.name_where), str(entry.node.where)) == ("r.yaml:1:1", "r.yaml:2:3")
@@ -158,7 +158,7 @@ def test_positions_of_keys_and_values_are_those_of_the_text() -> None:
     assert str(second.entries["b"].node.where) == "r.yaml:3:11"
 
 
-def test_anchors_save_writing_without_changing_what_is_read(tmp_path: Path) -> None:
+def test_anchors_do_not_change_the_recipe(tmp_path: Path) -> None:
     short = FULL.replace("models: [prefill, decode]", "models: &both [prefill, decode]").replace(
         "models: [prefill]", "models: *both"
     )

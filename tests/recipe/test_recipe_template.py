@@ -32,7 +32,7 @@ NAMES: dict[str, Scalar] = {"recipe.name": "tiny", "vars.n": 3, "vars.on": True,
         ("", ""),
     ],
 )
-def test_a_reference_becomes_its_value_and_everything_else_stays(text: str, value: Scalar) -> None:
+def test_only_references_are_replaced_by_their_values(text: str, value: Scalar) -> None:
     found = substitute(text, NAMES)
     assert found == value
     assert type(found) is type(value)
@@ -49,7 +49,7 @@ def test_a_reference_becomes_its_value_and_everything_else_stays(text: str, valu
         ("${vars.${vars.n}}", "unknown name", "Allowed here"),
     ],
 )
-def test_a_reference_that_cannot_be_followed_says_what_could(text: str, says: str, hint: str) -> None:
+def test_an_invalid_reference_is_refused_with_the_allowed_names(text: str, says: str, hint: str) -> None:
     with pytest.raises(TemplateError) as raised:
         substitute(text, NAMES)
     assert says in raised.value.message
@@ -57,20 +57,20 @@ def test_a_reference_that_cannot_be_followed_says_what_could(text: str, says: st
     assert hint in raised.value.hint
 
 
-def test_without_any_names_the_hint_does_not_end_in_the_air() -> None:
+def test_a_hint_without_allowed_names_says_nothing_is_allowed() -> None:
     with pytest.raises(TemplateError) as raised:
         substitute("${a}", {})
     assert raised.value.hint == "Allowed here: nothing."
 
 
-def test_a_text_cannot_be_multiplied_beyond_its_limit() -> None:
+def test_a_text_cannot_expand_beyond_its_limit() -> None:
     with pytest.raises(TemplateError, match="longer than"):
         substitute("${a}${a}", {"a": "x" * MAX_TEXT})
     assert substitute("${a}", {"a": "x" * 2 * MAX_TEXT}) == "x" * 2 * MAX_TEXT
     assert substitute("x" * 2 * MAX_TEXT, {}) == "x" * 2 * MAX_TEXT
 
 
-def test_a_value_that_looks_like_a_reference_is_never_followed_later() -> None:
+def test_a_value_that_looks_like_a_reference_is_never_expanded_later() -> None:
     early = substitute_known("${vars.a}/${model}/$${model}", {"vars.a": "${model}"}, ("model",))
     assert substitute(early, {"model": "m"}) == "${model}/m/${model}"
     with pytest.raises(TemplateError, match="is not allowed before"):
@@ -81,7 +81,7 @@ _PIECES = st.lists(st.sampled_from(["$", "{", "}", "$${", "${early}", "${late}",
 
 
 @given(pieces=_PIECES, early=st.text("${}early"), late=st.text("${}late"))
-def test_substituting_in_two_stages_is_substituting_once(pieces: list[str], early: str, late: str) -> None:
+def test_substituting_in_two_stages_equals_substituting_once(pieces: list[str], early: str, late: str) -> None:
     text = "".join(pieces)
     try:
         two = substitute(substitute_known(text, {"early": early}, ("late",)), {"late": late})

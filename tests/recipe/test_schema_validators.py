@@ -56,7 +56,7 @@ KEYS = sorted(keys_of(DOCUMENT))
 @given(
     st.sampled_from(TREES), st.lists(st.tuples(anything, st.sampled_from(KEYS)), max_size=3), st.randoms(use_true_random=False)
 )
-def test_no_mistake_is_missed_that_the_schema_knows(tree: Any, changes: list[tuple[Any, str]], chance: random.Random) -> None:
+def test_both_validators_accept_the_same_recipes(tree: Any, changes: list[tuple[Any, str]], chance: random.Random) -> None:
     changed = copy.deepcopy(tree)
     for value, new_key in changes:
         where, key = chance.choice(places(changed))

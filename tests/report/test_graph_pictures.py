@@ -34,7 +34,7 @@ def texts(svg: str) -> list[str]:
     return ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
-def test_svg_shows_every_name_as_it_is_and_runs_nothing() -> None:
+def test_svg_shows_every_name_unchanged_and_runs_no_script() -> None:
     svg = draw_svg(graph_of(*HOSTILE), find_graphviz())
     root = ElementTree.fromstring(svg)
     shown = texts(svg)
@@ -44,7 +44,7 @@ def test_svg_shows_every_name_as_it_is_and_runs_nothing() -> None:
     assert len([element for element in root.iter(f"{SVG}g") if element.get("class") == "edge"]) == len(HOSTILE) - 1
 
 
-def test_mermaid_has_nothing_of_a_name_that_it_would_obey() -> None:
+def test_mermaid_contains_no_unescaped_syntax_from_names() -> None:
     """Check the escapes. Mermaid's own parser has read this text, and shown each name unchanged."""
     for line in format_mermaid(graph_of(*HOSTILE)).splitlines():
         for quoted in re.findall(r'"([^"]*)"', line):
@@ -56,13 +56,13 @@ def test_mermaid_has_nothing_of_a_name_that_it_would_obey() -> None:
         )
 
 
-def test_a_state_is_seen_without_colours() -> None:
+def test_states_are_recognizable_without_colors() -> None:
     signs = [look.sign for look in LOOKS.values()]
     assert len(set(signs)) == len(LOOKS) == len(WORST_FIRST)
     assert [line.split()[0] for line in texts(draw_svg(graph_of(*"abcde"), find_graphviz())) if line[-1] in "abcde"[1:]]
 
 
-def test_dark_pages_have_colours_of_their_own_and_text_that_can_be_read() -> None:
+def test_dark_pages_have_their_own_colors_and_readable_text() -> None:
     svg = draw_svg(graph_of("a", "b"), find_graphviz())
     assert "prefers-color-scheme:dark" in svg
     for look in LOOKS.values():
@@ -70,7 +70,7 @@ def test_dark_pages_have_colours_of_their_own_and_text_that_can_be_read() -> Non
         assert _contrast(look.dark[0], "#f0f3f6") > 7
 
 
-def test_what_was_grouped_is_in_the_picture_with_how_many_are_in_which_state() -> None:
+def test_a_grouped_node_shows_the_number_of_steps_in_each_state() -> None:
     graph = graph_of("one", "two", grouped=True)
     counts = "✗ 2 failed, △ 2 out of date, + 2 new, ↻ 2 restorable, ✓ 2 current"
     shown = texts(draw_svg(graph, find_graphviz()))
@@ -80,7 +80,7 @@ def test_what_was_grouped_is_in_the_picture_with_how_many_are_in_which_state() -
     assert "grouped by group: 2 nodes" in format_dot(graph)
 
 
-def test_no_program_is_one_sentence_with_what_to_install() -> None:
+def test_a_missing_program_is_an_error_with_the_package_to_install() -> None:
     with pytest.raises(EnvironmentFailure) as raised:
         convert_to_svg("digraph {}", None)
     (problem,) = raised.value.problems
@@ -97,7 +97,7 @@ def test_no_program_is_one_sentence_with_what_to_install() -> None:
         ("kill -9 $$", "it exited with status -9"),
     ],
 )
-def test_a_program_that_fails_is_quoted(script: str, words: str, tmp_path: Path) -> None:
+def test_the_message_of_a_failed_program_is_quoted(script: str, words: str, tmp_path: Path) -> None:
     program = tmp_path / "dot"
     program.write_text(f"#!/bin/sh\ncat > /dev/null\n{script}\n", encoding="utf-8")
     program.chmod(0o755)

@@ -194,7 +194,7 @@ def test_github_shows_it_as_headings_tables_and_folds() -> None:
     assert ["package onnxruntime-qnn", "2.7.0", "2.8.0"] in page.rows
 
 
-def test_no_difference_is_one_line_also_where_something_could_not_be_compared() -> None:
+def test_no_difference_is_one_line_even_with_skipped_comparisons() -> None:
     assert format_markdown("old", "new", Comparison((), 4)) == "**No difference: 4 models, identical byte for byte.**\n"
     text = format_markdown("old", "new", Comparison((), 4, ("A", "B")))
     assert text.count("\n") == 1
@@ -203,7 +203,7 @@ def test_no_difference_is_one_line_also_where_something_could_not_be_compared() 
     )
 
 
-def test_what_was_not_compared_is_told_beside_the_differences() -> None:
+def test_skipped_comparisons_are_listed_beside_the_differences() -> None:
     text = format_markdown("old", "new", Comparison((option("SM8750"),), 1, ("B",)))
     assert text.endswith("\n\nNot compared, as `new` has no manifest: the options, the toolchain and the source models.\n")
 
@@ -220,11 +220,11 @@ def test_what_was_not_compared_is_told_beside_the_differences() -> None:
         ),
     ],
 )
-def test_the_headline_names_what_differs(found: Comparison, headline: str) -> None:
+def test_the_headline_names_the_differing_subjects(found: Comparison, headline: str) -> None:
     assert format_markdown("old", "new", found).splitlines()[0] == headline
 
 
-def test_what_differs_alike_in_several_outputs_is_told_once() -> None:
+def test_equal_differences_of_several_outputs_are_listed_once() -> None:
     found = Comparison(
         (
             *(package("2.8.0", place) for place in PLACES),
@@ -242,7 +242,7 @@ def test_what_differs_alike_in_several_outputs_is_told_once() -> None:
     ]
 
 
-def test_what_only_one_side_has_is_told_with_its_models() -> None:
+def test_outputs_of_only_one_side_are_listed_with_their_models() -> None:
     found = Comparison(
         (
             Difference("graph", "removed", ("artifact",), "m_ctx.onnx", None, "gone/"),
@@ -261,13 +261,13 @@ def test_what_only_one_side_has_is_told_with_its_models() -> None:
     assert ["decoder/x1", "n", "5 bytes", "-", "gone", ""] in rows
 
 
-def test_outputs_that_do_not_differ_beside_one_that_is_new_are_told_so() -> None:
+def test_unchanged_outputs_beside_a_new_output_are_counted() -> None:
     found = Comparison((Difference("graph", "added", ("artifact",), None, "m_ctx.onnx", "here/"),), models=5, artifacts=PLACES)
     assert "Of 5 outputs on both sides, 0 differ, 1 new." in format_markdown("old", "new", found)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_name_is_text_wherever_it_comes_from(text: str) -> None:
+def test_names_are_always_text_and_never_markup(text: str) -> None:
     place = f"{text}/"
     found = Comparison(
         (
@@ -294,12 +294,12 @@ def test_a_name_is_text_wherever_it_comes_from(text: str) -> None:
     assert shown in [cell.strip() for row in page.rows for cell in row]
 
 
-def test_the_text_can_be_written_whatever_the_encoding_of_the_pipe() -> None:
+def test_the_text_is_ascii_for_any_pipe_encoding() -> None:
     found = Comparison((Difference("names", "changed", ("graph name",), "größe", "名前"),), 1)
     assert format_markdown("alt", "neu→", found).isascii()
 
 
-def test_a_long_list_is_folded_and_a_short_one_is_not() -> None:
+def test_only_long_lists_are_folded() -> None:
     def listed(number: int) -> str:
         found = [Difference("toolchain", "changed", ("distributions", f"package-{n}"), "1", "2") for n in range(number)]
         return format_markdown("old", "new", Comparison(tuple(found), 1))
@@ -311,7 +311,7 @@ def test_a_long_list_is_folded_and_a_short_one_is_not() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["model-{}", "x" * 400 + "|{}"])
-def test_the_comment_of_a_huge_change_fits_github_and_says_what_it_omits(name: str) -> None:
+def test_the_comment_of_a_huge_change_fits_github_and_names_omissions(name: str) -> None:
     places = tuple(f"{name.format(n)}/" for n in range(3000))
     found = Comparison(
         tuple(
@@ -329,6 +329,6 @@ def test_the_comment_of_a_huge_change_fits_github_and_says_what_it_omits(name: s
     assert "more, which `epbuild diff` lists." in text or "\n\nToolchain: 3000\n\n" in text
 
 
-def test_of_a_long_value_both_ends_are_shown() -> None:
+def test_a_long_value_is_shortened_in_the_middle() -> None:
     shown = format_code("a" * 200 + "b" * 200)
     assert shown == f"`{'a' * 60}...{'b' * 60}`"

@@ -70,13 +70,13 @@ def test_the_result_of_another_machine_is_built_or_restored(is_new: bool) -> Non
     assert found == (RESULT, "built" if is_new else "restored", "builder")
 
 
-def test_a_record_of_another_machine_that_is_no_result_is_refused() -> None:
+def test_an_invalid_record_of_another_machine_is_refused() -> None:
     with pytest.raises(BuildError) as failure:
         run(Machines(answer({"models": 7})))
     assert [problem.code for problem in failure.value.problems] == ["EPB537"]
 
 
-def test_an_action_runs_here_if_no_other_machine_is_for_it() -> None:
+def test_an_action_runs_here_if_no_other_machine_accepts_the_action() -> None:
     machines = Machines(None, takes=False)
     with pytest.raises(OpenedError):
         run(machines)
@@ -90,7 +90,7 @@ def test_an_action_runs_here_if_the_machines_turn_out_unfit(tmp_path: Path) -> N
     assert machines.asked == ["k"]
 
 
-def test_what_may_not_be_built_is_neither_checked_nor_sent_to_other_machines() -> None:
+def test_without_compiling_no_action_is_sent_to_other_machines() -> None:
     machines = Machines(None)
     never = ActionRunner(compiles=False, elsewhere=machines)  # type: ignore[arg-type]
     assert not never.is_for_others(GROUP)
@@ -100,7 +100,7 @@ def test_what_may_not_be_built_is_neither_checked_nor_sent_to_other_machines() -
     assert "share:decoder/npu" in str(failure.value.problems[0].hint)
 
 
-def test_an_action_of_another_machine_is_not_checked_against_this_one() -> None:
+def test_an_action_for_another_machine_is_not_checked_against_this_machine() -> None:
     runner(Machines(None)).check(GROUP)
 
 

@@ -61,7 +61,7 @@ def break_worker(workshop: Workshop) -> list[str]:
     return tried
 
 
-def test_a_missing_result_is_run_recorded_and_reported(workshop: Workshop) -> None:
+def test_an_action_without_a_result_is_run_recorded_and_reported(workshop: Workshop) -> None:
     with open_actions(workshop) as (actions, events, session):
         actions.execute(SHARE)
         made = actions.made[SHARE]
@@ -84,7 +84,7 @@ def test_a_result_in_the_store_is_restored_without_a_run(workshop: Workshop, tmp
     assert outcomes(events)[EMIT_CLASSIFIER] == "emitted"
 
 
-def test_a_result_that_another_build_has_stored_meanwhile_is_not_run_again(
+def test_a_result_stored_meanwhile_by_another_build_is_restored(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = workshop.checkout(tmp_path / "other", monkeypatch)
@@ -107,7 +107,7 @@ def test_a_result_below_expectations_is_stored_and_rejected_without_another_run(
         assert CLASSIFIER in actions.made
 
 
-def test_a_failure_is_remembered_for_its_key_and_not_tried_again(workshop: Workshop) -> None:
+def test_a_recorded_failure_is_not_retried(workshop: Workshop) -> None:
     tried = break_worker(workshop)
     with open_actions(workshop) as (actions, _, _), pytest.raises(BuildError):
         actions.execute(CLASSIFIER)
@@ -119,7 +119,7 @@ def test_a_failure_is_remembered_for_its_key_and_not_tried_again(workshop: Works
     assert [event.step for event in events if isinstance(event, StepFailed)] == [CLASSIFIER]
 
 
-def test_a_remembered_failure_is_retried_on_request(workshop: Workshop) -> None:
+def test_a_recorded_failure_is_retried_on_request(workshop: Workshop) -> None:
     tried = break_worker(workshop)
     for _ in range(2):
         with open_actions(workshop, ActionRunner(retry=True)) as (actions, _, _), pytest.raises(BuildError):
@@ -131,7 +131,7 @@ def test_a_remembered_failure_is_retried_on_request(workshop: Workshop) -> None:
         assert session.surveyor.failures.of(CLASSIFIER, actions.made[CLASSIFIER].key) is None
 
 
-def test_a_failure_that_is_allowed_holds_back_only_the_actions_that_need_it(workshop: Workshop) -> None:
+def test_an_allowed_failure_skips_only_dependent_actions(workshop: Workshop) -> None:
     workshop.write_recipe(("    models: [classifier]\n", "    models: [classifier]\n    allow_failure: true\n"))
     break_worker(workshop)
     with open_actions(workshop) as (actions, events, _):
@@ -143,7 +143,7 @@ def test_a_failure_that_is_allowed_holds_back_only_the_actions_that_need_it(work
     assert [event.allowed for event in events if isinstance(event, StepFailed)] == [True]
 
 
-def test_nothing_begins_once_the_build_is_cancelled(workshop: Workshop) -> None:
+def test_no_action_starts_after_a_build_is_cancelled(workshop: Workshop) -> None:
     with open_actions(workshop) as (actions, events, _):
         actions.cancelled.set()
         with pytest.raises(Cancelled):
@@ -152,7 +152,7 @@ def test_nothing_begins_once_the_build_is_cancelled(workshop: Workshop) -> None:
     assert outcomes(events) == {}
 
 
-def test_an_output_brings_back_a_result_that_the_store_has_lost(workshop: Workshop) -> None:
+def test_an_emit_step_rebuilds_a_result_lost_from_the_store(workshop: Workshop) -> None:
     with open_actions(workshop) as (actions, events, _):
         actions.execute(SHARE)
         workshop.lose_blobs()
@@ -162,7 +162,7 @@ def test_an_output_brings_back_a_result_that_the_store_has_lost(workshop: Worksh
     assert workshop.contents()
 
 
-def test_missing_results_that_may_not_be_built_fail_and_all_others_are_skipped(workshop: Workshop) -> None:
+def test_without_compiling_missing_results_fail_and_others_are_skipped(workshop: Workshop) -> None:
     with open_actions(workshop, ActionRunner(compiles=False)) as (actions, events, _):
         actions.give_up({CLASSIFIER})
         with pytest.raises(MissingResultError, match="neither in the store nor in a remote cache"):

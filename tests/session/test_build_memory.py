@@ -55,9 +55,7 @@ def build(workshop: Workshop, memory: int | None) -> None:
 
 
 @pytest.mark.slow
-def test_waiting_for_another_build_is_neither_work_nor_a_measure_of_it(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_for_another_build_is_not_measured_as_work(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     status = workshop.survey()
     keys = [str(status.actions[group].key) for group in (SHARE, CLASSIFIER)]
     place = status.plan.emissions[EMIT_CLASSIFIER].path.relative_to(workshop.folder).as_posix()
@@ -86,19 +84,19 @@ def test_waiting_for_another_build_is_neither_work_nor_a_measure_of_it(
             assert measured.seconds < 1
 
 
-def test_session_groups_run_at_once_where_there_is_memory_for_both(workshop: Workshop) -> None:
+def test_session_groups_run_concurrently_if_memory_suffices(workshop: Workshop) -> None:
     together = Together(workshop, PATIENCE)
     build(workshop, 3 * estimate_memory(10_000))
     assert together.seen
 
 
-def test_session_groups_take_turns_where_there_is_not(workshop: Workshop) -> None:
+def test_session_groups_run_in_turn_if_memory_does_not_suffice(workshop: Workshop) -> None:
     together = Together(workshop, 0.3)
     build(workshop, estimate_memory(10_000))
     assert not together.seen
 
 
-def test_what_an_earlier_build_measured_counts_more_than_the_size(workshop: Workshop) -> None:
+def test_measured_memory_overrides_the_estimate_from_sizes(workshop: Workshop) -> None:
     Together(workshop, 0.3)
     build(workshop, 1)
     with Workspace.open(workshop.folder / ".epbuild") as workspace:
@@ -112,7 +110,7 @@ def test_what_an_earlier_build_measured_counts_more_than_the_size(workshop: Work
     assert together.seen
 
 
-def test_what_the_recipe_says_counts_most(workshop: Workshop) -> None:
+def test_memory_in_the_recipe_overrides_measurements(workshop: Workshop) -> None:
     workshop.write_recipe(("    share_weights: true\n", "    share_weights: true\n    memory: 8 GB\n"))
     together = Together(workshop, 0.3)
     build(workshop, 8_000_000_000)

@@ -68,7 +68,7 @@ def files(workshop: Workshop) -> dict[str, bytes]:
     return {path.relative_to(top).as_posix(): path.read_bytes() for path in top.rglob("*") if path.is_file()}
 
 
-def test_what_another_recipe_wrote_as_this_one_would_is_up_to_date(workshop: Workshop, other: Path) -> None:
+def test_an_identical_output_of_another_recipe_is_current(workshop: Workshop, other: Path) -> None:
     workshop.build(recipe=other)
     assert states(workshop) == CURRENT
     for recipe in (None, other, None):
@@ -78,7 +78,7 @@ def test_what_another_recipe_wrote_as_this_one_would_is_up_to_date(workshop: Wor
 
 
 @pytest.mark.parametrize("order", ["b", "ab", "ba", "aba", "bab", "abab"])
-def test_a_recipe_whose_output_moves_leaves_what_another_one_has_there_too(workshop: Workshop, other: Path, order: str) -> None:
+def test_moving_an_output_keeps_the_same_output_of_another_recipe(workshop: Workshop, other: Path, order: str) -> None:
     for name in order:
         workshop.build(recipe=other if name == "b" else None)
     workshop.build()
@@ -114,7 +114,7 @@ def test_an_output_belongs_to_the_recipe_that_wrote_it_last(workshop: Workshop, 
     assert states(workshop) == CURRENT
 
 
-def test_a_recipe_that_wrote_an_output_last_takes_it_along(workshop: Workshop, other: Path) -> None:
+def test_moving_an_output_removes_the_old_one_of_the_last_writer(workshop: Workshop, other: Path) -> None:
     edit(other, "name: small", "name: other")
     workshop.build()
     workshop.build(recipe=other)
@@ -126,7 +126,7 @@ def test_a_recipe_that_wrote_an_output_last_takes_it_along(workshop: Workshop, o
     assert workshop.build().built == 2
 
 
-def test_recipes_with_places_of_their_own_never_make_each_others_steps_out_of_date(workshop: Workshop, other: Path) -> None:
+def test_recipes_with_separate_outputs_do_not_outdate_each_other(workshop: Workshop, other: Path) -> None:
     edit(other, "dist/", "elsewhere/")
     edit(other, "quality: 3", "quality: 1")
     workshop.build()
@@ -137,7 +137,7 @@ def test_recipes_with_places_of_their_own_never_make_each_others_steps_out_of_da
         assert removed(workshop) == []
 
 
-def test_settings_with_places_of_their_own_never_make_each_others_steps_out_of_date(workshop: Workshop) -> None:
+def test_settings_with_separate_outputs_do_not_outdate_each_other(workshop: Workshop) -> None:
     workshop.write_recipe(BY_QUALITY)
     workshop.build()
     workshop.build(settings=FAST)
@@ -146,7 +146,7 @@ def test_settings_with_places_of_their_own_never_make_each_others_steps_out_of_d
         assert workshop.build(settings=settings).current == len(STEPS)
 
 
-def test_settings_with_one_place_take_turns_there(workshop: Workshop) -> None:
+def test_settings_with_a_common_output_path_replace_each_others_output(workshop: Workshop) -> None:
     workshop.build()
     plain = files(workshop)
     workshop.build(settings=FAST)
@@ -159,7 +159,7 @@ def test_settings_with_one_place_take_turns_there(workshop: Workshop) -> None:
     assert states(workshop) == CURRENT
 
 
-def test_another_setting_is_explained_by_what_differs_from_the_last_one(workshop: Workshop) -> None:
+def test_a_changed_setting_is_explained_by_its_difference(workshop: Workshop) -> None:
     workshop.build()
     status = steps(workshop, settings=FAST)[SHARE]
     assert status.state == "out of date"
@@ -167,7 +167,7 @@ def test_another_setting_is_explained_by_what_differs_from_the_last_one(workshop
 
 
 @pytest.mark.parametrize("change", [BY_QUALITY, ZIPPED])
-def test_after_a_build_with_another_setting_an_output_is_cleaned_whole(workshop: Workshop, change: tuple[str, str]) -> None:
+def test_an_output_of_another_setting_is_cleaned_completely(workshop: Workshop, change: tuple[str, str]) -> None:
     workshop.write_recipe(change)
     workshop.build()
     workshop.build(settings=FAST)
@@ -183,9 +183,7 @@ def test_after_a_build_with_another_setting_an_output_is_cleaned_whole(workshop:
 @pytest.mark.parametrize(
     "change", [('"dist/${group}"', '"dist/${group}"'), (ZIPPED[0], ZIPPED[1].replace("${vars.quality}/", ""))]
 )
-def test_what_was_built_last_with_another_setting_is_cleaned_whole_where_it_lies(
-    workshop: Workshop, change: tuple[str, str]
-) -> None:
+def test_an_output_of_another_setting_is_cleaned_at_its_own_path(workshop: Workshop, change: tuple[str, str]) -> None:
     workshop.write_recipe(change)
     workshop.build()
     workshop.build(settings=FAST)
@@ -196,7 +194,7 @@ def test_what_was_built_last_with_another_setting_is_cleaned_whole_where_it_lies
 
 
 @pytest.mark.parametrize("name", ["small", "other"])
-def test_cleaning_one_recipe_leaves_what_another_one_has_in_its_place(workshop: Workshop, other: Path, name: str) -> None:
+def test_cleaning_one_recipe_keeps_outputs_of_another_recipe(workshop: Workshop, other: Path, name: str) -> None:
     edit(other, "name: small", f"name: {name}")
     workshop.build(recipe=other)
     workshop.build()
@@ -209,7 +207,7 @@ def test_cleaning_one_recipe_leaves_what_another_one_has_in_its_place(workshop: 
     assert not (workshop.folder / "dist").exists()
 
 
-def test_an_output_whose_other_recipe_is_gone_can_be_cleaned(workshop: Workshop, other: Path) -> None:
+def test_an_output_shared_with_a_deleted_recipe_can_be_cleaned(workshop: Workshop, other: Path) -> None:
     workshop.build(recipe=other)
     workshop.build()
     other.unlink()
@@ -223,7 +221,7 @@ def test_an_output_whose_other_recipe_is_gone_can_be_cleaned(workshop: Workshop,
     assert len(removed(workshop)) == 2
 
 
-def test_what_outputs_in_place_need_is_needed_and_what_was_replaced_is_not(workshop: Workshop) -> None:
+def test_only_results_of_existing_outputs_are_needed(workshop: Workshop) -> None:
     workspace = workshop.folder / ".epbuild"
     workshop.build()
     slow = {workshop.record(step).action_key for step in (SHARE, CLASSIFIER)}
@@ -237,7 +235,7 @@ def test_what_outputs_in_place_need_is_needed_and_what_was_replaced_is_not(works
     assert find_needed_entries([workspace], workshop.cache).keys == slow | fast
 
 
-def test_what_another_recipe_has_in_place_is_needed(workshop: Workshop, other: Path) -> None:
+def test_results_of_another_recipes_outputs_are_needed(workshop: Workshop, other: Path) -> None:
     edit(other, "quality: 3", "quality: 1")
     edit(other, "dist/", "elsewhere/")
     workshop.build(recipe=other)
@@ -247,7 +245,7 @@ def test_what_another_recipe_has_in_place_is_needed(workshop: Workshop, other: P
 
 
 @pytest.mark.slow
-def test_settings_by_the_dozen_do_not_pile_up(workshop: Workshop) -> None:
+def test_records_of_many_settings_do_not_accumulate(workshop: Workshop) -> None:
     workshop.write_recipe(("vars: {quality: 3}", "vars: {quality: 3, number: 0}"))
     for number in range(30):
         workshop.build(settings=(f"vars.quality={1 + number % 2}", f"vars.number={number}"))
@@ -256,7 +254,7 @@ def test_settings_by_the_dozen_do_not_pile_up(workshop: Workshop) -> None:
         assert max(len(output.owners) for output in workspace.outputs()) <= 20
 
 
-def test_each_recipe_has_logs_of_its_own(workshop: Workshop, other: Path) -> None:
+def test_each_recipe_has_its_own_logs(workshop: Workshop, other: Path) -> None:
     edit(other, "models: [classifier]", "models: [decode]")
     edit(other, "groups:\n", "groups:\n  default: none\n")
     workshop.build()

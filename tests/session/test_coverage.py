@@ -27,7 +27,7 @@ def rows(workshop: Workshop, *selection: str) -> list[ModelCovered]:
     return [event for event in events if isinstance(event, ModelCovered)]
 
 
-def test_every_model_has_a_row_and_nothing_is_published(workshop: Workshop) -> None:
+def test_every_model_has_a_row_and_no_output_is_emitted(workshop: Workshop) -> None:
     workshop.write_recipe((LET_THE_CPU, ""))
     found = rows(workshop)
     assert [(row.model, row.target, row.outcome, row.ep_context_nodes) for row in found] == [
@@ -41,21 +41,19 @@ def test_every_model_has_a_row_and_nothing_is_published(workshop: Workshop) -> N
     assert not (workshop.folder / "dist").exists()
 
 
-def test_what_is_known_is_not_compiled_again(workshop: Workshop) -> None:
+def test_known_coverage_needs_no_compile(workshop: Workshop) -> None:
     before = rows(workshop)
     workshop.compiled.clear()
     assert rows(workshop) == before
     assert workshop.compiled == []
 
 
-def test_only_the_steps_that_are_named_are_compiled(workshop: Workshop) -> None:
+def test_only_selected_steps_are_compiled(workshop: Workshop) -> None:
     assert [row.model for row in rows(workshop, "compile:classifier/*")] == ["classifier"]
     assert workshop.compiled == ["classifier"]
 
 
-def test_a_failed_model_has_its_reason_and_so_has_the_model_that_shares_with_it(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_model_and_its_sharers_have_the_reason(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     def worker(command: object, folder: Path, log: Path, **options: Any) -> Ending:
         if not (folder / "in" / "prefill").exists():
             return workshop.worker(command, folder, log, **options)
@@ -70,7 +68,7 @@ def test_a_failed_model_has_its_reason_and_so_has_the_model_that_shares_with_it(
     assert classifier.outcome == "partial"
 
 
-def test_a_build_tells_of_the_models_that_were_to_do(workshop: Workshop) -> None:
+def test_a_build_reports_the_coverage_of_newly_compiled_models(workshop: Workshop) -> None:
     workshop.build()
     told = [event for event in workshop.events if isinstance(event, ModelCovered)]
     assert [row.model for row in told] == ["prefill", "decode", "classifier"]

@@ -75,7 +75,7 @@ def moved(workshop: Workshop) -> None:
     workshop.write_recipe(('path: "dist/${group}"', 'path: "other/${group}"'))
 
 
-def test_an_output_that_is_gone_is_emitted_and_recorded(built: Workshop) -> None:
+def test_a_missing_output_is_emitted_and_recorded(built: Workshop) -> None:
     before = built.contents()
     (built.output() / "manifest.json").unlink()
     with emitting(built) as it:
@@ -88,7 +88,7 @@ def test_an_output_that_is_gone_is_emitted_and_recorded(built: Workshop) -> None
     assert it.results.rebuilt == []
 
 
-def test_an_output_that_another_build_has_emitted_meanwhile_is_current(built: Workshop) -> None:
+def test_an_output_emitted_meanwhile_by_another_build_is_current(built: Workshop) -> None:
     (built.output() / "manifest.json").unlink()
     with emitting(built) as it:
         built.build()
@@ -98,7 +98,7 @@ def test_an_output_that_another_build_has_emitted_meanwhile_is_current(built: Wo
     assert (built.output() / "manifest.json").stat().st_mtime_ns == before
 
 
-def test_a_file_that_was_changed_is_kept_with_a_warning(built: Workshop) -> None:
+def test_a_changed_file_is_kept_with_a_warning(built: Workshop) -> None:
     (built.output() / "prefill_ctx.onnx").write_bytes(b"mine")
     with emitting(built) as it:
         it.emit(EMIT_DECODER)
@@ -107,7 +107,7 @@ def test_a_file_that_was_changed_is_kept_with_a_warning(built: Workshop) -> None
     assert [event for event in it.events if isinstance(event, Warned)]
 
 
-def test_results_that_the_store_has_lost_are_built_again_once(built: Workshop) -> None:
+def test_results_lost_from_the_store_are_rebuilt_once(built: Workshop) -> None:
     (built.output("classifier") / "manifest.json").unlink()
     with emitting(built) as it:
         it.results.keep(built)
@@ -118,7 +118,7 @@ def test_results_that_the_store_has_lost_are_built_again_once(built: Workshop) -
     assert ["rebuilding it" in event.text for event in it.events if isinstance(event, StepOutput)] == [True]
 
 
-def test_results_that_stay_lost_fail_the_emission_and_leave_the_output(built: Workshop) -> None:
+def test_results_that_stay_lost_fail_the_emit_step_and_keep_the_output(built: Workshop) -> None:
     (built.output("classifier") / "manifest.json").unlink()
     before = built.contents("classifier")
     with emitting(built) as it:
@@ -138,7 +138,7 @@ def test_current_outputs_are_adopted_without_being_written(built: Workshop) -> N
     assert it.ends() == {}
 
 
-def test_orphans_are_removed_without_the_files_of_the_user(built: Workshop) -> None:
+def test_orphans_are_removed_without_the_users_files(built: Workshop) -> None:
     mine = built.output() / "notes.txt"
     mine.write_bytes(b"mine")
     moved(built)

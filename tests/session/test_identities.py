@@ -135,7 +135,7 @@ def asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ask
 
 
 @pytest.mark.parametrize("platform", [HERE, WINDOWS])
-def test_a_machine_says_what_a_toolchain_is_and_none_is_made_here(platform: str, asking: Callable[..., Asking]) -> None:
+def test_a_worker_identifies_a_toolchain_without_provisioning_here(platform: str, asking: Callable[..., Asking]) -> None:
     found = asking(platform)
     action = found.plan.actions[CLASSIFIER]
     assert found.known.of(action) is None
@@ -151,7 +151,7 @@ def test_a_machine_says_what_a_toolchain_is_and_none_is_made_here(platform: str,
     assert len(found.executor.asked) == 1, "what is known is not asked for again"
 
 
-def test_a_machine_that_cannot_make_it_is_not_the_last_that_is_asked(asking: Callable[..., Asking]) -> None:
+def test_another_worker_is_asked_if_one_cannot_provision(asking: Callable[..., Asking]) -> None:
     found = asking(WINDOWS)
     found.executor.machines = ["full", "builder"]
     found.fetch()
@@ -159,7 +159,7 @@ def test_a_machine_that_cannot_make_it_is_not_the_last_that_is_asked(asking: Cal
     assert len(found.executor.asked) == 2
 
 
-def test_the_request_names_nothing_of_this_machine(asking: Callable[..., Asking], tmp_path: Path) -> None:
+def test_the_request_contains_no_local_path(asking: Callable[..., Asking], tmp_path: Path) -> None:
     found = asking(WINDOWS)
     found.fetch()
     [request] = found.executor.asked
@@ -169,7 +169,7 @@ def test_the_request_names_nothing_of_this_machine(asking: Callable[..., Asking]
     assert [entry.ep for entry in asked.entries] == ["QNNExecutionProvider"]
 
 
-def test_that_nobody_is_of_the_platform_is_an_error(asking: Callable[..., Asking]) -> None:
+def test_a_platform_without_workers_is_an_error(asking: Callable[..., Asking]) -> None:
     found = asking(WINDOWS)
     found.executor.labels = {RELEASE, f"platform:{HERE}", "ep:QNNExecutionProvider"}
     with pytest.raises(UnofferedError) as caught:
@@ -179,14 +179,14 @@ def test_that_nobody_is_of_the_platform_is_an_error(asking: Callable[..., Asking
     assert "platform:windows-arm64" in problem.message
 
 
-def test_of_this_platform_what_no_machine_offers_is_left_to_be_made_here(asking: Callable[..., Asking]) -> None:
+def test_a_toolchain_without_workers_is_provisioned_here(asking: Callable[..., Asking]) -> None:
     found = asking(HERE)
     found.executor.labels = {RELEASE}
     found.fetch()
     assert (found.executor.asked, found.known.of(found.plan.actions[CLASSIFIER])) == ([], None)
 
 
-def test_another_toolchain_there_is_refused_and_for_this_platform_a_warning(asking: Callable[..., Asking]) -> None:
+def test_a_differing_toolchain_of_a_worker_is_a_warning_on_this_platform(asking: Callable[..., Asking]) -> None:
     found = asking(HERE)
     found.worker.packages = {**found.worker.packages, "six": "1.17"}
     found.fetch()
@@ -197,7 +197,7 @@ def test_another_toolchain_there_is_refused_and_for_this_platform_a_warning(aski
 
 
 @pytest.mark.parametrize("other", ["another toolchain", "a key that nobody trusts"])
-def test_for_another_platform_nothing_but_a_trusted_record_counts(other: str, asking: Callable[..., Asking]) -> None:
+def test_for_another_platform_only_a_trusted_record_counts(other: str, asking: Callable[..., Asking]) -> None:
     found = asking(WINDOWS, signer=OURS if other == "another toolchain" else THEIRS)
     if other == "another toolchain":
         found.worker.packages = {**found.worker.packages, "six": "1.17"}
@@ -207,7 +207,7 @@ def test_for_another_platform_nothing_but_a_trusted_record_counts(other: str, as
     assert problem.code == ("EPB532" if other == "another toolchain" else "EPB537")
 
 
-def test_what_depends_on_the_machine_is_not_asked_of_another_platform(asking: Callable[..., Asking]) -> None:
+def test_host_dependent_toolchains_are_not_requested_for_other_platforms(asking: Callable[..., Asking]) -> None:
     found = asking(WINDOWS)
     group = found.plan.session_groups[CLASSIFIER]
     [unknown] = found.known.unidentified([group]).values()

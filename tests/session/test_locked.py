@@ -94,12 +94,12 @@ def with_environment(lock: Lock, **changes: Any) -> Lock:
 # -- A lock that fits --------------------------------------------------------------------------------------------------
 
 
-def test_the_lock_lies_beside_its_recipe_and_has_its_name(tmp_path: Path) -> None:
+def test_the_lock_is_beside_its_recipe_with_the_recipes_name(tmp_path: Path) -> None:
     assert lock_path(tmp_path / "epbuild.yaml") == tmp_path / "epbuild.lock"
     assert lock_path(tmp_path / "zoo.v2.yaml") == tmp_path / "zoo.v2.lock"
 
 
-def test_a_build_is_made_with_what_the_lock_says_whether_or_not_it_is_asked_to(workshop: LockedWorkshop) -> None:
+def test_a_build_uses_the_lock_with_and_without_locked(workshop: LockedWorkshop) -> None:
     assert workshop.build().exit_code == 0
     assert workshop.warnings == []
     run(replace(workshop.request, locked=True), workshop.events, fetcher=workshop.fetcher)
@@ -113,7 +113,7 @@ def test_a_build_has_the_same_keys_with_and_without_locked(workshop: LockedWorks
     assert set(workshop.states().values()) == {"current"}
 
 
-def test_without_a_lock_nothing_is_held_to_one(workshop: LockedWorkshop) -> None:
+def test_without_a_lock_no_build_is_checked_against_a_lock(workshop: LockedWorkshop) -> None:
     (workshop.folder / "epbuild.lock").unlink()
     assert workshop.build().exit_code == 0
     assert (workshop.made_with, workshop.warnings) == ([None], [])
@@ -218,7 +218,7 @@ OTHER_MISFITS: list[tuple[Callable[[Lock], Lock], str, str]] = [
 
 
 @pytest.mark.parametrize(("change", "code", "message"), OTHER_MISFITS)
-def test_whatever_else_was_not_locked_so_is_refused_and_otherwise_told(
+def test_any_deviation_is_refused_with_locked_and_a_warning_without_it(
     workshop: LockedWorkshop, change: Callable[[Lock], Lock], code: str, message: str
 ) -> None:
     workshop.write_lock(change(workshop.fitting))
@@ -230,19 +230,19 @@ def test_whatever_else_was_not_locked_so_is_refused_and_otherwise_told(
     assert workshop.made_with == [ENVIRONMENT], "the toolchains are as they are locked"
 
 
-def test_a_pin_that_is_not_the_locked_one_is_told_before_anything_is_fetched(workshop: LockedWorkshop) -> None:
+def test_a_pin_that_differs_from_the_lock_is_refused_before_a_fetch(workshop: LockedWorkshop) -> None:
     workshop.write_recipe((REMOTE[0], REMOTE[1].replace(PIN, A)))
     (problem,) = workshop.refusal().problems
     assert (problem.code, workshop.network.asked) == ("EPB247", [])
     assert problem.message == "the recipe and epbuild.lock pin different content for the model 'decode'"
 
 
-def test_everything_that_does_not_fit_is_told_at_once(workshop: LockedWorkshop) -> None:
+def test_all_deviations_are_reported_in_one_run(workshop: LockedWorkshop) -> None:
     workshop.write_lock(replace(workshop.fitting, toolchains={}, models={}, catalog={}))
     assert {problem.code for problem in workshop.refusal().problems} == {"EPB244", "EPB246", "EPB247"}
 
 
-def test_the_lock_of_another_recipe_is_refused_and_otherwise_left_alone(workshop: LockedWorkshop) -> None:
+def test_the_lock_of_another_recipe_is_refused_with_locked_or_ignored(workshop: LockedWorkshop) -> None:
     workshop.write_lock(replace(workshop.fitting, recipe="large", models={}))
     error = workshop.refusal()
     assert [problem.code for problem in error.problems] == ["EPB243"]
@@ -268,7 +268,7 @@ def test_an_unlocked_platform_is_refused_with_locked_and_provisioned_without_it(
     assert workshop.made_with == [None]
 
 
-def test_a_toolchain_that_no_selected_step_needs_may_be_locked_for_other_platforms(workshop: LockedWorkshop) -> None:
+def test_a_toolchain_of_unselected_steps_needs_no_lock_for_this_platform(workshop: LockedWorkshop) -> None:
     vendor = "  vendor: {interpreter: 'C:/ryzen-ai/python.exe'}\n"
     target = "  laptop: {toolchain: vendor, ep: VitisAIExecutionProvider}\n"
     workshop.write_recipe(REMOTE, ("models: {", f"{vendor}models: {{"), ("groups:\n", f"{target}groups:\n"))
@@ -307,7 +307,7 @@ OTHER_WHEELS = [
 ]
 
 
-def test_a_wheel_has_to_be_one_of_those_that_are_locked(workshop: LockedWorkshop) -> None:
+def test_a_wheel_must_be_one_of_the_locked_wheels(workshop: LockedWorkshop) -> None:
     workshop.write_recipe(IN_WHEEL)
     workshop.write_lock(replace(workshop.fitting, wheels=(Package("my-models", "1.1", (A, B)),)))
     for locked in (False, True):
@@ -316,7 +316,7 @@ def test_a_wheel_has_to_be_one_of_those_that_are_locked(workshop: LockedWorkshop
 
 
 @pytest.mark.parametrize(("wheels", "message"), OTHER_WHEELS)
-def test_a_lock_without_the_wheel_is_refused_and_otherwise_told(
+def test_a_lock_without_the_wheel_is_refused_with_locked_or_reported(
     workshop: LockedWorkshop, wheels: list[Package], message: str
 ) -> None:
     workshop.write_recipe(IN_WHEEL)
@@ -327,7 +327,7 @@ def test_a_lock_without_the_wheel_is_refused_and_otherwise_told(
     assert [(problem.code, problem.message) for problem in workshop.warnings] == [("EPB297", message)]
 
 
-def test_a_lock_of_another_recipe_says_nothing_of_wheels(workshop: LockedWorkshop) -> None:
+def test_wheels_in_the_lock_of_another_recipe_are_ignored(workshop: LockedWorkshop) -> None:
     workshop.write_recipe(IN_WHEEL)
     workshop.write_lock(replace(workshop.fitting, recipe="large", wheels=(Package("my-models", "1.1", (A,)),)))
     assert workshop.build().exit_code == 0
@@ -337,7 +337,7 @@ def test_a_lock_of_another_recipe_says_nothing_of_wheels(workshop: LockedWorksho
 # -- What comes to light later -----------------------------------------------------------------------------------------
 
 
-def test_a_model_that_arrives_with_other_bytes_is_refused_and_otherwise_told(workshop: LockedWorkshop) -> None:
+def test_a_model_with_other_bytes_is_refused_with_locked_or_reported(workshop: LockedWorkshop) -> None:
     commit = "c" * 40
     workshop.write_recipe((REMOTE[0], f"decode: 'hf://acme/tiny/decode.onnx@{commit}'"))
     workshop.network.files["fetched.onnx"] = source_model(7.0)
@@ -350,7 +350,7 @@ def test_a_model_that_arrives_with_other_bytes_is_refused_and_otherwise_told(wor
     assert [warning.code for warning in workshop.warnings] == ["EPB247"]
 
 
-def test_an_environment_that_is_not_the_locked_one_is_refused_and_otherwise_told(workshop: LockedWorkshop) -> None:
+def test_a_differing_environment_is_refused_with_locked_or_reported(workshop: LockedWorkshop) -> None:
     workshop.packages = {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0", "numpy": "2.0"}
     error = workshop.refusal()
     assert isinstance(error, ToolchainError)
@@ -361,7 +361,7 @@ def test_an_environment_that_is_not_the_locked_one_is_refused_and_otherwise_told
     assert [warning.code for warning in workshop.warnings] == ["EPB308"]
 
 
-def test_an_environment_that_somebody_else_made_is_held_to_its_versions(workshop: LockedWorkshop) -> None:
+def test_the_versions_of_an_existing_environment_are_checked(workshop: LockedWorkshop) -> None:
     workshop.write_recipe(REMOTE, ("{packages: [onnxruntime-qnn==2.7.0]}", "{interpreter: python}"))
     packages = tuple(replace(package, files=()) for package in ENVIRONMENT.packages)
     lock = replace(workshop.fitting, toolchains={"qnn": LockedToolchain((), {HERE: replace(ENVIRONMENT, packages=packages)})})
@@ -373,7 +373,7 @@ def test_an_environment_that_somebody_else_made_is_held_to_its_versions(workshop
     assert problem.hint == "Fix its environment, or run `epbuild lock`."
 
 
-def test_part_of_a_recipe_is_held_to_the_lock_as_well(workshop: LockedWorkshop) -> None:
+def test_selected_steps_are_checked_against_the_lock(workshop: LockedWorkshop) -> None:
     request = replace(workshop.request, selection=(EMIT_DECODER,), locked=True)
     assert run(request, NoProgress(), fetcher=workshop.fetcher) == 0
     workshop.write_lock(replace(workshop.fitting, recipe="large"))

@@ -56,7 +56,7 @@ def steps(capsys: pytest.CaptureFixture[str], kind: str) -> dict[str, str]:
     return {step["id"]: step["state"] for step in json.loads(capsys.readouterr().out)["steps"] if step["kind"] == kind}
 
 
-def test_a_new_model_is_built_and_one_that_goes_is_removed(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_model_is_built_and_a_deleted_model_is_cleaned(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     new, output = workshop.folder / "models" / "seg.onnx", workshop.folder / "dist/small/all/npu/seg_ctx.onnx"
     settle()
     for number in range(2):
@@ -94,7 +94,7 @@ def test_the_defaults_of_a_recipe_are_in_the_plan_with_and_without_a_snapshot(
         settle()
 
 
-def test_files_that_match_nothing_change_nothing(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_match_no_pattern_change_no_step(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     settle()
     before = steps(capsys, "emit")
     for name in ("det.onnx.data", ".hidden.onnx", "notes.md"):
@@ -114,7 +114,7 @@ def test_models_beside_the_recipe_are_watched_too(workshop: Workshop, capsys: py
     settle()
 
 
-def test_the_last_model_that_goes_is_an_error_until_one_is_back(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deleting_the_last_model_is_an_error_until_one_exists(workshop: Workshop, capsys: pytest.CaptureFixture[str]) -> None:
     settle()
     models = workshop.folder / "models"
     models.rename(workshop.folder / "away")
@@ -125,7 +125,7 @@ def test_the_last_model_that_goes_is_an_error_until_one_is_back(workshop: Worksh
     assert set(steps(capsys, "emit").values()) == {"current"}
 
 
-def test_a_new_file_of_inputs_is_noticed_too(workshop: Workshop) -> None:
+def test_a_new_input_file_is_noticed(workshop: Workshop) -> None:
     samples = workshop.folder / "samples"
     samples.mkdir()
     np.savez(samples / "1.npz", x=np.zeros(4, np.float32))

@@ -48,7 +48,7 @@ def outputs_of(workshop: Workshop, *, keep_going: bool = False) -> RunFinished:
     return build(workshop, replace(workshop.request, compiles=False, keep_going=keep_going))
 
 
-def test_results_alone_are_made_and_nothing_is_published(workshop: Workshop) -> None:
+def test_a_build_of_results_emits_no_output(workshop: Workshop) -> None:
     assert results_of(workshop).exit_code == 0
     assert workshop.compiled == ALL_COMPILES
     assert set(origins(workshop)) == RESULTS
@@ -58,12 +58,12 @@ def test_results_alone_are_made_and_nothing_is_published(workshop: Workshop) -> 
     assert (workshop.compiled, {outcome for outcome, _ in origins(workshop).values()}) == ([], {"current"})
 
 
-def test_of_an_output_that_is_named_the_results_are_made(workshop: Workshop) -> None:
+def test_selecting_an_output_builds_its_results(workshop: Workshop) -> None:
     assert results_of(workshop, EMIT_CLASSIFIER).exit_code == 0
     assert (workshop.compiled, set(origins(workshop))) == (["classifier"], {CLASSIFIER})
 
 
-def test_outputs_stay_as_they_are_while_results_are_made(workshop: Workshop) -> None:
+def test_building_results_does_not_change_outputs(workshop: Workshop) -> None:
     workshop.build()
     made = outputs(workshop)
     workshop.write_recipe(("quality: 3", "quality: 2"), ('path: "dist/${group}"', 'path: "elsewhere/${group}"'))
@@ -84,7 +84,7 @@ def test_lost_results_of_a_current_recipe_are_compiled_again(workshop: Workshop)
     assert (workshop.compiled, {outcome for outcome, _ in origins(workshop).values()}) == ([], {"current"})
 
 
-def test_results_that_others_made_are_not_fetched(place: Place, machines: Machines) -> None:
+def test_results_of_other_machines_are_not_downloaded(place: Place, machines: Machines) -> None:
     shared_by(machines)
     reader = machines("reader")
     for _ in range(2):
@@ -95,7 +95,7 @@ def test_results_that_others_made_are_not_fetched(place: Place, machines: Machin
         assert (started.todo, used(reader).found) == (0, 2)
 
 
-def test_results_are_made_on_one_machine_and_published_on_another(place: Place, machines: Machines) -> None:
+def test_results_are_built_on_one_machine_and_emitted_on_another(place: Place, machines: Machines) -> None:
     maker = machines("maker")
     maker.remote = RemoteChoice("write")
     assert results_of(maker).exit_code == 0
@@ -110,7 +110,7 @@ def test_results_are_made_on_one_machine_and_published_on_another(place: Place, 
     assert outputs(publisher) == outputs(other)
 
 
-def test_what_may_not_be_made_is_named_and_nothing_is_published(workshop: Workshop) -> None:
+def test_without_compiling_a_missing_result_is_named_and_not_emitted(workshop: Workshop) -> None:
     workshop.build(CLASSIFIER)
     assert outputs_of(workshop).exit_code == 1
     assert (workshop.compiled, workshop.failures) == ([], ["EPB406"])
@@ -125,14 +125,14 @@ def test_what_may_not_be_made_is_named_and_nothing_is_published(workshop: Worksh
     assert workshop.compiled == ["prefill+decode"]
 
 
-def test_all_that_may_not_be_made_is_named(workshop: Workshop) -> None:
+def test_without_compiling_every_missing_result_is_named(workshop: Workshop) -> None:
     assert outputs_of(workshop).exit_code == 1
     failed = [event.step for event in workshop.events if isinstance(event, StepFailed)]
     assert sorted(failed) == sorted([SHARE, CLASSIFIER])
     assert not [event for event in workshop.events if isinstance(event, ModelCovered)]  # their coverage is unknown
 
 
-def test_what_is_there_is_published_all_the_same_if_asked_to_go_on(workshop: Workshop) -> None:
+def test_keep_going_emits_existing_results_despite_missing_results(workshop: Workshop) -> None:
     workshop.build(CLASSIFIER)
     assert outputs_of(workshop, keep_going=True).exit_code == 1
     assert workshop.failures == ["EPB406"]
@@ -140,7 +140,7 @@ def test_what_is_there_is_published_all_the_same_if_asked_to_go_on(workshop: Wor
     assert (workshop.output("classifier").is_dir(), workshop.output().exists()) == (True, False)
 
 
-def test_a_result_that_the_store_loses_may_not_be_made_either(place: Place, machines: Machines) -> None:
+def test_without_compiling_a_result_with_lost_blobs_fails(place: Place, machines: Machines) -> None:
     shared_by(machines)
     for name in place.names("cas"):
         place.write("cas", name, None)
@@ -150,7 +150,7 @@ def test_a_result_that_the_store_loses_may_not_be_made_either(place: Place, mach
     assert not (reader.folder / "dist").exists()
 
 
-def test_both_see_whether_all_is_there(place: Place, machines: Machines) -> None:
+def test_without_emitting_or_compiling_a_build_checks_that_results_exist(place: Place, machines: Machines) -> None:
     shared_by(machines)
     reader = machines("reader")
     assert build(reader, replace(reader.request, emits=False, compiles=False)).exit_code == 0
@@ -160,7 +160,7 @@ def test_both_see_whether_all_is_there(place: Place, machines: Machines) -> None
     assert reader.blobs() == []
 
 
-def test_what_the_store_has_lost_and_the_remote_cache_has_can_be_published(place: Place, machines: Machines) -> None:
+def test_results_lost_from_the_store_are_emitted_from_the_remote_cache(place: Place, machines: Machines) -> None:
     made = shared_by(machines)
     reader = machines("reader")
     reader.build()
@@ -174,7 +174,7 @@ def test_what_the_store_has_lost_and_the_remote_cache_has_can_be_published(place
     assert (reader.compiled, outputs(reader)) == ([], made)
 
 
-def test_no_snapshot_is_left_of_results_alone(workshop: Workshop) -> None:
+def test_a_build_of_results_writes_no_snapshot(workshop: Workshop) -> None:
     workshop.build()
     results_of(workshop)
     for path in workshop.output().iterdir():

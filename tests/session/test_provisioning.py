@@ -91,7 +91,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "cache"))
 
 
-def test_a_toolchain_is_made_once_for_all_threads_that_need_it() -> None:
+def test_a_toolchain_is_provisioned_once_for_all_threads() -> None:
     go = threading.Event()
 
     def make() -> Environment:
@@ -112,7 +112,7 @@ def test_a_toolchain_is_made_once_for_all_threads_that_need_it() -> None:
     assert case.toolchains.kept == case.sink.records == {"key": {"of": "qnn"}}
 
 
-def test_a_toolchain_that_exists_is_not_made() -> None:
+def test_an_existing_toolchain_is_not_provisioned() -> None:
     case = Case(FakeToolchains())
     case.toolchains.environments["qnn"] = ENVIRONMENT
     assert case.provisioning.environment(GROUP) is ENVIRONMENT
@@ -120,14 +120,14 @@ def test_a_toolchain_that_exists_is_not_made() -> None:
     assert (case.toolchains.made, case.provisioning.made, list(case.events)) == (0, False, [])
 
 
-def test_unknown_toolchains_are_made_before_there_are_keys() -> None:
+def test_unknown_toolchains_are_provisioned_before_keys_are_computed() -> None:
     case = Case(FakeToolchains())
     case.provisioning.provision_unknown([GROUP, GROUP])
     assert case.toolchains.environments == {"qnn": ENVIRONMENT}
     assert case.toolchains.made == 1
 
 
-def test_a_toolchain_for_other_platforms_is_never_made() -> None:
+def test_a_toolchain_for_another_platform_is_never_provisioned() -> None:
     case = Case(FakeToolchains())
     case.toolchains.is_here = False
     case.provisioning.provision_unknown([GROUP])
@@ -145,7 +145,7 @@ def test_a_missing_toolchain_fails_offline() -> None:
     assert case.toolchains.made == 0
 
 
-def test_each_action_gets_the_error_of_a_toolchain_that_could_not_be_made() -> None:
+def test_each_action_fails_with_the_error_of_its_toolchain() -> None:
     def make() -> Environment:
         raise ToolchainError(Problem("EPB301", "the disk is full"))
 
@@ -167,7 +167,7 @@ def test_a_record_that_differs_from_the_toolchain_is_refused_with_a_warning() ->
     assert [problem.code for problem in case.provisioning.warnings] == ["EPB312"]
 
 
-def test_a_record_that_is_the_toolchain_is_kept() -> None:
+def test_a_record_that_matches_the_toolchain_is_kept() -> None:
     case = Case(FakeToolchains())
     case.toolchains.record = ENVIRONMENT
     case.provisioning.environment(GROUP)
@@ -175,7 +175,7 @@ def test_a_record_that_is_the_toolchain_is_kept() -> None:
     assert case.problems() == []
 
 
-def test_waiting_for_a_toolchain_ends_when_the_build_is_cancelled() -> None:
+def test_waiting_for_a_toolchain_stops_when_the_build_is_cancelled() -> None:
     go = threading.Event()
 
     def make() -> Environment:
@@ -191,5 +191,5 @@ def test_waiting_for_a_toolchain_ends_when_the_build_is_cancelled() -> None:
         go.set()
 
 
-def test_an_action_has_the_name_of_its_toolchain() -> None:
+def test_an_action_names_its_toolchain() -> None:
     assert name_of(GROUP) == "qnn"

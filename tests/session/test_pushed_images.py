@@ -71,7 +71,7 @@ def shared(machines: Machines, registry: Registry) -> set[str]:
     return made
 
 
-def test_an_image_goes_from_the_remote_cache_to_the_registry(place: Place, machines: Machines, registry: Registry) -> None:
+def test_an_image_is_pushed_from_the_remote_cache(place: Place, machines: Machines, registry: Registry) -> None:
     made = shared(machines, registry)
     reader = machines("reader")
     assert push(reader).exit_code == 0
@@ -87,7 +87,7 @@ def test_an_image_goes_from_the_remote_cache_to_the_registry(place: Place, machi
     assert reader.states()[IMAGES[0]] == "new"  # no part of it is here
 
 
-def test_what_the_registry_has_is_not_read(
+def test_blobs_in_the_registry_are_not_read_again(
     machines: Machines, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPBUILD_REMOTE_CACHE", str(tmp_path / "remote"))
@@ -103,7 +103,7 @@ def test_what_the_registry_has_is_not_read(
     assert (reader.compiled, sent, warnings(reader)) == ([], [], [])
 
 
-def test_only_what_is_asked_for_is_pushed(place: Place, machines: Machines, registry: Registry) -> None:
+def test_only_selected_images_are_pushed(place: Place, machines: Machines, registry: Registry) -> None:
     shared(machines, registry)
     reader = machines("reader")
     assert push(reader, "emit:classifier/*").exit_code == 0
@@ -111,9 +111,7 @@ def test_only_what_is_asked_for_is_pushed(place: Place, machines: Machines, regi
     assert "1" in registry.manifests
 
 
-def test_what_is_in_the_store_is_pushed_from_there(
-    machines: Machines, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_is_pushed_from_the_store(machines: Machines, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPBUILD_REMOTE_CACHE", "off")
     first = machines("first")
     assert push(first).exit_code == 0
@@ -128,7 +126,9 @@ def test_what_is_in_the_store_is_pushed_from_there(
 
 
 @pytest.mark.parametrize("harm", ["damaged", "gone", "longer", "shorter"])
-def test_what_cannot_be_used_on_the_way_is_made_again(harm: str, place: Place, machines: Machines, registry: Registry) -> None:
+def test_unusable_remote_results_are_rebuilt_before_a_push(
+    harm: str, place: Place, machines: Machines, registry: Registry
+) -> None:
     made = shared(machines, registry)
     for name in place.names("cas"):
         data = place.read("cas", name) or b""
@@ -139,7 +139,7 @@ def test_what_cannot_be_used_on_the_way_is_made_again(harm: str, place: Place, m
     assert (sorted(reader.compiled), images(registry)) == (sorted(ALL_COMPILES), made)
 
 
-def test_without_compiling_nothing_is_pushed_that_is_not_there(place: Place, machines: Machines, registry: Registry) -> None:
+def test_without_compiling_missing_results_prevent_a_push(place: Place, machines: Machines, registry: Registry) -> None:
     reader = machines("reader")
     assert push(reader, compiles=False).exit_code == 1
     assert (set(reader.failures), registry.requests) == ({"EPB406"}, [])
@@ -151,7 +151,7 @@ def test_a_recipe_that_pushes_nothing_is_an_error(tmp_path: Path, monkeypatch: p
         push(workshop)
 
 
-def test_outputs_that_lie_here_stay_as_they_are(place: Place, machines: Machines, registry: Registry) -> None:
+def test_pushing_does_not_change_local_outputs(place: Place, machines: Machines, registry: Registry) -> None:
     first = machines("first")
     assert first.build().exit_code == 0
     before = first.contents()

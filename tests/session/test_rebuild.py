@@ -93,7 +93,7 @@ def everything(workshop: Workshop) -> dict[Path, bytes]:
     }
 
 
-def test_an_equal_rebuild_is_reported_for_every_group_and_leaves_nothing(fickle: Fickle) -> None:
+def test_an_equal_rebuild_is_reported_for_every_group_without_leftovers(fickle: Fickle) -> None:
     assert fickle.workshop.build().exit_code == 0
     before = everything(fickle.workshop)
     finished = fickle.compare()
@@ -107,7 +107,7 @@ def test_an_equal_rebuild_is_reported_for_every_group_and_leaves_nothing(fickle:
     assert fickle.workshop.states() == dict.fromkeys(STEPS, "current")
 
 
-def test_what_is_out_of_date_is_built_first_and_then_made_again(fickle: Fickle) -> None:
+def test_outdated_steps_are_built_first_and_then_rebuilt(fickle: Fickle) -> None:
     finished = fickle.compare()
     assert (finished.exit_code, finished.built) == (0, len(STEPS))
     assert sorted(fickle.seen) == ["classifier", "classifier", "prefill", "prefill"]
@@ -116,14 +116,14 @@ def test_what_is_out_of_date_is_built_first_and_then_made_again(fickle: Fickle) 
     assert (started.groups, ended.same, ended.different) == (2, 2, 0)
 
 
-def test_only_the_groups_of_the_steps_that_are_named_are_made_again(fickle: Fickle) -> None:
+def test_only_groups_of_selected_steps_are_rebuilt(fickle: Fickle) -> None:
     fickle.workshop.build()
     fickle.compare(EMIT_CLASSIFIER)
     assert fickle.seen == ["classifier"]
     assert fickle.compared().keys() == {CLASSIFIER}
 
 
-def test_a_difference_fails_the_run_is_told_to_the_byte_and_both_trees_are_kept(fickle: Fickle) -> None:
+def test_a_difference_fails_with_the_byte_and_keeps_both_trees(fickle: Fickle) -> None:
     fickle.again["classifier"] = appends("classifier_ctx_qnn.bin", b"!")
     assert fickle.workshop.build().exit_code == 0
     before = everything(fickle.workshop)
@@ -145,7 +145,7 @@ def test_a_difference_fails_the_run_is_told_to_the_byte_and_both_trees_are_kept(
     assert fickle.workshop.states() == dict.fromkeys(STEPS, "current")
 
 
-def test_the_next_comparison_replaces_what_the_last_one_kept(fickle: Fickle) -> None:
+def test_the_next_comparison_replaces_the_kept_trees(fickle: Fickle) -> None:
     fickle.again["classifier"] = appends("classifier_ctx_qnn.bin", b"first")
     fickle.compare()
     fickle.again["classifier"] = appends("classifier_ctx_qnn.bin", b"second")
@@ -156,7 +156,7 @@ def test_the_next_comparison_replaces_what_the_last_one_kept(fickle: Fickle) -> 
     assert not (fickle.workshop.folder / ".epbuild/rebuilt").exists()
 
 
-def test_files_that_come_or_go_are_told_as_that(fickle: Fickle) -> None:
+def test_added_and_missing_files_are_reported(fickle: Fickle) -> None:
     def renames(folder: Path) -> None:
         path = folder / "classifier_ctx.onnx"
         made = onnx.load(path)
@@ -177,7 +177,7 @@ def test_files_that_come_or_go_are_told_as_that(fickle: Fickle) -> None:
     }
 
 
-def test_a_target_that_is_known_for_times_of_day_may_differ_in_these(fickle: Fickle) -> None:
+def test_a_target_with_known_timestamps_can_differ_in_timestamps(fickle: Fickle) -> None:
     fickle.workshop.write_recipe(MANY_SOCS)
     fickle.first["classifier"] = appends("classifier_ctx_qnn.bin", STAMP.encode())
     fickle.again["classifier"] = appends("classifier_ctx_qnn.bin", LATER.encode())
@@ -192,7 +192,7 @@ def test_a_target_that_is_known_for_times_of_day_may_differ_in_these(fickle: Fic
     ]
 
 
-def test_a_target_that_is_known_for_times_of_day_may_differ_in_nothing_else(fickle: Fickle) -> None:
+def test_a_target_with_known_timestamps_cannot_differ_otherwise(fickle: Fickle) -> None:
     fickle.workshop.write_recipe(MANY_SOCS)
     fickle.first["classifier"] = appends("classifier_ctx_qnn.bin", b"weights 1 " + STAMP.encode())
     fickle.again["classifier"] = appends("classifier_ctx_qnn.bin", b"weights 2 " + LATER.encode())
@@ -200,7 +200,7 @@ def test_a_target_that_is_known_for_times_of_day_may_differ_in_nothing_else(fick
     assert fickle.codes() == ["EPB652"]
 
 
-def test_a_time_of_day_is_no_excuse_where_the_target_is_not_known_for_it(fickle: Fickle) -> None:
+def test_a_timestamp_fails_for_a_target_without_known_timestamps(fickle: Fickle) -> None:
     fickle.first["classifier"] = appends("classifier_ctx_qnn.bin", STAMP.encode())
     fickle.again["classifier"] = appends("classifier_ctx_qnn.bin", LATER.encode())
     assert fickle.compare().exit_code == 1
@@ -219,7 +219,7 @@ def test_a_compile_that_fails_the_second_time_is_reported_and_the_rest_compared(
     assert "compile+classifier+plain+classifier++rebuilt.log" in log
 
 
-def test_nothing_is_made_again_after_a_build_that_failed(fickle: Fickle) -> None:
+def test_a_failed_build_is_not_rebuilt_for_comparison(fickle: Fickle) -> None:
     fickle.first["classifier"] = lambda folder: (folder / "classifier_ctx_qnn.bin").unlink()
     assert fickle.compare().exit_code == 1
     assert not [event for event in fickle.workshop.events if isinstance(event, ComparisonStarted)]
@@ -239,7 +239,7 @@ def test_an_input_that_changes_meanwhile_voids_the_comparison(fickle: Fickle) ->
     assert CLASSIFIER not in fickle.compared()
 
 
-def test_what_the_store_has_lost_is_still_compared_by_its_digest(fickle: Fickle) -> None:
+def test_results_lost_from_the_store_are_compared_by_digest(fickle: Fickle) -> None:
     fickle.workshop.build()
     fickle.workshop.lose_blobs()
     assert fickle.compare().exit_code == 0
@@ -251,7 +251,7 @@ def test_what_the_store_has_lost_is_still_compared_by_its_digest(fickle: Fickle)
     assert fickle.kept(CLASSIFIER).keys() == {"rebuilt/classifier_ctx.onnx", "rebuilt/classifier_ctx_qnn.bin"}
 
 
-def test_trees_that_cannot_be_kept_are_this_machines_fault_and_not_the_eps(fickle: Fickle) -> None:
+def test_trees_that_cannot_be_kept_are_an_environment_error(fickle: Fickle) -> None:
     fickle.workshop.build()
     fickle.again["classifier"] = appends("classifier_ctx_qnn.bin", b"!")
     (fickle.workshop.folder / ".epbuild/rebuilt").write_text("in the way", encoding="utf-8")
@@ -259,7 +259,7 @@ def test_trees_that_cannot_be_kept_are_this_machines_fault_and_not_the_eps(fickl
     assert "EPB432" in fickle.codes()
 
 
-def test_several_groups_at_once_come_to_the_same(fickle: Fickle) -> None:
+def test_concurrent_comparisons_have_the_same_verdict(fickle: Fickle) -> None:
     fickle.workshop.build()
     both = threading.Barrier(2, timeout=60)
 
@@ -271,7 +271,7 @@ def test_several_groups_at_once_come_to_the_same(fickle: Fickle) -> None:
     assert {event.verdict for event in fickle.compared().values()} == {"same"}
 
 
-def test_a_comparison_that_is_stopped_says_so_and_keeps_nothing(fickle: Fickle) -> None:
+def test_an_interrupted_comparison_is_reported_and_keeps_no_trees(fickle: Fickle) -> None:
     fickle.workshop.build()
 
     def interrupt(folder: Path) -> None:
@@ -301,7 +301,7 @@ GONE = FileDifference("x.bin", 4, None)
         ((DIFFERENT,), ("timestamp", None), "known"),
     ],
 )
-def test_only_what_a_target_is_known_for_is_excused(differences: Any, by: Any, verdict: str) -> None:
+def test_only_known_differences_of_a_target_are_accepted(differences: Any, by: Any, verdict: str) -> None:
     known = [KnownDifference("because", "measured", by=row) for row in by]
     assert judge_differences(differences, known) == verdict
 
@@ -325,7 +325,7 @@ def writes_other_bytes(name: str) -> Change:
 
 
 @pytest.mark.parametrize("group", [True, False])
-def test_a_recipe_can_accept_other_bytes_of_the_same_meaning(fickle: Fickle, group: bool) -> None:
+def test_a_recipe_can_accept_other_bytes_of_equal_size(fickle: Fickle, group: bool) -> None:
     accepts(fickle, group=group)
     fickle.again["classifier"] = writes_other_bytes("classifier_ctx_qnn.bin")
     assert fickle.compare().exit_code == 0
@@ -334,7 +334,7 @@ def test_a_recipe_can_accept_other_bytes_of_the_same_meaning(fickle: Fickle, gro
     assert told.kept is not None
 
 
-def test_what_a_recipe_does_not_accept_is_another_size_of_a_context(fickle: Fickle) -> None:
+def test_a_recipe_cannot_accept_another_size_of_a_context(fickle: Fickle) -> None:
     accepts(fickle, group=True)
     fickle.again["classifier"] = appends("classifier_ctx_qnn.bin", b"!")
     assert fickle.compare().exit_code == 1
@@ -343,7 +343,7 @@ def test_what_a_recipe_does_not_accept_is_another_size_of_a_context(fickle: Fick
     assert "size of the context" in problem.message
 
 
-def test_what_a_recipe_does_not_accept_is_another_graph_around_a_context(fickle: Fickle) -> None:
+def test_a_recipe_cannot_accept_another_graph_around_a_context(fickle: Fickle) -> None:
     def renames_an_output(folder: Path) -> None:
         model = onnx.load(folder / "classifier_ctx.onnx")
         model.graph.output[0].name = model.graph.node[-1].output[0] = "other"
@@ -355,7 +355,7 @@ def test_what_a_recipe_does_not_accept_is_another_graph_around_a_context(fickle:
     assert fickle.codes() == ["EPB652"]
 
 
-def test_accepting_other_bytes_compiles_nothing_anew_and_is_told_in_the_manifest(fickle: Fickle) -> None:
+def test_accepting_other_bytes_needs_no_compile_and_is_in_the_manifest(fickle: Fickle) -> None:
     assert fickle.workshop.build().exit_code == 0
     fickle.seen.clear()
     accepts(fickle, group=True)

@@ -105,7 +105,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 
 
 @pytest.mark.parametrize("outcome", ["made", "found"])
-def test_the_result_comes_through_the_remote_cache(opened: Open, outcome: str) -> None:
+def test_a_remote_result_is_read_from_the_remote_cache(opened: Open, outcome: str) -> None:
     case = opened(MachineReply(outcome, "builder"))  # type: ignore[arg-type]
     made = case.make()
     assert made is not None
@@ -123,14 +123,14 @@ def test_inputs_are_uploaded_before_a_machine_runs_the_action(opened: Open) -> N
     case.session.remote.check(source)
 
 
-def test_the_error_of_a_machine_names_it(opened: Open) -> None:
+def test_the_error_of_a_machine_names_the_machine(opened: Open) -> None:
     error = BuildError(Problem("EPB400", "Operator Foo is not supported"))
     failure = opened(MachineReply.failure("failed", "builder", error)).failure()
     assert isinstance(failure, BuildError)
     assert [problem.message for problem in failure.problems] == ["on builder: Operator Foo is not supported"]
 
 
-def test_a_result_that_the_remote_cache_does_not_have_is_an_error(opened: Open) -> None:
+def test_a_reply_without_a_result_in_the_remote_cache_is_an_error(opened: Open) -> None:
     failure = opened(MachineReply("made", "builder"), has_built=False).failure()
     assert [problem.code for problem in failure.problems] == ["EPB537"]
 
@@ -144,14 +144,14 @@ def test_an_action_runs_here_if_every_machine_turns_out_unfit(opened: Open) -> N
     assert case.executor.without == [frozenset(), {"first"}]
 
 
-def test_three_machines_that_cannot_run_an_action_are_enough(opened: Open) -> None:
+def test_an_action_is_tried_on_at_most_three_machines(opened: Open) -> None:
     full = EnvironmentFailure(Problem("EPB405", "the disk is full"))
     case = opened(*(MachineReply.failure("unable", name, full) for name in ("first", "second", "third", "fourth")))
     assert [problem.message for problem in case.failure().problems] == ["on third: the disk is full"]
     assert len(case.executor.requests) == 3
 
 
-def test_a_machine_that_refuses_a_toolchain_is_not_asked_again(opened: Open) -> None:
+def test_a_machine_that_refuses_a_toolchain_gets_no_further_actions(opened: Open) -> None:
     other = EnvironmentFailure(Problem("EPB532", "its toolchain is another"))
     refused = MachineReply.failure("refused", "first", other)
     case = opened(refused, MachineReply("made", "builder"), MachineReply("made", "builder"))
@@ -161,7 +161,7 @@ def test_a_machine_that_refuses_a_toolchain_is_not_asked_again(opened: Open) -> 
     assert case.executor.without == [frozenset(), {"first"}, {"first"}]
 
 
-def test_machines_take_what_they_offer_and_nothing_that_needs_this_machine(opened: Open) -> None:
+def test_machines_run_only_offered_actions_and_never_emit_steps(opened: Open) -> None:
     case = opened(MachineReply("made", "builder"))
     assert case.machines.runs(case.action)
     assert not case.machines.runs(case.emission)
@@ -170,7 +170,7 @@ def test_machines_take_what_they_offer_and_nothing_that_needs_this_machine(opene
     assert not case.machines.runs(replace(case.action, id="another"))  # type: ignore[type-var]
 
 
-def test_machines_of_another_release_are_named_and_get_nothing(opened: Open) -> None:
+def test_machines_with_another_release_are_named_and_get_no_actions(opened: Open) -> None:
     case = opened(MachineReply("made", "old"))
     case.executor.labels -= {RELEASE}
     warning = case.machines.check_releases()

@@ -53,14 +53,12 @@ def fetched(models: RemoteModels, model: ModelSpec = MODEL) -> tuple[Path, list[
     return models.fetched(model, told, NEVER), told
 
 
-def test_nothing_is_known_of_a_model_that_was_never_fetched_and_nobody_is_asked(
-    models: RemoteModels, network: FakeFetcher
-) -> None:
+def test_an_unfetched_model_is_unknown_and_causes_no_request(models: RemoteModels, network: FakeFetcher) -> None:
     assert models.known(MODEL) is None
     assert network.asked == []
 
 
-def test_a_model_is_asked_for_with_everything_that_pins_it(models: RemoteModels, network: FakeFetcher) -> None:
+def test_a_model_is_requested_with_all_its_pins(models: RemoteModels, network: FakeFetcher) -> None:
     model = replace(MODEL, data_sha256={"decode.bin": "b" * 64})
     graph, told = fetched(models, model)
     assert graph == network.graph
@@ -68,14 +66,14 @@ def test_a_model_is_asked_for_with_everything_that_pins_it(models: RemoteModels,
     assert told[-1] == Fetched("decode")
 
 
-def test_a_model_that_is_here_is_not_fetched_again_and_not_told_of(models: RemoteModels, network: FakeFetcher) -> None:
+def test_a_local_model_is_not_fetched_or_reported_again(models: RemoteModels, network: FakeFetcher) -> None:
     first, _ = fetched(models)
     assert fetched(models) == (first, [])
     assert models.known(MODEL) == first
     assert len(network.asked) == 1
 
 
-def test_a_model_whose_file_is_gone_is_fetched_again(models: RemoteModels, network: FakeFetcher) -> None:
+def test_a_model_with_a_deleted_file_is_fetched_again(models: RemoteModels, network: FakeFetcher) -> None:
     fetched(models)
     network.graph.unlink()
     assert models.known(MODEL) is None
@@ -93,19 +91,19 @@ def test_a_model_whose_file_is_gone_is_fetched_again(models: RemoteModels, netwo
     ],
     ids=["address", "digest", "no digest", "data"],
 )
-def test_another_address_or_pin_is_another_model(models: RemoteModels, network: FakeFetcher, other: ModelSpec) -> None:
+def test_a_different_address_or_pin_is_a_different_model(models: RemoteModels, network: FakeFetcher, other: ModelSpec) -> None:
     fetched(models)
     assert models.known(other) is None
     fetched(models, other)
     assert len(network.asked) == 2
 
 
-def test_a_model_under_another_name_in_the_recipe_is_the_same_model(models: RemoteModels, network: FakeFetcher) -> None:
+def test_a_renamed_model_in_the_recipe_is_the_same_model(models: RemoteModels, network: FakeFetcher) -> None:
     graph, _ = fetched(models)
     assert models.known(replace(MODEL, name="renamed")) == graph
 
 
-def test_a_fetch_that_fails_leaves_nothing_that_looks_like_a_model(models: RemoteModels, network: FakeFetcher) -> None:
+def test_a_failed_fetch_leaves_no_model(models: RemoteModels, network: FakeFetcher) -> None:
     network.out_of_reach = True
     told = EventList()
     with pytest.raises(StoreError):
@@ -114,7 +112,7 @@ def test_a_fetch_that_fails_leaves_nothing_that_looks_like_a_model(models: Remot
     assert told == []
 
 
-def test_a_large_model_is_told_of_now_and_then_and_not_for_every_piece(
+def test_progress_of_a_large_model_is_reported_at_intervals(
     models: RemoteModels, network: FakeFetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
@@ -137,7 +135,7 @@ def workshop(tmp_path: Path, network: FakeFetcher, monkeypatch: pytest.MonkeyPat
     return made
 
 
-def test_a_look_at_a_build_fetches_nothing_and_says_what_is_not_here(workshop: Workshop, network: FakeFetcher) -> None:
+def test_a_survey_fetches_nothing_and_names_unfetched_models(workshop: Workshop, network: FakeFetcher) -> None:
     assert workshop.states() == dict.fromkeys(STEPS, "new")
     for step in DECODER:
         assert "the model 'decode' is not fetched yet" in workshop.reasons(step)
@@ -158,9 +156,7 @@ def test_a_build_fetches_before_it_starts_and_the_next_build_fetches_nothing(wor
     assert len(network.asked) == 1
 
 
-def test_a_part_of_a_recipe_that_needs_no_remote_model_is_built_without_the_network(
-    workshop: Workshop, network: FakeFetcher
-) -> None:
+def test_steps_without_remote_models_build_without_the_network(workshop: Workshop, network: FakeFetcher) -> None:
     network.out_of_reach = True
     assert workshop.build("*:classifier/*").exit_code == 0
     assert workshop.compiled == ["classifier"]
@@ -168,7 +164,7 @@ def test_a_part_of_a_recipe_that_needs_no_remote_model_is_built_without_the_netw
     assert (states[CLASSIFIER], states[EMIT_CLASSIFIER], states[SHARE]) == ("current", "current", "new")
 
 
-def test_an_output_whose_remote_model_is_gone_is_no_longer_known_to_be_right(workshop: Workshop, network: FakeFetcher) -> None:
+def test_an_output_whose_remote_model_was_deleted_is_out_of_date(workshop: Workshop, network: FakeFetcher) -> None:
     workshop.build()
     network.graph.unlink()
     states = workshop.states()
@@ -181,7 +177,7 @@ def test_an_output_whose_remote_model_is_gone_is_no_longer_known_to_be_right(wor
 
 
 @pytest.mark.parametrize("output", ["provenance: true", "sbom: true", "provenance: true, sbom: true"])
-def test_another_secret_gives_the_same_output_and_no_secret_is_printed(
+def test_another_secret_leads_to_the_same_output_and_none_is_printed(
     workshop: Workshop, network: FakeFetcher, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     recipe = (workshop.folder / "epbuild.yaml").read_text(encoding="utf-8")
@@ -202,7 +198,7 @@ def test_another_secret_gives_the_same_output_and_no_secret_is_printed(
     assert "an0ther" not in repr(found.actions[EMIT_DECODER].document)
 
 
-def test_a_model_at_another_absolute_place_gives_the_same_provenance(
+def test_the_absolute_path_of_a_model_does_not_change_provenance(
     tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workshop.write_recipe(

@@ -49,7 +49,7 @@ def test_a_survey_writes_nothing_and_provisions_nothing(workshop: Workshop) -> N
     assert workshop.compiled == []
 
 
-def test_a_survey_leaves_the_clock_of_a_workspace_alone(workshop: Workshop) -> None:
+def test_a_survey_does_not_create_the_clock_of_a_workspace(workshop: Workshop) -> None:
     """Check this because a survey by another user could leave a file that blocks the snapshots of the owner's builds."""
     built(workshop)
     clock = workshop.folder / ".epbuild" / "clock"
@@ -68,7 +68,7 @@ def test_a_build_ends_with_outputs_and_a_snapshot_that_answers_the_next_request(
         assert session.survey().todo == ()
 
 
-def test_the_orphans_of_an_earlier_build_are_removed_only_if_all_succeeds(workshop: Workshop) -> None:
+def test_orphans_are_removed_only_if_the_whole_build_succeeds(workshop: Workshop) -> None:
     built(workshop)
     changes = [('path: "dist/${group}"', 'path: "other/${group}"')]
     workshop.write_recipe(*changes, ("expect: {fallback_nodes: any}", "expect: {fallback_nodes: 0}"))
@@ -79,7 +79,7 @@ def test_the_orphans_of_an_earlier_build_are_removed_only_if_all_succeeds(worksh
     assert not workshop.output("classifier").exists()
 
 
-def test_selected_steps_leave_orphans_alone(workshop: Workshop) -> None:
+def test_a_build_of_selected_steps_keeps_orphans(workshop: Workshop) -> None:
     built(workshop)
     workshop.write_recipe(('path: "dist/${group}"', 'path: "other/${group}"'))
     with open_session(replace(workshop.request, selection=(EMIT_DECODER,))) as session:
@@ -88,7 +88,7 @@ def test_selected_steps_leave_orphans_alone(workshop: Workshop) -> None:
         assert len(session.survey().orphans) == 2
 
 
-def test_a_build_that_is_cancelled_is_an_interrupt_and_keeps_finished_results(workshop: Workshop) -> None:
+def test_a_cancelled_build_is_an_interrupt_and_keeps_finished_results(workshop: Workshop) -> None:
     cancelled, events = threading.Event(), EventList()
 
     class CancelsAfterOne(EventList):
@@ -122,7 +122,7 @@ def test_a_broken_recipe_refuses_a_session_before_anything_is_written(workshop: 
     assert not (workshop.folder / ".epbuild").exists()
 
 
-def test_a_snapshot_answers_only_requests_that_ask_for_nothing_more(workshop: Workshop) -> None:
+def test_a_snapshot_answers_only_requests_without_additional_work(workshop: Workshop) -> None:
     workshop.build()
     more: list[dict[str, Any]] = [
         {"rebuild_and_compare": True},

@@ -51,7 +51,7 @@ def server() -> Iterator[CacheServer]:
         yield server
 
 
-def test_what_one_machine_has_compiled_another_need_not(place: Place, machines: Machines) -> None:
+def test_results_of_one_machine_are_restored_on_another(place: Place, machines: Machines) -> None:
     made = shared_by(machines)
     reader = machines("reader")
     found = reader.survey()
@@ -78,7 +78,7 @@ def test_what_one_machine_has_compiled_another_need_not(place: Place, machines: 
     assert reader.states() == dict.fromkeys(STEPS, "current")
 
 
-def test_the_log_of_anothers_compile_is_fetched_when_it_is_asked_for(place: Place, machines: Machines) -> None:
+def test_the_log_of_a_remote_compile_is_downloaded_on_request(place: Place, machines: Machines) -> None:
     shared_by(machines)
     reader = machines("reader")
     reader.build()
@@ -98,7 +98,7 @@ def test_the_log_of_anothers_compile_is_fetched_when_it_is_asked_for(place: Plac
         log()
 
 
-def test_what_was_restored_lies_in_the_store_from_then_on(place: Place, machines: Machines) -> None:
+def test_restored_results_are_kept_in_the_store(place: Place, machines: Machines) -> None:
     made = shared_by(machines)
     reader = machines("reader")
     reader.build()
@@ -111,7 +111,7 @@ def test_what_was_restored_lies_in_the_store_from_then_on(place: Place, machines
 
 
 @pytest.mark.parametrize("choice", [None, RemoteChoice("off"), RemoteChoice(offline=True)])
-def test_without_it_nothing_is_asked(
+def test_a_disabled_remote_cache_gets_no_requests(
     choice: RemoteChoice | None, server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
@@ -121,7 +121,7 @@ def test_without_it_nothing_is_asked(
     assert (reader.compiled, server.requests) == (ALL_COMPILES, [])
 
 
-def test_a_comparison_is_of_what_was_made_here(place: Place, machines: Machines) -> None:
+def test_rebuild_and_compare_ignores_remote_results(place: Place, machines: Machines) -> None:
     shared_by(machines)
     reader = machines("reader")
     reader.events = EventList()
@@ -154,7 +154,7 @@ def poisoned(place: Place) -> None:
 
 
 @pytest.mark.parametrize("harm", [damaged, truncated, evicted, cut, signed_by_another, poisoned])
-def test_what_cannot_be_used_is_compiled_and_put_right_by_the_next_who_writes(
+def test_an_unusable_result_is_compiled_and_replaced_by_the_next_writer(
     harm: Callable[[Place], None], place: Place, machines: Machines
 ) -> None:
     made = shared_by(machines)
@@ -180,7 +180,7 @@ def _strict(harm: Callable[[Place], None], place: Place) -> bool:
     return isinstance(place, ServerPlace) and harm is truncated
 
 
-def test_a_result_whose_file_goes_between_plan_and_use_is_compiled(
+def test_a_result_whose_file_disappears_after_planning_is_compiled(
     server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
@@ -193,7 +193,7 @@ def test_a_result_whose_file_goes_between_plan_and_use_is_compiled(
 
 @pytest.mark.slow  # they wait before the next request
 @pytest.mark.parametrize("kind", ["hang", "reset", "nonsense", "status"])
-def test_a_server_that_does_not_work_costs_one_warning(
+def test_a_faulty_server_causes_one_warning(
     kind: str, server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
@@ -206,7 +206,7 @@ def test_a_server_that_does_not_work_costs_one_warning(
 
 
 @pytest.mark.slow
-def test_a_server_that_is_not_there_costs_one_warning(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_causes_one_warning(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("EPBUILD_REMOTE_CACHE", f"http://127.0.0.1:{free.getsockname()[1]}")
@@ -216,7 +216,9 @@ def test_a_server_that_is_not_there_costs_one_warning(machines: Machines, monkey
     assert (reader.compiled, warnings(reader)) == (ALL_COMPILES, ["EPB521"])
 
 
-def test_who_may_not_write_reads_all_the_same(server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_without_write_permission_still_reads(
+    server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
     shared_by(machines)
     other = machines("other")
@@ -228,7 +230,7 @@ def test_who_may_not_write_reads_all_the_same(server: CacheServer, machines: Mac
     assert origins(other)[SHARE] == ("restored", "remote")
 
 
-def test_a_remote_cache_that_has_nothing_of_a_recipe_is_a_warning(place: Place, machines: Machines) -> None:
+def test_a_remote_cache_without_results_of_a_recipe_is_a_warning(place: Place, machines: Machines) -> None:
     place.write("cas", "0" * 64, b"of another recipe")
     reader = machines("reader")
     assert reader.build().exit_code == 0
@@ -248,7 +250,7 @@ def test_a_remote_cache_that_has_nothing_of_a_recipe_is_a_warning(place: Place, 
         ("directory", THEIRS.text, RemoteChoice("write")),
     ],
 )
-def test_what_must_not_be_done_is_refused_before_anything_is(
+def test_invalid_remote_settings_are_refused_before_any_change(
     remote: str, key: str, choice: RemoteChoice, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = machines("reader")
@@ -263,7 +265,7 @@ def test_what_must_not_be_done_is_refused_before_anything_is(
     assert (sorted(reader.folder.rglob("*")), reader.cache.exists()) == (before, False)
 
 
-def test_what_an_earlier_build_made_without_a_key_is_published_by_a_later_one(place: Place, machines: Machines) -> None:
+def test_results_of_an_earlier_unsigned_build_are_published_later(place: Place, machines: Machines) -> None:
     first = machines("first")
     assert first.build().exit_code == 0
     assert place.names("ac") == []
@@ -278,7 +280,7 @@ def test_what_an_earlier_build_made_without_a_key_is_published_by_a_later_one(pl
     assert (second.compiled, outputs(second)) == ([], outputs(first))
 
 
-def test_what_is_there_and_cannot_be_used_is_put_right_by_who_has_it(place: Place, machines: Machines) -> None:
+def test_an_unusable_remote_result_is_replaced_by_a_machine_that_has_it(place: Place, machines: Machines) -> None:
     made = shared_by(machines)
     first = machines("first")
     first.remote = None
@@ -292,7 +294,7 @@ def test_what_is_there_and_cannot_be_used_is_put_right_by_who_has_it(place: Plac
     assert (second.compiled, outputs(second), warnings(second)) == ([], made, [])
 
 
-def test_what_is_finished_later_is_published_again(place: Place, machines: Machines) -> None:
+def test_a_result_completed_later_is_published_again(place: Place, machines: Machines) -> None:
     shared_by(machines)
     expected = "    expect: {ep_context_nodes: 1, fallback_nodes: 1}\n"
     measuring = f"{expected[:-2]}, shared_bytes: {{min_ratio: 0.01}}}}\n"
@@ -316,7 +318,7 @@ def test_what_is_finished_later_is_published_again(place: Place, machines: Machi
     assert older.compiled == []
 
 
-def test_why_a_result_is_not_used_is_explained(place: Place, machines: Machines) -> None:
+def test_explain_says_why_a_remote_result_is_not_used(place: Place, machines: Machines) -> None:
     shared_by(machines)
     reader = machines("reader")
     [found] = explain(reader.request, [CLASSIFIER])
@@ -329,7 +331,7 @@ def test_why_a_result_is_not_used_is_explained(place: Place, machines: Machines)
     assert reader.reasons(CLASSIFIER) == (why,)
 
 
-def test_the_coverage_of_what_others_compiled_takes_no_file(place: Place, machines: Machines) -> None:
+def test_coverage_of_remote_results_downloads_no_file(place: Place, machines: Machines) -> None:
     shared_by(machines)
     reader = machines("reader")
     reader.events = EventList()
@@ -338,7 +340,7 @@ def test_the_coverage_of_what_others_compiled_takes_no_file(place: Place, machin
     assert [event.outcome for event in reader.events if isinstance(event, ModelCovered)] == ["partial"] * 3
 
 
-def test_what_another_machine_makes_while_a_build_runs_is_not_made_again(place: Place, machines: Machines) -> None:
+def test_a_result_published_during_a_build_is_not_built_again(place: Place, machines: Machines) -> None:
     made = shared_by(machines)
     held = {(space, name): place.read(space, name) for space in SPACES for name in place.names(space)}
     for space, name in held:

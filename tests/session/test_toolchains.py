@@ -116,7 +116,7 @@ def toolchain_names(place: DirectoryPlace) -> list[str]:
     return [name for name, record in found.items() if isinstance(record, RemoteRecord)]
 
 
-def test_with_all_results_shared_no_toolchain_is_made_and_nothing_compiled(machine: Callable[[str], Machine]) -> None:
+def test_with_all_results_shared_no_toolchain_is_provisioned(machine: Callable[[str], Machine]) -> None:
     writer = shared_by(machine)
     reader = machine("reader")
     assert {status.step.id: (status.state, status.remote) for status in reader.survey().steps()} == {
@@ -161,7 +161,7 @@ def test_the_order_is_environment_then_store_then_remote_cache(
         assert status.reasons == ("the toolchain 'qnn' is not provisioned yet",)
 
 
-def test_a_toolchain_is_made_once_an_action_must_run_and_others_are_restored(machine: Callable[[str], Machine]) -> None:
+def test_a_toolchain_is_provisioned_only_if_an_action_must_run(machine: Callable[[str], Machine]) -> None:
     shared_by(machine)
     reader = machine("reader")
     tamper(reader.folder / "classifier.onnx", (reader.folder / "prefill.onnx").read_bytes())
@@ -172,7 +172,7 @@ def test_a_toolchain_is_made_once_an_action_must_run_and_others_are_restored(mac
     assert kinds == [ToolchainStarted, ToolchainReady]
 
 
-def test_a_snapshot_holds_as_long_as_the_record_does_and_no_environment_appears(machine: Callable[[str], Machine]) -> None:
+def test_a_snapshot_is_valid_while_record_and_environments_are_unchanged(machine: Callable[[str], Machine]) -> None:
     shared_by(machine)
     reader = machine("reader")
 
@@ -200,7 +200,7 @@ def test_a_snapshot_holds_as_long_as_the_record_does_and_no_environment_appears(
     assert not holds()
 
 
-def test_without_a_lock_the_toolchain_is_made_to_know_the_keys(machine: Callable[[str], Machine]) -> None:
+def test_without_a_lock_the_toolchain_is_provisioned_to_compute_keys(machine: Callable[[str], Machine]) -> None:
     shared_by(machine)
     reader = machine("reader")
     (reader.folder / "epbuild.lock").unlink()
@@ -209,7 +209,7 @@ def test_without_a_lock_the_toolchain_is_made_to_know_the_keys(machine: Callable
     assert (reader.made, reader.compiled) == (1, [])
 
 
-def test_another_lock_is_another_toolchain(machine: Callable[[str], Machine]) -> None:
+def test_a_changed_lock_is_another_toolchain(machine: Callable[[str], Machine]) -> None:
     shared_by(machine)
     reader = machine("reader")
     reader.packages = {**reader.packages, "numpy": "2.4.1"}
@@ -239,7 +239,7 @@ def harm(place: DirectoryPlace, change: Callable[[Any, str], bytes]) -> None:
 
 
 @pytest.mark.parametrize("change", [unsigned, by_another])
-def test_a_record_that_nobody_trusted_signed_is_not_believed(
+def test_a_record_without_a_trusted_signature_is_ignored(
     change: Callable[[Any, str], bytes], machine: Callable[[str], Machine], place: DirectoryPlace
 ) -> None:
     writer = shared_by(machine)
@@ -252,9 +252,7 @@ def test_a_record_that_nobody_trusted_signed_is_not_believed(
     assert outputs(reader) == outputs(writer)
 
 
-def test_a_wrong_record_leads_to_a_key_without_result_and_compiles_nothing_under_it(
-    machine: Callable[[str], Machine], place: DirectoryPlace
-) -> None:
+def test_no_result_is_recorded_under_the_key_of_a_wrong_record(machine: Callable[[str], Machine], place: DirectoryPlace) -> None:
     writer = shared_by(machine)
     harm(place, of_another_library)
     reader = machine("reader")
@@ -271,9 +269,7 @@ def test_a_wrong_record_leads_to_a_key_without_result_and_compiles_nothing_under
     assert set(reader.states().values()) == {"current"}
 
 
-def test_a_result_of_a_wrong_toolchain_is_used_only_if_it_was_signed_for_that(
-    machine: Callable[[str], Machine], place: DirectoryPlace
-) -> None:
+def test_a_result_is_used_only_if_signed_for_its_own_toolchain(machine: Callable[[str], Machine], place: DirectoryPlace) -> None:
     """Check a poisoned record of the toolchain, with the results of the right one under the keys that it leads to."""
     writer = shared_by(machine)
     results = {name: place.read("ac", name) for name in place.names("ac") if name not in toolchain_names(place)}
@@ -288,7 +284,7 @@ def test_a_result_of_a_wrong_toolchain_is_used_only_if_it_was_signed_for_that(
     assert set(reader.warnings) == {"EPB522", "EPB312"}
 
 
-def test_what_failed_to_be_made_fails_the_steps_that_need_it(machine: Callable[[str], Machine]) -> None:
+def test_a_toolchain_that_cannot_be_provisioned_fails_its_steps(machine: Callable[[str], Machine]) -> None:
     shared_by(machine)
     reader = machine("reader")
     tamper(reader.folder / "classifier.onnx", source_model(9.0))
@@ -300,7 +296,7 @@ def test_what_failed_to_be_made_fails_the_steps_that_need_it(machine: Callable[[
     assert reader.compiled == ["classifier"], "it is no failure of the step's, which would be remembered"
 
 
-def test_offline_what_must_run_needs_its_toolchain_here(machine: Callable[[str], Machine]) -> None:
+def test_offline_an_action_requires_a_local_toolchain(machine: Callable[[str], Machine]) -> None:
     shared_by(machine)
     reader = machine("reader")
     reader.build()
@@ -315,7 +311,7 @@ def test_offline_what_must_run_needs_its_toolchain_here(machine: Callable[[str],
     assert [problem.code for problem in caught.value.problems] == ["EPB525"]
 
 
-def test_an_environment_that_is_not_as_it_is_locked_is_not_recorded(
+def test_an_environment_that_differs_from_the_lock_is_not_recorded(
     machine: Callable[[str], Machine], place: DirectoryPlace
 ) -> None:
     writer = machine("writer")
@@ -327,7 +323,7 @@ def test_an_environment_that_is_not_as_it_is_locked_is_not_recorded(
     assert list(open_toolchain_records(writer.cache).entries()) == []
 
 
-def test_several_toolchains_are_made_at_once(machine: Callable[[str], Machine]) -> None:
+def test_several_toolchains_are_provisioned_concurrently(machine: Callable[[str], Machine]) -> None:
     both = threading.Barrier(2, timeout=30)
 
     class Meeting(Machine):
@@ -358,7 +354,7 @@ def for_windows(machine: Machine) -> Machine:
     return machine
 
 
-def test_what_windows_compiled_is_restored_and_published_on_linux(
+def test_results_compiled_on_windows_are_restored_and_emitted_on_linux(
     machine: Callable[[str], Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = for_windows(machine("before"))
@@ -383,7 +379,7 @@ def test_what_windows_compiled_is_restored_and_published_on_linux(
     assert (reader.build().exit_code, reader.failures, reader.made) == (3, ["EPB416"], 0)
 
 
-def test_machine_dependent_results_are_not_looked_up_from_another_platform(machine: Callable[[str], Machine]) -> None:
+def test_host_dependent_results_are_not_looked_up_for_another_platform(machine: Callable[[str], Machine]) -> None:
     reader = machine("reader")
     npu = "plain: {toolchain: qnn, ep: OpenVINOExecutionProvider, device: {type: npu, virtual: true}}"
     packages = ("[onnxruntime-qnn==2.7.0]", "[onnxruntime-qnn==2.7.0, onnxruntime-ep-openvino==1.8.1]")
@@ -397,7 +393,7 @@ def test_machine_dependent_results_are_not_looked_up_from_another_platform(machi
     assert ([problem.code for problem in caught.value.problems], caught.value.exit_code, reader.made) == (["EPB416"], 3, 0)
 
 
-def test_a_missing_lock_is_noted_once_where_results_are_shared(
+def test_a_missing_lock_is_reported_once_if_results_are_shared(
     machine: Callable[[str], Machine],
 ) -> None:
     shared_by(machine)
@@ -427,7 +423,7 @@ def test_toolchains_are_published_later_with_their_results(machine: Callable[[st
 @pytest.mark.gate
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_trusted_keys_sign_of_a_toolchain_a_build_ends_as_without_it(
+def test_any_signed_toolchain_record_leads_to_identical_outputs(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path_factory.mktemp("signed")

@@ -54,24 +54,24 @@ def failures(path: Path) -> set[tuple[str, str, str | None]]:
     return {(finding.check, finding.subject, finding.code) for finding in failed}
 
 
-def test_a_whole_artifact_passes_every_check(folder: Path) -> None:
+def test_a_complete_artifact_passes_every_check(folder: Path) -> None:
     found = findings(folder)
     assert {finding.outcome for finding in found} == {"passed"}
     assert tuple(dict.fromkeys(finding.check for finding in found)) == CHECKS
 
 
-def test_the_manifest_may_be_named_itself(folder: Path) -> None:
+def test_the_manifest_can_be_named_instead_of_the_folder(folder: Path) -> None:
     assert findings(folder / "manifest.json") == findings(folder)
 
 
-def test_one_model_alone_is_checked_as_far_as_it_goes_without_a_manifest(folder: Path) -> None:
+def test_a_single_model_is_checked_as_far_as_possible_without_a_manifest(folder: Path) -> None:
     found = findings(folder / "decode_ctx.onnx")
     assert {finding.check for finding in found if finding.outcome == "passed"} >= {"model", "schema", "references", "source"}
     assert {finding.check for finding in found if finding.outcome == "skipped"} == {"manifest", "signature"}
     assert not [finding for finding in found if finding.outcome == "failed"]
 
 
-def test_findings_come_one_by_one_and_not_when_all_is_done(folder: Path) -> None:
+def test_findings_are_yielded_one_by_one(folder: Path) -> None:
     [artifact] = find_artifacts(folder)
     coming = check_artifact(artifact)
     assert isinstance(coming, Iterator)
@@ -149,7 +149,7 @@ def stated(folder: Path) -> Path:
     return folder
 
 
-def test_a_statement_about_these_very_files_passes(folder: Path) -> None:
+def test_a_statement_about_the_emitted_files_passes(folder: Path) -> None:
     found = findings(stated(folder))
     assert {finding.outcome for finding in found} == {"passed"}
     assert [finding.subject for finding in found if finding.check == "provenance"] == [STATEMENT]
@@ -184,7 +184,7 @@ def test_a_statement_about_other_files_is_found(folder: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_a_file_is_found_by_its_manifest_and_by_whatever_else_can_tell(folder: Path, name: str) -> None:
+def test_a_fault_of_a_file_is_found_by_every_check_that_can_detect_faults(folder: Path, name: str) -> None:
     spoil, expected = FAULTS[name]
     spoil(folder)
     assert failures(folder) == expected
@@ -280,7 +280,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_a_fault_in_a_model_is_found_even_if_it_was_emitted_so(folder: Path, name: str) -> None:
+def test_a_fault_in_a_model_is_found_even_if_the_manifest_lists_it(folder: Path, name: str) -> None:
     (folder.parent / "llm.bin").write_bytes(SHARED)
     (folder.parent / "w.data").write_bytes(b"weights")
     spoil, expected, words = EDITS[name]
@@ -291,7 +291,7 @@ def test_a_fault_in_a_model_is_found_even_if_it_was_emitted_so(folder: Path, nam
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_the_same_fault_is_found_in_a_model_that_somebody_else_made(folder: Path, name: str) -> None:
+def test_faults_are_found_in_models_without_a_manifest(folder: Path, name: str) -> None:
     spoil, expected, _ = EDITS[name]
     (folder / "manifest.json").unlink()
     spoil(folder)
@@ -315,7 +315,7 @@ def test_a_binary_for_another_target_than_its_model_names_is_found(folder: Path)
 
 @needs_links
 @pytest.mark.parametrize("target", ["file", "folder"])
-def test_a_link_that_leads_out_is_not_followed_however_good_its_content_is(folder: Path, target: str) -> None:
+def test_a_link_out_of_the_artifact_is_not_followed(folder: Path, target: str) -> None:
     elsewhere = folder.parent / "elsewhere"
     elsewhere.mkdir()
     (folder / BIN).rename(elsewhere / BIN)
@@ -334,7 +334,7 @@ def test_a_link_that_leads_out_is_not_followed_however_good_its_content_is(folde
 
 
 @needs_links
-def test_a_model_that_is_a_link_to_a_place_outside_is_not_read(folder: Path) -> None:
+def test_a_model_that_links_outside_the_artifact_is_not_read(folder: Path) -> None:
     (folder / MODEL).rename(folder.parent / MODEL)
     (folder / MODEL).symlink_to(folder.parent / MODEL)
     assert {("files", MODEL, "EPB615"), ("model", MODEL, "EPB602")} <= failures(folder)
@@ -348,7 +348,7 @@ def test_a_link_that_stays_inside_is_followed(folder: Path) -> None:
     assert failures(folder) == set()
 
 
-def test_models_of_one_group_with_a_binary_each_are_no_sharing_group(folder: Path) -> None:
+def test_models_with_separate_binaries_are_not_a_sharing_group(folder: Path) -> None:
     decode(node("other.bin"))(folder)
     (folder / "other.bin").write_bytes(SHARED)
     list_files(folder)
@@ -357,19 +357,19 @@ def test_models_of_one_group_with_a_binary_each_are_no_sharing_group(folder: Pat
     assert failures(folder) == set()
 
 
-def test_a_binary_that_two_unshared_models_refer_to_is_told(folder: Path) -> None:
+def test_a_binary_that_two_unshared_models_refer_to_is_a_failure(folder: Path) -> None:
     list_files(folder, share=False)
     assert failures(folder) == {("sharing", BIN, "EPB607")}
 
 
-def test_a_file_that_nobody_lists_is_told_and_is_no_failure(folder: Path) -> None:
+def test_an_unlisted_file_is_reported_and_not_a_failure(folder: Path) -> None:
     (folder / "README.txt").write_text("mine", encoding="utf-8")
     [skipped] = [finding for finding in findings(folder) if finding.outcome == "skipped"]
     assert (skipped.check, skipped.subject) == ("files", "README.txt")
     assert failures(folder) == set()
 
 
-def test_a_file_that_a_model_needs_and_the_manifest_does_not_list_is_a_failure(folder: Path) -> None:
+def test_an_unlisted_file_that_a_model_needs_is_a_failure(folder: Path) -> None:
     list_files(folder, leave_out=[BIN])
     assert failures(folder) == {("references", MODEL, "EPB605"), ("references", "prefill_ctx.onnx", "EPB605")}
 
@@ -414,7 +414,7 @@ def test_models_that_share_weights_through_the_sources_data_need_that_data(tmp_p
     assert failures(tmp_path) == {("sharing", "group.weights.bin", "EPB616")}
 
 
-def test_what_is_wrong_with_one_model_keeps_no_other_from_being_loaded(tmp_path: Path) -> None:
+def test_a_fault_of_one_model_does_not_prevent_loading_others(tmp_path: Path) -> None:
     for name, graph in GRAPHS.items():
         save(tmp_path / f"{name}_ctx.onnx", context_node(f"{name}.bin", partition_name=graph), external=f"{name}.data")
         (tmp_path / f"{name}.bin").write_bytes(SHARED)
@@ -446,20 +446,20 @@ SIGNATURES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_an_input_that_is_not_the_sources_is_told(folder: Path, name: str) -> None:
+def test_an_input_that_differs_from_the_source_is_a_failure(folder: Path, name: str) -> None:
     changes, words = SIGNATURES[name]
     list_files(folder, source={**SIGNATURE, "inputs": [{**SIGNATURE["inputs"][0], **changes}]})
     assert failures(folder) == {("signature", MODEL, "EPB617"), ("signature", "prefill_ctx.onnx", "EPB617")}
     assert any(words in finding.message for finding in findings(folder))
 
 
-def test_an_open_dimension_of_the_source_may_have_become_a_size(folder: Path) -> None:
+def test_a_dynamic_dimension_of_the_source_can_have_a_fixed_size(folder: Path) -> None:
     for shape in (["batch", None, "n"], [-1, -1, "n"], None):
         list_files(folder, source={**SIGNATURE, "inputs": [{**SIGNATURE["inputs"][0], "shape": shape}]})
         assert failures(folder) == set()
 
 
-def test_an_output_that_the_source_declares_wrong_has_its_computed_shape(folder: Path) -> None:
+def test_a_wrongly_declared_output_is_compared_with_its_computed_shape(folder: Path) -> None:
     declared = {**SIGNATURE["outputs"][0], "shape": [5, None, "n"]}
     for computed, outcome in (([4, None, "n"], "passed"), ([4, None], "failed"), (None, "passed")):
         list_files(folder, source={**SIGNATURE, "outputs": [{**declared, "computed": computed}]})
@@ -470,24 +470,24 @@ def test_an_output_that_the_source_declares_wrong_has_its_computed_shape(folder:
             assert {finding.message for finding in told} == {words}
 
 
-def test_a_manifest_that_says_nothing_of_the_source_leaves_the_signature_unchecked(folder: Path) -> None:
+def test_without_source_data_in_the_manifest_the_signature_is_skipped(folder: Path) -> None:
     list_files(folder, source={})
     assert {finding.outcome for finding in findings(folder) if finding.check == "signature"} == {"skipped"}
 
 
-def test_a_target_is_compared_in_whatever_spelling_the_manifest_has_it(folder: Path) -> None:
+def test_a_target_is_compared_in_any_spelling_of_the_manifest(folder: Path) -> None:
     for soc, wrong in {"60": set(), "sc8380xp": set(), "SM8750": {("target", BIN, "EPB608")}}.items():
         list_files(folder, eps=[{"ep": QNN, "provider_options": {"soc_model": soc}}])
         assert {row for row in failures(folder) if row[1] == BIN} == wrong
 
 
-def test_an_ep_that_the_catalog_does_not_know_is_held_to_its_name(folder: Path) -> None:
+def test_an_unknown_ep_is_checked_by_name(folder: Path) -> None:
     decode(node(source="AcmeExecutionProvider"))(folder)
     list_files(folder, eps=[{"ep": "AcmeExecutionProvider", "provider_options": {"speed": "11"}}])
     assert failures(folder) == {("source", "prefill_ctx.onnx", "EPB604")}
 
 
-def test_an_embedded_context_is_read_where_it_is(tmp_path: Path) -> None:
+def test_an_embedded_context_is_read_from_the_model(tmp_path: Path) -> None:
     model = save(tmp_path / "m_ctx.onnx", node(None, embed_mode=1, ep_cache_context=SHARED))
     assert failures(model) == set()
     list_files(tmp_path, share=False, models=["m"], eps=[{"ep": QNN, "provider_options": {"soc_model": "SM8750"}}])
@@ -496,7 +496,7 @@ def test_an_embedded_context_is_read_where_it_is(tmp_path: Path) -> None:
     assert failures(model) == {("partitions", "m_ctx.onnx", "EPB618")}
 
 
-def test_a_node_whose_context_is_embedded_in_another_may_hold_an_empty_one(tmp_path: Path) -> None:
+def test_a_node_that_uses_another_nodes_context_can_be_empty(tmp_path: Path) -> None:
     """Check the form in which OpenVINO writes it."""
     second = context_node(None, embed_mode=1, main_context=0, ep_cache_context=b"", partition_name=GRAPHS["prefill"])
     model = save(tmp_path / "m.onnx", node(None, embed_mode=1, ep_cache_context=SHARED), second)
@@ -504,7 +504,7 @@ def test_a_node_whose_context_is_embedded_in_another_may_hold_an_empty_one(tmp_p
     assert [finding.outcome for finding in findings(model) if finding.check == "partitions"] == ["passed", "passed"]
 
 
-def test_a_context_that_names_no_graphs_at_all_is_no_failure(tmp_path: Path) -> None:
+def test_a_context_without_graph_names_is_not_a_failure(tmp_path: Path) -> None:
     model = save(tmp_path / "m.onnx", node())
     (tmp_path / BIN).write_bytes(BINARY)
     assert failures(model) == set()
@@ -512,13 +512,13 @@ def test_a_context_that_names_no_graphs_at_all_is_no_failure(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("graph", ["1", "graph_1", "1_0"])
-def test_a_graph_whose_name_is_hardly_more_than_a_number_is_not_confused(tmp_path: Path, graph: str) -> None:
+def test_graph_names_that_are_nearly_numbers_are_not_confused(tmp_path: Path, graph: str) -> None:
     model = save(tmp_path / "m.onnx", node(partition_name=graph))
     (tmp_path / BIN).write_bytes(BINARY + b" 27 graph_2 2_0")
     assert failures(model) == set()
 
 
 @pytest.mark.skipif(sys.platform == "win32" or not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_a_failure_and_no_crash(folder: Path) -> None:
+def test_an_unreadable_file_is_a_failure_and_not_a_crash(folder: Path) -> None:
     (folder / BIN).chmod(0)
     assert ("digests", BIN, "EPB600") in failures(folder)

@@ -42,7 +42,7 @@ def test_models_without_a_manifest_are_found_by_folder(tmp_path: Path) -> None:
     assert {place: len(models) for place, models in places(tmp_path).items()} == {"": 1, "a/": 2, "c/": 1}
 
 
-def test_an_output_inside_another_is_checked_once_and_is_not_unlisted_there(tmp_path: Path) -> None:
+def test_an_output_inside_another_output_is_checked_once(tmp_path: Path) -> None:
     emitted(tmp_path)
     emitted(tmp_path / "inner")
     assert not [row for row in outcomes(tmp_path) if row[2] != "passed"]
@@ -51,7 +51,7 @@ def test_an_output_inside_another_is_checked_once_and_is_not_unlisted_there(tmp_
     assert [row for row in outcomes(tmp_path) if row[2] != "passed"] == [("files", "other/m.onnx", "skipped")]
 
 
-def test_hidden_folders_are_not_outputs(tmp_path: Path) -> None:
+def test_hidden_folders_are_skipped(tmp_path: Path) -> None:
     emitted(tmp_path / "dist")
     emitted(tmp_path / ".dist.epbuild-0123")
     assert list(places(tmp_path)) == ["dist/"]
@@ -66,7 +66,7 @@ def test_a_link_to_another_folder_is_not_entered(tmp_path: Path) -> None:
 
 
 @needs_links
-def test_a_manifest_that_is_a_link_to_a_place_outside_is_refused_unread(tmp_path: Path) -> None:
+def test_a_manifest_that_links_outside_the_artifact_is_refused_unread(tmp_path: Path) -> None:
     folder = emitted(tmp_path / "dist")
     (folder / "manifest.json").rename(tmp_path / "manifest.json")
     (folder / "manifest.json").symlink_to(tmp_path / "manifest.json")
@@ -77,14 +77,14 @@ def test_a_manifest_that_is_a_link_to_a_place_outside_is_refused_unread(tmp_path
 
 
 @needs_links
-def test_a_model_that_is_asked_for_by_its_name_may_be_a_link(tmp_path: Path) -> None:
+def test_a_model_named_by_the_user_can_be_a_link(tmp_path: Path) -> None:
     save(tmp_path / "store" / "0123", context_node(None, embed_mode=1, ep_cache_context=b"context"))
     (tmp_path / "m.onnx").symlink_to(tmp_path / "store" / "0123")
     assert ("model", "m.onnx", "passed") in outcomes(tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("name", ["gone", "gone.onnx", "empty", "README.json"])
-def test_a_path_with_nothing_to_verify_is_a_mistake_on_the_command_line(tmp_path: Path, name: str) -> None:
+def test_a_path_with_nothing_to_verify_is_a_usage_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "README.json").write_text("{}", encoding="utf-8")
     with pytest.raises(NothingToVerify) as refused:
@@ -93,13 +93,13 @@ def test_a_path_with_nothing_to_verify_is_a_mistake_on_the_command_line(tmp_path
     assert [problem.code for problem in refused.value.problems] == ["EPB600"]
 
 
-def test_a_folder_of_sources_alone_is_not_taken_for_artifacts_that_are_fine(tmp_path: Path) -> None:
+def test_a_folder_of_only_source_models_fails(tmp_path: Path) -> None:
     save(tmp_path / "m.onnx", relu())
     assert ("model", ".", "failed") in outcomes(tmp_path)
     assert ("model", "m.onnx", "failed") in outcomes(tmp_path / "m.onnx")
 
 
-def test_sources_beside_compiled_models_are_told_and_do_no_harm(tmp_path: Path) -> None:
+def test_source_models_beside_compiled_models_are_skipped_and_reported(tmp_path: Path) -> None:
     save(tmp_path / "m.onnx", relu())
     (tmp_path / "llm.bin").write_bytes(b"context")
     save(tmp_path / "m_ctx.onnx", context_node())
@@ -110,7 +110,7 @@ def test_sources_beside_compiled_models_are_told_and_do_no_harm(tmp_path: Path) 
     assert not [row for row in outcomes(tmp_path) if row[2] == "failed"]
 
 
-def test_a_manifest_of_another_program_is_none_of_ours(tmp_path: Path) -> None:
+def test_a_manifest_of_another_program_is_ignored(tmp_path: Path) -> None:
     save(tmp_path / "m_ctx.onnx", context_node())
     (tmp_path / "manifest.json").write_text('{"schema_version": "1.0", "components": {}}', encoding="utf-8")
     [artifact] = find_artifacts(tmp_path)
@@ -148,7 +148,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_manifest_that_cannot_be_used_is_one_failure_with_its_reason(tmp_path: Path, name: str) -> None:
+def test_an_unusable_manifest_is_one_failure_with_its_reason(tmp_path: Path, name: str) -> None:
     change, words = BROKEN[name]
     artifact = broken(tmp_path, change)
     assert artifact.flaw is not None
@@ -158,18 +158,18 @@ def test_a_manifest_that_cannot_be_used_is_one_failure_with_its_reason(tmp_path:
     assert len(failed[0].message) < 400
 
 
-def test_the_models_beside_a_broken_manifest_are_checked_all_the_same(tmp_path: Path) -> None:
+def test_models_beside_a_broken_manifest_are_still_checked(tmp_path: Path) -> None:
     artifact = broken(tmp_path, lambda _: "{")
     assert {model.file for model in artifact.models} == {"prefill_ctx.onnx", "decode_ctx.onnx"}
     assert any(finding.check == "references" for finding in check_artifact(artifact))
 
 
-def test_a_key_that_a_newer_epbuild_added_does_no_harm(tmp_path: Path) -> None:
+def test_unknown_keys_in_a_manifest_are_ignored(tmp_path: Path) -> None:
     artifact = broken(tmp_path, lambda document: document["models"][0]["source"].update(surprise=1))
     assert artifact.manifest is not None
 
 
-def test_a_manifest_that_lists_one_file_twice_is_read_as_the_last_says(tmp_path: Path) -> None:
+def test_the_last_of_two_manifest_entries_for_a_file_counts(tmp_path: Path) -> None:
     emitted(tmp_path)
     list_files(tmp_path)
     document = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))

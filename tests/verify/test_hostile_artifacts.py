@@ -38,7 +38,7 @@ values = (
 
 @pytest.mark.slow
 @given(nodes=st.lists(st.dictionaries(names, values, max_size=6), min_size=1, max_size=4), manifest=st.booleans())
-def test_no_attributes_of_a_node_make_a_look_at_it_crash(nodes: list[dict[str, object]], manifest: bool) -> None:
+def test_no_node_attributes_crash_inspect_or_verify(nodes: list[dict[str, object]], manifest: bool) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = emitted(Path(temporary) / "dist")
         made = [context_node(None) for _ in nodes]
@@ -54,7 +54,7 @@ def test_no_attributes_of_a_node_make_a_look_at_it_crash(nodes: list[dict[str, o
 
 
 @given(content=st.binary(max_size=200), name=st.sampled_from(["decode_ctx.onnx", "llm.bin", "manifest.json"]))
-def test_no_bytes_in_a_files_place_make_a_look_at_it_crash(content: bytes, name: str) -> None:
+def test_no_file_content_crashes_inspect_or_verify(content: bytes, name: str) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = emitted(Path(temporary) / "dist")
         (folder / name).write_bytes(content)

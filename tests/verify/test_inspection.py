@@ -19,7 +19,7 @@ from tests.support.moments import at_each_call
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
 
 
-def test_a_whole_model_is_described_with_the_digest_and_the_target_of_its_binary(tmp_path: Path) -> None:
+def test_a_model_is_described_with_the_digest_and_target_of_its_binary(tmp_path: Path) -> None:
     (tmp_path / "llm.bin").write_bytes(BINARY)
     path = save(
         tmp_path / "m.onnx", context_node(hidden=7), relu(), metadata={f"ep_compatibility_info.{QNN}": "1;2", "other": "x"}
@@ -40,21 +40,21 @@ def test_a_whole_model_is_described_with_the_digest_and_the_target_of_its_binary
     ("reference", "told"),
     [("gone.bin", "does not exist"), ("../llm.bin", "'..'"), ("/llm.bin", "absolute"), (None, "holds no context and names none")],
 )
-def test_a_reference_that_leads_nowhere_is_told_and_hides_nothing_else(tmp_path: Path, reference: str | None, told: str) -> None:
+def test_a_dangling_reference_is_reported_without_hiding_other_nodes(tmp_path: Path, reference: str | None, told: str) -> None:
     found = inspect_model(save(tmp_path / "m.onnx", context_node(reference), context_node(None, main_context=0)))
     first, second = found["ep_context_nodes"]
     assert told in (first["problem"] or "")
     assert second["problem"] is None
 
 
-def test_an_embedded_context_is_told_with_its_size_its_digest_and_its_target(tmp_path: Path) -> None:
+def test_an_embedded_context_has_its_size_digest_and_target(tmp_path: Path) -> None:
     found = inspect_model(save(tmp_path / "m.onnx", context_node(None, embed_mode=1, ep_cache_context=BINARY)))
     [node] = found["ep_context_nodes"]
     assert (node["embed_mode"], node["size"], node["problem"]) == (1, len(BINARY), None)
     assert (node["sha256"], node["target"]) == (hashlib.sha256(BINARY).hexdigest(), "SC8380XP")
 
 
-def test_every_attribute_is_told_and_a_default_from_a_value_that_was_written(tmp_path: Path) -> None:
+def test_every_attribute_is_shown_and_defaults_are_marked(tmp_path: Path) -> None:
     bare = helper.make_node("EPContext", ["x"], ["y"], "n", domain="com.microsoft", own=[1.5], notes="n")
     [node] = inspect_model(save(tmp_path / "m.onnx", bare))["ep_context_nodes"]
     schema = {
@@ -66,7 +66,7 @@ def test_every_attribute_is_told_and_a_default_from_a_value_that_was_written(tmp
     assert node["problem"] == "the node holds no context and names none"
 
 
-def test_a_node_in_a_subgraph_is_found_and_told_as_that(tmp_path: Path) -> None:
+def test_a_node_in_a_subgraph_is_found_and_marked(tmp_path: Path) -> None:
     inner = helper.make_graph([context_node(None, embed_mode=1, ep_cache_context=BINARY)], "then", [], [])
     branch = helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=helper.make_graph([relu()], "else", [], []))
     found = inspect_model(save(tmp_path / "m.onnx", branch, context_node(None, main_context=0)))
@@ -75,7 +75,7 @@ def test_a_node_in_a_subgraph_is_found_and_told_as_that(tmp_path: Path) -> None:
 
 
 @needs_links
-def test_a_context_that_lies_outside_is_told_and_not_read(tmp_path: Path) -> None:
+def test_a_context_outside_the_artifact_is_reported_and_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(BINARY)
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "llm.bin").symlink_to(tmp_path / "secret")
@@ -125,25 +125,25 @@ def test_fallback_nodes_have_the_reasons_of_the_manifest(tmp_path: Path) -> None
     assert inspect_model(path)["left"] == [{**LEFT, "reason": None}]
 
 
-def test_a_manifest_that_cannot_be_used_costs_reasons_and_no_more(tmp_path: Path) -> None:
+def test_an_unusable_manifest_only_omits_fallback_reasons(tmp_path: Path) -> None:
     (tmp_path / "llm.bin").write_bytes(BINARY)
     path = save(tmp_path / "prefill_ctx.onnx", context_node(), relu())
     (tmp_path / "manifest.json").write_text('{"format": 99, "files": []}', encoding="utf-8")
     assert inspect_model(path)["left"] == [{**LEFT, "reason": None}]
 
 
-def test_a_folder_without_a_model_is_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(VerifyError) as refused:
         inspect_files([tmp_path])
     assert refused.value.problems[0].code == "EPB600"
 
 
-def test_a_model_that_was_never_compiled_can_be_looked_at_too(tmp_path: Path) -> None:
+def test_a_source_model_can_be_inspected(tmp_path: Path) -> None:
     found = inspect_model(save(tmp_path / "m.onnx", relu(), relu(), external="w.bin"))
     assert (found["ep_context_nodes"], found["other_operators"], found["external_data"]) == ([], {"Relu": 2}, ["w.bin"])
 
 
-def test_a_file_that_is_no_model_or_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_model_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("no model", encoding="utf-8")
     for name, code in {"text.onnx": "EPB602", "gone.onnx": "EPB600", ".": "EPB600"}.items():
         with pytest.raises(VerifyError) as refused:

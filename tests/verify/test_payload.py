@@ -32,7 +32,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     start=st.integers(0, 20),
     chunk=st.integers(1, 64),
 )
-def test_nothing_is_overlooked_where_two_chunks_meet(file: Path, content: bytes, start: int, chunk: int) -> None:
+def test_matches_across_chunk_boundaries_are_found(file: Path, content: bytes, start: int, chunk: int) -> None:
     """Check matches up to the length of the overlap between two chunks."""
     pattern = rb"soc=[A-Z0-9]{1,12}(?=;)"
     file.write_bytes(bytes(start) + content + b"soc=AFTER;")
@@ -40,7 +40,7 @@ def test_nothing_is_overlooked_where_two_chunks_meet(file: Path, content: bytes,
     assert found == re.findall(pattern, content)
 
 
-def test_a_digest_is_that_of_the_range_alone(file: Path) -> None:
+def test_a_digest_covers_only_its_range(file: Path) -> None:
     file.write_bytes(b"before" + SHARED + b"after")
     assert Payload(file, 6, len(SHARED)).sha256() == hashlib.sha256(SHARED).hexdigest()
 

@@ -60,14 +60,14 @@ def problems(folder: Path, expected: Expected = EXPECTED) -> list[tuple[str, str
     return [(problem.code, problem.message) for problem in refused.value.problems]
 
 
-def test_a_good_result_passes_and_tells_which_files_belong_to_it(out: Path) -> None:
+def test_a_valid_result_passes_and_lists_its_files(out: Path) -> None:
     prefill, decode = check_compiled(out, EXPECTED)
     assert isinstance(prefill, CompiledModel)
     assert (prefill.member, prefill.file, prefill.binaries, prefill.data) == ("prefill", "prefill_ctx.onnx", {"llm.bin": QNN}, ())
     assert (decode.member, len(decode.header.ep_context_nodes), decode.header.other_nodes) == ("decode", 1, ())
 
 
-def test_several_nodes_of_one_context_and_a_subfolder_are_fine(out: Path) -> None:
+def test_several_nodes_of_one_context_and_a_subfolder_are_accepted(out: Path) -> None:
     (out / "bin").mkdir()
     (out / "llm.bin").replace(out / "bin" / "llm.bin")
     for file in MODELS.values():
@@ -167,7 +167,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_result_with_a_fault_is_not_kept_and_the_fault_is_named(out: Path, name: str) -> None:
+def test_a_faulty_result_is_refused_with_the_fault_named(out: Path, name: str) -> None:
     (out.parent / "w.bin").write_bytes(b"outside")
     (out.parent / "llm.bin").write_bytes(BINARY)
     (out / "folder").mkdir()
@@ -193,7 +193,7 @@ def made_by_two(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_each_binary_of_a_model_that_two_eps_made_is_known_by_its_maker(made_by_two: Path) -> None:
+def test_each_binary_of_a_model_with_two_eps_is_assigned_to_its_ep(made_by_two: Path) -> None:
     [model] = check_compiled(made_by_two, two_eps())
     assert model.binaries == {"qnn.bin": QNN, "openvino.bin": OPENVINO}
 
@@ -206,9 +206,7 @@ def test_each_binary_of_a_model_that_two_eps_made_is_known_by_its_maker(made_by_
         (two_eps(qnn=None, openvino="NPU3720"), "openvino.bin was compiled for NPU4000, not for NPU3720"),
     ],
 )
-def test_the_binary_of_each_of_two_eps_is_held_to_the_target_of_its_own_ep(
-    made_by_two: Path, expected: Expected, message: str
-) -> None:
+def test_each_binary_is_checked_against_the_target_of_its_own_ep(made_by_two: Path, expected: Expected, message: str) -> None:
     assert problems(made_by_two, expected) == [("EPB608", message)]
 
 
@@ -220,13 +218,13 @@ def test_a_part_compiled_by_an_unrequested_ep_is_refused_beside_requested_ones(m
     ]
 
 
-def test_an_ep_that_got_no_part_of_a_model_is_no_fault_of_the_result(made_by_two: Path) -> None:
+def test_an_ep_without_any_part_of_a_model_is_accepted(made_by_two: Path) -> None:
     save(made_by_two / "m_ctx.onnx", context_node("qnn.bin"), context_node(None, main_context=0))
     [model] = check_compiled(made_by_two, two_eps())
     assert model.binaries == {"qnn.bin": QNN}
 
 
-def test_each_member_is_held_to_its_own_settings_and_not_to_those_of_another(out: Path) -> None:
+def test_each_member_is_checked_against_its_own_settings(out: Path) -> None:
     save(out / "decode_ctx.onnx", context_node(None, embed_mode=1, ep_cache_context=BINARY), relu())
     models = (
         ExpectedModel("prefill", MODELS["prefill"], False),
@@ -242,7 +240,7 @@ def test_each_member_is_held_to_its_own_settings_and_not_to_those_of_another(out
 
 @needs_links
 @pytest.mark.parametrize(("reference", "external"), [("linked", None), ("llm.bin", "linked")])
-def test_a_file_that_is_a_link_to_a_place_outside_is_no_part_of_a_result(out: Path, reference: str, external: str | None) -> None:
+def test_a_file_that_links_outside_the_result_is_refused(out: Path, reference: str, external: str | None) -> None:
     elsewhere = out.parent / "elsewhere"
     elsewhere.write_bytes(BINARY)
     (out / "linked").symlink_to(elsewhere)
@@ -260,20 +258,20 @@ def test_a_link_that_stays_inside_is_followed(out: Path) -> None:
     assert compiled[1].binaries == {"alias.bin": QNN}
 
 
-def test_a_context_in_a_file_is_told_where_an_embedded_one_was_asked_for(out: Path) -> None:
+def test_an_external_context_is_refused_if_embedding_was_requested(out: Path) -> None:
     found = problems(out, wanted(embed=True, one_binary=False))
     assert [code for code, _ in found] == ["EPB606", "EPB606"]
     assert "keeps its context in a file" in found[0][1]
 
 
-def test_an_embedded_context_of_no_bytes_is_no_context(out: Path) -> None:
+def test_an_empty_embedded_context_is_refused(out: Path) -> None:
     for file in MODELS.values():
         save(out / file, context_node(None, embed_mode=1))
     found = problems(out, wanted(embed=True, one_binary=False))
     assert [code for code, _ in found] == ["EPB605", "EPB605"]
 
 
-def test_an_embedded_context_that_no_reader_can_take_is_refused(out: Path) -> None:
+def test_an_embedded_context_over_the_size_limit_is_refused(out: Path) -> None:
     save(out / "prefill_ctx.onnx", context_node(None, embed_mode=1, ep_cache_context=BINARY * 10))
     model = Model(out, "prefill_ctx.onnx")
     assert check_embedded_size(model) is None
@@ -282,14 +280,14 @@ def test_an_embedded_context_that_no_reader_can_take_is_refused(out: Path) -> No
     assert (flaw.code, "over 2 GiB" in flaw.text) == ("EPB606", True)
 
 
-def test_all_faults_of_all_models_are_told_in_one_run(out: Path) -> None:
+def test_all_faults_of_all_models_are_reported_in_one_run(out: Path) -> None:
     (out / "prefill_ctx.onnx").unlink()
     save(out / "decode_ctx.onnx", context_node("gone.bin", source="x"), relu())
     assert [code for code, _ in problems(out)] == ["EPB601", "EPB604", "EPB605"]
 
 
 @pytest.mark.parametrize(("asked", "fine"), [("SC8380XP", True), ("sc8380xp", True), ("SM8750", False), (None, True)])
-def test_the_target_is_compared_with_what_the_binary_says_itself(out: Path, asked: str | None, fine: bool) -> None:
+def test_the_target_is_compared_with_the_target_in_the_binary(out: Path, asked: str | None, fine: bool) -> None:
     expected = wanted(target=asked)
     if fine:
         check_compiled(out, expected)
@@ -297,22 +295,22 @@ def test_the_target_is_compared_with_what_the_binary_says_itself(out: Path, aske
         assert {code for code, _ in problems(out, expected)} == {"EPB608"}
 
 
-def test_a_binary_that_says_nothing_of_its_target_is_not_doubted(out: Path) -> None:
+def test_a_binary_without_target_information_is_accepted(out: Path) -> None:
     (out / "llm.bin").write_bytes(b"no such words")
     check_compiled(out, EXPECTED)
 
 
-def test_the_nodes_that_stayed_outside_are_known_by_their_names_and_operators(out: Path) -> None:
+def test_fallback_nodes_are_listed_by_name_and_operator(out: Path) -> None:
     save(out / "decode_ctx.onnx", context_node(), relu())
     assert check_compiled(out, EXPECTED)[1].header.other_nodes == (("", "Relu"),)
 
 
 @pytest.mark.parametrize(("shared", "wrong"), [(0, 0), (70, 0), (71, 1), (100, 1), (120, 1)])
-def test_sharing_that_saves_exactly_what_is_expected_is_fine_and_a_byte_less_is_not(shared: int, wrong: int) -> None:
+def test_the_expected_sharing_ratio_is_an_exact_minimum(shared: int, wrong: int) -> None:
     assert len(check_shared_bytes(SharedBytes(shared, 100), STEP, 0.3)) == wrong
 
 
-def test_sharing_that_saves_too_little_has_both_sizes_and_an_unrounded_ratio() -> None:
+def test_insufficient_sharing_is_reported_with_sizes_and_exact_ratio() -> None:
     [problem] = check_shared_bytes(SharedBytes(700_001, 1_000_000), STEP, 0.3)
     assert (problem.code, problem.where) == ("EPB611", STEP)
     assert problem.message == (
@@ -323,12 +321,12 @@ def test_sharing_that_saves_too_little_has_both_sizes_and_an_unrounded_ratio() -
     assert "a ratio of -0.013;" in problem.message
 
 
-def test_sharing_saves_nothing_of_nothing() -> None:
+def test_sharing_without_any_bytes_saves_nothing() -> None:
     assert len(check_shared_bytes(SharedBytes(0, 0), STEP, 0.3)) == 1
 
 
 @given(before=st.binary(max_size=300), after=st.binary(max_size=300))
-def test_a_target_is_found_wherever_it_is_in_a_binary(
+def test_a_target_is_found_at_any_position_in_a_binary(
     tmp_path_factory: pytest.TempPathFactory, before: bytes, after: bytes
 ) -> None:
     binary = tmp_path_factory.getbasetemp() / "context.bin"
@@ -336,6 +334,6 @@ def test_a_target_is_found_wherever_it_is_in_a_binary(
     assert read_target(Payload.whole(binary), TARGET_PATTERN) == "SM8750"
 
 
-def test_an_empty_binary_says_nothing_of_its_target(tmp_path: Path) -> None:
+def test_an_empty_binary_has_no_target(tmp_path: Path) -> None:
     (tmp_path / "empty.bin").write_bytes(b"")
     assert read_target(Payload.whole(tmp_path / "empty.bin"), TARGET_PATTERN) is None

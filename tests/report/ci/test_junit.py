@@ -45,7 +45,7 @@ def cases(root: ET.Element) -> dict[str, tuple[str, str, str | None]]:
     return found
 
 
-def test_a_step_is_a_case_in_the_suite_of_its_group_and_target() -> None:
+def test_each_step_is_a_case_in_the_suite_of_its_group_and_target() -> None:
     root = written(
         RunStarted("tiny", 7, 6),
         StepFinished("prepare:relu/1-simplify", "built", 0.5),
@@ -77,7 +77,7 @@ def test_a_step_is_a_case_in_the_suite_of_its_group_and_target() -> None:
     assert (failure.get("type"), failure.text) == ("EPB401", str(REFUSED))
 
 
-def test_what_is_made_again_and_differs_is_a_case_of_its_own() -> None:
+def test_a_differing_rebuild_is_a_separate_case() -> None:
     step = "share:main/phone"
     compared = StepCompared(step, "different", 1.0, 2, 10, problems=(Problem("EPB650", "not the same", StepId(step)),))
     assert cases(written(StepFinished(step, "built", 1.0), compared)) == {
@@ -86,7 +86,7 @@ def test_what_is_made_again_and_differs_is_a_case_of_its_own() -> None:
     }
 
 
-def test_what_ends_a_build_before_its_end_is_an_error() -> None:
+def test_an_error_that_aborts_a_build_is_an_error_case() -> None:
     mistakes = RecipeError(Problem("EPB103", "unknown key", Position("epbuild.yaml", 3, 1)), Problem("EPB104", "missing"))
     assert cases(written(error=mistakes)) == {
         "EPB103 epbuild.yaml:3:1": ("epbuild run", "error", "unknown key."),
@@ -103,7 +103,7 @@ TEXTS = st.text(st.characters(), max_size=30) | st.sampled_from(
 
 
 @given(TEXTS, TEXTS, TEXTS)
-def test_no_name_and_no_message_breaks_it(recipe: str, name: str, message: str) -> None:
+def test_hostile_names_and_messages_are_escaped(recipe: str, name: str, message: str) -> None:
     root = written(
         RunStarted(recipe, 2, 2),
         StepFinished(f"compile:{name}/phone/{name}", "built", 1234567.89, message),
@@ -126,7 +126,7 @@ def test_the_suite_of_a_step(step: str, suite: str) -> None:
     assert get_suite(step) == suite
 
 
-def test_the_file_is_written_whole_when_the_build_fails_and_its_folders_are_made(tmp_path: Path) -> None:
+def test_a_failed_build_writes_a_complete_file_and_creates_its_folders(tmp_path: Path) -> None:
     place = tmp_path / "reports" / "junit.xml"
     with pytest.raises(RecipeError), DocumentFile(Silent(), place, JUnitDocument()):
         raise RecipeError(Problem("EPB103", "unknown key"))
@@ -134,9 +134,7 @@ def test_the_file_is_written_whole_when_the_build_fails_and_its_folders_are_made
     assert [path.name for path in place.parent.iterdir()] == ["junit.xml"]
 
 
-def test_a_file_that_cannot_be_written_is_an_error_of_its_own_and_hides_no_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_file_is_an_error_that_hides_no_other_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "junit.xml"
     with pytest.raises(EnvironmentFailure, match="EPB443"), DocumentFile(Silent(), place, JUnitDocument()):

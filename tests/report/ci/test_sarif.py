@@ -30,7 +30,7 @@ def written(*events: Event, error: BaseException | None = None, recipe: str = "e
     return dict(run)
 
 
-def test_a_mistake_has_its_place_its_rule_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_problem_has_its_location_rule_and_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path / "models")
@@ -57,7 +57,7 @@ def test_a_mistake_has_its_place_its_rule_and_what_to_do(tmp_path: Path, monkeyp
     assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 2}]
 
 
-def test_what_fails_is_at_the_recipe_with_the_step_by_its_name() -> None:
+def test_a_failed_step_is_located_at_the_recipe_by_step_name() -> None:
     step = StepId("compile:main/phone/relu")
     run = written(
         Warned(Problem("EPB250", "likely not meant")),
@@ -77,7 +77,7 @@ def test_what_fails_is_at_the_recipe_with_the_step_by_its_name() -> None:
     assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 1}]
 
 
-def test_what_lies_elsewhere_or_is_on_the_command_line_is_named(tmp_path: Path) -> None:
+def test_problems_outside_the_recipe_name_their_file_or_argument(tmp_path: Path) -> None:
     problems = (Problem("EPB109", "no such variable", Argument("--set vars.a=1")), Problem("EPB503", "damaged", tmp_path / "a%b"))
     argument, path = written(error=PlanError(*problems))["results"]
     assert argument["message"]["text"] == "--set vars.a=1: no such variable."
@@ -85,7 +85,7 @@ def test_what_lies_elsewhere_or_is_on_the_command_line_is_named(tmp_path: Path) 
     assert path["locations"][0]["physicalLocation"]["artifactLocation"]["uri"].endswith("/a%25b")
 
 
-def test_a_success_and_an_interrupt() -> None:
+def test_success_and_interrupt_are_recorded() -> None:
     assert written(RunFinished(0, 1.0, 1, 0, 0, 0, 0))["invocations"] == [{"executionSuccessful": True, "exitCode": 0}]
     assert written(error=KeyboardInterrupt())["invocations"] == [{"executionSuccessful": False}]
 
@@ -96,7 +96,7 @@ TEXTS = st.text(st.characters(), min_size=1, max_size=30) | st.sampled_from(
 
 
 @given(TEXTS, TEXTS)
-def test_no_name_and_no_message_breaks_it(name: str, message: str) -> None:
+def test_hostile_names_and_messages_are_escaped(name: str, message: str) -> None:
     path = name.replace("\0", "0")
     run = written(
         StepFailed(name, (Problem("EPB401", message, StepId(name), message),)),
@@ -107,6 +107,6 @@ def test_no_name_and_no_message_breaks_it(name: str, message: str) -> None:
     assert len(run["results"]) == 3
 
 
-def test_every_code_has_help() -> None:
+def test_every_error_code_has_help() -> None:
     assert all(found.meaning and found.action for found in read_error_codes().values())
     assert len(read_error_codes()) > 100

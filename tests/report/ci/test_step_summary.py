@@ -60,7 +60,7 @@ def test_a_build_appends_tables_of_its_failures_sizes_and_steps(summary: Path, j
     assert reason.partition("bold")[0] in text, "markup in what an EP said is shown, not obeyed"
 
 
-def test_a_file_that_is_named_gets_the_tables_instead(summary: Path, tmp_path: Path) -> None:
+def test_a_named_summary_file_gets_the_tables_instead(summary: Path, tmp_path: Path) -> None:
     with make_reporter(json=False, summary=tmp_path / "own.md") as listener:
         for event in (RemoteCacheUsed("s3://x", 5, 4, 0, 1_900_000, 0, 0, 0.5), ENDED):
             listener.report(event)
@@ -69,7 +69,7 @@ def test_a_file_that_is_named_gets_the_tables_instead(summary: Path, tmp_path: P
     assert summary.read_text(encoding="utf-8") == "# Of an earlier command\n"
 
 
-def test_a_build_that_cannot_begin_leaves_its_errors(summary: Path) -> None:
+def test_a_build_that_cannot_begin_writes_its_errors(summary: Path) -> None:
     error = RecipeError(Problem("EPB101", "there is no key 'modles'", Position("epbuild.yaml", 3, 1), "Did you mean 'models'?"))
     with pytest.raises(RecipeError), make_reporter(json=False):
         raise error
@@ -77,7 +77,7 @@ def test_a_build_that_cannot_begin_leaves_its_errors(summary: Path) -> None:
     assert row in summary.read_text(encoding="utf-8").splitlines()
 
 
-def test_a_summary_that_cannot_be_written_costs_a_warning(
+def test_an_unwritable_summary_is_a_warning(
     summary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary / "below a file"))
@@ -86,7 +86,7 @@ def test_a_summary_that_cannot_be_written_costs_a_warning(
 
 
 @pytest.mark.slow
-def test_a_summary_is_never_longer_than_github_takes(summary: Path) -> None:
+def test_a_summary_never_exceeds_the_limit_of_github(summary: Path) -> None:
     steps = [f"compile:g/x/{'m' * 90}{number}" for number in range(3_000)]
     failed = [
         StepFailed(step, (Problem("EPB402", f"reason {number}", StepId(step)),)) for number, step in enumerate(steps[:1_200])
@@ -104,7 +104,7 @@ def test_a_summary_is_never_longer_than_github_takes(summary: Path) -> None:
     assert b"and 2000 more." in size_rows
 
 
-def test_the_name_of_a_model_cannot_end_a_row(summary: Path) -> None:
+def test_a_models_name_cannot_break_a_table_row(summary: Path) -> None:
     problem = Problem("EPB203", "the file a|b`\n| x | is not there", StepId("compile:g/x/a|b"))
     build(Warned(problem), RunStarted("r", 1, 1), StepFailed("compile:g/x/a|b", (problem,)), ENDED)
     rows = [line for line in summary.read_text(encoding="utf-8").splitlines() if "EPB203" in line]
@@ -112,7 +112,7 @@ def test_the_name_of_a_model_cannot_end_a_row(summary: Path) -> None:
     assert all(row.count("|") == 3 and row.startswith("| ") and row.endswith(" |") for row in rows)
 
 
-def test_without_the_variable_nothing_is_written(summary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_variable_no_summary_is_written(summary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "")
     build(*EVENTS)
     with pytest.raises(BuildError), make_reporter(json=False):

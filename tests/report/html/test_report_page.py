@@ -45,24 +45,24 @@ class Elements(HTMLParser):
             self.texts[self._tag].append(data)
 
 
-def test_the_report_in_the_page_is_the_one_that_was_made() -> None:
+def test_the_page_contains_the_report_unchanged() -> None:
     document = hostile_report()
     assert json.loads(Elements(render_page(document)).texts["script"][0]) == document
 
 
 @pytest.mark.parametrize("document", [small_report(), zoo_report(), hostile_report(), large_report(3)])
-def test_made_up_reports_are_such_as_epbuild_makes(document: Document) -> None:
+def test_sample_reports_match_the_schema(document: Document) -> None:
     schema = json.loads((ROOT / "schemas" / "report.schema.json").read_text(encoding="utf-8"))
     assert [error.message for error in Draft202012Validator(schema).iter_errors(document)] == []
 
 
-def test_no_name_becomes_markup() -> None:
+def test_names_never_become_markup() -> None:
     plain, harmed = (Elements(render_page(document)) for document in (small_report(), hostile_report()))
     assert {tag for tag, _ in harmed.found} == {tag for tag, _ in plain.found}
     assert HOSTILE not in render_page(hostile_report())
 
 
-def test_the_page_may_run_what_stands_in_it_and_ask_for_nothing() -> None:
+def test_the_page_runs_only_its_own_scripts_and_loads_nothing() -> None:
     page = render_page(zoo_report())
     elements = Elements(page)
     (policy,) = (str(given["content"]) for tag, given in elements.found if given.get("http-equiv") == "Content-Security-Policy")
@@ -85,18 +85,18 @@ def test_the_page_is_small_beside_its_data() -> None:
     assert len(render_page(document)) - data < 1_000_000
 
 
-def test_a_report_has_one_page() -> None:
+def test_rendering_a_report_is_deterministic() -> None:
     assert render_page(zoo_report()) == render_page(zoo_report())
 
 
-def test_every_file_of_the_page_is_in_it() -> None:
+def test_the_page_contains_every_script_and_style() -> None:
     page = render_page(small_report())
     for file in PAGE.glob("*.*s"):
         assert file.read_text(encoding="utf-8") in page, file.name
     assert html.escape((PAGE / "LICENSES.txt").read_text(encoding="utf-8")) in page
 
 
-def test_the_page_has_the_licenses_of_its_libraries() -> None:
+def test_the_page_contains_the_licenses_of_its_libraries() -> None:
     page = render_page(small_report())
     assert "@dagrejs/dagre" in page
     assert "Copyright" in page
@@ -107,7 +107,7 @@ def test_the_script_cannot_end_its_element() -> None:
 
 
 @pytest.mark.gate
-def test_the_script_is_what_its_sources_make(tmp_path: Path) -> None:
+def test_the_checked_in_script_matches_its_sources(tmp_path: Path) -> None:
     """Check types, lint, test and bundle `web/` with the packages of its lock."""
     npm = shutil.which("npm")
     if npm is None:

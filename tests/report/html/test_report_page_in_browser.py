@@ -74,7 +74,7 @@ def values(page: Page, selector: str) -> list[float]:
     return found
 
 
-def test_every_number_is_the_reports(page: Page, zoo: Document) -> None:
+def test_every_number_on_the_page_matches_the_report(page: Page, zoo: Document) -> None:
     for section in ("timeline", "sizes", "accuracy", "differences", "provenance"):
         show_all(page, section)
     outputs, sharing = zoo["outputs"], zoo["sharing"]
@@ -125,7 +125,7 @@ def changed(document: Document) -> Iterator[Any]:
             yield dict(zip(("before", "after"), (one["size"] if isinstance(one, dict) else one for one in sides), strict=True))
 
 
-def test_every_cell_of_the_matrix_has_its_letter_or_number(page: Page, zoo: Document) -> None:
+def test_every_cell_of_the_matrix_shows_its_letter_or_number(page: Page, zoo: Document) -> None:
     shown = page.eval_on_selector_all(
         "#coverage .matrix td button", "cells => cells.map(cell => [cell.title.split(':')[0], cell.innerText])"
     )
@@ -135,7 +135,7 @@ def test_every_cell_of_the_matrix_has_its_letter_or_number(page: Page, zoo: Docu
     assert dict(shown) == expected
 
 
-def test_amounts_are_written_as_epbuild_prints_them(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_formats_sizes_as_epbuild_does(browser: Browser, tmp_path: Path) -> None:
     document = small_report()
     sizes = [0, 1, 2, 999, 1000, 1049, 1050, 1250, 1350, 99_950, 999_999, 1_000_000, 123_456_789, 5 * 10**9, 2 * 10**12]
     document["models"] = [{**document["models"][0], "name": f"m{size}", "size": size} for size in sizes]
@@ -145,7 +145,7 @@ def test_amounts_are_written_as_epbuild_prints_them(browser: Browser, tmp_path: 
 
 
 @pytest.mark.parametrize("width", [360, 900, 1600])
-def test_a_page_is_as_wide_as_the_screen(browser: Browser, tmp_path: Path, zoo: Document, width: int) -> None:
+def test_a_page_fits_the_width_of_the_screen(browser: Browser, tmp_path: Path, zoo: Document, width: int) -> None:
     with opened(browser, tmp_path, zoo, viewport={"width": width, "height": 800}) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.locator("#coverage button.cell.partial").first.click()
@@ -154,7 +154,7 @@ def test_a_page_is_as_wide_as_the_screen(browser: Browser, tmp_path: Path, zoo: 
         )
 
 
-def test_what_a_report_has_runs_no_script(browser: Browser, tmp_path: Path) -> None:
+def test_the_contents_of_a_report_run_no_script(browser: Browser, tmp_path: Path) -> None:
     document = hostile_report()
     with opened(browser, tmp_path, document) as page:
         for button in page.locator("main button.opener, button.cell").all()[:40]:
@@ -193,7 +193,7 @@ def test_the_keyboard_reaches_everything(page: Page) -> None:
     assert page.evaluate("document.activeElement.id") == "search"
 
 
-def test_everything_that_is_pressed_has_a_name(page: Page) -> None:
+def test_every_control_has_an_accessible_name(page: Page) -> None:
     unnamed = page.evaluate(
         "[...document.querySelectorAll('button, a, input, select, [role=button], [role=img]')]"
         ".filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length) && e.offsetParent).map(e => e.outerHTML)"
@@ -212,7 +212,7 @@ CONTRAST = """kinds => kinds.map(kind => {
   return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); })"""
 
 
-def test_both_themes_can_be_read(browser: Browser, tmp_path: Path, zoo: Document) -> None:
+def test_light_and_dark_themes_are_readable(browser: Browser, tmp_path: Path, zoo: Document) -> None:
     shades = set()
     for system in ("light", "dark"):
         with opened(browser, tmp_path, zoo, color_scheme=system) as page:
@@ -228,7 +228,7 @@ def test_both_themes_can_be_read(browser: Browser, tmp_path: Path, zoo: Document
     assert len(shades) == 2
 
 
-def test_paper_has_all_of_it(browser: Browser, tmp_path: Path, zoo: Document) -> None:
+def test_the_printed_page_is_complete(browser: Browser, tmp_path: Path, zoo: Document) -> None:
     with opened(browser, tmp_path, zoo, color_scheme="dark") as page:
         page.emulate_media(media="print", color_scheme="dark")
         assert not page.locator("#bar").is_visible()
@@ -237,7 +237,7 @@ def test_paper_has_all_of_it(browser: Browser, tmp_path: Path, zoo: Document) ->
         assert page.pdf()[:5] == b"%PDF-"
 
 
-def test_without_scripts_there_are_tables(browser: Browser, tmp_path: Path, zoo: Document) -> None:
+def test_without_scripts_the_page_shows_tables(browser: Browser, tmp_path: Path, zoo: Document) -> None:
     with opened(browser, tmp_path, zoo, java_script_enabled=False) as page:
         rows = page.locator("noscript table").first.locator("tr")
         assert rows.count() == 1 + len(zoo["coverage"])
@@ -245,7 +245,7 @@ def test_without_scripts_there_are_tables(browser: Browser, tmp_path: Path, zoo:
         assert all(step["id"] in text for step in zoo["steps"] if step["errors"])
 
 
-def test_questions_are_answered_within_two_clicks(page: Page, zoo: Document) -> None:
+def test_common_questions_are_answered_within_two_clicks(page: Page, zoo: Document) -> None:
     """Check five questions: models whole on SM8750, the reason if not, the longest step, the savings, the changes."""
     page.locator("#overview th button", has_text="phone-SM8750").click()
     whole = [row["model"] for row in zoo["coverage"] if row["target"] == "phone-SM8750" and row["outcome"] == "whole"]
@@ -298,7 +298,7 @@ def test_an_area_opens_into_outputs_and_files(page: Page, zoo: Document) -> None
     assert panel(page).startswith("emit:")
 
 
-def test_the_timeline_has_a_bar_for_every_step_once_it_is_near_enough(page: Page, zoo: Document) -> None:
+def test_the_zoomed_timeline_has_a_bar_for_every_step(page: Page, zoo: Document) -> None:
     ran = sum(step["started"] is not None for step in zoo["steps"])
     spans = len(zoo["build"]["spans"])
     bars = "[...document.querySelectorAll('#timeline .event title')].map(title => title.textContent)"
@@ -311,7 +311,7 @@ def test_the_timeline_has_a_bar_for_every_step_once_it_is_near_enough(page: Page
     assert page.evaluate(bars) == together
 
 
-def test_ten_thousand_steps_are_drawn_in_parts(browser: Browser, tmp_path: Path) -> None:
+def test_ten_thousand_steps_are_rendered_in_parts(browser: Browser, tmp_path: Path) -> None:
     document = large_report()
     with opened(browser, tmp_path, document) as page:
         assert page.evaluate("document.querySelectorAll('*').length") < 15_000
@@ -321,7 +321,7 @@ def test_ten_thousand_steps_are_drawn_in_parts(browser: Browser, tmp_path: Path)
         assert page.locator("#coverage .matrix tbody tr").count() == 100
 
 
-def test_a_report_of_nothing_says_so(browser: Browser, tmp_path: Path) -> None:
+def test_an_empty_report_says_so(browser: Browser, tmp_path: Path) -> None:
     document = small_report()
     for name in ("steps", "coverage", "outputs", "sharing", "accuracy", "models", "targets", "toolchains"):
         document[name] = []

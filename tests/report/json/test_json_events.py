@@ -44,11 +44,11 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_there_is_an_example_of_every_event_in_these_tests() -> None:
+def test_every_event_type_has_an_example_here() -> None:
     assert {type(event) for event in EVENTS} == set(Event.__subclasses__())
 
 
-def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(lines: list[str]) -> None:
+def test_every_event_is_one_json_line_with_name_time_and_format(lines: list[str]) -> None:
     documents = [json.loads(line) for line in lines]
     assert [document["event"] for document in documents] == [
         "warned",
@@ -96,7 +96,7 @@ def test_every_event_of_a_step_names_the_step(lines: list[str]) -> None:
     assert kinds == ["compile", "compile", "compile", "compile", "emit", "compile", "share", "compile", "emit", "emit"]
 
 
-def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str]) -> None:
+def test_a_finished_step_has_its_outcome_duration_and_size(lines: list[str]) -> None:
     document = json.loads(lines[9])
     del document["time"]
     assert document == {
@@ -114,7 +114,7 @@ def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str])
     }
 
 
-def test_steps_that_were_not_to_do_are_a_line_each_as_if_they_had_come_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_steps_reported_together_are_one_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1795439134.6634)
     steps = ["emit:g/t/directory", 'emit:"→\\\t/\0"', "\0", ""]
     written = []
@@ -128,7 +128,7 @@ def test_steps_that_were_not_to_do_are_a_line_each_as_if_they_had_come_alone(mon
     assert [json.loads(line)["step"] for line in written[0].splitlines()] == steps
 
 
-def test_how_far_the_build_is_is_in_every_end_of_a_step_that_was_to_do(lines: list[str]) -> None:
+def test_every_end_of_a_pending_step_has_the_progress_of_the_build(lines: list[str]) -> None:
     documents = [json.loads(line) for line in lines]
     told = {
         document["event"]: document["progress"] for document in documents if document["event"] in ("step_failed", "step_compared")
@@ -142,19 +142,19 @@ def test_how_far_the_build_is_is_in_every_end_of_a_step_that_was_to_do(lines: li
     assert (started["todo"], started["seconds_left"], started["keep_going"]) == (3, 90.0, False)
 
 
-def test_what_tells_how_far_an_ep_is_can_be_told_from_what_it_says_beside_that(lines: list[str]) -> None:
+def test_progress_output_of_an_ep_is_marked_as_status(lines: list[str]) -> None:
     said = [json.loads(line) for line in lines if json.loads(line)["event"] == "step_output"]
     assert [document["status"] for document in said] == [True, False]
 
 
-def test_a_model_that_arrives_is_told_with_its_address_and_how_much_of_it_is_here(lines: list[str]) -> None:
+def test_a_fetched_model_has_its_address_and_progress(lines: list[str]) -> None:
     arriving, here = (json.loads(line) for line in lines[1:3])
     del arriving["time"], here["time"]
     assert arriving == {"event": "fetching", "format": 1, "model": "x", "address": ADDRESS, "done": 400_000, "total": 1_600_000}
     assert here == {"event": "fetched", "format": 1, "model": "x"}
 
 
-def test_a_size_that_the_other_side_does_not_tell_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_download_size_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)
     with make_reporter(json=True) as listener:
@@ -162,7 +162,7 @@ def test_a_size_that_the_other_side_does_not_tell_is_null(monkeypatch: pytest.Mo
     assert json.loads(stream.getvalue())["total"] is None
 
 
-def test_what_was_made_again_is_told_down_to_the_bytes(lines: list[str]) -> None:
+def test_a_rebuild_comparison_is_reported_byte_for_byte(lines: list[str]) -> None:
     [same, different] = [json.loads(line) for line in lines if json.loads(line)["event"] == "step_compared"]
     assert (same["verdict"], same["differences"], same["kept"]) == ("same", [], None)
     assert (different["verdict"], different["kept"]) == ("different", ".epbuild/rebuilt/x")
@@ -195,7 +195,7 @@ def test_a_failed_step_has_its_problems(lines: list[str]) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
-def test_what_an_ep_says_can_be_written_whatever_the_encoding_of_the_pipe(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_an_ep_is_written_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
     write_events(stream, monkeypatch)
@@ -225,7 +225,7 @@ def test_a_line_break_in_a_message_does_not_break_the_line(monkeypatch: pytest.M
         (Problem("EPB501", "lost"), {}),
     ],
 )
-def test_a_problem_has_its_place_as_keys_and_not_as_text(problem: Problem, place: dict[str, Any]) -> None:
+def test_a_problem_has_its_location_in_separate_keys(problem: Problem, place: dict[str, Any]) -> None:
     document = json.loads(format_json(build_problem_view(problem)))
     assert {key: document.pop(key) for key in place} == place
     assert document == {"code": problem.code, "message": problem.message, "hint": problem.hint}

@@ -72,7 +72,7 @@ def slices() -> dict[tuple[int, int], list[dict[str, Any]]]:
     return found
 
 
-def test_every_event_is_as_the_format_has_it() -> None:
+def test_every_event_matches_the_trace_format() -> None:
     for event in EVENTS:
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
@@ -90,7 +90,7 @@ def test_every_event_is_as_the_format_has_it() -> None:
                 raise AssertionError(other)
 
 
-def test_slices_of_one_thread_nest_or_are_apart() -> None:
+def test_slices_of_one_thread_are_nested_or_disjoint() -> None:
     for found in slices().values():
         stack: list[int] = []
         last = 0
@@ -104,7 +104,7 @@ def test_slices_of_one_thread_nest_or_are_apart() -> None:
             stack.append(end)
 
 
-def test_each_step_is_on_the_machine_and_the_place_that_did_it() -> None:
+def test_each_step_is_on_its_machine_and_slot() -> None:
     names = {
         (event["pid"], event["tid"], event["name"]): event["args"]["name"] for event in EVENTS if event["name"].endswith("_name")
     }
@@ -117,7 +117,7 @@ def test_each_step_is_on_the_machine_and_the_place_that_did_it() -> None:
     assert "emit:g/npu/directory" not in {name for events in found.values() for name in events}
 
 
-def test_what_is_no_step_has_threads_of_its_own() -> None:
+def test_other_work_has_its_own_threads() -> None:
     named = {event["tid"]: event["args"]["name"] for event in EVENTS if event["name"] == "thread_name" and event["tid"] >= 10_000}
     beside = {tid: [event["name"] for event in events] for (_, tid), events in slices().items() if tid >= 10_000}
     assert sorted((named[tid], names) for tid, names in beside.items()) == [
@@ -127,7 +127,7 @@ def test_what_is_no_step_has_threads_of_its_own() -> None:
     ]
 
 
-def test_a_slice_has_why_it_ran_and_what_went_wrong() -> None:
+def test_a_slice_has_its_reasons_and_errors() -> None:
     arguments = {event["name"]: event["args"] for event in EVENTS if event["ph"] == "X"}
     assert arguments[SHARE] == {
         "outcome": "built",
@@ -139,7 +139,7 @@ def test_a_slice_has_why_it_ran_and_what_went_wrong() -> None:
     assert arguments[LOST] == {"outcome": "failed", "was": "new", "peak_memory": 50, "errors": ["no [EPB401]"]}
 
 
-def test_memory_is_that_of_all_that_runs_on_a_machine() -> None:
+def test_memory_is_summed_over_all_steps_of_a_machine() -> None:
     found = [(event["pid"], event["ts"], event["args"]["bytes"]) for event in EVENTS if event["ph"] == "C"]
     assert found == [
         (1, 1_000_000, 1000),
@@ -151,5 +151,5 @@ def test_memory_is_that_of_all_that_runs_on_a_machine() -> None:
     ]
 
 
-def test_a_build_with_nothing_to_do_has_a_trace_with_nothing_in_it() -> None:
+def test_a_build_with_nothing_to_do_has_an_empty_trace() -> None:
     assert trace_document(None) == {"displayTimeUnit": "ms", "traceEvents": []}

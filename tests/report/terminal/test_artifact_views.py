@@ -78,12 +78,12 @@ def inspected(capsys: pytest.CaptureFixture[str], **changes: Any) -> str:
     return out
 
 
-def test_an_inspection_fits_80_columns_with_a_whole_digest_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_inspection_fits_80_columns_with_full_digests(capsys: pytest.CaptureFixture[str]) -> None:
     out = inspected(capsys)
     assert f" {'ab' * 32}\n" in out
 
 
-def test_an_inspection_tells_what_each_node_holds_and_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_inspection_shows_the_contents_and_problems_of_each_node(capsys: pytest.CaptureFixture[str]) -> None:
     squeezed = [" ".join(line.split()) for line in inspected(capsys).splitlines()]
     for line in (
         f"{FOUND['file']} (1.2 kB)",
@@ -111,7 +111,7 @@ def test_an_inspection_tells_what_each_node_holds_and_what_is_wrong(capsys: pyte
         assert line in squeezed
 
 
-def test_an_inspection_of_a_fully_compiled_model_says_that_nothing_is_left_outside(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_inspection_of_a_fully_compiled_model_shows_no_cpu_fallback(capsys: pytest.CaptureFixture[str]) -> None:
     assert "CPU fallback none" in " ".join(inspected(capsys, other_operators={}).split())
 
 
@@ -127,7 +127,7 @@ def test_an_inspection_of_a_source_model_says_that_it_is_not_compiled(capsys: py
         ({"QuantizeLinear": 1, "DequantizeLinear": 1}, "quantize the model's inputs and dequantize its outputs"),
     ],
 )
-def test_an_inspection_says_why_it_matters_what_is_left_outside(
+def test_an_inspection_explains_the_effect_of_fallback_nodes(
     capsys: pytest.CaptureFixture[str], operators: dict[str, int], words: str
 ) -> None:
     assert words in " ".join(inspected(capsys, other_operators=operators).split())
@@ -156,7 +156,7 @@ def test_findings_are_a_line_for_each_check_with_failures_first(capsys: pytest.C
     ]
 
 
-def test_a_long_name_is_not_broken_so_that_it_can_be_searched_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_names_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     print_findings([Finding("files", "x" * 100, "failed", "It is not there.", "EPB615")])
     assert "x" * 100 in capsys.readouterr().out
 

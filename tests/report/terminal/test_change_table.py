@@ -62,7 +62,7 @@ def times(*seconds: float) -> list[StepFinished]:
     return [StepFinished(f"compile:g/t{number}/m", "built", took) for number, took in enumerate(seconds)]
 
 
-def test_what_grew_or_shrank_is_a_table_with_the_biggest_change_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_changes_are_a_table_with_the_biggest_change_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(monkeypatch, SHRANK, ALIKE, SAME, GREW, NEW) == [
         "",
         "Size                                      before      after      change",
@@ -87,13 +87,13 @@ def test_what_grew_or_shrank_is_a_table_with_the_biggest_change_first(monkeypatc
         ([SAME], "Size: 3.0 kB in 1 output, unchanged."),
     ],
 )
-def test_a_build_that_changed_no_size_is_told_in_a_line(
+def test_a_build_without_size_changes_has_a_one_line_summary(
     monkeypatch: pytest.MonkeyPatch, outputs: Sequence[OutputCompared], line: str
 ) -> None:
     assert told(monkeypatch, *outputs) == ["", line, ""]
 
 
-def test_what_was_removed_counts_and_what_moved_does_not_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_outputs_are_counted_and_moved_outputs_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     removed = OutputRemoved("emit:f/t/directory", "dist/f", 2, size=7000)
     assert told(monkeypatch, SAME, removed)[2:-1] == [
         "dist/f                                    7.0 kB          -     removed",
@@ -103,7 +103,7 @@ def test_what_was_removed_counts_and_what_moved_does_not_count_twice(monkeypatch
     assert told(monkeypatch, SAME, moved) == ["", "Size: 3.0 kB in 1 output, unchanged.", ""]
 
 
-def test_a_build_of_a_zoo_is_summed_up_to_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_of_a_large_build_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     files = tuple(ChangedFile(f"{number}.bin", 1000, 1000 + number) for number in range(1, 40))
     zoo = [OutputCompared(f"emit:{n}/t/directory", f"dist/{n}", 10**6, 10**6 + n, files) for n in range(1, 200)]
     new = [OutputCompared(f"emit:new{n}/t/directory", f"dist/new{n}", None, 500, ()) for n in range(3)]
@@ -121,7 +121,7 @@ def test_a_build_of_a_zoo_is_summed_up_to_a_screen(monkeypatch: pytest.MonkeyPat
     assert "3 new outputs - 1.5 kB new" in squeezed
 
 
-def test_an_archive_is_its_own_file_and_the_blobs_of_an_image_have_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_and_images_are_listed_without_inner_file_names(monkeypatch: pytest.MonkeyPatch) -> None:
     archive = OutputCompared("emit:g/t/zip", "dist/g.zip", 2000, 3000, (ChangedFile("g.zip", 2000, 3000),))
     blobs = (ChangedFile(f"blobs/sha256/{'a' * 64}", 2000, None), ChangedFile(f"blobs/sha256/{'b' * 64}", None, 2500))
     image = OutputCompared("emit:g/t/oci", "dist/image", 2000, 2500, blobs)
@@ -131,7 +131,7 @@ def test_an_archive_is_its_own_file_and_the_blobs_of_an_image_have_no_names(monk
     ]
 
 
-def test_an_output_of_which_one_file_alone_can_be_named_still_has_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_with_one_named_file_still_shows_its_total(monkeypatch: pytest.MonkeyPatch) -> None:
     files = (ChangedFile("blobs/sha256/" + "a" * 64, 2000, None), ChangedFile("index.json", 400, 405))
     image = OutputCompared("emit:g/t/oci", "dist/image", 3000, 1005, files)
     assert told(monkeypatch, image)[2:-1] == [
@@ -140,7 +140,7 @@ def test_an_output_of_which_one_file_alone_can_be_named_still_has_its_own_number
     ]
 
 
-def test_a_long_path_has_a_line_of_its_own_and_nothing_steers_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_paths_have_their_own_line_and_escapes_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     files = (ChangedFile("x" * 90, 1, 2000), ChangedFile("a\x1b[2J.bin", 1000, 2000))
     lines = told(
         monkeypatch, OutputCompared("emit:g/t/directory", "dist/some/where/far/below/the/recipe/there", 1001, 4000, files)
@@ -155,7 +155,7 @@ def test_a_long_path_has_a_line_of_its_own_and_nothing_steers_the_terminal(monke
     assert "  a\\x1b[2J.bin" in lines[7]
 
 
-def test_what_sharing_saves_is_a_sentence_that_says_whether_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharing_savings_are_a_sentence_marked_measured_or_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     [_, *lines, _] = told(monkeypatch, SharingSaved("share:g/t", 1_335_296, 749_568, measured=True))
     assert lines == ["Sharing saves 585.7 kB of 1.3 MB (43.9%) in share:g/t (measured, each model", "  alone)."]
     [_, *lines, _] = told(
@@ -166,7 +166,7 @@ def test_what_sharing_saves_is_a_sentence_that_says_whether_it_was_measured(monk
     assert lines == ["Sharing can save 0 bytes of 100 bytes (0.0%) in share:g/t (equal source", "  weights)."]
 
 
-def test_groups_that_share_unlike_are_a_table_with_the_least_saving_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_with_different_savings_are_a_table_sorted_by_saving(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
         SharingSaved("share:good/t", 2000, 1000, measured=True),
         SharingSaved("share:worse/t", 1000, 1100, measured=True),
@@ -183,14 +183,14 @@ def test_groups_that_share_unlike_are_a_table_with_the_least_saving_first(monkey
     ]
 
 
-def test_measured_and_counted_savings_are_never_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_and_estimated_savings_are_never_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = told(
         monkeypatch, SharingSaved("share:g/t", 100, 60, measured=True), SharingSaved("share:h/t", 100, 50, measured=False)
     )
     assert [line.split("(")[1][:5] for line in lines if line.startswith("Sharing")] == ["40.0%", "50.0%"]
 
 
-def test_time_is_told_by_step_longest_first_and_a_share_step_without_its_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_listed_longest_first_with_compiles_outside_share_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Event] = [
         StepFinished("compile:g/t/prefill", "built", 30.0),
         StepFinished("compile:g/t/decode", "built", 20.0),
@@ -212,20 +212,18 @@ def test_time_is_told_by_step_longest_first_and_a_share_step_without_its_compile
 
 
 @pytest.mark.parametrize(("seconds", "rows"), [([9.0] * 30, 10), ([0.9] * 30, 4), ([0.9, 0.8], 2)])
-def test_time_has_ten_lines_at_most_and_few_where_there_is_little_to_find(
-    monkeypatch: pytest.MonkeyPatch, seconds: list[float], rows: int
-) -> None:
+def test_the_time_table_has_at_most_ten_lines(monkeypatch: pytest.MonkeyPatch, seconds: list[float], rows: int) -> None:
     _, heading, *lines, _ = told(monkeypatch, *times(*seconds))
     assert heading.startswith(f"Time: {sum(seconds):.1f} s of work")
     assert len(lines) == rows
     assert sum(float(line.split(" s ")[0].split()[-1]) for line in lines) == pytest.approx(sum(seconds))
 
 
-def test_nothing_is_told_where_one_step_took_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_time_table_is_shown_for_a_single_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(monkeypatch, *times(9.0), StepFinished("emit:g/t/directory", "emitted", 0.02)) == []
 
 
-def test_nothing_is_printed_if_nothing_was_built_and_errors_stay_last_on_failure(
+def test_no_summary_is_printed_without_built_steps_or_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events: list[Event] = [GREW, *times(3.0, 4.0), SharingSaved("share:g/t", 2, 1, measured=False)]
@@ -233,7 +231,7 @@ def test_nothing_is_printed_if_nothing_was_built_and_errors_stay_last_on_failure
     assert told(monkeypatch, *events, StepFailed(COMPILE, (FAILURE,)), ended=RunFinished(1, 0.1, 3, 0, 0, 1, 0)) == []
 
 
-def test_a_terminal_has_the_same_lines_below_its_rows_and_the_same_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_same_summary_as_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     stream = Terminal()
     told(monkeypatch, StepOutput(COMPILE, "graph 3 of 7"), GREW, *times(3.0, 4.0), stream=stream)
@@ -243,7 +241,7 @@ def test_a_terminal_has_the_same_lines_below_its_rows_and_the_same_last_line(mon
     assert below.endswith("\n\n1 built (20.00 s)\n")
 
 
-def test_programs_get_each_file_with_its_bytes_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_old_and_new_size_of_each_file(capsys: pytest.CaptureFixture[str]) -> None:
     with make_reporter(json=True) as listener:
         for event in EVENTS:
             listener.report(event)

@@ -57,7 +57,7 @@ def screen(monkeypatch: pytest.MonkeyPatch, capsys: Screen) -> Screen:
     return capsys
 
 
-def test_each_model_has_a_line_and_what_is_not_whole_says_why(screen: Screen) -> None:
+def test_each_model_has_a_line_with_the_reason_for_missing_coverage(screen: Screen) -> None:
     print_coverage(ROWS)
     assert screen.readouterr().out == (
         "Coverage: 3 models for 1 target: 1 whole, 1 in part, 1 not at all\n"
@@ -70,7 +70,7 @@ def test_each_model_has_a_line_and_what_is_not_whole_says_why(screen: Screen) ->
     )
 
 
-def test_a_model_whose_verify_failed_is_marked_and_not_explained_twice(screen: Screen) -> None:
+def test_a_model_with_a_failed_verification_is_marked_once(screen: Screen) -> None:
     wrong = replace(PARTIAL, outcome="failed verify", reason="its numbers are wrong", verify="verify:zoo/a")
     print_coverage([WHOLE, wrong])
     found = screen.readouterr().out.splitlines()
@@ -80,24 +80,24 @@ def test_a_model_whose_verify_failed_is_marked_and_not_explained_twice(screen: S
     assert len([*format_coverage([WHOLE, wrong], frozenset({"verify:zoo/a"}))]) == 3
 
 
-def test_no_line_is_wider_than_a_terminal_of_80_columns_unless_a_name_is(screen: Screen) -> None:
+def test_lines_fit_80_columns_unless_a_name_is_longer(screen: Screen) -> None:
     print_coverage([*ROWS, for_target(PARTIAL, "a-target-with-a-name-of-some-length-and-more-of-it")])
     assert max(map(len, screen.readouterr().out.splitlines())) <= 80
 
 
-def test_what_was_said_of_a_model_for_one_target_is_not_said_again_for_another(screen: Screen) -> None:
+def test_equal_reasons_for_several_targets_are_shown_once(screen: Screen) -> None:
     print_coverage([PARTIAL, for_target(PARTIAL, "b")])
     lines = screen.readouterr().out.splitlines()
     assert lines[-1] == "  same as a"
     assert sum("MatMulInteger" in line for line in lines) == 1
 
 
-def test_figures_of_accuracy_have_a_column_where_there_are_any(screen: Screen) -> None:
+def test_accuracy_figures_have_a_column_if_any_exist(screen: Screen) -> None:
     print_coverage([replace(WHOLE, accuracy={"cosine": 0.999974, "snr_db": 41.4})])
     assert screen.readouterr().out.splitlines()[-1].endswith("  cosine 0.999974, 41 dB")
 
 
-def test_programs_get_every_node_by_operator_and_reason(screen: Screen) -> None:
+def test_json_has_every_node_by_operator_and_reason(screen: Screen) -> None:
     document = json.loads(format_json(build_coverage_document(ROWS)))
     assert document["format"] == 1
     assert [row["outcome"] for row in document["rows"]] == ["whole", "partial", "failed"]
@@ -118,14 +118,14 @@ def test_programs_get_every_node_by_operator_and_reason(screen: Screen) -> None:
     assert document["rows"][2]["reason"] == "Node (If_0) Op (If) is wrong"
 
 
-def test_a_page_gets_a_table(screen: Screen) -> None:
+def test_markdown_has_a_table(screen: Screen) -> None:
     print_coverage_markdown(ROWS)
     lines = screen.readouterr().out.splitlines()
     assert "| `yolo` | `a` | whole | 6.7 MB | 4.0 s |  |" in lines
     assert "3 models for 1 target: 1 whole, 1 in part, 1 not at all." in lines
 
 
-def test_a_build_of_several_models_ends_with_the_table_and_tells_each_failure_once(screen: Screen) -> None:
+def test_a_build_of_several_models_ends_with_the_coverage_table(screen: Screen) -> None:
     problem = Problem("EPB401", f"compiling 'vad' failed: {FAILED.reason}.", StepId(FAILED.step), None, f"{FAILED.reason}.")
     with make_reporter(json=False) as listener:
         build(listener, StepFailed(FAILED.step, (problem,)), *ROWS, RunFinished(1, 3.0, 1, 0, 0, 1, 0))

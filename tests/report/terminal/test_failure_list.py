@@ -46,7 +46,7 @@ def below_heading(lines: Iterable[str]) -> list[str]:
     return found[start : found.index("", start)]
 
 
-def test_each_reason_is_told_once_with_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_reason_is_listed_once_with_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(
         monkeypatch,
         RunStarted("r", 9, 9, keep_going=True),
@@ -71,7 +71,7 @@ def test_each_reason_is_told_once_with_its_steps(monkeypatch: pytest.MonkeyPatch
     assert lines[-2:] == ["", "4 failed, 5 skipped (3.00 s)"]
 
 
-def test_a_problem_that_differs_in_the_name_of_its_model_alone_is_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_that_differ_only_in_model_names_are_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def unmet(group: str, model: str, nodes: int) -> StepFailed:
         message = f"the model '{model}' became {nodes} EPContext nodes; the recipe expects 7"
         return StepFailed(f"compile:{group}/npu/{model}", (Problem("EPB603", message, StepId(f"compile:{group}/npu/{model}")),))
@@ -94,7 +94,7 @@ def test_a_problem_that_differs_in_the_name_of_its_model_alone_is_one_reason(mon
     ]
 
 
-def test_of_very_many_steps_the_first_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_of_failed_steps_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     failures = [compile_failure(f"m{number}", "x") for number in range(178)]
     lines = below_heading(
         shown(monkeypatch, RunStarted("r", 178, 178, keep_going=True), *failures, RunFinished(1, 3.0, 0, 0, 0, 178, 0))
@@ -109,7 +109,7 @@ def test_of_very_many_steps_the_first_are_listed(monkeypatch: pytest.MonkeyPatch
     [(True, ["a"], True), (False, ["a"], False), (False, ["a", "b"], True), (True, [], False)],
     ids=["-k", "the failure that ended the build", "several that ran at once", "none"],
 )
-def test_the_list_is_there_where_the_failure_is_not_what_was_told_last(
+def test_failures_are_listed_unless_one_failure_ended_the_build(
     monkeypatch: pytest.MonkeyPatch, keep_going: bool, failures: list[str], listed: bool
 ) -> None:
     events = [compile_failure(model, "x") for model in failures]
@@ -118,7 +118,7 @@ def test_the_list_is_there_where_the_failure_is_not_what_was_told_last(
     assert any(line.startswith("Failed: ") for line in lines) is listed
 
 
-def test_what_is_not_the_same_when_it_is_made_again_is_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_differing_rebuild_is_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem("EPB650", "the rebuilt x.bin differs: 6 of 10 bytes differ, the first at byte 3", StepId("g"))
     compared = StepCompared("compile:g/x/a", "different", 1.0, 1, 10, problems=(problem,), progress=Completion(1, 1))
     lines = shown(monkeypatch, RunStarted("r", 3, 3, keep_going=True), compared, RunFinished(1, 3.0, 0, 0, 3, 0, 0))
@@ -129,7 +129,7 @@ def test_what_is_not_the_same_when_it_is_made_again_is_in_the_list(monkeypatch: 
 
 
 @pytest.mark.parametrize("keep_going", [True, False])
-def test_a_build_that_went_on_tells_the_sizes_of_what_it_made(monkeypatch: pytest.MonkeyPatch, keep_going: bool) -> None:
+def test_keep_going_lists_sizes_of_built_outputs(monkeypatch: pytest.MonkeyPatch, keep_going: bool) -> None:
     lines = shown(
         monkeypatch,
         RunStarted("r", 3, 3, keep_going=keep_going),

@@ -42,7 +42,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def test_events_come_from_the_first_second_on_and_once_a_second() -> None:
+def test_events_start_after_one_second_and_repeat_every_second() -> None:
     events, clock = EventList(), Clock()
     with HashingEvents(events, clock).counting(1000) as count:
         for _ in range(10):
@@ -57,7 +57,7 @@ def test_events_come_from_the_first_second_on_and_once_a_second() -> None:
     ]
 
 
-def test_what_takes_less_than_a_second_has_no_event() -> None:
+def test_hashing_under_one_second_emits_no_event() -> None:
     events, clock = EventList(), Clock()
     with HashingEvents(events, clock).counting(1000) as count:
         clock.now += 0.9
@@ -65,7 +65,7 @@ def test_what_takes_less_than_a_second_has_no_event() -> None:
     assert events == []
 
 
-def test_a_file_that_is_read_again_is_not_more_than_all() -> None:
+def test_hashing_a_file_again_never_exceeds_the_total() -> None:
     events, clock = EventList(), Clock()
     with HashingEvents(events, clock).counting(1000) as count:
         for size in (900, 900, 900):
@@ -74,7 +74,7 @@ def test_a_file_that_is_read_again_is_not_more_than_all() -> None:
     assert events == [Hashing(900, 1000, 2 * 100 / 900), Hashed(1000, 6.0)]
 
 
-def test_hashing_that_fails_is_over() -> None:
+def test_failed_hashing_emits_an_end_event() -> None:
     events, clock = EventList(), Clock()
     with pytest.raises(OSError, match="gone"), HashingEvents(events, clock).counting(1000) as count:  # noqa: PT012
         clock.now += 2
@@ -83,7 +83,7 @@ def test_hashing_that_fails_is_over() -> None:
     assert [type(event) for event in events] == [Hashing, Hashed]
 
 
-def test_stderr_gets_a_row_on_a_terminal_and_a_line_every_half_minute_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stderr_shows_a_row_on_a_terminal_or_a_line_every_30_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     monkeypatch.setattr(sys, "stderr", screen := Terminal())
     with WaitingRow() as waiting:
@@ -105,14 +105,14 @@ def test_stderr_gets_a_row_on_a_terminal_and_a_line_every_half_minute_elsewhere(
     assert out.getvalue() == "", "the answer alone goes there"
 
 
-def test_a_build_shows_a_row_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_shows_a_hashing_row_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", screen := Terminal())
     with make_reporter(json=False) as listener:
         listener.report(HALF)
     assert "hashing 1.0 GB of 2.0 GB, about 10 s left" in screen.getvalue()
 
 
-def test_a_build_has_json_lines_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_emits_hashing_events_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     with make_reporter(json=True) as listener:
         listener.report(HALF)

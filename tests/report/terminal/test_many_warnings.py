@@ -66,7 +66,7 @@ def test_a_list_shows_three_of_each_code_and_the_number_of_the_rest(monkeypatch:
     assert lines[-1] == "epbuild: 1 more note [EPB233]; --all-warnings shows all 4"
 
 
-def test_all_are_shown_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_warnings_are_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(shown(monkeypatch, lambda: print_warnings(problems(MANY), all_warnings=True))) == MANY
 
 
@@ -89,7 +89,7 @@ def test_a_build_shows_three_of_each_code_before_its_steps(monkeypatch: pytest.M
     ],
     ids=["errors", "warnings", "build", "snapshot"],
 )
-def test_a_file_is_read_once_for_all_that_is_wrong_in_it(monkeypatch: pytest.MonkeyPatch, show: Callable[[], None]) -> None:
+def test_a_file_is_read_once_for_all_its_problems(monkeypatch: pytest.MonkeyPatch, show: Callable[[], None]) -> None:
     opened = Counter[str]()
     really_open = Path.open
 
@@ -103,7 +103,7 @@ def test_a_file_is_read_once_for_all_that_is_wrong_in_it(monkeypatch: pytest.Mon
 
 
 @pytest.mark.gate
-def test_the_commands_show_three_and_their_documents_have_all(tmp_path: Path) -> None:
+def test_commands_show_three_warnings_and_json_has_all(tmp_path: Path) -> None:
     names = [f"m{number}" for number in range(5)]
     for number, name in enumerate(names):
         (tmp_path / f"{name}.onnx").write_bytes(source_model(number, common=number + 0.5))

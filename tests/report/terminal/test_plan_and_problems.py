@@ -38,7 +38,7 @@ def told(monkeypatch: pytest.MonkeyPatch, problem: Problem, stream: io.StringIO 
     return stream.getvalue()
 
 
-def test_a_problem_is_one_line_with_its_place_that_an_editor_can_jump_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_problem_is_one_line_with_a_position_that_editors_recognize(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(monkeypatch, PROBLEM) == f"{LINE}\n"
 
 
@@ -52,7 +52,7 @@ def test_a_problem_is_one_line_with_its_place_that_an_editor_can_jump_to(monkeyp
         (Position("a.yaml", 1, 2), "a.yaml:1:2"),
     ],
 )
-def test_a_problem_says_where_it_is_as_well_as_that_is_known(
+def test_a_problem_has_its_location_as_precisely_as_known(
     monkeypatch: pytest.MonkeyPatch, where: Location | None, place: str
 ) -> None:
     assert told(monkeypatch, Problem("EPB501", "lost", where), kind="warning") == f"{place}: warning: lost. [EPB501]\n"
@@ -67,7 +67,7 @@ def test_problems_go_to_standard_error_only(capsys: pytest.CaptureFixture[str]) 
     ("stream", "environment", "has_colors"),
     [(Terminal, {}, True), (Terminal, {"NO_COLOR": "1"}, False), (Terminal, {"TERM": "dumb"}, False), (io.StringIO, {}, False)],
 )
-def test_colour_is_for_terminals_that_want_it(
+def test_colors_are_used_only_on_terminals_that_support_them(
     monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], environment: dict[str, str], has_colors: bool
 ) -> None:
     for name, value in environment.items():
@@ -117,7 +117,7 @@ def shown(capsys: pytest.CaptureFixture[str], found: Survey, **options: bool) ->
     return out.splitlines()
 
 
-def test_the_defaults_that_a_recipe_takes_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_default_of_a_recipe_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     packages = ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0", "a-package-of-a-long-name==1.2.3")
     print_defaults(
         Defaults("shop", {"qnn": packages, "cpu": ("onnxruntime==1.31.1",)}, ("a", "b", "c", "d"), "dist/shop/${group}/${target}")
@@ -136,7 +136,7 @@ def test_the_defaults_that_a_recipe_takes_are_a_line_each(capsys: pytest.Capture
     assert capsys.readouterr().out == ""
 
 
-def test_the_plan_shows_every_step_with_its_state_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_shows_every_step_with_its_state_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, MIXED) == [
         "out of date  compile:decoder/snapdragon-SC8380XP/prefill",
         "               model prefill changed: 0123abcd -> 4567cdef",
@@ -148,7 +148,7 @@ def test_the_plan_shows_every_step_with_its_state_and_why(capsys: pytest.Capture
     ]
 
 
-def test_a_dry_run_shows_only_what_would_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_shows_only_pending_steps(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, MIXED, only_todo=True)
     assert not any(line.startswith("current") for line in lines)
     assert len(lines) == 6
@@ -160,7 +160,7 @@ def test_a_dry_run_says_when_there_is_nothing_to_do(capsys: pytest.CaptureFixtur
     assert shown(capsys, survey(*steps), only_todo=True) == [f"Nothing to do: {text} up to date."]
 
 
-def test_a_step_with_many_reasons_does_not_fill_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_list_of_reasons_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, survey(("compile:g/t/m", "out of date", tuple(f"package p{n} changed: 1 -> 2" for n in range(40)))))
     assert len(lines) == 9
     assert lines[-2].strip() == "and 34 more"
@@ -170,7 +170,7 @@ def test_the_plan_of_usual_names_fits_80_columns(capsys: pytest.CaptureFixture[s
     assert max(map(len, shown(capsys, MIXED))) <= 80
 
 
-def test_a_line_that_is_longer_is_not_broken_so_that_it_can_be_searched_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_lines_of_a_plan_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     ident = f"compile:decoder/{'x' * 100}/prefill"
     assert shown(capsys, survey((ident, "new", ())))[0] == f"new  {ident}"
 

@@ -45,7 +45,7 @@ def columns(text: str) -> int:
     return sum(0 if unicodedata.category(c) in {"Mn", "Me"} else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
-def test_the_offending_line_is_shown_and_the_word_underlined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_offending_line_is_shown_with_the_word_underlined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "epbuild.yaml").write_text("targets:\n      soc_modell: SM8750  # a phone\n", encoding="utf-8")
     assert told(monkeypatch, problem(2, 7)) == [
         "epbuild.yaml:2:7: error: QNN has no option 'soc_modell'. Did you mean 'soc_model'? [EPB211]",
@@ -83,7 +83,7 @@ def test_the_offending_line_is_shown_and_the_word_underlined(monkeypatch: pytest
         ("key: ‸  # empty", None),
     ],
 )
-def test_exactly_the_word_that_is_wrong_is_underlined(line: str, underlined: str | None) -> None:
+def test_exactly_the_invalid_word_is_underlined(line: str, underlined: str | None) -> None:
     column = line.index("‸")
     line = line.replace("‸", "")
     _, shown, carets = format_excerpt(line, Position("x", 1, column + 1))
@@ -104,7 +104,7 @@ def test_exactly_the_word_that_is_wrong_is_underlined(line: str, underlined: str
     ],
     ids=["tabs", "wide", "combining", "emoji", "controls", "tab inside"],
 )
-def test_the_underline_stands_below_the_word_whatever_is_before_it(before: str, word: str) -> None:
+def test_the_underline_is_below_the_word_after_any_prefix(before: str, word: str) -> None:
     _, shown, carets = format_excerpt(f"{before}{word}", Position("x", 1, len(before) + 1))
     here = len(carets) - len(carets.lstrip())
     assert columns(shown) == here + carets.count("^")
@@ -112,7 +112,7 @@ def test_the_underline_stands_below_the_word_whatever_is_before_it(before: str, 
 
 
 @pytest.mark.parametrize("text", ["\x1b]0;title\x07", "\x1b[2J", "\u202egnp.exe", "\x9b31m"])
-def test_a_recipe_cannot_command_the_terminal_that_shows_it(text: str) -> None:
+def test_an_excerpt_cannot_control_the_terminal(text: str) -> None:
     _, shown, _ = format_excerpt(text, Position("x", 1, 1))
     assert shown.isprintable()
 
@@ -121,7 +121,7 @@ def test_a_recipe_cannot_command_the_terminal_that_shows_it(text: str) -> None:
     st.text(st.characters(exclude_characters="\r\n\x85\u2028\u2029"), max_size=400), st.integers(1, 500), st.integers(1, 10**5)
 )
 @example("0" * 72, 73, 1)
-def test_any_line_fits_80_columns_with_its_place_in_sight(line: str, column: int, number: int) -> None:
+def test_any_line_fits_80_columns_with_the_underline_visible(line: str, column: int, number: int) -> None:
     gutter, shown, carets = format_excerpt(line, Position("x", number, column))
     assert gutter.strip() == str(number)
     assert len(gutter) + 3 + columns(shown) <= 80
@@ -132,7 +132,7 @@ def test_any_line_fits_80_columns_with_its_place_in_sight(line: str, column: int
 
 @given(st.integers(0, 300), st.integers(0, 300))
 @example(61, 0)  # the word just fits, and the rest does not
-def test_the_word_in_a_long_line_is_shown_with_what_is_around_it(left: int, right: int) -> None:
+def test_the_word_in_a_long_line_is_shown_with_its_context(left: int, right: int) -> None:
     line = f"{'a' * left} WRONG {'b' * right}"
     _, shown, carets = format_excerpt(f"k: [{line}]".replace(" WRONG ", ", WRONG, "), Position("x", 1, len("k: [") + left + 3))
     here = carets.index("^")
@@ -141,7 +141,7 @@ def test_the_word_in_a_long_line_is_shown_with_what_is_around_it(left: int, righ
     assert ("…" in shown) == (len(shown) < len(line) + 7)
 
 
-def test_where_a_terminal_has_only_ascii_the_underline_is_still_in_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_underline_is_correct_on_an_ascii_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Ascii(io.StringIO):
         encoding = "ascii"
 
@@ -162,7 +162,7 @@ def test_where_a_terminal_has_only_ascii_the_underline_is_still_in_place(monkeyp
     ],
     ids=["missing", "a folder", "shorter by now", "nowhere"],
 )
-def test_a_file_that_cannot_be_shown_leaves_the_message_as_it_is(
+def test_a_file_that_cannot_be_shown_omits_only_the_excerpt(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make: object, line: int, column: int
 ) -> None:
     assert callable(make)
@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_shown_leaves_the_message_as_it_is(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no named pipes among its files")
-def test_a_pipe_for_a_recipe_does_not_make_a_message_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_message_about_a_pipe_does_not_wait_for_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if sys.platform != "win32":
         os.mkfifo(tmp_path / "epbuild.yaml")
     assert len(told(monkeypatch, problem(1, 1))) == 1
@@ -182,7 +182,7 @@ def test_a_pipe_for_a_recipe_does_not_make_a_message_wait(monkeypatch: pytest.Mo
     [b"\xef\xbb\xbfname: x\r\nkey: 1\r\n", b"name: x\rkey: 1\r", b"name: x\n\tkey: 1\n", b"name: \xff\nkey: 1"],
     ids=["bom and crlf", "cr", "tab", "not utf-8"],
 )
-def test_lines_are_counted_as_the_position_counts_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes) -> None:
+def test_excerpt_and_position_count_lines_alike(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "epbuild.yaml").write_bytes(content)
     column = 2 if b"\t" in content else 1
     _, line, carets = told(monkeypatch, problem(2, column))
@@ -190,7 +190,7 @@ def test_lines_are_counted_as_the_position_counts_them(monkeypatch: pytest.Monke
     assert line.index("key") == carets.index("^^^")
 
 
-def test_problems_are_told_in_the_order_in_which_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_are_sorted_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = told(monkeypatch, problem(10, 1), problem(2, 9), problem(2, 3), Problem("EPB501", "lost"))
     assert [line.split(" error")[0] for line in lines] == [
         "epbuild:",
@@ -222,7 +222,7 @@ def test_each_file_of_a_recipe_shows_its_own_line(monkeypatch: pytest.MonkeyPatc
         (io.StringIO, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
     ],
 )
-def test_the_excerpt_is_coloured_on_terminals_that_want_it_and_nowhere_else(
+def test_the_excerpt_is_colored_only_on_terminals_that_support_colors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: type[io.StringIO], environment: dict[str, str], has_colors: bool
 ) -> None:
     for name, value in environment.items():
@@ -260,7 +260,7 @@ def test_an_annotation_names_its_file_by_its_path_in_the_repository(
     assert line == f"::error file={annotated.replace(',', '%2C')}::it cannot be read. [EPB111]"
 
 
-def test_a_name_in_a_model_commands_neither_a_terminal_nor_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_in_a_model_cannot_control_a_terminal_or_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check this because the model's author chooses the name of an external data file."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     message = "the model 'm' needs the external data file w\n::add-mask::a\r\x1b[2J.bin"
@@ -282,9 +282,7 @@ def test_a_name_in_a_model_commands_neither_a_terminal_nor_a_workflow(monkeypatc
         ([], ""),
     ],
 )
-def test_a_list_of_places_to_mend_ends_with_their_number(
-    capsys: pytest.CaptureFixture[str], problems: list[Problem], text: str
-) -> None:
+def test_a_list_of_errors_ends_with_their_number(capsys: pytest.CaptureFixture[str], problems: list[Problem], text: str) -> None:
     print_errors(problems)
     written = capsys.readouterr()
     assert written.out == ""

@@ -49,7 +49,7 @@ def test_a_terminal_gets_live_rows_and_everything_else_plain_lines(monkeypatch: 
     assert isinstance(make_reporter(json=False), PlainLines)
 
 
-def test_a_log_has_a_line_for_each_thing_that_ended_and_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_has_a_line_for_each_end_and_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     out, error = reported(monkeypatch, io.StringIO(), io.StringIO())
     assert out.splitlines() == [
         "fetched           model x",
@@ -82,7 +82,7 @@ def test_a_log_has_a_line_for_each_thing_that_ended_and_no_control_characters(mo
     ]
 
 
-def test_a_terminal_shows_the_same_things_as_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_same_lines_as_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
     out, _ = reported(monkeypatch, Terminal(), io.StringIO())
     text = CONTROL.sub("", out)
     for line in (
@@ -96,13 +96,13 @@ def test_a_terminal_shows_the_same_things_as_a_log(monkeypatch: pytest.MonkeyPat
     assert EMIT not in text
 
 
-def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_is_restored_after_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
     out, _ = reported(monkeypatch, Terminal(), io.StringIO())
     assert out.count("\x1b[?25l") == out.count("\x1b[?25h") == 1
     assert out.rindex("\x1b[?25h") < out.index("1 built")
 
 
-def test_a_terminal_is_left_as_it_was_when_the_build_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_is_restored_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     stdout = Terminal()
     monkeypatch.setattr(sys, "stdout", stdout)
 
@@ -118,20 +118,18 @@ def test_a_terminal_is_left_as_it_was_when_the_build_is_interrupted(monkeypatch:
 
 
 @pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
-def test_redirected_errors_are_in_their_file_also_if_rows_are_shown(
-    monkeypatch: pytest.MonkeyPatch, stdout: type[io.StringIO]
-) -> None:
+def test_redirected_errors_are_complete_even_with_live_rows(monkeypatch: pytest.MonkeyPatch, stdout: type[io.StringIO]) -> None:
     out, error = reported(monkeypatch, stdout(), io.StringIO())
     assert f"{COMPILE}: error: {FAILURE.text} [EPB401]\n" in error
     assert "EPB401" not in out
 
 
-def test_errors_are_shown_once_where_everything_is_one_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_shown_once_if_both_streams_are_one_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     out, error = reported(monkeypatch, Terminal(), Terminal())
     assert (out + error).count("[EPB401]") == 1
 
 
-def test_a_terminal_shows_below_its_rows_the_steps_done_and_the_time_left(
+def test_a_terminal_shows_finished_steps_and_time_left_below_its_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown = Terminal()
@@ -170,7 +168,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
-def test_what_an_ep_says_beside_its_progress_is_not_shown(monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO]) -> None:
+def test_output_of_an_ep_other_than_progress_is_not_shown(monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO]) -> None:
     stdout = Watched() if kind is io.StringIO else kind()
     monkeypatch.setattr(sys, "stdout", stdout)
     with PlainLines(0.01) if kind is io.StringIO else LiveRows() as listener:
@@ -181,7 +179,7 @@ def test_what_an_ep_says_beside_its_progress_is_not_shown(monkeypatch: pytest.Mo
     assert "producer" not in stdout.getvalue()
 
 
-def test_a_log_is_coloured_where_that_is_forced_and_not_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_is_colored_only_if_colors_are_forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     out, error = reported(monkeypatch, io.StringIO(), io.StringIO())
     assert f"[1/3] \x1b[32mbuilt\x1b[0m      7.2 s  {COMPILE}" in out
@@ -191,7 +189,7 @@ def test_a_log_is_coloured_where_that_is_forced_and_not_otherwise(monkeypatch: p
     assert "\x1b" not in out + error
 
 
-def test_what_an_ep_says_is_shown_as_it_is_and_not_as_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_an_ep_is_not_interpreted_as_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Event] = [
         StepStarted(COMPILE, "compiling"),
         StepOutput(COMPILE, "[red]x[/red] [/]"),
@@ -201,7 +199,7 @@ def test_what_an_ep_says_is_shown_as_it_is_and_not_as_markup(monkeypatch: pytest
     assert "[red]x[/red] [/]" in CONTROL.sub("", out)
 
 
-def test_colours_are_for_terminals_and_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colors_are_used_on_terminals_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     out, error = reported(monkeypatch, Terminal(), Terminal())
     assert COLOUR.search(out)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -225,7 +223,7 @@ class Watched(io.StringIO):
         return super().write(text)
 
 
-def test_a_log_shows_signs_of_life_of_what_takes_long_with_the_eps_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_shows_progress_of_long_steps_with_the_eps_last_output(monkeypatch: pytest.MonkeyPatch) -> None:
     stdout = Watched()
     monkeypatch.setattr(sys, "stdout", stdout)
     with PlainLines(0.01) as listener:
@@ -240,9 +238,7 @@ def test_a_log_shows_signs_of_life_of_what_takes_long_with_the_eps_last_words(mo
 
 
 @pytest.mark.parametrize(("total", "words"), [(1_600_000, "fetching 400.0 kB of 1.6 MB"), (None, "fetching 400.0 kB")])
-def test_a_log_shows_how_much_of_a_model_has_arrived_until_it_is_here(
-    monkeypatch: pytest.MonkeyPatch, total: int | None, words: str
-) -> None:
+def test_a_log_shows_the_progress_of_a_fetch(monkeypatch: pytest.MonkeyPatch, total: int | None, words: str) -> None:
     stdout = Watched()
     monkeypatch.setattr(sys, "stdout", stdout)
     with PlainLines(0.01) as listener:
@@ -255,7 +251,7 @@ def test_a_log_shows_how_much_of_a_model_has_arrived_until_it_is_here(
     assert "..." not in stdout.getvalue()[ended:]
 
 
-def test_a_terminal_shows_how_much_of_a_model_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_progress_of_a_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Event] = [Fetching("x", ADDRESS, 400_000, 1_600_000), Fetched("x")]
     out, _ = reported(monkeypatch, Terminal(), io.StringIO(), [*events, RunFinished(0, 1.0, 1, 0, 0, 0, 0)])
     text = CONTROL.sub("", out)
@@ -263,7 +259,7 @@ def test_a_terminal_shows_how_much_of_a_model_has_arrived(monkeypatch: pytest.Mo
     assert text.index("fetching 400.0 kB") < text.index("fetched           model x")
 
 
-def test_a_reader_that_goes_away_causes_no_traceback_between_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_pipe_causes_no_traceback_between_events(monkeypatch: pytest.MonkeyPatch) -> None:
     raised: list[object] = []
     monkeypatch.setattr(threading, "excepthook", raised.append)
     stdout = Watched(broken=True)
@@ -286,12 +282,12 @@ def test_a_reader_that_goes_away_causes_no_traceback_between_events(monkeypatch:
         ({"current": 2, "failed": 1, "exit_code": 3}, "2 up to date, 1 failed (0.05 s)"),
     ],
 )
-def test_the_last_line_tells_what_came_of_every_step(counts: dict[str, int], text: str) -> None:
+def test_the_last_line_counts_the_outcomes_of_all_steps(counts: dict[str, int], text: str) -> None:
     nothing = {"exit_code": 0, "built": 0, "restored": 0, "current": 0, "failed": 0, "skipped": 0}
     assert format_summary(RunFinished(seconds=0.0512, **{**nothing, **counts})) == text
 
 
-def test_a_build_with_nothing_to_do_does_not_wait_for_rich() -> None:
+def test_a_build_with_nothing_to_do_does_not_import_rich() -> None:
     code = f"""if True:
         import io, sys
         from epbuild.engine.events import RunFinished, RunStarted, StepFinished
@@ -308,6 +304,6 @@ def test_a_build_with_nothing_to_do_does_not_wait_for_rich() -> None:
     assert done.stdout.count("Nothing to do: 1 step is up to date") == 2
 
 
-def test_a_step_that_failed_several_times_over_tells_every_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_with_several_failures_shows_every_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Event] = [RunStarted("r", 1, 1), StepFailed(COMPILE, (FAILURE, FAILURE))]
     assert reported(monkeypatch, io.StringIO(), io.StringIO(), events)[1].count("[EPB401]") == 2

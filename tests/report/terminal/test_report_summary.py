@@ -61,14 +61,14 @@ def lines(found: Report) -> list[str]:
     return [*report_lines(found)]
 
 
-def test_what_was_never_built_is_said_to_be_so(workshop: Workshop) -> None:
+def test_a_recipe_that_was_never_built_is_reported_as_such(workshop: Workshop) -> None:
     text = "\n".join(lines(report(workshop.request)))
     assert text.startswith("small: 6 steps: 6 new\nThis recipe has not been built here")
     assert "Coverage: 3 models for 2 targets: 3 not built" in text
     assert "Outputs: 0 in place, 0 bytes; 2 out of date or missing" in text
 
 
-def test_a_report_has_the_tables_that_ended_the_build(workshop: Workshop) -> None:
+def test_a_report_has_the_tables_from_the_end_of_the_build(workshop: Workshop) -> None:
     """Check that a later report prints the same lines of coverage and sharing."""
     ended = workshop.build()
     covered, changed = CoverageList(), ChangeReport()
@@ -85,7 +85,7 @@ def test_a_report_has_the_tables_that_ended_the_build(workshop: Workshop) -> Non
     assert any(line.startswith("Last build: ") and line.endswith("built, 2 emitted") for line in found)
 
 
-def test_what_changed_is_in_words_and_small_differences_of_time_are_not() -> None:
+def test_changes_are_described_except_small_time_differences() -> None:
     found = lines(replace(msgspec.convert(zoo_report(), Report), against=AGAINST))
     since = found[found.index("Since old.html of 2026-11-22 16:03:11:") :]
     assert since == [
@@ -102,13 +102,13 @@ def test_what_changed_is_in_words_and_small_differences_of_time_are_not() -> Non
     ]
 
 
-def test_where_nothing_changed_that_is_said() -> None:
+def test_a_report_without_changes_says_so() -> None:
     same = replace(AGAINST, models=AGAINST.models[3:], outputs=(), versions=(), sources=())
     assert lines(replace(msgspec.convert(zoo_report(), Report), against=same))[-1] == "nothing has changed"
 
 
 @pytest.mark.parametrize("document", [zoo_report(), large_report()], ids=["zoo", "large"])
-def test_a_report_in_short_is_short_and_fits_a_terminal(document: dict[str, object]) -> None:
+def test_the_report_summary_is_short_and_fits_a_terminal(document: dict[str, object]) -> None:
     found = lines(msgspec.convert(document, Report))
     assert len(found) < 220
     assert [line for line in found if len(line) > 80 and " " in line.strip()] == []

@@ -96,7 +96,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
 
 
-def test_what_passes_is_published_with_its_figures_and_is_not_run_again(bench: Bench) -> None:
+def test_a_passing_model_is_emitted_with_figures_and_not_run_again(bench: Bench) -> None:
     bench.asks("true")
     assert bench.build("*classifier*").exit_code == 0
     assert bench.runs == ["CPU: classifier", "EP: classifier"]
@@ -114,7 +114,7 @@ def test_what_passes_is_published_with_its_figures_and_is_not_run_again(bench: B
 FAR = "y: snr_db is 6.0, below the limit 20, max_rel is 0.5, above the limit 0.1"
 
 
-def test_a_failure_on_users_inputs_is_not_published_and_has_its_figures(bench: Bench) -> None:
+def test_a_failure_on_users_inputs_is_not_emitted_and_has_figures(bench: Bench) -> None:
     np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 4], np.float32))
     bench.asks("{data: given.npz}")
     bench.factor = 0.5
@@ -128,7 +128,7 @@ def test_a_failure_on_users_inputs_is_not_published_and_has_its_figures(bench: B
     assert not bench.output("classifier").exists()
 
 
-def test_what_fails_on_made_inputs_alone_is_published_with_a_warning(bench: Bench) -> None:
+def test_a_failure_on_generated_inputs_only_is_emitted_with_a_warning(bench: Bench) -> None:
     bench.asks("true")
     bench.factor = 0.5
     assert bench.build("*classifier*").exit_code == 0
@@ -146,7 +146,7 @@ def test_what_fails_on_made_inputs_alone_is_published_with_a_warning(bench: Benc
 
 
 @pytest.mark.parametrize("verify", ["true", "{data: {seed: 3}}"])
-def test_made_inputs_that_show_nothing_are_a_warning_unless_the_recipe_is_strict(bench: Bench, verify: str) -> None:
+def test_inconclusive_generated_inputs_are_a_warning_unless_strict(bench: Bench, verify: str) -> None:
     bench.asks(verify)
     bench.factor = bench.reference = 1e-6
     bench.factor *= 2
@@ -163,7 +163,7 @@ def test_made_inputs_that_show_nothing_are_a_warning_unless_the_recipe_is_strict
     assert bench.warned == []
 
 
-def test_made_inputs_that_the_source_refuses_are_a_warning_unless_strict(bench: Bench) -> None:
+def test_generated_inputs_that_the_source_refuses_are_a_warning(bench: Bench) -> None:
     bench.refused = "indices element out of data bounds, idx=9 must be within the inclusive range [-4,3]"
     bench.asks("true")
     assert bench.build("*classifier*").exit_code == 0
@@ -179,7 +179,7 @@ def test_made_inputs_that_the_source_refuses_are_a_warning_unless_strict(bench: 
     assert bench.failures[-1] == "EPB649"
 
 
-def test_metrics_that_change_judge_what_is_known_and_run_nothing(bench: Bench) -> None:
+def test_changed_metrics_judge_known_figures_without_a_run(bench: Bench) -> None:
     bench.asks("true")
     bench.factor = 0.95
     assert bench.build("*classifier*").exit_code == 0
@@ -197,7 +197,7 @@ def test_metrics_that_change_judge_what_is_known_and_run_nothing(bench: Bench) -
     "change",
     ["{data: {seed: 1}}", "{data: {samples: 2}}", "{data: {ranges: {x: [0, 1]}}}", "{data: given.npz}"],
 )
-def test_other_inputs_are_run_and_compile_nothing(bench: Bench, change: str) -> None:
+def test_changed_inputs_run_the_check_without_a_compile(bench: Bench, change: str) -> None:
     np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 4], np.float32))
     bench.asks("true")
     bench.build("*classifier*")
@@ -211,7 +211,7 @@ def test_other_inputs_are_run_and_compile_nothing(bench: Bench, change: str) -> 
     assert figures["samples"] == (2 if "samples" in change else 1)
 
 
-def test_given_inputs_that_do_not_fit_or_change_are_told(bench: Bench) -> None:
+def test_users_inputs_that_do_not_fit_or_change_are_reported(bench: Bench) -> None:
     np.savez(bench.folder / "given.npz", x=np.array([1, 2], np.float32))
     bench.asks("{data: given.npz}")
     assert bench.build("*classifier*").exit_code == 1
@@ -223,7 +223,7 @@ def test_given_inputs_that_do_not_fit_or_change_are_told(bench: Bench) -> None:
     assert bench.reasons(VERIFY)[0].startswith("model classifier: samples given.npz changed: ")
 
 
-def test_numbers_that_show_nothing_are_never_published_as_if_they_were_right(bench: Bench) -> None:
+def test_inconclusive_numbers_are_never_emitted_as_correct(bench: Bench) -> None:
     np.savez(bench.folder / "given.npz", x=np.full(4, np.nan, np.float32))
     bench.asks("{data: given.npz}")
     assert bench.build("*classifier*").exit_code == 1
@@ -234,7 +234,7 @@ def test_numbers_that_show_nothing_are_never_published_as_if_they_were_right(ben
     assert "the CPU EP itself returns NaN" in bench.figures()["classifier"]["unjudged"]
 
 
-def test_a_requested_real_device_is_found_before_anything_runs_and_never_emulated(bench: Bench) -> None:
+def test_a_requested_real_device_is_checked_first_and_never_emulated(bench: Bench) -> None:
     bench.asks("{device: real}")
     bench.device = "cpu"
     assert bench.build("*classifier*").exit_code == 3
@@ -247,7 +247,7 @@ def test_a_requested_real_device_is_found_before_anything_runs_and_never_emulate
     assert figures["device"] == "real"
 
 
-def test_what_an_emulator_gave_is_not_what_a_device_gives(bench: Bench) -> None:
+def test_figures_of_an_emulator_do_not_count_for_a_real_device(bench: Bench) -> None:
     bench.asks("true")
     assert bench.build("*classifier*").exit_code == 0
     bench.runs.clear()
@@ -259,7 +259,7 @@ def test_what_an_emulator_gave_is_not_what_a_device_gives(bench: Bench) -> None:
     assert bench.runs == ["CPU: classifier", "EP: classifier"]
 
 
-def test_a_group_that_cannot_be_loaded_is_compiled_unshared_and_that_is_said(bench: Bench) -> None:
+def test_an_unloadable_group_is_compiled_unshared_and_marked(bench: Bench) -> None:
     bench.asks("true", SHARED)
     bench.cannot_share = True
     assert bench.build("*decoder*").exit_code == 0
@@ -269,14 +269,14 @@ def test_a_group_that_cannot_be_loaded_is_compiled_unshared_and_that_is_said(ben
     assert [figures[name]["figures"][0]["unshared"] for name in ("prefill", "decode")] == [True, True]
 
 
-def test_a_group_that_can_be_loaded_is_run_as_it_is(bench: Bench) -> None:
+def test_a_loadable_group_is_run_with_sharing(bench: Bench) -> None:
     bench.asks("true", SHARED)
     assert bench.build("*decoder*").exit_code == 0
     assert bench.runs == ["CPU: prefill", "CPU: decode", "EP: prefill+decode"]
     assert "unshared" not in bench.figures("decoder")["decode"]["figures"][0]
 
 
-def test_what_cannot_run_here_fails_unless_the_recipe_accepts_it(bench: Bench) -> None:
+def test_a_model_that_cannot_run_here_fails_unless_accepted(bench: Bench) -> None:
     bench.asks("true")
     bench.broken = "Compatible cache not found"
     assert bench.build("*classifier*").exit_code == 1
@@ -294,7 +294,7 @@ def test_what_cannot_run_here_fails_unless_the_recipe_accepts_it(bench: Bench) -
     assert "cannot load models that were compiled for several SoCs" in bench.figures()["classifier"]["unjudged"]
 
 
-def test_a_model_that_the_ep_cannot_run_fails_as_that(bench: Bench) -> None:
+def test_a_model_that_the_ep_cannot_run_fails_with_the_eps_message(bench: Bench) -> None:
     bench.asks("true")
     bench.broken = "Failed to get context binary info."
     assert bench.build("*classifier*").exit_code == 1
@@ -302,7 +302,7 @@ def test_a_model_that_the_ep_cannot_run_fails_as_that(bench: Bench) -> None:
     assert "the model 'classifier' cannot be run on QNNExecutionProvider" in bench.problems[0].message
 
 
-def test_one_model_of_a_group_can_be_left_out_and_has_the_inputs_of_its_groups(bench: Bench) -> None:
+def test_one_member_can_skip_the_check_and_settings_are_merged(bench: Bench) -> None:
     bench.write_recipe((SHARED, "    models: [prefill, {model: decode, verify: false}]\n    verify: {metrics: {cosine: 0.5}}\n"))
     text = (bench.folder / "epbuild.yaml").read_text(encoding="utf-8")
     own = "{path: prefill.onnx, verify: {data: {seed: 7}}}"
@@ -314,7 +314,7 @@ def test_one_model_of_a_group_can_be_left_out_and_has_the_inputs_of_its_groups(b
     assert len(figures["prefill"]["figures"]) == 1
 
 
-def test_a_build_that_is_stopped_stops_the_check(bench: Bench) -> None:
+def test_cancelling_a_build_stops_the_check(bench: Bench) -> None:
     seen: list[threading.Event] = []
 
     def stopped(command: object, folder: Path, log: Path, **options: Any) -> Ending:
@@ -346,7 +346,7 @@ def with_outputs(folder: Path, name: str, *outputs: str) -> ModelFiles:
         (("y", "z"), "source", "source"),
     ],
 )
-def test_a_prepared_model_is_compared_with_its_source_unless_that_has_other_outputs(
+def test_a_prepared_model_is_compared_with_its_source_if_outputs_match(
     tmp_path: Path, outputs: tuple[str, ...], asked: Any, reference: str
 ) -> None:
     files = with_outputs(tmp_path, "source.onnx", *outputs)

@@ -146,7 +146,7 @@ def compared(folder: Path, **comparison: Any) -> Finding:
     return tried(folder, check, names=["decode"])["numbers", "decode"]
 
 
-def test_every_model_that_loads_is_told_with_where_and_with_what(folder: Path) -> None:
+def test_each_loaded_model_is_reported_with_its_device_and_packages(folder: Path) -> None:
     found = tried(folder)
     assert [(*place, finding.outcome) for place, finding in found.items()] == [
         ("load", "prefill", "passed"),
@@ -157,7 +157,7 @@ def test_every_model_that_loads_is_told_with_where_and_with_what(folder: Path) -
     assert message.endswith(" s on cpu from Acme, with onnxruntime 1.99.0.")
 
 
-def test_a_model_with_a_fault_reaches_no_ep_nor_do_models_that_share_with_it(folder: Path) -> None:
+def test_a_faulty_model_and_its_sharers_are_never_loaded(folder: Path) -> None:
     faulty = {"prefill_ctx.onnx": "one of its files failed a check"}
     for share, outcome in ((False, "passed"), (True, "skipped")):
         check = here(folder, LiveCheck(sources=PlannedSources({})))
@@ -170,20 +170,20 @@ def test_a_model_with_a_fault_reaches_no_ep_nor_do_models_that_share_with_it(fol
             assert outcomes["npu/decode_ctx.onnx"][1] == words
 
 
-def test_a_sharing_group_that_the_cpu_runs_alone_has_nothing_to_load(folder: Path) -> None:
+def test_a_sharing_group_without_context_nodes_has_nothing_to_load(folder: Path) -> None:
     for name in NAMES:
         write(folder / f"{name}_ctx.onnx", helper.make_node("Relu", ["x"], ["file"]))
     check = LiveCheck(numbers=True, sources=PlannedSources({}), comparison=OutputComparison(compile_unshared=measure_alone))
     assert tried(folder, check, share=True) == {}
 
 
-def test_no_toolchain_is_sought_where_no_model_may_be_loaded(folder: Path) -> None:
+def test_no_toolchain_is_searched_if_no_model_can_be_loaded(folder: Path) -> None:
     faulty = {f"{name}_ctx.onnx": "one of its files failed a check" for name in NAMES}
     check = LiveCheck(sources=Unasked({}))
     assert {finding.outcome for finding in check_live(artifact(folder), check, NO_LINES, faulty)} == {"skipped"}
 
 
-def test_a_model_that_does_not_load_is_told_and_the_others_are_tried_all_the_same(folder: Path) -> None:
+def test_a_model_that_fails_to_load_does_not_stop_other_models(folder: Path) -> None:
     behave(folder, "prefill_ctx", open="fail")
     found = tried(folder, LiveCheck(numbers=True, sources=sources(folder)))
     load = found["load", "prefill"]
@@ -194,7 +194,7 @@ def test_a_model_that_does_not_load_is_told_and_the_others_are_tried_all_the_sam
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
-def test_a_crash_in_a_sharing_group_names_its_model_and_skips_those_after_it(folder: Path) -> None:
+def test_a_crash_in_a_sharing_group_names_the_model_and_skips_later_models(folder: Path) -> None:
     behave(folder, "prefill_ctx", open="crash")
     found = tried(folder, share=True)
     assert (found["load", "prefill"].outcome, found["load", "prefill"].code) == ("failed", "EPB642")
@@ -202,7 +202,7 @@ def test_a_crash_in_a_sharing_group_names_its_model_and_skips_those_after_it(fol
     assert found["load", "decode"].outcome == "skipped"
 
 
-def test_sharing_models_are_open_at_once_with_the_option_that_lets_them_share(folder: Path) -> None:
+def test_sharing_models_are_opened_together_with_the_sharing_option(folder: Path) -> None:
     toolchain = OneToolchain(folder)
     check = LiveCheck(sources=PlannedSources({}), options=LoadOptions(timeout=60, toolchains=toolchain))
 
@@ -218,7 +218,7 @@ def test_sharing_models_are_open_at_once_with_the_option_that_lets_them_share(fo
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(folder: Path, strict: bool) -> None:
+def test_limitations_of_the_ep_fail_only_in_strict_checks(folder: Path, strict: bool) -> None:
     known = replace(entry(QNN), cannot=(Limitation("load models that share", "it crashes", "measured", symptom="its reason"),))
     behave(folder, "prefill_ctx", open="crash")
     limited = dataclasses.replace(sources(folder), planned=planned(entry=known))
@@ -230,7 +230,7 @@ def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(folder:
     assert "it crashes; with --recipe, the same model is compiled without sharing" in found["numbers", "decode"].message
 
 
-def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path) -> None:
+def test_an_artifact_that_cannot_be_loaded_here_is_skipped_with_the_reason(folder: Path) -> None:
     found = artifact(folder)
     assert found.manifest is not None
     strange = dataclasses.replace(found, manifest=replace(found.manifest, eps={"AcmeExecutionProvider": {}}))
@@ -250,7 +250,7 @@ def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path) 
         ("v2:6", "skipped", None, "did not report whether it accepts it on this machine: cannot judge v2:6."),
     ],
 )
-def test_the_eps_own_judgement_of_a_model_and_a_device_is_told(
+def test_the_eps_compatibility_verdict_is_reported(
     folder: Path, written: str, outcome: str, code: str | None, words: str
 ) -> None:
     node = helper.make_node("EPContext", ["x"], ["file"], domain="com.microsoft", source=QNN, embed_mode=0, main_context=1)
@@ -261,7 +261,7 @@ def test_the_eps_own_judgement_of_a_model_and_a_device_is_told(
     assert words in found["compatibility", "decode"].message
 
 
-def test_numbers_that_are_near_enough_pass_and_those_that_are_not_are_named(folder: Path) -> None:
+def test_close_numbers_pass_and_distant_numbers_are_named(folder: Path) -> None:
     behave(folder, "decode_ctx", factor=1.001)
     near = compared(folder, made=MadeInputs(3))
     assert near.outcome == "passed"
@@ -284,7 +284,7 @@ def test_numbers_that_are_near_enough_pass_and_those_that_are_not_are_named(fold
     assert figures["max_rel"] == pytest.approx(1)
 
 
-def test_metrics_that_are_asked_for_take_the_place_of_the_catalogs(folder: Path) -> None:
+def test_requested_metrics_replace_the_metrics_of_the_catalog(folder: Path) -> None:
     behave(folder, "decode_ctx", factor=2)
     assert compared(folder, asked=Thresholds(cosine=0.99)).outcome == "passed"
     found = compared(folder, asked=Thresholds(max_rel=0.5, cosine=0.99))
@@ -292,7 +292,7 @@ def test_metrics_that_are_asked_for_take_the_place_of_the_catalogs(folder: Path)
     assert "max_rel is 1, above the limit 0.5" in found.message
 
 
-def test_what_each_number_may_be_off_by_is_held_where_it_is_asked_for(folder: Path) -> None:
+def test_a_requested_tolerance_applies_to_each_number(folder: Path) -> None:
     behave(folder, "decode_ctx", factor=2)
     assert compared(folder, rtol=2.0).outcome == "passed"
     far = compared(folder, rtol=0.5)
@@ -302,7 +302,7 @@ def test_what_each_number_may_be_off_by_is_held_where_it_is_asked_for(folder: Pa
     assert "file: cosine 1.000000, snr_db 0.0" in far.message
 
 
-def test_no_tolerance_makes_numbers_pass_that_are_all_smaller_than_it(folder: Path) -> None:
+def test_numbers_smaller_than_the_tolerance_can_still_fail(folder: Path) -> None:
     np.savez(folder / "in.npz", x=np.full((2, 3), 0.01, np.float32) * np.arange(6, dtype=np.float32).reshape(2, 3))
     behave(folder, "decode_ctx", factor=0)
     found = compared(folder, inputs={"": folder / "in.npz"}, atol=0.1)
@@ -320,7 +320,7 @@ def test_no_tolerance_makes_numbers_pass_that_are_all_smaller_than_it(folder: Pa
         (0.0, "all expected values are the same (zero), so a match proves nothing"),
     ],
 )
-def test_a_reference_that_shows_nothing_is_never_passed(folder: Path, value: float, words: str) -> None:
+def test_an_inconclusive_reference_never_passes(folder: Path, value: float, words: str) -> None:
     array = np.zeros((2, 3), np.float32)
     array[0, 0] = value
     np.savez(folder / "in.npz", x=array)
@@ -333,14 +333,14 @@ def test_a_reference_that_shows_nothing_is_never_passed(folder: Path, value: flo
     assert "--atol" not in found.hint
 
 
-def test_models_that_share_are_compared_in_one_process_and_each_for_itself(folder: Path) -> None:
+def test_sharing_models_run_in_one_process_and_are_compared_separately(folder: Path) -> None:
     behave(folder, "decode_ctx", factor=2)
     found = tried(folder, LiveCheck(numbers=True, sources=sources(folder)), share=True)
     outcomes = {place: finding.outcome for place, finding in found.items() if place[0] == "numbers"}
     assert outcomes == {("numbers", "prefill"): "passed", ("numbers", "decode"): "failed"}
 
 
-def test_the_worst_of_several_inputs_is_told_with_its_input(folder: Path) -> None:
+def test_the_worst_of_several_inputs_is_reported_with_its_name(folder: Path) -> None:
     for number, size in enumerate((0.0, 8.0, 1.0)):
         place = folder / f"sets/test_data_set_{number}"
         place.mkdir(parents=True)
@@ -365,7 +365,7 @@ def test_the_worst_of_several_inputs_is_told_with_its_input(folder: Path) -> Non
         (lambda folder: behave(folder, "decode_ctx", run="give a list"), "skipped", None, "The output 'file' is not a tensor."),
     ],
 )
-def test_a_comparison_that_does_not_come_about_is_told_as_what_it_is(
+def test_a_comparison_that_cannot_run_is_reported_with_its_reason(
     folder: Path, change: Callable[[Path], None], outcome: str, code: str | None, words: str
 ) -> None:
     change(folder)
@@ -374,7 +374,7 @@ def test_a_comparison_that_does_not_come_about_is_told_as_what_it_is(
     assert words in found.message
 
 
-def test_another_source_than_the_manifest_names_is_refused_and_none_is_missed(folder: Path) -> None:
+def test_a_wrong_source_is_refused_and_a_missing_source_is_requested(folder: Path) -> None:
     wrong = LiveCheck(numbers=True, sources=PlannedSources({"decode": folder / "decode_ctx.onnx"}))
     found = tried(folder, wrong)
     assert (found["numbers", "decode"].outcome, found["numbers", "decode"].code) == ("failed", "EPB647")

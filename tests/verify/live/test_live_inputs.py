@@ -59,12 +59,12 @@ def test_a_file_of_arrays_is_one_sample(tmp_path: Path) -> None:
         ({"image": PIXELS, "ids": TOKENS[:1]}, r"'ids' in x.npz has the shape \[1\]; the model takes \[2\]"),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused_with_what_the_model_takes(tmp_path: Path, arrays: Any, words: str) -> None:
+def test_inputs_that_do_not_fit_are_refused_with_the_expected_form(tmp_path: Path, arrays: Any, words: str) -> None:
     with pytest.raises(BadInputs, match=words):
         read_samples(archive(tmp_path, **arrays), INPUTS)
 
 
-def test_test_sets_are_read_in_the_order_of_their_numbers_by_name_or_by_place(tmp_path: Path) -> None:
+def test_test_sets_are_read_in_numeric_order_by_name_or_position(tmp_path: Path) -> None:
     for number in (0, 2, 10):
         folder = tmp_path / f"test_data_set_{number}"
         ids = np.array([number, 0], np.int64)
@@ -80,13 +80,13 @@ def test_test_sets_are_read_in_the_order_of_their_numbers_by_name_or_by_place(tm
     assert [int(sample.arrays["ids"][0]) for sample in samples] == [0, 2, 10]
 
 
-def test_one_test_set_can_be_named_itself(tmp_path: Path) -> None:
+def test_a_single_test_set_can_be_named(tmp_path: Path) -> None:
     write_tensor(tmp_path / "input_0.pb", np.array(["a", "b"], object))
     (sample,) = read_samples(tmp_path, [ValueInfo("text", TensorProto.STRING, (2,))])
     assert sample.arrays["text"].tolist() == ["a", "b"]
 
 
-def test_what_is_no_input_file_is_told_without_a_traceback(tmp_path: Path) -> None:
+def test_invalid_input_files_are_reported_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.npz").write_text("no arrays", encoding="utf-8")
     np.save(tmp_path / "one.npy", PIXELS)
@@ -99,21 +99,21 @@ def test_what_is_no_input_file_is_told_without_a_traceback(tmp_path: Path) -> No
             read_samples(tmp_path / name, INPUTS)
 
 
-def test_the_same_seed_gives_the_same_inputs_and_another_one_others() -> None:
+def test_equal_seeds_generate_equal_inputs_and_other_seeds_do_not() -> None:
     first, again, other = (made_sample(seed, SIZED, {}) for seed in (1, 1, 2))
     assert all(np.array_equal(first.arrays[name], again.arrays[name]) for name in ("image", "ids"))
     assert not np.array_equal(first.arrays["image"], other.arrays["image"])
     assert (first.name, first.made) == ("seed 1", True)
 
 
-def test_several_sets_come_from_one_seed_and_begin_with_the_set_made_alone() -> None:
+def test_several_sets_of_one_seed_start_with_the_single_set() -> None:
     sets = make_samples(MadeInputs(5, samples=3), SIZED, {})
     assert [sample.name for sample in sets] == ["seed 5, set 0", "seed 5, set 1", "seed 5, set 2"]
     assert np.array_equal(sets[0].arrays["image"], made_sample(5, SIZED, {}).arrays["image"])
     assert not np.array_equal(sets[0].arrays["image"], sets[1].arrays["image"])
 
 
-def test_made_inputs_fit_the_model_and_named_dimensions_are_what_the_recipe_says() -> None:
+def test_generated_inputs_have_the_dimensions_of_the_recipe() -> None:
     sample = made_sample(0, [ValueInfo("image", TensorProto.FLOAT, (1, 3, "height", 2)), IDS], {"height": 4})
     assert sample.arrays["image"].shape == (1, 3, 4, 2)
     assert (sample.arrays["image"].dtype, sample.arrays["ids"].dtype) == (np.float32, np.int64)
@@ -127,12 +127,12 @@ def test_made_inputs_fit_the_model_and_named_dimensions_are_what_the_recipe_says
         (-1, "the size of the unnamed dynamic dimension 1 of the input"),
     ],
 )
-def test_a_dimension_without_a_size_is_asked_for_and_not_guessed(size: Any, words: str) -> None:
+def test_a_dimension_without_a_size_is_reported_and_not_guessed(size: Any, words: str) -> None:
     with pytest.raises(NoInputs, match=words):
         made_sample(0, [ValueInfo("image", TensorProto.FLOAT, (1, size))], {"width": 4})
 
 
-def test_made_numbers_stay_in_the_range_of_their_input_and_reach_both_ends() -> None:
+def test_generated_numbers_cover_the_range_of_their_input() -> None:
     kinds = {"ids": TensorProto.INT64, "pixels": TensorProto.UINT8, "sound": TensorProto.FLOAT, "flag": TensorProto.BOOL}
     ranges = {"ids": (0.0, 3.0), "pixels": (250.0, 255.0), "sound": (-0.25, 0.5), "flag": (1.0, 1.0)}
     inputs = [ValueInfo(name, kind, (1000,)) for name, kind in kinds.items()]
@@ -154,7 +154,7 @@ def test_made_numbers_stay_in_the_range_of_their_input_and_reach_both_ends() -> 
         (TensorProto.FLOAT, (float("nan"), 1.0)),
     ],
 )
-def test_a_range_that_an_input_cannot_have_is_refused(kind: int, bounds: tuple[float, float]) -> None:
+def test_an_invalid_range_for_an_input_is_refused(kind: int, bounds: tuple[float, float]) -> None:
     with pytest.raises(BadInputs, match=r"the range .* is invalid for the input 'x', which takes"):
         made_sample(0, [ValueInfo("x", kind, (2,))], {}, ranges={"x": bounds})
 
@@ -183,7 +183,7 @@ def test_a_glob_and_a_folder_name_files_of_arrays_in_the_order_of_their_names(tm
         (TensorProto.BOOL, 0, 1),
     ],
 )
-def test_made_integers_are_in_the_range_that_is_sensible_for_their_type(kind: int, low: int, high: int) -> None:
+def test_generated_integers_have_a_sensible_range_for_their_type(kind: int, low: int, high: int) -> None:
     values = made_sample(3, [ValueInfo("x", kind, (100_000,))], {}).arrays["x"].astype(np.int64)
     span = high - low
     assert low <= values.min() <= low + span / 10
@@ -199,12 +199,12 @@ def test_made_integers_are_in_the_range_that_is_sensible_for_their_type(kind: in
         (ValueInfo("x", TensorProto.FLOAT, None), "unknown rank"),
     ],
 )
-def test_what_cannot_be_made_up_is_said_and_not_guessed(value: ValueInfo, words: str) -> None:
+def test_inputs_that_cannot_be_generated_are_reported_and_not_guessed(value: ValueInfo, words: str) -> None:
     with pytest.raises(NoInputs, match=words):
         made_sample(0, [value], {})
 
 
-def test_onnx_names_the_types_as_they_are_named_here() -> None:
+def test_type_names_equal_those_of_onnx() -> None:
     for kind in (
         TensorProto.FLOAT,
         TensorProto.UINT8,
@@ -217,7 +217,7 @@ def test_onnx_names_the_types_as_they_are_named_here() -> None:
         assert array.dtype == onnx.helper.tensor_dtype_to_np_dtype(kind)
 
 
-def test_integers_that_look_up_a_table_stay_among_its_rows_unless_a_range_is_given() -> None:
+def test_integer_indices_stay_within_their_table_unless_a_range_is_set() -> None:
     inputs = [ValueInfo(name, TensorProto.INT64, (5000,)) for name in ("ids", "types", "other")]
     inputs.append(ValueInfo("codes", TensorProto.UINT8, (5000,)))
     tables = {"ids": 30_522, "types": 2, "codes": 5000}

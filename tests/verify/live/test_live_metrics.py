@@ -23,7 +23,7 @@ def figures(*samples: tuple[Any, Any]) -> Figures:
     return meter.figures
 
 
-def test_the_metrics_are_those_of_the_textbook() -> None:
+def test_metrics_match_their_textbook_definitions() -> None:
     found = figures(([3.0, 4.0], [3.0, 3.0]))
     assert found.cosine == pytest.approx(21 / (5 * math.sqrt(18)))
     assert found.snr_db == pytest.approx(10 * math.log10(25 / 1))
@@ -31,13 +31,13 @@ def test_the_metrics_are_those_of_the_textbook() -> None:
     assert (found.largest, found.largest_got, found.elements, found.samples) == (4.0, 3.0, 2, 1)
 
 
-def test_samples_are_taken_together() -> None:
+def test_metrics_are_computed_over_all_samples() -> None:
     apart = figures(([3.0, 4.0], [3.0, 3.0]), ([[1.0], [2.0]], [[1.0], [2.5]]))
     assert apart.cosine == figures(([3.0, 4.0, 1.0, 2.0], [3.0, 3.0, 1.0, 2.5])).cosine
     assert (apart.samples, apart.elements) == (2, 4)
 
 
-def test_top1_is_the_part_of_the_rows_with_their_largest_number_at_the_right_place() -> None:
+def test_top1_is_the_fraction_of_rows_with_the_correct_maximum() -> None:
     expected = [[0.1, 0.9], [0.8, 0.2], [0.5, 0.5], [0.0, 1.0]]
     got = [[0.2, 0.8], [0.1, 0.9], [0.1, 0.9], [np.nan, np.nan]]
     assert figures((expected, got)).top1 == 0.5
@@ -45,14 +45,14 @@ def test_top1_is_the_part_of_the_rows_with_their_largest_number_at_the_right_pla
     assert figures(([[1.0], [2.0]], [[1.0], [2.0]])).top1 is None
 
 
-def test_of_what_is_answered_by_an_index_top1_is_the_part_that_is_equal() -> None:
+def test_top1_of_index_outputs_is_the_fraction_of_equal_values() -> None:
     found = figures((np.array([1, 2, 3, 4]), np.array([1, 2, 3, 9])))
     assert (found.kind, found.top1, found.cosine) == ("exact", 0.75, None)
     assert figures((np.array(["a", "b"]), np.array(["a", "longer"]))).top1 == 0.5
     assert figures((np.array([True, False]), np.array([True, True]))).top1 == 0.5
 
 
-def test_what_is_not_defined_is_no_figure() -> None:
+def test_undefined_metrics_have_no_figure() -> None:
     zero = figures(([0.0, 0.0], [0.0, 1.0]))
     assert (zero.cosine, zero.snr_db, zero.max_rel, zero.max_abs, zero.constant) == (None, None, None, 1.0, True)
     one = figures(([2.0], [-2.0]))
@@ -65,20 +65,20 @@ def test_what_is_not_defined_is_no_figure() -> None:
     assert (empty.elements, empty.cosine, empty.top1) == (0, None, None)
 
 
-def test_what_is_no_number_is_counted_and_gives_no_figures() -> None:
+def test_nan_and_infinity_are_counted_and_produce_no_figures() -> None:
     lost = figures(([1.0, 2.0, 3.0], [1.0, np.nan, np.inf]))
     assert (lost.lost, lost.undefined, lost.cosine, lost.snr_db, lost.max_abs) == (2, 0, None, None, None)
     undefined = figures(([1.0, np.nan, -np.inf], [1.0, np.nan, 2.0]))
     assert (undefined.lost, undefined.undefined) == (0, 2)
 
 
-def test_numbers_too_large_to_be_squared_do_not_become_a_good_figure() -> None:
+def test_numbers_too_large_to_square_do_not_produce_a_good_figure() -> None:
     found = figures(([1e200, 2e200], [2e200, -1e200]))
     assert (found.cosine, found.snr_db) == (None, None)
     assert found.max_rel == pytest.approx(1.5)
 
 
-def test_what_comes_after_the_first_million_numbers_counts_as_well() -> None:
+def test_numbers_after_the_first_million_are_counted() -> None:
     source = np.random.default_rng(0)
     expected, got = source.standard_normal((2, 3, 500_000))
     found = figures((expected, got))
@@ -88,20 +88,20 @@ def test_what_comes_after_the_first_million_numbers_counts_as_well() -> None:
     assert found.max_abs == np.abs(expected - got).max()
 
 
-def test_half_precision_and_quantised_outputs_are_summed_without_overflow() -> None:
+def test_half_precision_and_quantized_outputs_are_summed_without_overflow() -> None:
     half = figures((np.full(4, 60000, np.float16), np.full(4, 60000, np.float16)))
     assert half.cosine == pytest.approx(1)
     steps = figures((np.array([250, 3], np.uint8), np.array([3, 250], np.uint8)))
     assert (steps.kind, steps.bits, steps.max_abs) == ("steps", 8, 247.0)
 
 
-def test_outputs_that_cannot_be_compared_are_told_apart() -> None:
+def test_outputs_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(DifferentOutput, match=r"the shape of the output 'y' is \(3,\), but should be \(2,\)"):
         figures(([1.0, 2.0], [1.0, 2.0, 3.0]))
 
 
 @given(st.lists(st.tuples(st.floats(width=32), st.floats(width=32)), max_size=8))
-def test_figures_survive_json_whatever_came_out(pairs: list[tuple[float, float]]) -> None:
+def test_any_figures_survive_a_round_trip_through_json(pairs: list[tuple[float, float]]) -> None:
     found = figures(([pair[0] for pair in pairs], [pair[1] for pair in pairs]))
     text = json.dumps(msgspec.to_builtins(found), allow_nan=False)
     assert msgspec.convert(json.loads(text), Figures) == found

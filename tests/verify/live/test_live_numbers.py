@@ -19,19 +19,19 @@ def worst(expected: Any, got: Any, atol: float = 0.0, rtol: float = 0.0) -> Wors
     return found
 
 
-def test_the_worst_element_is_named_with_what_it_should_be() -> None:
+def test_the_worst_element_is_named_with_its_expected_value() -> None:
     found = worst([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.25], [3.5, 4.0]], atol=0.1)
     assert found.outside
     assert (found.index, found.outside, found.elements) == ((1, 0), 2, 4)
     assert str(found) == "y[1, 0]: expected 3, got 3.5; off by 0.5, allowed is 0.1"
 
 
-def test_the_tolerance_grows_with_the_range_of_an_output_also_near_zero() -> None:
+def test_the_tolerance_grows_with_the_range_of_an_output_even_near_zero() -> None:
     assert not worst([0.0, 100.0], [0.4, 100.0], rtol=0.005).outside
     assert worst([0.0, 10.0], [0.4, 10.0], rtol=0.005).outside
 
 
-def test_what_is_no_number_is_never_near_a_number() -> None:
+def test_nan_and_infinity_are_never_close_to_a_number() -> None:
     assert worst([1.0, 2.0], [1.0, np.nan], atol=1e9).outside
     assert worst([1.0, np.nan], [1.0, 2.0], atol=1e9).outside
     assert worst([1.0, 2.0], [1.0, np.inf], atol=1e9).outside
@@ -39,18 +39,18 @@ def test_what_is_no_number_is_never_near_a_number() -> None:
     assert str(worst([1.0, 2.0], [1.0, np.nan])) == "y[1]: expected 2, got nan"
 
 
-def test_a_tolerance_without_bounds_still_tells_numbers_from_what_is_none() -> None:
+def test_an_infinite_tolerance_still_rejects_nan() -> None:
     assert worst([1.0], [np.nan], atol=np.inf).outside
     assert worst([1.0], [2.0], atol=np.nan).outside
     assert not worst([1.0], [2.0], atol=np.inf).outside
 
 
-def test_integers_that_a_float_cannot_tell_apart_are_told_apart() -> None:
+def test_integers_beyond_float_precision_are_distinguished() -> None:
     assert worst(np.array([2**53], np.int64), np.array([2**53 + 1], np.int64)).outside
     assert worst(np.array([2**64 - 1], np.uint64), np.array([2**64 - 2], np.uint64)).outside
 
 
-def test_what_should_be_no_number_and_is_none_is_right() -> None:
+def test_expected_nan_and_infinity_match() -> None:
     assert not worst([np.nan, np.inf, -np.inf], [np.nan, np.inf, -np.inf]).outside
 
 
@@ -68,26 +68,26 @@ def test_what_should_be_no_number_and_is_none_is_right() -> None:
         (np.array([0.5]), np.array([0.52]), False),
     ],
 )
-def test_each_type_has_a_tolerance_of_its_own(expected: Any, got: Any, within: bool) -> None:
+def test_each_type_has_its_own_tolerance(expected: Any, got: Any, within: bool) -> None:
     found = find_worst_element("y", expected, got, get_default_tolerance(expected.dtype, quantised=False))
     assert found is not None
     assert (found.outside == 0) == within
 
 
-def test_more_is_allowed_where_the_source_computes_with_quantised_values() -> None:
+def test_quantized_sources_have_a_larger_tolerance() -> None:
     plain, quantised = (get_default_tolerance(np.dtype(np.float32), quantised=quantised) for quantised in (False, True))
     assert plain.atol < quantised.atol
     assert plain.rtol < quantised.rtol
 
 
-def test_an_output_of_another_shape_or_type_is_told_as_that() -> None:
+def test_an_output_with_another_shape_or_type_is_refused() -> None:
     with pytest.raises(DifferentOutput, match=r"the shape of the output 'y' is \(3,\), but should be \(2,\)"):
         worst([1.0, 2.0], [1.0, 2.0, 3.0])
     with pytest.raises(DifferentOutput, match="the type of the output 'y' is int64, but should be float64"):
         worst([1.0], [1])
 
 
-def test_an_output_without_elements_has_no_worst_one() -> None:
+def test_an_empty_output_has_no_worst_element() -> None:
     assert find_worst_element("y", np.zeros((0, 3)), np.zeros((0, 3)), Tolerance(0, 0)) is None
 
 
@@ -96,7 +96,7 @@ def test_a_scalar_has_no_index() -> None:
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=8), st.lists(st.floats(width=32), min_size=1, max_size=8))
-def test_equal_is_right_and_what_is_right_is_within_the_tolerance(expected: list[float], got: list[float]) -> None:
+def test_equal_values_pass_and_passing_values_are_within_tolerance(expected: list[float], got: list[float]) -> None:
     assert not worst(expected, expected).outside
     size = min(len(expected), len(got))
     found = worst(expected[:size], got[:size], atol=0.5)

@@ -97,7 +97,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def test_a_toolchain_with_equal_distributions_is_used_whatever_its_request(home: Home) -> None:
+def test_a_toolchain_with_equal_distributions_is_used_for_any_request(home: Home) -> None:
     home.add("onnxruntime", "onnxruntime-qnn", holds=PACKAGES)
     assert home.find().fingerprint.distributions == PACKAGES
     assert home.asked == [(("onnxruntime", "onnxruntime-qnn"), None)]
@@ -112,7 +112,7 @@ def test_a_toolchain_with_equal_distributions_is_used_whatever_its_request(home:
         (("onnxruntime-qnn", "rich"), {**PACKAGES, "rich": "13.9"}),
     ],
 )
-def test_a_toolchain_with_other_distributions_is_not_used_and_a_new_one_announced(
+def test_another_distribution_set_leads_to_a_new_announced_toolchain(
     home: Home, packages: tuple[str, ...], holds: Mapping[str, str]
 ) -> None:
     home.add(*packages, holds=holds)
@@ -121,7 +121,7 @@ def test_a_toolchain_with_other_distributions_is_not_used_and_a_new_one_announce
     assert home.said == ["creating an environment with onnxruntime==1.31.1, onnxruntime-qnn==2.7.0"]
 
 
-def test_a_toolchain_that_a_lock_made_is_used_as_it_is(home: Home) -> None:
+def test_a_locked_toolchain_is_used_unchanged(home: Home) -> None:
     place = home.home / "locked-0123456789abcdef0123"
     python = place / ("env/Scripts/python.exe" if sys.platform == "win32" else "env/bin/python")
     python.parent.mkdir(parents=True)
@@ -131,7 +131,7 @@ def test_a_toolchain_that_a_lock_made_is_used_as_it_is(home: Home) -> None:
     assert (home.asked, home.said) == ([], [])
 
 
-def test_toolchains_of_other_eps_and_broken_ones_are_passed_over(home: Home) -> None:
+def test_toolchains_of_other_eps_and_broken_toolchains_are_skipped(home: Home) -> None:
     """Check this for any names of the folders, and thus for any order of the search."""
     for number in range(4):
         home.add(f"onnxruntime>=1.{number}", holds={"numpy": "2.4.6", "onnxruntime": "1.31.1"})
@@ -142,24 +142,24 @@ def test_toolchains_of_other_eps_and_broken_ones_are_passed_over(home: Home) -> 
     assert home.said == []
 
 
-def test_a_damaged_marker_of_a_toolchain_is_passed_over(home: Home) -> None:
+def test_a_toolchain_with_a_damaged_marker_is_skipped(home: Home) -> None:
     (home.home / "broken").mkdir()
     (home.home / "broken/complete").write_text("[", encoding="utf-8")
     home.find()
     assert len(home.asked) == 1
 
 
-def test_another_python_is_asked_for_where_the_manifest_has_another(home: Home) -> None:
+def test_the_python_version_of_the_manifest_is_requested(home: Home) -> None:
     home.find({**DOCUMENT, "python": "cpython-3.99"})
     assert home.asked == [(tuple(sorted(PINS)), "3.99")]
 
 
-def test_a_manifest_without_a_runtime_asks_for_an_interpreter(home: Home) -> None:
+def test_a_manifest_without_a_runtime_requires_an_interpreter(home: Home) -> None:
     with pytest.raises(ToolchainError, match="--interpreter"):
         home.find({**DOCUMENT, "distributions": {}})
 
 
-def test_an_interpreter_decides_which_packaging_of_an_ep_is_meant(home: Home) -> None:
+def test_the_interpreter_determines_the_packaging_of_an_ep(home: Home) -> None:
     interpreter = home.home / "python"
     for distribution, kind in (("onnxruntime-openvino", "provider"), ("onnxruntime-ep-openvino", "plugin")):
         interpreter.write_text(json.dumps({"onnxruntime": "1", distribution: "1"}), encoding="utf-8")
@@ -197,28 +197,28 @@ def opened(home: Home, found: ArtifactFolder, sources: Sources = Sources({}), **
     return open_artifact_session(found, LoadOptions(toolchains=home, **wanted), sources, NO_LINES)
 
 
-def test_the_manifests_options_and_variables_are_those_of_the_session(home: Home) -> None:
+def test_a_session_uses_options_and_variables_of_the_manifest(home: Home) -> None:
     session = opened(home, artifact(home.home, backend_type="htp", soc_model="SM8750"))
     (ep,) = session.eps
     assert ep.provider_options == {"backend_type": "htp", "soc_model": "SM8750"}
     assert (session.options, session.variables, session.lacking) == ({"session.x": "1"}, {"A": "b"}, ())
 
 
-def test_a_users_options_and_device_are_over_the_manifests(home: Home) -> None:
+def test_a_users_options_and_device_override_the_manifest(home: Home) -> None:
     wanted: Any = {"device": "gpu", "options": {"soc_model": "SM8650", "vtcm_mb": "8"}}
     (ep,) = opened(home, artifact(home.home, device={"type": "npu", "vendor": "Q"}, soc_model="SM8750"), **wanted).eps
     assert ep.provider_options == {"soc_model": "SM8650", "vtcm_mb": "8"}
     assert ep.device == DeviceChoice(type="gpu")
 
 
-def test_the_manifests_device_is_used_and_a_virtual_one_replaces_the_real_one(home: Home) -> None:
+def test_a_virtual_device_of_the_manifest_drops_its_metadata(home: Home) -> None:
     (ep,) = opened(home, artifact(home.home, device={"type": "npu", "vendor": "Q", "metadata": {"soc": "60"}})).eps
     assert ep.device == DeviceChoice("npu", "Q", {"soc": "60"})
     (ep,) = opened(home, artifact(home.home, device={"type": "npu", "metadata": {"soc": "60"}, "virtual": True})).eps
     assert ep.device == DeviceChoice("npu")
 
 
-def test_an_option_file_is_the_recipes_own_or_the_option_is_left_out_and_reported(home: Home) -> None:
+def test_an_option_file_is_the_recipes_or_the_option_is_omitted(home: Home) -> None:
     staged = "options/qnn/backend_path/0/libMine.so"
     found = artifact(home.home, backend_path=staged, soc_model="SM8750")
     session = opened(home, found)
@@ -233,12 +233,12 @@ def test_an_option_file_is_the_recipes_own_or_the_option_is_left_out_and_reporte
     assert (ep.device.type, ep.library) == ("npu", home.home / "ep.so")
 
 
-def test_an_ep_that_nobody_knows_is_told_with_what_would_help(home: Home) -> None:
+def test_an_unknown_ep_is_reported_with_a_hint(home: Home) -> None:
     with pytest.raises(CannotLoad, match=r"the catalog does not have AcmeExecutionProvider; .* --recipe"):
         opened(home, artifact(home.home, "AcmeExecutionProvider"))
 
 
-def test_a_model_without_a_manifest_needs_an_interpreter_and_its_nodes_say_which_ep(home: Home) -> None:
+def test_a_model_without_manifest_needs_an_interpreter_and_names_its_ep(home: Home) -> None:
     node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", source="QNN")
     graph = helper.make_graph([node], "g", [], [])
     (home.home / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
@@ -270,7 +270,7 @@ def test_a_custom_operator_package_is_required_or_added_to_a_new_toolchain(home:
     assert Wanted([entry(QNN)], ["acme_ops"]).pins({"acme-ops": "1.0"}) == [], "there is no ONNX Runtime to load with"
 
 
-def test_a_library_of_custom_operators_is_where_the_user_says(home: Home) -> None:
+def test_a_library_of_custom_operators_is_found_at_the_users_path(home: Home) -> None:
     with pytest.raises(
         CannotLoad, match=r"needs the custom operators of libmine\.so, which is not in the artifact; .*--custom-ops"
     ):
@@ -279,7 +279,7 @@ def test_a_library_of_custom_operators_is_where_the_user_says(home: Home) -> Non
     assert [(ops.name, ops.library) for ops in session.custom_ops] == [("theirs.so", Path("/lib/theirs.so")), ("acme_ops", None)]
 
 
-def test_a_library_of_custom_operators_is_the_recipes_own(home: Home) -> None:
+def test_a_library_of_custom_operators_is_found_through_the_recipe(home: Home) -> None:
     mine = CustomOpLibraries("libmine.so", Position("epbuild.yaml", 1, 1), home.home / "libmine.so")
     group = replace(sharing_group("prefill"), custom_ops=(mine,))
 

@@ -53,7 +53,7 @@ def of_recipe(recipe: Path) -> Sources:
     return Sources({}, recipe, read_plan(Request(recipe))[1])
 
 
-def test_a_named_source_is_taken_with_its_data(tmp_path: Path) -> None:
+def test_a_named_source_is_found_with_its_data(tmp_path: Path) -> None:
     graph = write(tmp_path)
     for named in ("big", ""):
         source = Sources({named: graph}).find("big", manifest(graph))
@@ -61,7 +61,7 @@ def test_a_named_source_is_taken_with_its_data(tmp_path: Path) -> None:
         assert not source.is_quantised
 
 
-def test_a_recipe_says_where_the_source_is_and_how_large_its_free_dimensions_are(tmp_path: Path) -> None:
+def test_a_recipe_locates_the_source_and_its_free_dimensions(tmp_path: Path) -> None:
     graph = write(tmp_path)
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     source = of_recipe(tmp_path / "epbuild.yaml").find("big", manifest(graph))
@@ -69,7 +69,7 @@ def test_a_recipe_says_where_the_source_is_and_how_large_its_free_dimensions_are
     assert source.sizes == {"rows": 7}
 
 
-def test_a_recipe_says_where_the_data_of_the_source_is_and_they_are_put_together(tmp_path: Path) -> None:
+def test_a_recipe_locates_external_data_in_another_folder(tmp_path: Path) -> None:
     graph = write(tmp_path)
     before = manifest(graph)
     (tmp_path / "data").mkdir()
@@ -85,7 +85,7 @@ def test_a_recipe_says_where_the_data_of_the_source_is_and_they_are_put_together
 
 
 @pytest.mark.parametrize("name", ["big.onnx", "big.data"])
-def test_a_source_that_has_changed_since_is_not_compared_with(tmp_path: Path, name: str) -> None:
+def test_a_changed_source_is_refused(tmp_path: Path, name: str) -> None:
     graph = write(tmp_path)
     before = manifest(graph)
     changed = bytearray((tmp_path / name).read_bytes())
@@ -96,7 +96,7 @@ def test_a_source_that_has_changed_since_is_not_compared_with(tmp_path: Path, na
     assert isinstance(raised.value, WrongSource)
 
 
-def test_a_source_that_is_not_known_is_no_wrong_one_and_what_would_help_is_said(tmp_path: Path) -> None:
+def test_an_unknown_source_is_reported_with_a_hint(tmp_path: Path) -> None:
     graph = write(tmp_path)
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     recipe = tmp_path / "epbuild.yaml"
@@ -117,19 +117,19 @@ def test_data_outside_the_models_folder_is_not_followed(tmp_path: Path) -> None:
     assert isinstance(raised.value, WrongSource)
 
 
-def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_by_name(tmp_path: Path) -> None:
     graph = write(tmp_path)
     (tmp_path / "big.data").unlink()
     with pytest.raises(NoSource, match=r"big\.data cannot be read"):
         Sources({"big": graph}).find("big", None)
 
 
-def test_a_model_of_quantised_values_is_known_by_its_operators(tmp_path: Path) -> None:
+def test_a_quantized_model_is_recognized_by_its_operators(tmp_path: Path) -> None:
     graph = write(tmp_path, operator="DequantizeLinear")
     assert Sources({"big": graph}).find("big", None).is_quantised
 
 
-def test_files_that_are_links_are_copied_as_onnxruntime_follows_none(tmp_path: Path) -> None:
+def test_linked_files_are_copied_because_onnx_runtime_refuses_links(tmp_path: Path) -> None:
     graph = write(tmp_path / "blobs")
     (tmp_path / "snapshot").mkdir()
     try:

@@ -23,7 +23,7 @@ def judged(expected: Any, got: Any, numbers: Numbers = HTP, *, quantised: bool =
     return Rules(numbers, quantised, Thresholds(**asked)).judge(meter.figures)
 
 
-def test_what_real_models_come_to_is_near_enough_and_what_none_comes_to_is_not() -> None:
+def test_thresholds_accept_real_errors_and_refuse_larger_errors() -> None:
     assert judged(SIGNAL, SIGNAL + 0.04 * NOISE).outcome == "passed"  # 28 dB
     far = judged(SIGNAL, SIGNAL + 0.2 * NOISE)
     assert far.outcome == "failed"
@@ -31,13 +31,13 @@ def test_what_real_models_come_to_is_near_enough_and_what_none_comes_to_is_not()
     assert ", below the limit 0.999" in far.reason
 
 
-def test_a_quantised_model_may_be_further_off() -> None:
+def test_a_quantized_model_has_wider_thresholds() -> None:
     near = SIGNAL + 0.1 * NOISE
     assert judged(SIGNAL, near, quantised=True).outcome == "passed"
     assert judged(SIGNAL, near).outcome == "failed"
 
 
-def test_only_a_model_of_floats_is_told_to_look_for_numbers_beyond_half_precision() -> None:
+def test_the_hint_about_half_precision_is_for_float_models_only() -> None:
     far = SIGNAL + 0.5 * NOISE
     assert "65504" in (judged(SIGNAL, far).hint or "")
     short = judged(np.array([9, 1], np.uint8), np.array([109, 1], np.uint8))
@@ -49,7 +49,7 @@ def test_only_a_model_of_floats_is_told_to_look_for_numbers_beyond_half_precisio
         assert "quantized values" in found.hint
 
 
-def test_one_wild_number_among_many_is_found_though_the_cosine_is_good() -> None:
+def test_one_outlier_is_found_despite_a_good_cosine() -> None:
     wild = SIGNAL.copy()
     wild[7] += 1.0
     found = judged(SIGNAL, wild)
@@ -58,7 +58,7 @@ def test_one_wild_number_among_many_is_found_though_the_cosine_is_good() -> None
     assert (found.outcome, found.reason.partition(" is ")[0]) == ("failed", "max_rel")
 
 
-def test_metrics_that_are_asked_for_are_the_ones_that_judge() -> None:
+def test_only_requested_metrics_determine_the_verdict() -> None:
     rows, other = np.array([[0.1, 0.9], [0.9, 0.1]]), np.array([[0.4, 0.6], [0.6, 0.4]])
     assert judged(rows, other).outcome == "failed"
     assert judged(rows, other, top1=1.0).outcome == "passed"
@@ -66,7 +66,7 @@ def test_metrics_that_are_asked_for_are_the_ones_that_judge() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_reference_that_is_no_number_is_never_passed_whatever_came_out(value: float) -> None:
+def test_a_reference_with_nan_or_infinity_never_passes(value: float) -> None:
     for got in (value, 1.0):
         found = judged([1.0, 2.0, value], [1.0, 2.0, got])
         assert (found.outcome, found.hint) == (
@@ -76,7 +76,7 @@ def test_a_reference_that_is_no_number_is_never_passed_whatever_came_out(value: 
         assert "the CPU EP itself returns NaN or infinity for 1 of 3 values" in found.reason
 
 
-def test_numbers_that_came_out_as_none_fail_and_are_counted() -> None:
+def test_outputs_of_nan_or_infinity_fail_and_are_counted() -> None:
     found = judged([1.0, 2.0, 3.0], [1.0, np.nan, np.inf])
     assert (found.outcome, found.reason) == (
         "failed",
@@ -85,7 +85,7 @@ def test_numbers_that_came_out_as_none_fail_and_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("got", "words"), [(-131008.0, "2 times 65504, the largest value"), (65504.0, "the largest value")])
-def test_an_overflow_of_half_precision_is_named_and_no_tolerance_is_its_hint(got: float, words: str) -> None:
+def test_an_overflow_of_half_precision_has_a_hint_without_tolerances(got: float, words: str) -> None:
     found = judged([0.98, 0.01], [got, 0.01])
     assert found.outcome == "failed"
     assert f"{got if got > 0 else -got:.6g}, which is {words} of its precision" in found.reason
@@ -94,12 +94,12 @@ def test_an_overflow_of_half_precision_is_named_and_no_tolerance_is_its_hint(got
     assert "tol" not in found.hint
 
 
-def test_numbers_that_are_as_large_as_they_should_be_are_no_overflow() -> None:
+def test_large_expected_numbers_are_not_an_overflow() -> None:
     assert judged([65504.0, 1.0], [65504.0, 1.0]).outcome == "passed"
     assert judged(np.array([9, 1], np.uint16), np.array([65504, 1], np.uint16)).reason.startswith("max_abs is")
 
 
-def test_an_output_below_the_eps_resolution_is_judged_by_its_own_scale_alone() -> None:
+def test_an_output_below_the_eps_resolution_is_judged_by_its_own_scale() -> None:
     tiny = np.abs(SIGNAL) * 1e-5
     found = judged(tiny, tiny * 0 + 3e-5)
     assert found.outcome == "unjudgeable"
@@ -109,7 +109,7 @@ def test_an_output_below_the_eps_resolution_is_judged_by_its_own_scale_alone() -
     assert judged(tiny, tiny + 0.5).outcome == "failed"
 
 
-def test_no_bound_that_zeros_meet_as_well_makes_numbers_pass() -> None:
+def test_a_bound_that_zeros_would_meet_does_not_make_numbers_pass() -> None:
     small = np.abs(SIGNAL) * 0.01
     found = judged(small, np.zeros(1000), max_abs=1.0)
     assert (found.outcome, found.own_scale) == ("failed", True)
@@ -118,7 +118,7 @@ def test_no_bound_that_zeros_meet_as_well_makes_numbers_pass() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5])
-def test_a_constant_output_shows_nothing_unless_a_bound_is_asked_for(value: float) -> None:
+def test_a_constant_output_is_inconclusive_without_a_requested_bound(value: float) -> None:
     same = np.full(8, value)
     found = judged(same, same)
     assert found.outcome == "unjudgeable"
@@ -127,7 +127,7 @@ def test_a_constant_output_shows_nothing_unless_a_bound_is_asked_for(value: floa
     assert judged(same, same + 0.3, max_abs=0.1).outcome == "failed"
 
 
-def test_zeros_that_come_out_as_numbers_fail() -> None:
+def test_nonzero_values_for_expected_zeros_fail() -> None:
     found = judged([0.0, 0.0], [0.4446, 0.5518])
     assert (found.outcome, found.reason) == (
         "failed",
@@ -135,13 +135,13 @@ def test_zeros_that_come_out_as_numbers_fail() -> None:
     )
 
 
-def test_a_single_number_is_judged_by_its_size_as_it_has_no_direction() -> None:
+def test_a_single_number_is_judged_by_its_size() -> None:
     assert judged([[0.5622]], [[0.5591]]).outcome == "passed"
     assert judged([[0.5622]], [[0.3]]).outcome == "failed"
     assert judged([[0.5622]], [[0.5591]], cosine=0.99).outcome == "unjudgeable"
 
 
-def test_counts_and_indices_have_to_be_equal_and_quantized_values_within_two_steps() -> None:
+def test_indices_must_be_equal_and_quantized_values_within_two_steps() -> None:
     assert judged(np.array([3, 4]), np.array([3, 5])).reason == "top1 is 0.5, below the limit 1"
     assert judged(np.array([3, 4]), np.array([3, 5]), cosine=0.9).outcome == "failed"
     assert judged(np.array([3, 4]), np.array([3, 5]), top1=0.5).outcome == "passed"
@@ -151,12 +151,12 @@ def test_counts_and_indices_have_to_be_equal_and_quantized_values_within_two_ste
     assert judged(np.array([3, 250], np.uint8), np.array([6, 248], np.uint8)).outcome == "failed"
 
 
-def test_an_ep_of_which_nothing_is_known_is_judged_by_the_usual_thresholds() -> None:
+def test_an_ep_without_catalog_data_is_judged_by_default_thresholds() -> None:
     assert judged(SIGNAL, SIGNAL + 0.04 * NOISE, Numbers()).outcome == "passed"
     assert judged(SIGNAL * 1e-6, SIGNAL * 0, Numbers()).outcome == "failed"
 
 
-def test_a_model_is_as_good_as_its_worst_output_and_that_one_is_told_first() -> None:
+def test_a_model_has_the_verdict_of_its_worst_output_listed_first() -> None:
     good, bad, none = judged(SIGNAL, SIGNAL * 1.01), judged(SIGNAL, -SIGNAL), judged([0.0, 0.0], [0.0, 0.0])
     assert decide_outcome([good, bad, none]) == "failed"
     assert decide_outcome([good, none]) == "unjudgeable"

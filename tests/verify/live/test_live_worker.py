@@ -41,7 +41,7 @@ def words(tried: Attempt) -> str:
     return tried.failure.message
 
 
-def test_models_that_load_are_told_with_their_device(scratch: Path) -> None:
+def test_loaded_models_are_reported_with_their_device(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill"), model(scratch, "decode")], session(scratch), scratch)
     assert tried.failure is None
     assert list(tried.seconds) == ["prefill", "decode"]
@@ -53,7 +53,7 @@ def test_models_that_load_are_told_with_their_device(scratch: Path) -> None:
     ("moment", "when"),
     [("open", "while it was opened"), ("run", "while it ran"), ("close", "while it was closed")],
 )
-def test_a_crash_is_reported_with_its_moment_and_the_eps_words(scratch: Path, moment: str, when: str) -> None:
+def test_a_crash_is_reported_with_its_phase_and_the_eps_output(scratch: Path, moment: str, when: str) -> None:
     np.savez(scratch / "in.npz", np.zeros(1))
     feed = Feed(scratch / "in.npz", ("x",), scratch / "out.npz")
     tried = run_models(
@@ -65,7 +65,7 @@ def test_a_crash_is_reported_with_its_moment_and_the_eps_words(scratch: Path, mo
     assert words(tried).endswith("The backend gives its reason")
 
 
-def test_a_crash_that_the_catalog_knows_is_told_as_what_the_ep_cannot_do(scratch: Path) -> None:
+def test_a_crash_known_to_the_catalog_is_reported_as_a_limitation(scratch: Path) -> None:
     ep = planned(entry=replace(entry(QNN), cannot=(LIMITATION,)))
     tried = run_models([model(scratch, "prefill", open="crash"), model(scratch, "decode")], session(scratch, ep), scratch)
     assert tried.failure is not None
@@ -73,14 +73,14 @@ def test_a_crash_that_the_catalog_knows_is_told_as_what_the_ep_cannot_do(scratch
     assert words(tried) == f"{QNN} cannot load models that share weights here: it crashes."
 
 
-def test_the_same_crash_without_that_reason_is_a_failure(scratch: Path) -> None:
+def test_a_crash_without_the_known_symptom_is_a_failure(scratch: Path) -> None:
     ep = planned(entry=replace(entry(QNN), cannot=(replace(LIMITATION, symptom="Shared weights buffer"),)))
     tried = run_models([model(scratch, "prefill", open="crash")], session(scratch, ep), scratch)
     assert tried.failure is not None
     assert (tried.failure.code, tried.failure.cannot_load) == ("EPB642", False)
 
 
-def test_what_onnxruntime_refuses_is_told_in_its_words(scratch: Path) -> None:
+def test_a_refusal_of_onnx_runtime_is_reported_with_its_message(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill", open="fail")], session(scratch), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB641"
@@ -88,14 +88,14 @@ def test_what_onnxruntime_refuses_is_told_in_its_words(scratch: Path) -> None:
     assert tried.seconds == {}
 
 
-def test_a_load_that_hangs_is_stopped_and_told_as_that(scratch: Path) -> None:
+def test_a_load_that_hangs_is_stopped_and_reported(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill", open="hang")], session(scratch, timeout=2), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB643"
     assert words(tried).startswith("opening it did not finish within 2 s and was stopped.")
 
 
-def test_a_load_killed_from_outside_is_no_crash_and_is_not_retried(scratch: Path) -> None:
+def test_a_load_killed_from_outside_is_not_a_crash_and_not_retried(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill", open="killed")], session(scratch), scratch)
     assert tried.failure is not None
     if sys.platform != "win32":
@@ -104,33 +104,33 @@ def test_a_load_killed_from_outside_is_no_crash_and_is_not_retried(scratch: Path
     assert json.loads((scratch / "request.json").read_text(encoding="utf-8"))["verbose"] is False
 
 
-def test_lack_of_memory_is_told_as_that(scratch: Path) -> None:
+def test_a_lack_of_memory_is_reported(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill", open="out of memory")], session(scratch), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB644"
     assert words(tried).startswith("the process ran out of memory while it was opened: bad_alloc.")
 
 
-def test_a_machine_without_the_device_cannot_load_and_that_is_no_fault_of_the_model(scratch: Path) -> None:
+def test_a_missing_device_is_a_limitation_of_the_machine(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill")], session(scratch, planned(device=DeviceChoice(type="npu"))), scratch)
     assert tried.failure is not None
     assert (tried.failure.model, tried.failure.cannot_load) == (None, True)
     assert words(tried).startswith(f"{QNN} has no suitable device; available: cpu from Acme.")
 
 
-def test_all_devices_are_listed_whichever_would_fit(scratch: Path) -> None:
+def test_all_devices_are_listed_including_unsuitable_devices(scratch: Path) -> None:
     found = list_devices(session(scratch, planned(device=DeviceChoice(type="npu"))), scratch)
     assert found.failure is None
     assert [(report["ep"], report["type"], report["vendor"]) for report in found.of("offered")] == [(QNN, "cpu", "Acme")]
 
 
-def test_an_ep_that_crashes_when_it_is_registered_has_that_as_its_reason(scratch: Path) -> None:
+def test_an_ep_that_crashes_on_registration_is_a_failure(scratch: Path) -> None:
     found = list_devices(session(scratch, planned(library=Path("crash.so"))), scratch)
     assert found.failure is not None
     assert found.of("offered") == []
 
 
-def test_a_crash_before_any_model_blames_none(scratch: Path) -> None:
+def test_a_crash_before_any_model_blames_no_model(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill")], session(scratch, planned(library=Path("crash.so"))), scratch)
     assert tried.failure is not None
     assert tried.failure.model is None
@@ -138,7 +138,7 @@ def test_a_crash_before_any_model_blames_none(scratch: Path) -> None:
         assert words(tried).startswith("the process crashed (SIGABRT) while its EPs were set up.")
 
 
-def test_an_interpreter_that_cannot_be_started_is_told(scratch: Path) -> None:
+def test_an_interpreter_that_cannot_start_is_reported(scratch: Path) -> None:
     environment = replace(session(scratch).environment, interpreter=scratch / "python")
     with pytest.raises(EnvironmentFailure) as raised:
         run_models([model(scratch, "prefill")], replace(session(scratch), environment=environment), scratch)

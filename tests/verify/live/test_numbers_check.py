@@ -97,7 +97,7 @@ def test_models_run_together_after_their_sources(tmp_path: Path, runs: Runs) -> 
         assert result.measured.worst.place == "y[3]: expected 4, got 6"
 
 
-def test_a_failure_is_that_of_all_models_after_it(tmp_path: Path, runs: Runs) -> None:
+def test_a_failure_applies_to_all_later_models(tmp_path: Path, runs: Runs) -> None:
     runs.fails = "decode"
     found = compared(tmp_path, runs)
     assert found["prefill"].measured is not None
@@ -105,7 +105,7 @@ def test_a_failure_is_that_of_all_models_after_it(tmp_path: Path, runs: Runs) ->
     assert [result.failure.model for result in found.values() if result.failure is not None] == ["decode", "decode"]
 
 
-def test_models_that_ran_are_measured_though_closing_them_fails(tmp_path: Path, runs: Runs) -> None:
+def test_models_are_measured_even_if_closing_fails(tmp_path: Path, runs: Runs) -> None:
     runs.fails, runs.when = "decode", "closing"
     for result in compared(tmp_path, runs).values():
         assert result.measured is not None
@@ -113,7 +113,7 @@ def test_models_that_ran_are_measured_though_closing_them_fails(tmp_path: Path, 
         assert result.failure.message.startswith("closing it failed")
 
 
-def test_a_source_that_fails_keeps_only_its_own_model_from_being_compared(tmp_path: Path, runs: Runs) -> None:
+def test_a_failing_source_affects_only_its_own_model(tmp_path: Path, runs: Runs) -> None:
     runs.fails, runs.on_cpu = "prefill", True
     found = compared(tmp_path, runs)
     assert found["prefill"].source_failure is not None
@@ -121,7 +121,7 @@ def test_a_source_that_fails_keeps_only_its_own_model_from_being_compared(tmp_pa
     assert found["decode"].measured is not None
 
 
-def test_a_worker_that_runs_less_than_it_should_is_a_failure(tmp_path: Path, runs: Runs) -> None:
+def test_a_worker_that_skips_samples_is_a_failure(tmp_path: Path, runs: Runs) -> None:
     runs.last = 1
     [result] = check(tmp_path, runs).compare([subject(tmp_path, "prefill", samples=2)])
     assert result.measured is None
@@ -129,7 +129,7 @@ def test_a_worker_that_runs_less_than_it_should_is_a_failure(tmp_path: Path, run
     assert (result.failure.model, result.failure.code) == ("prefill", "EPB642")
 
 
-def test_models_that_cannot_be_loaded_together_are_compiled_unshared(tmp_path: Path, runs: Runs) -> None:
+def test_models_that_cannot_load_together_are_compiled_unshared(tmp_path: Path, runs: Runs) -> None:
     compiled = []
 
     def compile_unshared(subject: Subject, staging: Path) -> Path:
