@@ -47,7 +47,7 @@ def archived(form: ArchiveName, files: Mapping[str, bytes], level: int | None = 
     return file.getvalue()
 
 
-def laid_out(files: Mapping[str, bytes], folder: Path, *, compressed: bool = False) -> Path:
+def write_image_layout(files: Mapping[str, bytes], folder: Path, *, compressed: bool = False) -> Path:
     """Write an image layout of the files, plain or compressed by zstd."""
     contents = contents_of(files)
     with tempfile.TemporaryDirectory() as temporary:

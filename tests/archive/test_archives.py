@@ -459,16 +459,16 @@ FOREIGN = {
     "a browser extension": archived("zip", {"manifest.json": b'{"manifest_version": 3, "name": "x"}'}),
     "a manifest that is a list": archived("tar.zst", {"manifest.json": b"[1, 2]"}),
     "a manifest that is not JSON": archived("tar.zst", {"manifest.json": b"{"}),
-    "a manifest that is nested without end": archived("zip", {"manifest.json": b'{"files":' + b"[" * 100_000}),
-    "files that are no list": archived("zip", {"manifest.json": b'{"files": {}, "format": 1}'}),
+    "an endlessly nested manifest": archived("zip", {"manifest.json": b'{"files":' + b"[" * 100_000}),
+    "files in an object": archived("zip", {"manifest.json": b'{"files": {}, "format": 1}'}),
     "another first member": archived("tar.zst", {"model.onnx": MANIFEST}),
     "a manifest of 9 MiB": archived("zip", {"manifest.json": MANIFEST + b" " * 9 * MIB}),
     "a compressed manifest of 9 MiB": archived("tar.zst", {"manifest.json": MANIFEST + b" " * 9 * MIB}),
-    "somebody else's manifest of 9 MiB": with_utf8_names(foreign_zip({"manifest.json": MANIFEST + b" " * 9 * MIB})),
-    "a deflated one": foreign_zip({"manifest.json": MANIFEST}, zipfile.ZIP_DEFLATED),
-    "zstd, but no tar": zstandard.compress(b"x" * 5000),
-    "no zstd but its mark": b"\x28\xb5\x2f\xfd" + bytes(600),
-    "a file that was cut off": archived("tar.zst", {"manifest.json": MANIFEST})[:80],
+    "a foreign manifest of 9 MiB": with_utf8_names(foreign_zip({"manifest.json": MANIFEST + b" " * 9 * MIB})),
+    "a deflated archive": foreign_zip({"manifest.json": MANIFEST}, zipfile.ZIP_DEFLATED),
+    "zstd data without a tar archive": zstandard.compress(b"x" * 5000),
+    "only the magic number of zstd": b"\x28\xb5\x2f\xfd" + bytes(600),
+    "a truncated archive": archived("tar.zst", {"manifest.json": MANIFEST})[:80],
 }
 
 

@@ -22,7 +22,7 @@ from epbuild.archive.members import UNLISTED, UnlistedMembers, UnsoundArchive
 from epbuild.archive.oci_layout import CONTENT_DIGEST, CONTENT_SIZE, TITLE
 from epbuild.archive.opened import open_artifact
 from epbuild.core.errors import NothingToVerify
-from tests.archive.packing import FILES, compressed, files_below, laid_out, with_manifest
+from tests.archive.packing import FILES, compressed, files_below, with_manifest, write_image_layout
 
 MIB = 1 << 20
 NAMES = {
@@ -39,7 +39,7 @@ NAMES = {
 }
 PAIRS = {
     "twice": (["a", "a"], "occurs twice"),
-    "twice in other words": (["a/b", "a/./b"], "occurs twice"),
+    "one path in two spellings": (["a/b", "a/./b"], "occurs twice"),
     "case": (["Model.onnx", "model.onnx"], "'Model.onnx' on case-insensitive file systems"),
     "case of a folder": (["a/x", "A/y"], "collides with 'a'"),
     "composed": (["\u00e9", "e\u0301"], "collides with"),
@@ -132,7 +132,7 @@ TARS = {
     "unknown": (member("m_qnn.bin", b"Z"), "neither a plain file nor a folder"),
     "folder elsewhere": (member("../evil/", tarfile.DIRTYPE), "not a relative path"),
     "control characters": (member("\x1b[2Jevil\\"), r"'\x1b[2Jevil\' is not a relative path"),
-    "no text": (member("\udcff"), "is not UTF-8"),
+    "invalid text": (member("\udcff"), "is not UTF-8"),
 }
 
 
@@ -251,7 +251,7 @@ def test_member_of_negative_size_is_refused_without_a_hang(size: int, tmp_path: 
 
 def titled(folder: Path, *titles: str) -> Path:
     """Write an image layout whose layers have these titles."""
-    laid_out({str(number): str(number).encode() for number in range(len(titles))}, folder)
+    write_image_layout({str(number): str(number).encode() for number in range(len(titles))}, folder)
 
     def rename(manifest: dict[str, Any]) -> None:
         for layer, title in zip(manifest["layers"], titles, strict=True):
@@ -283,7 +283,7 @@ def blob_of(folder: Path, data: bytes) -> Path:
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    return laid_out(with_manifest(FILES), tmp_path / "image")
+    return write_image_layout(with_manifest(FILES), tmp_path / "image")
 
 
 def test_image_is_unchanged_after_reading(image: Path) -> None:
@@ -323,7 +323,7 @@ def test_subgraph_data_gets_its_own_copy(tmp_path: Path) -> None:
             "w.bin": b"five!",
         }
     )
-    image = laid_out(files, tmp_path / "image")
+    image = write_image_layout(files, tmp_path / "image")
     with open_artifact(image) as received:
         assert files_below(received.place) == files
         assert (received.place / "a/data/w.bin").stat().st_nlink == 1
@@ -334,7 +334,7 @@ def test_subgraph_data_gets_its_own_copy(tmp_path: Path) -> None:
 def test_unlisted_subgraph_data_cannot_fill_the_disk(tmp_path: Path) -> None:
     models = {f"{number}/m.onnx": branching("w.bin") for number in range(5)}
     data = {f"{number}/w.bin": b"x" * 10_000 for number in range(5)}
-    image = laid_out({**models, **data}, tmp_path / "image")
+    image = write_image_layout({**models, **data}, tmp_path / "image")
     assert "which no manifest before it lists" in refused(image, "EPB631", UnlistedMembers(0, 2))
 
 
@@ -375,7 +375,7 @@ def test_compressed_layer_must_match_its_description(name: str, value: str, why:
         layer["annotations"][name] = value
 
     code = "EPB631" if "manifest before" in why else "EPB619"
-    text = refused(edited(laid_out(FILES, tmp_path / "image", compressed=True), change), code)
+    text = refused(edited(write_image_layout(FILES, tmp_path / "image", compressed=True), change), code)
     assert why in text
 
 
@@ -385,7 +385,7 @@ def test_invalid_compressed_layer_is_reported_in_one_sentence(tmp_path: Path) ->
         layer["mediaType"] += "+zstd"
         layer["annotations"] |= {CONTENT_SIZE: str(layer["size"]), CONTENT_DIGEST: layer["digest"]}
 
-    assert "cannot be decompressed" in refused(edited(laid_out(FILES, tmp_path / "image"), change), "EPB619")
+    assert "cannot be decompressed" in refused(edited(write_image_layout(FILES, tmp_path / "image"), change), "EPB619")
 
 
 def test_link_in_an_image_is_not_followed(image: Path, tmp_path: Path) -> None:
@@ -400,13 +400,13 @@ def test_link_in_an_image_is_not_followed(image: Path, tmp_path: Path) -> None:
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "no layers": lambda manifest: manifest.pop("layers"),
-    "a digest that leads elsewhere": lambda manifest: manifest["layers"][0].update(digest="sha256:../../../../etc/passwd"),
+    "a digest with a path": lambda manifest: manifest["layers"][0].update(digest="sha256:../../../../etc/passwd"),
     "another algorithm": lambda manifest: manifest["layers"][0].update(digest=f"sha512:{'a' * 128}"),
-    "a digest that is no text": lambda manifest: manifest["layers"][0].update(digest=5),
-    "a size that is no number": lambda manifest: manifest["layers"][0].update(size="5"),
-    "a size below zero": lambda manifest: manifest["layers"][0].update(size=-5),
-    "a title that is no text": lambda manifest: manifest["layers"][0].update(annotations={TITLE: 5}),
-    "layers that are none": lambda manifest: manifest.update(layers="evil"),
+    "a digest that is not text": lambda manifest: manifest["layers"][0].update(digest=5),
+    "a size that is not a number": lambda manifest: manifest["layers"][0].update(size="5"),
+    "a negative size": lambda manifest: manifest["layers"][0].update(size=-5),
+    "a title that is not text": lambda manifest: manifest["layers"][0].update(annotations={TITLE: 5}),
+    "layers that are not a list": lambda manifest: manifest.update(layers="evil"),
 }
 
 
@@ -443,5 +443,5 @@ def test_image_with_other_content_is_a_usage_error(image: Path) -> None:
 
 def test_content_with_two_names_gives_two_files(tmp_path: Path) -> None:
     files = {"a": b"same", "b": b"same"}
-    with open_artifact(laid_out(files, tmp_path / "image")) as received:
+    with open_artifact(write_image_layout(files, tmp_path / "image")) as received:
         assert files_below(received.place) == files

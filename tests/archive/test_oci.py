@@ -81,7 +81,7 @@ def contents(files: Mapping[str, tuple[Role, bytes]] = FILES) -> list[Artifact]:
     return [Artifact(path, role, len(data), hashlib.sha256(data).hexdigest()) for path, (role, data) in files.items()]
 
 
-def laid_out(made: Image, folder: Path, files: Mapping[str, tuple[Role, bytes]] = FILES) -> Path:
+def write_image_layout(made: Image, folder: Path, files: Mapping[str, tuple[Role, bytes]] = FILES) -> Path:
     """Write the image layout as an output writer does: each blob and each document at its path."""
     bytes_of = {hashlib.sha256(data).hexdigest(): data for _, data in files.values()}
     for path, data in [
@@ -124,13 +124,13 @@ def blob(folder: Path, descriptor: Mapping[str, Any]) -> bytes:
 
 
 def test_specification_reader_finds_every_file_under_its_name(tmp_path: Path) -> None:
-    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = write_image_layout(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     assert pulled(folder) == {path: data for path, (_, data) in FILES.items()}
 
 
 def test_digest_equals_the_digest_in_a_registry(tmp_path: Path) -> None:
     made = build_image(contents(), ANNOTATIONS)
-    index = json.loads((laid_out(made, tmp_path / "image") / "index.json").read_bytes())
+    index = json.loads((write_image_layout(made, tmp_path / "image") / "index.json").read_bytes())
     assert index["manifests"][0]["digest"] == made.digest
 
 
@@ -167,7 +167,7 @@ def test_equal_contents_share_one_blob(tmp_path: Path) -> None:
     files: dict[str, tuple[Role, bytes]] = {"a/llm.bin": ("context-binary", b"same"), "b/llm.bin": ("context-binary", b"same")}
     made = build_image(contents(files), {})
     assert len(made.blobs) == 1
-    assert pulled(laid_out(made, tmp_path / "image", files)) == {"a/llm.bin": b"same", "b/llm.bin": b"same"}
+    assert pulled(write_image_layout(made, tmp_path / "image", files)) == {"a/llm.bin": b"same", "b/llm.bin": b"same"}
 
 
 def test_file_equal_to_the_configuration_is_written_once(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_file_equal_to_the_configuration_is_written_once(tmp_path: Path) -> None
     made = build_image(contents(files), {})
     paths = [*(content.path for content in made.blobs), *(document.path for document in made.documents)]
     assert len(paths) == len(set(paths))
-    assert pulled(laid_out(made, tmp_path / "image", files)) == {"config.json": b"{}", "model.onnx": b"model"}
+    assert pulled(write_image_layout(made, tmp_path / "image", files)) == {"config.json": b"{}", "model.onnx": b"model"}
 
 
 def test_generated_file_stays_the_source_of_its_blob(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_empty_image_is_refused() -> None:
 
 
 def test_image_layout_of_epbuild_lists_its_files_and_digests(tmp_path: Path) -> None:
-    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = write_image_layout(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
     (folder / "blobs/sha256" / ("0" * 64)).write_text("mine", encoding="utf-8")
     found = read_listed(folder)
@@ -199,7 +199,7 @@ def test_image_layout_of_epbuild_lists_its_files_and_digests(tmp_path: Path) -> 
 
 def test_missing_or_changed_blob_is_listed_with_its_original_digest(tmp_path: Path) -> None:
     made = build_image(contents(), ANNOTATIONS)
-    folder = laid_out(made, tmp_path / "image")
+    folder = write_image_layout(made, tmp_path / "image")
     before = dict(read_listed(folder))
     first, second, *_ = made.blobs
     (folder / first.path).unlink()
@@ -234,35 +234,35 @@ HOSTILE: Mapping[str, Callable[[Path], object]] = {
     "not JSON": lambda folder: (folder / "index.json").write_bytes(b"\xff{"),
     "an array": lambda folder: (folder / "index.json").write_bytes(b"[]"),
     "deeply nested": lambda folder: (folder / "index.json").write_bytes(b"[" * 200_000),
-    "someone else's": lambda folder: edit(folder, lambda index: index.pop("annotations")),
+    "a foreign layout": lambda folder: edit(folder, lambda index: index.pop("annotations")),
     "annotations of another type": lambda folder: edit(folder, lambda index: index.update(annotations=["dev.epbuild.format"])),
-    "of a newer format": lambda folder: edit(folder, lambda index: index["annotations"].update({"dev.epbuild.format": "2"})),
-    "a second image in it": lambda folder: edit(folder, lambda index: index["manifests"].append(DESCRIPTOR)),
-    "no image in it": lambda folder: edit(folder, lambda index: index["manifests"].clear()),
+    "a newer format": lambda folder: edit(folder, lambda index: index["annotations"].update({"dev.epbuild.format": "2"})),
+    "a second image": lambda folder: edit(folder, lambda index: index["manifests"].append(DESCRIPTOR)),
+    "no image": lambda folder: edit(folder, lambda index: index["manifests"].clear()),
     "manifests of another type": lambda folder: edit(folder, lambda index: index.update(manifests=7)),
-    "a digest that leads out": lambda folder: edit(folder, lambda index: index["manifests"][0].update(digest=UP)),
+    "a digest with a path": lambda folder: edit(folder, lambda index: index["manifests"][0].update(digest=UP)),
     "a digest that is a number": lambda folder: edit(folder, lambda index: index["manifests"][0].update(digest=5)),
-    "a manifest that is not there": lambda folder: edit(folder, lambda index: index["manifests"][0].update(DESCRIPTOR)),
+    "a missing manifest": lambda folder: edit(folder, lambda index: index["manifests"][0].update(DESCRIPTOR)),
     "a manifest without layers": lambda folder: point_to(folder, {"config": DESCRIPTOR}),
     "a manifest that is an array": lambda folder: point_to(folder, [DESCRIPTOR]),
     "a manifest that is a number": lambda folder: point_to(folder, b"5"),
-    "layers that lead out": lambda folder: point_to(folder, {"config": DESCRIPTOR, "layers": [{"digest": UP}]}),
-    "layers by another algorithm": lambda folder: point_to(folder, {"config": DESCRIPTOR, "layers": [{"digest": "sha512:ab"}]}),
+    "layers with paths": lambda folder: point_to(folder, {"config": DESCRIPTOR, "layers": [{"digest": UP}]}),
+    "layers with another algorithm": lambda folder: point_to(folder, {"config": DESCRIPTOR, "layers": [{"digest": "sha512:ab"}]}),
     "a huge index": lambda folder: (folder / "index.json").write_bytes((folder / "index.json").read_bytes() + b" " * (17 << 20)),
-    "a folder for an index": lambda folder: become_a_folder(folder / "index.json"),
+    "a folder in place of the index": lambda folder: become_a_folder(folder / "index.json"),
 }
 
 
 @pytest.mark.parametrize("how", HOSTILE)
 def test_foreign_image_layout_lists_nothing(tmp_path: Path, how: str) -> None:
-    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = write_image_layout(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     HOSTILE[how](folder)
     assert read_listed(folder) == {}
 
 
 def test_changed_manifest_lists_nothing(tmp_path: Path) -> None:
     made = build_image(contents(), ANNOTATIONS)
-    folder = laid_out(made, tmp_path / "image")
+    folder = write_image_layout(made, tmp_path / "image")
     (folder / made.manifest.path).write_bytes(made.manifest.data.replace(b"decode_ctx.onnx", b"ENCODE_ctx.onnx"))
     assert read_listed(folder) == {}
 
@@ -275,7 +275,7 @@ def test_missing_folder_lists_nothing(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
 @pytest.mark.parametrize("linked", ["index.json", "oci-layout", "blobs", "blobs/sha256"])
 def test_links_out_of_the_folder_are_not_followed(tmp_path: Path, linked: str) -> None:
-    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = write_image_layout(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     outside = tmp_path / "outside"
     (folder / linked).rename(outside)
     (folder / linked).symlink_to(outside)
@@ -284,7 +284,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path, linked: str) -
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_pipe_in_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
-    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = write_image_layout(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     (folder / "index.json").unlink()
     os.mkfifo(folder / "index.json")
     assert read_listed(folder) == {}
@@ -292,7 +292,7 @@ def test_pipe_in_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
 def test_output_folder_may_be_reached_through_a_link(tmp_path: Path) -> None:
-    folder = laid_out(build_image(contents(), ANNOTATIONS), tmp_path / "image")
+    folder = write_image_layout(build_image(contents(), ANNOTATIONS), tmp_path / "image")
     (tmp_path / "link").symlink_to(folder)
     assert read_listed(tmp_path / "link") == read_listed(folder) != {}
 

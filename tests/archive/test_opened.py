@@ -27,7 +27,7 @@ from epbuild.archive.formats import ArchiveName
 from epbuild.archive.members import UNLISTED, CannotUnpack, UnlistedMembers, UnsoundArchive
 from epbuild.archive.opened import open_artifact
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, NothingToVerify, Problem
-from tests.archive.packing import FILES, archived, compressed, files_below, laid_out, with_manifest
+from tests.archive.packing import FILES, archived, compressed, files_below, with_manifest, write_image_layout
 
 MIB = 1 << 20
 FORMS: tuple[ArchiveName, ...] = get_args(ArchiveName)
@@ -54,7 +54,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 def made(form: str, files: Mapping[str, bytes], folder: Path) -> Path:
     if form.startswith("oci"):
-        return laid_out(files, folder / "image", compressed=form == "oci+zstd")
+        return write_image_layout(files, folder / "image", compressed=form == "oci+zstd")
     if form == "deflated":
         (folder / "a.zip").write_bytes(archived("zip", files, 6))
         return folder / "a.zip"
@@ -63,14 +63,14 @@ def made(form: str, files: Mapping[str, bytes], folder: Path) -> Path:
     return path
 
 
-def held(path: Path, unlisted: UnlistedMembers = UNLISTED) -> dict[str, bytes]:
+def files_in(path: Path, unlisted: UnlistedMembers = UNLISTED) -> dict[str, bytes]:
     with open_artifact(path, unlisted=unlisted) as received:
         return files_below(received.place)
 
 
 @every_form
 def test_opened_archive_has_all_files(form: str, tmp_path: Path) -> None:
-    assert held(made(form, FILES, tmp_path)) == FILES
+    assert files_in(made(form, FILES, tmp_path)) == FILES
 
 
 @both_forms
@@ -83,7 +83,7 @@ def test_files_with_any_names_survive_or_cause_one_error(form: ArchiveName, file
         path = made(form, files, Path(folder))
         told = ""
         try:
-            assert held(path) == files
+            assert files_in(path) == files
         except (UnsoundArchive, CannotUnpack) as error:
             told = str(error).replace(path.as_posix(), "")
         assert not told or not all(re.fullmatch(PLAIN, name) for name in files)
@@ -103,7 +103,7 @@ def test_archive_made_by_tar_is_read(packed_as: str, tmp_path: Path) -> None:
             archive.add(tmp_path / "folder", packed_as)
         path = tmp_path / "theirs.tar.zst"
         path.write_bytes(compressed(file.getvalue()))
-        assert held(path) == {(Path(packed_as) / name).as_posix(): data for name, data in FILES.items()}
+        assert files_in(path) == {(Path(packed_as) / name).as_posix(): data for name, data in FILES.items()}
 
 
 @pytest.mark.parametrize("name", ["folder", "folder/manifest.json", "folder/m.onnx", "notes", "gone"])
@@ -117,7 +117,7 @@ def test_path_that_is_not_an_archive_is_opened_unchanged(name: str, tmp_path: Pa
 
 def test_archive_is_recognized_by_its_content_and_not_its_name(tmp_path: Path) -> None:
     path = made("tar.zst", FILES, tmp_path)
-    assert held(path.rename(tmp_path / "download")) == FILES
+    assert files_in(path.rename(tmp_path / "download")) == FILES
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_archive_truncated_anywhere_is_damaged(form: ArchiveName, tmp_path: Path
     for size in {*random.Random(1).sample(range(4, len(whole)), 120), *range(len(whole) - 30, len(whole))}:
         path.write_bytes(whole[:size])
         with pytest.raises(UnsoundArchive) as error:
-            held(path)
+            files_in(path)
         [problem] = error.value.problems
         assert (problem.code, problem.where, error.value.exit_code) == ("EPB619", path, 1)
 
@@ -177,7 +177,7 @@ def test_flipped_byte_in_zstd_data_is_detected_or_harmless(tmp_path: Path) -> No
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
         try:
             # Some bits have another valid spelling: a larger window, or another place with the same zeros. The checksum decides.
-            assert held(path) == files
+            assert files_in(path) == files
         except UnsoundArchive:
             noticed += 1
     assert noticed > 0.95 * len(whole)
@@ -192,7 +192,7 @@ def test_flipped_byte_in_a_zip_archive_is_detected_or_harmless(tmp_path: Path) -
     for place in {*range(4, 40), *random.Random(3).sample(range(4, directory), 100), *range(directory, len(whole))}:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
         try:
-            found = held(path)
+            found = files_in(path)
         except UnsoundArchive:
             noticed += 1
         else:
@@ -205,7 +205,7 @@ def test_damaged_member_is_named(tmp_path: Path) -> None:
     path, whole = tmp_path / "a.zip", archived("zip", FILES)
     path.write_bytes(whole.replace(b"nine", b"mine"))
     with pytest.raises(UnsoundArchive) as error:
-        held(path)
+        files_in(path)
     told = str(error.value)
     assert (
         told == f"{path.as_posix()}: the member 'modèles/größe.bin' is damaged: bad CRC-32. Copy or download it again. [EPB619]"
@@ -226,7 +226,7 @@ def test_archive_with_a_malformed_end_is_refused(tmp_path: Path) -> None:
     ):
         path.write_bytes(compressed(wrong))
         with pytest.raises(UnsoundArchive, match="EPB619"):
-            held(path)
+            files_in(path)
 
 
 @both_forms
@@ -246,15 +246,15 @@ def test_opening_a_large_archive_needs_little_memory(form: ArchiveName, tmp_path
 def test_compressed_zeros_are_refused_unless_a_manifest_lists_the_file(form: ArchiveName, tmp_path: Path) -> None:
     little = UnlistedMembers(MIB, 0)
     files = {"zeros": bytes(2 * MIB)}
-    assert held(made(form, with_manifest(files), tmp_path), little)["zeros"] == files["zeros"]
+    assert files_in(made(form, with_manifest(files), tmp_path), little)["zeros"] == files["zeros"]
     # An output that was packed inside another folder keeps its manifest there.
     below = {f"top/{name}": data for name, data in with_manifest(files).items()}
-    assert held(made("zip", below, tmp_path), little)["top/zeros"] == files["zeros"]
+    assert files_in(made("zip", below, tmp_path), little)["top/zeros"] == files["zeros"]
     with pytest.raises(UnsoundArchive, match=r"'zeros' would have 2,097,152 bytes.*EPB631"):
-        held(made(form, files, tmp_path), little)
+        files_in(made(form, files, tmp_path), little)
 
 
-class Said(list[str]):
+class ReportRecorder(list[str]):
     def report(self, text: str) -> None:
         self.append(text)
 
@@ -267,14 +267,14 @@ def test_insufficient_disk_space_is_reported_before_unpacking(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(1000, 0, 1000))
     with pytest.raises(CannotUnpack, match=r"only 1,000 are free.*TMPDIR") as error:
-        held(path)
+        files_in(path)
     assert (error.value.exit_code, error.value.problems[0].code) == (3, "EPB638")
 
 
 def test_progress_is_reported_after_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made("zip", {"weights": bytes(4 * MIB)}, tmp_path)
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
-    said = Said()
+    said = ReportRecorder()
     with open_artifact(path, said):
         pass
     assert said == []
@@ -289,6 +289,6 @@ def test_missing_zstd_package_is_reported_with_an_install_hint(tmp_path: Path, m
     path = made("tar.zst", FILES, tmp_path)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(EnvironmentFailure, match=r"pip install 'epbuild\[archive\]'") as error:
-        held(path)
+        files_in(path)
     assert error.value.problems[0].code == "EPB425"
-    assert held(made("zip", FILES, tmp_path)) == FILES
+    assert files_in(made("zip", FILES, tmp_path)) == FILES

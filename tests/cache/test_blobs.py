@@ -125,21 +125,21 @@ def test_movable_file_becomes_the_blob_without_a_copy(store: BlobStore, tmp_path
 
 
 @contextmanager
-def another_name(path: Path) -> Iterator[Path]:
+def hard_linked(path: Path) -> Iterator[Path]:
     other = path.with_name("another name")
     os.link(path, other)
     yield other
 
 
 @contextmanager
-def file_of_a_link(path: Path) -> Iterator[Path]:
+def target_of_a_link(path: Path) -> Iterator[Path]:
     other = path.rename(path.with_name("file of the link"))
     path.symlink_to(other.name)
     yield other
 
 
 @contextmanager
-def used_by_somebody(path: Path) -> Iterator[Path]:
+def locked_by_a_reader(path: Path) -> Iterator[Path]:
     import fcntl
 
     with path.open("rb") as file:
@@ -148,7 +148,7 @@ def used_by_somebody(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def that_cannot_be_moved(path: Path) -> Iterator[Path]:
+def unmovable(path: Path) -> Iterator[Path]:
     """Make renames of a file fail, as across file systems or out of a read-only folder."""
 
     def refuse(*arguments: object) -> None:
@@ -160,7 +160,7 @@ def that_cannot_be_moved(path: Path) -> Iterator[Path]:
 
 
 @posix_only
-@pytest.mark.parametrize("arrange", [another_name, file_of_a_link, used_by_somebody, that_cannot_be_moved])
+@pytest.mark.parametrize("arrange", [hard_linked, target_of_a_link, locked_by_a_reader, unmovable])
 def test_file_still_in_use_is_copied_and_never_shared(
     store: BlobStore, tmp_path: Path, arrange: Callable[[Path], AbstractContextManager[Path]]
 ) -> None:
@@ -179,7 +179,7 @@ def test_file_still_in_use_is_copied_and_never_shared(
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Path]:
+def other_file_system(tmp_path: Path) -> Iterator[Path]:
     """Yield a folder on another file system."""
     memory = Path("/dev/shm")
     if not (os.access(memory, os.W_OK) and memory.stat().st_dev != tmp_path.stat().st_dev):
@@ -189,11 +189,11 @@ def elsewhere(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_file_on_another_file_system_is_copied(store: BlobStore, elsewhere: Path) -> None:
-    (elsewhere / "made.bin").write_bytes(b"as built")
-    assert store.put(elsewhere / "made.bin", move=True) == of(b"as built")
+def test_file_on_another_file_system_is_copied(store: BlobStore, other_file_system: Path) -> None:
+    (other_file_system / "made.bin").write_bytes(b"as built")
+    assert store.put(other_file_system / "made.bin", move=True) == of(b"as built")
     assert store.read_bytes(of(b"as built").digest) == b"as built"
-    assert (elsewhere / "made.bin").read_bytes() == b"as built"
+    assert (other_file_system / "made.bin").read_bytes() == b"as built"
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs permissions that bind")

@@ -28,7 +28,7 @@ with lease(Path(sys.argv[1]), "action"):
 
 
 @dataclass
-class Told:
+class WaitRecorder:
     told: list[str]
 
     def waiting(self) -> None:
@@ -36,14 +36,14 @@ class Told:
 
 
 @dataclass
-class Stops:
+class StopOnWait:
     stop: threading.Event
 
     def waiting(self) -> None:
         self.stop.set()
 
 
-class Nobody:
+class FailOnWait:
     def waiting(self) -> None:
         pytest.fail("it is still held")
 
@@ -53,7 +53,7 @@ def test_second_build_waits_for_the_first_and_is_notified_once(tmp_path: Path) -
     order: list[str] = []
 
     def second() -> None:
-        with lease(tmp_path, "action", listener=Told(told)):
+        with lease(tmp_path, "action", listener=WaitRecorder(told)):
             order.append("second")
 
     with lease(tmp_path, "action"):
@@ -72,7 +72,7 @@ def test_second_build_waits_for_the_first_and_is_notified_once(tmp_path: Path) -
 def test_build_that_need_not_wait_is_not_notified(tmp_path: Path) -> None:
     told: list[str] = []
     for _ in range(2):
-        with lease(tmp_path, "action", listener=Told(told)):
+        with lease(tmp_path, "action", listener=WaitRecorder(told)):
             pass
     assert told == []
 
@@ -87,7 +87,7 @@ def test_different_actions_do_not_wait_for_each_other(tmp_path: Path) -> None:
 def test_interrupted_build_stops_waiting_and_leaves_the_lease_free(tmp_path: Path) -> None:
     stop = threading.Event()
     given_up = pytest.raises(Cancelled)
-    with lease(tmp_path, "action"), given_up, lease(tmp_path, "action", listener=Stops(stop), cancelled=stop):
+    with lease(tmp_path, "action"), given_up, lease(tmp_path, "action", listener=StopOnWait(stop), cancelled=stop):
         pytest.fail("the lease was held twice")
     with lease(tmp_path, "action"):
         pass
@@ -100,18 +100,18 @@ def test_killed_build_holds_no_lease(tmp_path: Path) -> None:
     with holder.stdout as output:
         assert output.readline() == b"held\n"
         stop = threading.Event()
-        with pytest.raises(Cancelled), lease(tmp_path, "action", listener=Stops(stop), cancelled=stop):
+        with pytest.raises(Cancelled), lease(tmp_path, "action", listener=StopOnWait(stop), cancelled=stop):
             pytest.fail("the lease was held twice")
         holder.send_signal(signal.SIGKILL)
         holder.wait(5)
-    with lease(tmp_path, "action", listener=Nobody()):
+    with lease(tmp_path, "action", listener=FailOnWait()):
         pass
 
 
 def test_lease_ends_when_its_action_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), lease(tmp_path, "action"):
         raise RuntimeError
-    with lease(tmp_path, "action", listener=Nobody()):
+    with lease(tmp_path, "action", listener=FailOnWait()):
         pass
 
 

@@ -27,7 +27,7 @@ OPENVINO = "OpenVINOExecutionProvider"
 RTX = "NvTensorRTRTXExecutionProvider"
 
 
-class Known(Probes):
+class KnownProbes(Probes):
     """Probes with given results by EP, device, and whether the probe has to run."""
 
     def __init__(self, **results: ProbeResult) -> None:
@@ -55,7 +55,7 @@ def group() -> SessionGroup:
     return next(iter(plan.session_groups.values()))
 
 
-def judged(probes: Known, group: SessionGroup, environment: Environment) -> tuple[Abilities, dict[str, str]]:
+def judged(probes: KnownProbes, group: SessionGroup, environment: Environment) -> tuple[Abilities, dict[str, str]]:
     heard: dict[str, str] = {}
     found = Abilities(probes, lambda labels, result: heard.update(dict.fromkeys(labels, result.outcome)))
     found.judge(group, environment, threading.Event())
@@ -68,7 +68,7 @@ def on_device(group: SessionGroup, device: DeviceChoice) -> SessionGroup:
 
 
 def test_missing_ability_is_probed_once_and_withdrawn_early(group: SessionGroup, environment: Environment) -> None:
-    probes = Known(qnn=ProbeResult("cannot", "no device"))
+    probes = KnownProbes(qnn=ProbeResult("cannot", "no device"))
     found, heard = judged(probes, group, environment)
     assert found.why_not(group) == "no device"
     assert heard[f"ep:{QNN}"] == "cannot"
@@ -79,7 +79,7 @@ def test_missing_ability_is_probed_once_and_withdrawn_early(group: SessionGroup,
 
 
 def test_failure_unrelated_to_the_machine_withdraws_nothing(group: SessionGroup, environment: Environment) -> None:
-    probes = Known()
+    probes = KnownProbes()
     found, heard = judged(probes, group, environment)
     assert (found.why_not(group), heard) == (None, {})
     found.judge(group, environment, threading.Event())
@@ -87,14 +87,14 @@ def test_failure_unrelated_to_the_machine_withdraws_nothing(group: SessionGroup,
 
 
 def test_device_selected_by_an_ep_withdraws_other_devices(group: SessionGroup, environment: Environment) -> None:
-    found, heard = judged(Known(qnn=ProbeResult("does", "compiles", "cpu")), group, environment)
+    found, heard = judged(KnownProbes(qnn=ProbeResult("does", "compiles", "cpu")), group, environment)
     assert heard == {f"ep:{QNN}": "does", f"ep:{QNN}@cpu": "does", f"ep:{QNN}@npu": "cannot"}
     assert found.why_not(on_device(group, DeviceChoice("npu"))) == f"{QNN} has no such device here, only a cpu"
     assert found.why_not(group) is None
 
 
 def test_another_toolchain_may_add_abilities_but_never_remove_any(group: SessionGroup, environment: Environment) -> None:
-    probes = Known(qnn=ProbeResult("cannot", "no driver"))
+    probes = KnownProbes(qnn=ProbeResult("cannot", "no driver"))
     found, heard = judged(probes, group, environment)
     probes.results["qnn"] = ProbeResult("does", "compiles", "cpu")
     found.judge(group, replace(environment, interpreter=Path("newer")), threading.Event())

@@ -27,7 +27,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return found
 
 
-def kept(workshop: Workshop, name: str = "before.json") -> Path:
+def written_report(workshop: Workshop, name: str = "before.json") -> Path:
     """Write the current report to a file."""
     path = workshop.folder.parent / name
     document = report_document(report(workshop.request))
@@ -43,7 +43,7 @@ def compared(workshop: Workshop, path: Path) -> ReportedAgainst:
 
 @pytest.mark.parametrize("name", ["before.json", "before.html"])
 def test_comparison_with_an_equal_report_has_no_changes(workshop: Workshop, name: str) -> None:
-    path = kept(workshop, name)
+    path = written_report(workshop, name)
     assert read_report(path) is not None
     found = compared(workshop, path)
     assert (found.kind, found.recipe, found.models, found.outputs, found.versions, found.sources) == (
@@ -57,7 +57,7 @@ def test_comparison_with_an_equal_report_has_no_changes(workshop: Workshop, name
 
 
 def test_comparison_names_changed_models_files_packages_and_sources(workshop: Workshop) -> None:
-    path = kept(workshop)
+    path = written_report(workshop)
     (workshop.folder / "classifier.onnx").write_bytes(source_model(9.0))
     workshop.write_recipe(("models: [prefill, decode]", "models: [decode, prefill]"))
     workshop.packages = {**workshop.packages, "numpy": "2.0.0"}
@@ -75,7 +75,7 @@ def test_comparison_names_changed_models_files_packages_and_sources(workshop: Wo
 
 
 def test_comparison_lists_added_and_removed_models(workshop: Workshop) -> None:
-    path = kept(workshop)
+    path = written_report(workshop)
     workshop.write_recipe(("models: [classifier]", "models: [{name: other, model: classifier}]"))
     workshop.build()
     found = compared(workshop, path)
@@ -118,7 +118,7 @@ def test_comparison_refuses_anything_but_a_report_or_an_output(workshop: Worksho
 
 @pytest.mark.parametrize("number", ["1e999", "NaN"])
 def test_report_with_non_finite_numbers_is_refused(workshop: Workshop, number: str) -> None:
-    path = kept(workshop)
+    path = written_report(workshop)
     text = re.sub(r'"seconds": [0-9.]+', f'"seconds": {number}', path.read_text(encoding="utf-8"))
     path.write_text(text, encoding="utf-8")
     with pytest.raises(Incomparable, match="not finite"):
@@ -126,7 +126,7 @@ def test_report_with_non_finite_numbers_is_refused(workshop: Workshop, number: s
 
 
 def test_report_with_a_comparison_can_be_compared_again(workshop: Workshop) -> None:
-    path = kept(workshop)
+    path = written_report(workshop)
     document = report_document(with_comparison(report(workshop.request), path))
     path.write_text(json.dumps(document), encoding="utf-8")
     assert replace(compared(workshop, path), made_at=None).models == ()

@@ -25,7 +25,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return workshop
 
 
-def opened(workshop: Workshop) -> tuple[Plan, Workspace]:
+def opened_plan(workshop: Workshop) -> tuple[Plan, Workspace]:
     return read_plan(workshop.request)[1], Workspace.open(workshop.folder / ".epbuild")
 
 
@@ -34,7 +34,7 @@ MAIN = Path("epbuild.yaml")
 
 @pytest.mark.parametrize(("step", "text"), [(CLASSIFIER, "compiled classifier\n"), (COMPILES[1], "compiled prefill\n")])
 def test_step_log_is_the_log_of_the_process_that_ran_the_step(built: Workshop, step: str, text: str) -> None:
-    plan, workspace = opened(built)
+    plan, workspace = opened_plan(built)
     with workspace:
         assert "".join(read_log(plan, step, workspace, MAIN)) == text
 
@@ -42,14 +42,14 @@ def test_step_log_is_the_log_of_the_process_that_ran_the_step(built: Workshop, s
 def test_restored_result_keeps_the_log_of_its_compile(built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = built.checkout(tmp_path / "other", monkeypatch)
     other.build()
-    plan, workspace = opened(other)
+    plan, workspace = opened_plan(other)
     with workspace:
         assert list_logged_steps(plan, workspace, MAIN) == [*COMPILES, SHARE, CLASSIFIER]
         assert list(read_log(plan, CLASSIFIER, workspace, MAIN)) == ["compiled classifier\n"]
 
 
 def test_step_that_was_never_compiled_has_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, workspace = opened(Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch))
+    plan, workspace = opened_plan(Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch))
     with workspace:
         assert list_logged_steps(plan, workspace, MAIN) == []
         with pytest.raises(BuildError, match="EPB430") as refused:
@@ -62,7 +62,7 @@ def test_log_with_invalid_text_is_readable(built: Workshop, before: int) -> None
     """Check this also for a text that continues in the next chunk."""
     log = log_file(built.folder / ".epbuild", CLASSIFIER)
     log.write_bytes(b"x" * before + "größe".encode() + b"\xff" + "→".encode())
-    plan, workspace = opened(built)
+    plan, workspace = opened_plan(built)
     with workspace:
         assert "".join(read_log(plan, CLASSIFIER, workspace, MAIN)) == "x" * before + "größe\ufffd→"
 

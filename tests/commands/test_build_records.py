@@ -133,7 +133,7 @@ def test_record_of_the_current_process_is_recognized(tmp_path: Path) -> None:
     assert records.of_this_process(now + 2) is None
 
 
-def of_events(request: Request, steps: dict[str, str], *events: tuple[float, Event]) -> BuildRecord:
+def record_of_events(request: Request, steps: dict[str, str], *events: tuple[float, Event]) -> BuildRecord:
     """Return the record of a build of these steps, each with its action."""
     plan = Plan(tuple(Step(step, "compile", (), action) for step, action in steps.items()), {})
     recording = Recording(request, NoProgress())
@@ -144,7 +144,7 @@ def of_events(request: Request, steps: dict[str, str], *events: tuple[float, Eve
 
 
 def test_concurrent_actions_get_distinct_worker_numbers(workshop: Workshop) -> None:
-    found = of_events(
+    found = record_of_events(
         workshop.request,
         {"a": "a", "b": "b", "c": "c", "d": "d"},
         (1.0, StepStarted("a", "compiling")),
@@ -164,7 +164,7 @@ def test_concurrent_actions_get_distinct_worker_numbers(workshop: Workshop) -> N
 
 
 def test_model_phase_ends_when_the_next_model_starts_and_share_spans_all(workshop: Workshop) -> None:
-    found = of_events(
+    found = record_of_events(
         workshop.request,
         dict.fromkeys(("one", "two", "share"), "share"),
         (1.0, StepStarted("one", "staging")),
@@ -183,7 +183,7 @@ def test_model_phase_ends_when_the_next_model_starts_and_share_spans_all(worksho
 
 
 def test_toolchains_and_fetches_are_timed(workshop: Workshop) -> None:
-    found = of_events(
+    found = record_of_events(
         workshop.request,
         {},
         (1.0, Fetching("m", "hf://x", 0, None)),

@@ -169,12 +169,12 @@ def test_clean_removes_a_half_swapped_output_of_a_killed_build(built: Workshop) 
 def test_clean_waits_for_a_build_that_emits_the_output(built: Workshop) -> None:
     started, done = threading.Event(), threading.Event()
 
-    def take_back() -> None:
+    def clean_decoder() -> None:
         started.set()
         cleaned(built, EMIT_DECODER)
         done.set()
 
-    thread = threading.Thread(target=take_back)
+    thread = threading.Thread(target=clean_decoder)
     names = [path.stem for path in (built.folder / ".epbuild" / "leases").iterdir()]
     [name] = [name for name in names if "decoder" in name and name.startswith("output.")]  # as the build named it
     with lease(built.folder / ".epbuild", name):

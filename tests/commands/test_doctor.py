@@ -282,12 +282,12 @@ HEALTHY = HealthCheck("toolchain", "ok", "ONNX Runtime 1.31.1", name="qnn")
             "cannot load the result on this machine",
         ),
         (
-            replace(EP, attempt=CompileAttempt("SM8750", why="no licence")),
+            replace(EP, attempt=CompileAttempt("SM8750", why="no license")),
             True,
             "ok error",
-            "cannot compile for SM8750: no licence",
+            "cannot compile for SM8750: no license",
         ),
-        (replace(EP, attempt=CompileAttempt("SM8750", why="no licence")), False, "ok warning", "no licence"),
+        (replace(EP, attempt=CompileAttempt("SM8750", why="no license")), False, "ok warning", "no licence"),
         (replace(EP, attempt=CompileAttempt("SM8750", why="no device", unfit=True)), True, "ok warning", "no device"),
         (
             replace(EP, attempt=replace(DONE, opened=False, why=f"{EP.ep} cannot load models here: it crashes")),

@@ -26,7 +26,7 @@ def built(workshop: Workshop) -> Workshop:
     return workshop
 
 
-def why(workshop: Workshop, step: str) -> Explanation:
+def explained_step(workshop: Workshop, step: str) -> Explanation:
     """Return the explanation of one step. Fail if it disagrees with the plan."""
     [found] = explain(workshop.request, [step])
     [planned] = [status for status in workshop.survey().steps() if status.step.id == step]
@@ -34,12 +34,12 @@ def why(workshop: Workshop, step: str) -> Explanation:
     return found
 
 
-def told(explanation: Explanation) -> list[str]:
+def changes_of(explanation: Explanation) -> list[str]:
     return [str(change) for change in explanation.changes]
 
 
 def test_step_that_was_never_built_is_new_and_has_no_changes(workshop: Workshop) -> None:
-    found = why(workshop, SHARE)
+    found = explained_step(workshop, SHARE)
     assert (found.state, found.previous_key, found.built, found.changes) == ("new", None, None, ())
     assert found.key is not None
 
@@ -49,7 +49,7 @@ def test_similar_result_of_another_checkout_is_not_compared(
 ) -> None:
     other = built.checkout(tmp_path / "other", monkeypatch)
     other.write_recipe(("quality: 3", "quality: 1"))
-    found = why(other, SHARE)
+    found = explained_step(other, SHARE)
     assert (found.state, found.changes, found.reasons) == ("new", (), ())
 
 
@@ -57,7 +57,7 @@ def test_current_step_has_a_key_and_a_build_time_but_no_changes(workshop: Worksh
     begin = time.time()
     workshop.build()
     end = time.time()
-    found = why(workshop, SHARE)
+    found = explained_step(workshop, SHARE)
     assert (found.state, found.changes, found.causes) == ("current", (), ())
     assert found.key == found.previous_key
     assert found.built is not None
@@ -71,10 +71,10 @@ def test_touched_but_unchanged_file_leaves_its_steps_current(built: Workshop) ->
 
 
 def test_every_step_of_a_sharing_group_names_the_changed_member(built: Workshop) -> None:
-    before = why(built, SHARE)
+    before = explained_step(built, SHARE)
     (built.folder / "decode.onnx").write_bytes(source_model(7.0))
     for step in (*COMPILES, SHARE):
-        found = why(built, step)
+        found = explained_step(built, step)
         assert found.previous_key == before.key != found.key
         [change] = found.changes
         assert change.what == "model decode"
@@ -84,36 +84,36 @@ def test_every_step_of_a_sharing_group_names_the_changed_member(built: Workshop)
 
 def test_waiting_output_is_explained_by_the_unfinished_step(built: Workshop) -> None:
     built.write_recipe(("quality: 3", "quality: 1"))
-    found = why(built, EMIT_DECODER)
+    found = explained_step(built, EMIT_DECODER)
     assert found.reasons == (f"needs {SHARE}",)
     [cause] = found.causes
     assert (cause.step.id, cause.state) == (SHARE, "out of date")
-    assert told(cause) == [QUALITY]
+    assert changes_of(cause) == [QUALITY]
 
 
 def test_output_of_a_finished_compile_is_explained_by_the_compile(built: Workshop) -> None:
     built.write_recipe(("quality: 3", "quality: 1"))
     assert built.build(SHARE).exit_code == 0
-    found = why(built, EMIT_DECODER)
+    found = explained_step(built, EMIT_DECODER)
     assert found.state == "out of date"
     [cause] = found.causes
     assert (cause.step.id, cause.state, cause.reasons) == (SHARE, "current", ())
-    assert told(cause) == [QUALITY]
+    assert changes_of(cause) == [QUALITY]
 
 
 def test_reverted_change_is_explained_and_needs_no_compile(built: Workshop) -> None:
     built.write_recipe(("quality: 3", "quality: 1"))
     built.build()
     built.write_recipe()
-    [cause] = why(built, EMIT_DECODER).causes
+    [cause] = explained_step(built, EMIT_DECODER).causes
     assert (cause.step.id, cause.state) == (SHARE, "restorable")
-    assert told(cause) == [QUALITY.replace("3 -> 1", "1 -> 3")]
+    assert changes_of(cause) == [QUALITY.replace("3 -> 1", "1 -> 3")]
 
 
 def test_damaged_output_files_are_named_without_a_further_cause(built: Workshop) -> None:
     (built.output() / "prefill_qnn.bin").unlink()
     (built.output() / "decode_ctx.onnx").write_bytes(b"short")
-    found = why(built, EMIT_DECODER)
+    found = explained_step(built, EMIT_DECODER)
     assert found.state == "restorable"
     [size] = [reason for reason in found.reasons if reason.startswith("decode_ctx.onnx has 5 bytes instead of ")]
     kept = "decode_ctx.onnx was changed after epbuild wrote it, and will be kept"
@@ -124,18 +124,18 @@ def test_damaged_output_files_are_named_without_a_further_cause(built: Workshop)
 def test_unrestorable_damage_is_explained_by_the_lost_result(built: Workshop) -> None:
     (built.output() / "prefill_qnn.bin").unlink()
     built.lose_blobs()
-    [cause] = why(built, EMIT_DECODER).causes
+    [cause] = explained_step(built, EMIT_DECODER).causes
     assert (cause.step.id, cause.reasons) == (SHARE, ("its result is no longer in the store",))
 
 
 def test_step_with_lost_blobs_is_current_while_its_outputs_exist(built: Workshop) -> None:
     built.lose_blobs()
-    assert why(built, SHARE).state == "current", "its outputs are in place, so `run` would not build it"
+    assert explained_step(built, SHARE).state == "current", "its outputs are in place, so `run` would not build it"
 
 
 def test_step_without_its_toolchain_is_explained_without_a_key(built: Workshop) -> None:
     built.toolchain_is_there = False
-    found = why(built, CLASSIFIER)
+    found = explained_step(built, CLASSIFIER)
     assert found.reasons == ("the toolchain 'qnn' is not provisioned yet",)
     assert (found.key, found.changes) == (None, ())
     assert found.previous_key is not None
@@ -143,7 +143,7 @@ def test_step_without_its_toolchain_is_explained_without_a_key(built: Workshop) 
 
 def test_stricter_expectation_is_explained_with_an_unchanged_key(built: Workshop) -> None:
     built.write_recipe(("fallback_nodes: 1", "fallback_nodes: 0"))
-    found = why(built, SHARE)
+    found = explained_step(built, SHARE)
     assert found.key == found.previous_key
     assert found.changes == ()
     assert all("The recipe expects 0" in reason for reason in found.reasons)

@@ -73,7 +73,7 @@ def imported(*words: object, **changes: Any) -> tuple[Mapping[str, Any], Importe
     return recipe, done
 
 
-def whats(left: tuple[LeftBehind, ...]) -> list[str]:
+def omitted_items(left: tuple[LeftBehind, ...]) -> list[str]:
     return [item.what for item in left]
 
 
@@ -103,7 +103,11 @@ def test_example_in_the_help_of_the_tool_is_imported(folder: Path) -> None:
     }
     (folder / "long.yaml").write_text(LONG.replace("NAME", done.path.absolute().parent.name), encoding="utf-8")
     assert key_documents(done.path.absolute()) == key_documents(folder / "long.yaml")
-    assert whats(done.left) == ["graph optimization level", "the location of the outputs", "ep.context_node_name_prefix=_part1"]
+    assert omitted_items(done.left) == [
+        "graph optimization level",
+        "the location of the outputs",
+        "ep.context_node_name_prefix=_part1",
+    ]
     assert "# - the location of the outputs: the tool writes outputs beside its models." in Path("epbuild.yaml").read_text(
         encoding="utf-8"
     )
@@ -124,7 +128,7 @@ def test_tool_options_without_a_recipe_equivalent_are_listed(folder: Path) -> No
         }
     }
     assert recipe["groups"] == {"model1": {"expect": {"fallback_nodes": "any"}}}
-    assert whats(done.left) == [
+    assert omitted_items(done.left) == [
         "-v",
         "-i backend_path=/opt/qnn/libQnnHtp.so",
         "-i nonsense=1",
@@ -149,7 +153,7 @@ def test_plugin_file_names_the_ep_by_name_or_by_library(folder: Path) -> None:
     (folder / "ep.json").write_text(json.dumps(config), encoding="utf-8")
     recipe, done = imported(TOOL, "-p", "ep.json", "-i", "soc_model|60", "model1.onnx,model2.onnx")
     assert list(recipe["targets"]) == ["SM8750"]
-    assert whats(done.left)[:4] == [
+    assert omitted_items(done.left)[:4] == [
         "selected_ep_device_indices [1, 2]",
         "ep_library_path C:\\qnn\\onnxruntime_providers_qnn.dll",
         "default_ep_options unknown=x",
@@ -198,7 +202,7 @@ def test_real_configurations_of_olive_are_imported(folder: Path, name: str) -> N
         assert names.get(written, written) == names.get(value, value)
     groups = recipe["groups"]["main"]
     assert groups.get("share_weights", False) is bool(compiler.get("weight_sharing"))
-    told = " ".join(whats(done.left))
+    told = " ".join(omitted_items(done.left))
     for key in source.keys() - {"input_model", "systems", "passes", "target", "host", "cache_dir"}:
         assert key in told or "severity" in key or key in {"clean_cache", "evaluate_input_model", "no_artifacts"}
     for key, one in source["passes"].items():
@@ -250,14 +254,14 @@ def test_olive_configuration_that_starts_from_onnx_needs_no_model(folder: Path) 
     group = recipe["groups"]["main"]
     assert group["compile"] == {"embed": True, "graph_optimization_level": "all"}
     assert "expect" not in group
-    assert sorted(whats(done.left)) == ["session_options intra_op_num_threads=4", "system npu (Docker)"]
+    assert sorted(omitted_items(done.left)) == ["session_options intra_op_num_threads=4", "system npu (Docker)"]
 
 
 @pytest.mark.parametrize("name", ["reference_full.json", "config_and_build.json"])
 def test_real_configurations_of_winml_are_imported(folder: Path, name: str) -> None:
     recipe, done = imported(REAL / "winml" / name, models=("model1.onnx",), targets={"laptop": "SC8380XP"})
     assert recipe["targets"] == {"laptop": {"ep": "qnn", "soc": "SC8380XP"}}
-    assert {"loader", "quant", "export"} <= set(whats(done.left))
+    assert {"loader", "quant", "export"} <= set(omitted_items(done.left))
     assert "which EP it compiles for" not in (done.left[0].why)
 
 
@@ -266,7 +270,7 @@ def test_winml_configuration_without_a_compile_section_needs_an_ep(folder: Path)
     assert "the section `compile` is null" in refused(source, models=("model1.onnx",))
     recipe, done = imported(source, models=("model1.onnx",), ep="qnn", targets={"laptop": "60"})
     assert list(recipe["targets"]) == ["laptop"]
-    assert {"eval", "quant", "export"} <= set(whats(done.left))
+    assert {"eval", "quant", "export"} <= set(omitted_items(done.left))
 
 
 def test_compile_section_written_by_winml_is_imported(folder: Path) -> None:
@@ -288,7 +292,7 @@ def test_compile_section_written_by_winml_is_imported(folder: Path) -> None:
     recipe, done = imported("winml.json", models=("model1.onnx",))
     assert recipe["targets"] == {"GPU": {"ep": "openvino", "device": "GPU"}}
     assert recipe["groups"]["model1"]["compile"] == {"embed": True}
-    assert whats(done.left) == [
+    assert omitted_items(done.left) == [
         "provider_options nonsense=1", "compiler qairt", "qnn_sdk_root C:/qnn", "compile other=1", "export",
     ]  # fmt: skip
 

@@ -158,13 +158,13 @@ def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Map
                         write_new(work / name, data)
                         artifact = replace(artifact, file=work / name, data=None)
                     artifacts.append(artifact)
-                OutputWriter(emission(path), draft, work, store, digests, written, Unpushed()).write_folder(artifacts)
+                OutputWriter(emission(path), draft, work, store, digests, written, UnusedRegistry()).write_folder(artifacts)
             return written
 
         yield publish
 
 
-class Unpushed:
+class UnusedRegistry:
     """Registry client that must never be called."""
 
     def push(self, *arguments: object) -> None:

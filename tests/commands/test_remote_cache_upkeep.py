@@ -30,7 +30,7 @@ from tests.support.fake_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Worksh
 from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace
 
 
-class Bytes:
+class ProgressRecorder:
     """Recorded progress."""
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
 
 def push(workshop: Workshop, *selection: str, again: bool = False) -> Push:
     request = replace(workshop.request, selection=selection, emits=False, remote=RemoteChoice("write"))
-    return push_results(request, Bytes(), replace=again)
+    return push_results(request, ProgressRecorder(), replace=again)
 
 
 def check(workshop: Workshop, *selection: str) -> RemoteCheck:
-    return check_results(replace(workshop.request, selection=selection, emits=False, remote=RemoteChoice()), Bytes())
+    return check_results(replace(workshop.request, selection=selection, emits=False, remote=RemoteChoice()), ProgressRecorder())
 
 
 def pushed(done: Push) -> dict[str, str]:
@@ -85,7 +85,7 @@ def built(machines: Machines, name: str = "first") -> Workshop:
 
 def test_earlier_results_of_a_machine_are_published(place: Place, machines: Machines) -> None:
     first = built(machines)
-    progress = Bytes()
+    progress = ProgressRecorder()
     done = push_results(replace(first.request, emits=False, remote=RemoteChoice("write")), progress)
     assert pushed(done) == {SHARE: "written", CLASSIFIER: "written"}
     assert (done.sent_bytes > 0, done.warnings) == (True, ())
@@ -221,5 +221,5 @@ def test_push_and_check_end_when_cancelled(place: Place, machines: Machines) -> 
     stop.set()
     request = replace(first.request, emits=False, remote=RemoteChoice("write"))
     with pytest.raises(Cancelled):
-        push_results(request, Bytes(), cancelled=stop)
+        push_results(request, ProgressRecorder(), cancelled=stop)
     assert place.names("ac") == []

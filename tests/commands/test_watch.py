@@ -26,7 +26,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
 
 
-class Kept(Listener):
+class EventRecorder(Listener):
     """Recorder of the events of all builds."""
 
     def __init__(self) -> None:
@@ -58,17 +58,17 @@ def nothing() -> None:
     pass
 
 
-def watched(workshop: Workshop, *steps: Callable[[], object], **changes: object) -> tuple[int, Kept, EventList]:
-    kept, notes = Kept(), EventList()
+def watched(workshop: Workshop, *steps: Callable[[], object], **changes: object) -> tuple[int, EventRecorder, EventList]:
+    kept, notes = EventRecorder(), EventList()
     watch = SourceWatch(replace(workshop.request, **changes), Pauses(*steps))
     return build_and_watch(watch, lambda: kept, notes), kept, notes
 
 
-def changes(kept: Kept) -> list[list[str]]:
+def changes(kept: EventRecorder) -> list[list[str]]:
     return [[Path(name).name for name in event.files] for event in kept.events if isinstance(event, FilesChanged)]
 
 
-def ends(kept: Kept) -> list[tuple[int, int]]:
+def ends(kept: EventRecorder) -> list[tuple[int, int]]:
     """Return the exit code and the number of built steps of each build."""
     return [(event.exit_code, event.built) for event in kept.events if isinstance(event, RunFinished)]
 

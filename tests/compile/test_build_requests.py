@@ -21,7 +21,7 @@ from tests.support.moments import at_each_call
 OPENVINO = "OpenVINOExecutionProvider"
 
 
-class Heard:
+class RequestRecorder:
     """Wrapper of a workshop's worker that records the request of each session group, by its first member."""
 
     def __init__(self, workshop: Workshop) -> None:
@@ -48,8 +48,8 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 @pytest.fixture
-def heard(workshop: Workshop) -> Heard:
-    return Heard(workshop)
+def recorder(workshop: Workshop) -> RequestRecorder:
+    return RequestRecorder(workshop)
 
 
 PLAIN = "  plain: {toolchain: qnn, ep: QNNExecutionProvider}\n"
@@ -74,26 +74,26 @@ def with_two_eps(workshop: Workshop) -> Workshop:
     return workshop
 
 
-def test_worker_gets_the_eps_of_a_target_in_order_with_their_options(with_two_eps: Workshop, heard: Heard) -> None:
+def test_worker_gets_the_eps_of_a_target_in_order_with_their_options(with_two_eps: Workshop, recorder: RequestRecorder) -> None:
     assert with_two_eps.build().exit_code == 0
-    qnn, openvino = heard.requests["classifier"]["eps"]
+    qnn, openvino = recorder.requests["classifier"]["eps"]
     assert (qnn["name"], openvino["name"]) == (QNN, OPENVINO)
     assert qnn["options"].keys() == {"backend_path"}
     assert openvino["options"] == {"disable_dynamic_shapes": "True"}
 
 
-def test_custom_library_reaches_the_worker_as_an_absolute_path(with_two_eps: Workshop, heard: Heard) -> None:
+def test_custom_library_reaches_the_worker_as_an_absolute_path(with_two_eps: Workshop, recorder: RequestRecorder) -> None:
     with_two_eps.build()
-    qnn, openvino = heard.requests["classifier"]["here"]["eps"]
+    qnn, openvino = recorder.requests["classifier"]["here"]["eps"]
     assert Path(qnn["library"]) == (with_two_eps.folder / "own" / "libqnn_ep.so").resolve()
-    [installed] = heard.requests["prefill"]["here"]["eps"]
+    [installed] = recorder.requests["prefill"]["here"]["eps"]
     assert (openvino["library"], installed["library"]) == (None, None)
 
 
-def test_option_file_is_staged_under_its_given_name(with_two_eps: Workshop, heard: Heard) -> None:
+def test_option_file_is_staged_under_its_given_name(with_two_eps: Workshop, recorder: RequestRecorder) -> None:
     with_two_eps.build()
-    named = heard.requests["classifier"]["eps"][0]["options"]["backend_path"]
-    assert heard.files["classifier"][named] == b"libQnnHtp.so"
+    named = recorder.requests["classifier"]["eps"][0]["options"]["backend_path"]
+    assert recorder.files["classifier"][named] == b"libQnnHtp.so"
     # The options that an EP writes into its output must be the same on every machine.
     assert str(with_two_eps.folder) not in named
 
@@ -130,21 +130,21 @@ def test_each_ep_has_its_own_binary_and_the_manifest_names_both_binaries(with_tw
     assert {node["reference"] for node in model["ep_context_nodes"]} == binaries.keys()
 
 
-def test_environment_of_a_target_reaches_only_its_worker(workshop: Workshop, heard: Heard) -> None:
+def test_environment_of_a_target_reaches_only_its_worker(workshop: Workshop, recorder: RequestRecorder) -> None:
     environment = "environment: {QNN_QUALITY: '${vars.quality}', EMPTY: ''}"
     workshop.write_recipe((PLAIN, PLAIN.replace("}", f", {environment}}}", 1)))
     workshop.build()
     own = {"QNN_QUALITY": "3", "EMPTY": ""}
-    assert heard.environments == {"prefill": ALLOCATION, "classifier": {**ALLOCATION, **own}}
+    assert recorder.environments == {"prefill": ALLOCATION, "classifier": {**ALLOCATION, **own}}
     manifest = json.loads(workshop.contents("classifier")["manifest.json"])
     assert manifest["target"]["environment"] == own
 
 
-def test_memory_settings_of_a_target_override_the_default(workshop: Workshop, heard: Heard) -> None:
+def test_memory_settings_of_a_target_override_the_default(workshop: Workshop, recorder: RequestRecorder) -> None:
     workshop.write_recipe((PLAIN, PLAIN.replace("}", ", environment: {GLIBC_TUNABLES: ''}}")))
     workshop.build()
-    assert "glibc.malloc.top_pad=67108864" in heard.environments["prefill"]["GLIBC_TUNABLES"].split(":")
-    assert heard.environments["classifier"] == {"GLIBC_TUNABLES": ""}
+    assert "glibc.malloc.top_pad=67108864" in recorder.environments["prefill"]["GLIBC_TUNABLES"].split(":")
+    assert recorder.environments["classifier"] == {"GLIBC_TUNABLES": ""}
 
 
 def test_changed_environment_causes_a_new_result(workshop: Workshop) -> None:
@@ -154,7 +154,7 @@ def test_changed_environment_causes_a_new_result(workshop: Workshop) -> None:
     assert workshop.compiled == ["classifier"]
 
 
-def test_member_settings_override_group_settings(workshop: Workshop, heard: Heard) -> None:
+def test_member_settings_override_group_settings(workshop: Workshop, recorder: RequestRecorder) -> None:
     workshop.write_recipe(
         (
             "classifier: classifier.onnx}",
@@ -170,8 +170,8 @@ def test_member_settings_override_group_settings(workshop: Workshop, heard: Hear
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     (workshop.folder / "classifier.onnx").write_bytes(model.SerializeToString())
     assert workshop.build().exit_code == 0
-    [classifier] = heard.requests["classifier"]["members"]
-    [decode] = heard.requests["decode"]["members"]
+    [classifier] = recorder.requests["classifier"]["members"]
+    [decode] = recorder.requests["decode"]["members"]
     keys = ("read", "free_dimensions", "denoted_dimensions", "embed", "graph_optimization_level", "node_name_prefix")
     classifier, decode = ({**member, **member["compile"]} for member in (classifier, decode))
     assert [classifier[key] for key in keys] == ["bytes", {"n": 4}, {}, True, "basic", "classifier_"]
@@ -207,10 +207,10 @@ def test_half_written_files_of_killed_builds_are_removed(workshop: Workshop) -> 
     assert [[path.name for path in folder.iterdir()] for folder in drafts] == [["new"], ["new"]]
 
 
-def test_worker_gets_the_key_document_and_the_unkeyed_options(with_two_eps: Workshop, heard: Heard) -> None:
+def test_worker_gets_the_key_document_and_the_unkeyed_options(with_two_eps: Workshop, recorder: RequestRecorder) -> None:
     assert with_two_eps.build().exit_code == 0
     for first, step in (("prefill", SHARE), ("classifier", CLASSIFIER)):
-        sent, keyed = dict(heard.requests[first]), with_two_eps.record(step).key_document
+        sent, keyed = dict(recorder.requests[first]), with_two_eps.record(step).key_document
         sent.pop("here")
         sent.pop("session_options")
         for ep in sent["eps"]:

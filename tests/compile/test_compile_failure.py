@@ -65,7 +65,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "a custom operator of which no library was named": Case(
+    "a custom operator without a library": Case(
         (
             *AT_DECODE,
             failed("[ONNXRuntimeError] : 1 : FAIL : Fatal error: ai.onnx.contrib:Inverse(-1) is not a registered function/op"),
@@ -79,7 +79,7 @@ CASES = {
             "If ai.onnx.contrib:Inverse is a custom operator, name its library or package in 'custom_ops'.",
         ),
     ),
-    "two libraries of custom operators that have one domain": Case(
+    "two custom operator libraries with one domain": Case(
         (*AT_DECODE, failed("[ONNXRuntimeError] : 1 : FAIL : Domain already set in registry")),
         1,
         (),
@@ -90,7 +90,7 @@ CASES = {
             "Two of the 'custom_ops' have operators of the same domain: name one of them.",
         ),
     ),
-    "a library of custom operators that does not load": Case(
+    "an unloadable custom operator library": Case(
         (
             STARTED,
             PREFILL,
@@ -102,7 +102,7 @@ CASES = {
         EnvironmentFailure,
         ("the custom operators of liba.so cannot be registered: invalid ELF header.", "It must be built for this machine"),
     ),
-    "a SoC that the EP does not know": Case(
+    "a SoC unknown to the EP": Case(
         (*AT_DECODE, failed(NOT_COMPILED)),
         1,
         (
@@ -134,7 +134,7 @@ CASES = {
         BuildError,
         ("compiling 'prefill' for npu failed", "libQnnHtp.so: failed to map segment from shared object."),
     ),
-    "a failure that the EP says nothing about": Case(
+    "a failure without an EP message": Case(
         (*AT_DECODE, failed(NOT_COMPILED)),
         1,
         (),
@@ -152,7 +152,7 @@ CASES = {
         BuildError,
         ("failed: Failed to compose Qnn graph. The EP logged: Failed to create tensor conv_w. error code: 7004.",),
     ),
-    "external data that is not there": Case(
+    "missing external data": Case(
         (STARTED, PREFILL, failed('[ONNXRuntimeError] : 1 : FAIL : External data path does not exist: "w.data"')),
         1,
         (),
@@ -171,7 +171,7 @@ CASES = {
         BuildError,
         ("failed: open file out/x.onnx fail, errcode = 21 - Is a directory.",),
     ),
-    "no such device": Case(
+    "a missing device": Case(
         (STARTED, failed("QNNExecutionProvider has no suitable device; available: cpu from GenuineIntel", "unfit", "Unfit")),
         1,
         (),
@@ -179,7 +179,7 @@ CASES = {
         EnvironmentFailure,
         ("has no suitable device; available: cpu from GenuineIntel.",),
     ),
-    "Python's own out of memory, which has no words": Case(
+    "a MemoryError without a message": Case(
         (*AT_DECODE, failed("", "unfit", "MemoryError")),
         1,
         (),
@@ -207,7 +207,7 @@ CASES = {
             "Give it more memory, or run fewer at once (-j).",
         ),
     ),
-    "a library for whose thread-local data there is no room": Case(
+    "a library without room for thread-local data": Case(
         AT_DECODE,
         127,
         ("cannot allocate memory for thread-local data: ABORT",),
@@ -215,7 +215,7 @@ CASES = {
         EnvironmentFailure,
         ("the worker ran out of memory while compiling 'decode' for npu.",),
     ),
-    "a kill from outside": Case(
+    "an external kill": Case(
         AT_DECODE,
         -9,
         (),
@@ -226,7 +226,7 @@ CASES = {
             "If that was not deliberate, the cause was probably a lack",
         ),
     ),
-    "an allocation that QNN reports": Case(
+    "a failed QNN allocation": Case(
         (
             *AT_DECODE,
             {**failed(NO_MEMORY_OF_QNN), "peak_memory": MORE_THAN_ANY_MACHINE},
@@ -240,7 +240,7 @@ CASES = {
             "Give it more memory, or run fewer at once (-j).",
         ),
     ),
-    "an allocation that QNN reports of a worker whose memory is not known": Case(
+    "a failed QNN allocation with unknown memory": Case(
         (*AT_DECODE, {**failed(NO_MEMORY_OF_QNN), "peak_memory": None}),
         1,
         (),
@@ -248,7 +248,7 @@ CASES = {
         EnvironmentFailure,
         ("ran out of memory while compiling 'decode' for npu: Failed to finalize QNN graph.",),
     ),
-    "an allocation that QNN reports while memory is free": Case(
+    "a failed QNN allocation with free memory": Case(
         (*AT_DECODE, {**failed(NO_MEMORY_OF_QNN), "peak_memory": 138_000_000}),
         1,
         (),
@@ -261,7 +261,7 @@ CASES = {
             "Split the model, make its inputs smaller, or quantize it.",
         ),
     ),
-    "a graph that is too much for the SoC": Case(
+    "a graph too large for the SoC": Case(
         (
             *AT_DECODE,
             failed(NO_MEMORY_OF_QNN),
@@ -276,7 +276,7 @@ CASES = {
         ),
         options={"soc_model": "SM8350"},
     ),
-    "a kill from outside after QNN lacked memory": Case(
+    "an external kill after a failed QNN allocation": Case(
         AT_DECODE,
         -9,
         ("[ERROR] QNN_COMMON_ERROR_MEM_ALLOC",),
@@ -285,7 +285,7 @@ CASES = {
         ("ran out of memory while compiling 'decode' for npu",),
         options={"soc_model": "SM8350"},
     ),
-    "a result that cannot be written": Case(
+    "an unwritable result": Case(
         (*AT_DECODE, failed("[ONNXRuntimeError] : 1 : FAIL : Failed to write context cache file.")),
         1,
         (),
@@ -310,7 +310,7 @@ CASES = {
         ("compiling 'decode' for npu did not finish within 90 s and was stopped",),
         "timed out",
     ),
-    "an exit without a word": Case(
+    "a silent exit": Case(
         AT_DECODE, 0, (), "EPB402", BuildError, ("the worker exited with status 0 while compiling 'decode' for npu",)
     ),
     "an interpreter that cannot start": Case(
@@ -321,7 +321,7 @@ CASES = {
         BuildError,
         ("the worker exited with status 1 while compiling 'prefill' for npu", "ModuleNotFoundError: No module named 'json'"),
     ),
-    "an end after the last model that is no clean one": Case(
+    "an unclean end after the last model": Case(
         (*AT_DECODE, FINISHED),
         3,
         (),
@@ -402,10 +402,10 @@ def group_of(*limitations: Limitation, ep: int = 0) -> SessionGroup:
 
 LOADER = "OSError: libcuda.so.1: cannot open shared object file"
 SHOWN: dict[str, tuple[tuple[Mapping[str, Any], ...], int, tuple[str, ...]]] = {
-    "in what ONNX Runtime raised": ((STARTED, failed("Failed to load: libcuda.so.1: no such file")), 1, ()),
-    "in what the EP wrote": ((*AT_DECODE, failed(NOT_COMPILED)), 1, (LOADER,)),
+    "in the exception of ONNX Runtime": ((STARTED, failed("Failed to load: libcuda.so.1: no such file")), 1, ()),
+    "in the log of the EP": ((*AT_DECODE, failed(NOT_COMPILED)), 1, (LOADER,)),
     "before a crash": (AT_DECODE, -11, (LOADER, "words after it")),
-    "before a worker that found itself unfit": ((STARTED, failed("it offers: none", "unfit", "Unfit")), 1, (LOADER,)),
+    "before an unfit report": ((STARTED, failed("it offers: none", "unfit", "Unfit")), 1, (LOADER,)),
 }
 
 
@@ -439,7 +439,7 @@ def test_platform_limitation_is_reported_on_its_platform() -> None:
         (replace(LIMITATION, platforms=("another",)), LOADER),
         (replace(LIMITATION, symptom=None), LOADER),
     ],
-    ids=["it does not show", "it is another platform's", "nothing would show it"],
+    ids=["no symptom in the log", "a limitation of another platform", "a limitation without a symptom"],
 )
 def test_failure_is_not_blamed_on_an_unrelated_limitation(limitation: Limitation, said: str) -> None:
     error = compile_error(group_of(limitation), Ending("exited", 1, (*AT_DECODE, failed(NOT_COMPILED)), (said,)), LOG)
@@ -555,24 +555,24 @@ SETUP = "QNN SetupBackend failed Failed to create device. Error: QNN_DEVICE_ERRO
             ],
             "Unable to compile any nodes",
             f" The EP logged: {SETUP}",
-            id="the EP's words, and ONNX Runtime's around them",
+            id="EP message inside an ONNX Runtime message",
         ),
         pytest.param(
             "Exception during initialization: broken",
             [f"{STAMP} [E:onnxruntime:, inference_session.cc:2544 operator()] Exception during initialization: broken."],
             "Exception during initialization: broken",
             "",
-            id="what is logged is what is raised",
+            id="equal log and exception",
         ),
         pytest.param(
             "Failed to finalize the graph",
             [f"{STAMP} [E:onnxruntime:, a.cc:1 f] node conv_7: failed to finalize the graph, error 1002"],
             "node conv_7: failed to finalize the graph, error 1002",
             "",
-            id="the log says more of it",
+            id="more detail in the log",
         ),
         pytest.param("one", ["12.3ms [ ERROR ] another"], "one", " The EP logged: another", id="two reasons"),
-        pytest.param(None, ["error: a", "error: b: error: a"], None, " The EP logged: error: a", id="nothing was raised"),
+        pytest.param(None, ["error: a", "error: b: error: a"], None, " The EP logged: error: a", id="no exception"),
     ],
 )
 def test_repeated_reason_is_reported_once(raised: str | None, said: list[str], reason: str | None, quote: str) -> None:

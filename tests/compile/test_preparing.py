@@ -159,7 +159,7 @@ def test_invalid_command_is_refused_with_its_place(workshop: Preparer, change: t
     assert str(problem.where).startswith(str(workshop.folder / "epbuild.yaml:"))
 
 
-# -- What is made again, and what is not -------------------------------------------------------------------------------
+# -- Repeated and reused preparations ----------------------------------------------------------------------------------
 
 
 def test_build_prepares_in_order_and_then_has_nothing_to_do(workshop: Preparer) -> None:
@@ -277,7 +277,7 @@ def test_gc_keeps_prepared_models_of_the_next_compile(workshop: Preparer) -> Non
     assert digest in find_needed_entries([workshop.folder / ".epbuild"], workshop.cache).blobs
 
 
-# -- What is not fit to be compiled ------------------------------------------------------------------------------------
+# -- Invalid results ---------------------------------------------------------------------------------------------------
 
 
 def leave(content: bytes) -> Callable[[Path, bytes], None]:
@@ -442,7 +442,7 @@ def test_prepared_model_that_no_ep_can_open_is_refused(workshop: Preparer) -> No
     assert workshop.compiled == []
 
 
-# -- Made again and compared -------------------------------------------------------------------------------------------
+# -- Reproducibility ---------------------------------------------------------------------------------------------------
 
 
 def test_irreproducible_preparation_is_reported(workshop: Preparer) -> None:
@@ -465,7 +465,7 @@ def test_irreproducible_preparation_is_reported(workshop: Preparer) -> None:
     assert (get_kept_folder(workshop.folder / ".epbuild", FOLD_CLASSIFIER) / "rebuilt" / "classifier.onnx").is_file()
 
 
-# -- Any order of edits ------------------------------------------------------------------------------------------------
+# -- Arbitrary edits ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

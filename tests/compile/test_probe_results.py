@@ -52,7 +52,7 @@ def probed(ability: Ability, folder: Path, *reports: Mapping[str, Any], status: 
         ((failed("unfit", "NoDevice", "it offers: none"),), ("cannot", "it offers: none", "")),
         ((failed("unfit", "Unfit", "no package"),), ("unclear", "no package", "")),
     ],
-    ids=["a real one", "an emulator's", "none", "no EP"],
+    ids=["a real device", "an emulated device", "no device at all", "no EP"],
 )
 def test_real_device_is_a_device_that_the_ep_selects(
     reports: tuple[Mapping[str, Any], ...], expected: tuple[str, str, str], tmp_path: Path

@@ -36,7 +36,7 @@ def gated(workshop: Workshop) -> Workshop:
     return workshop
 
 
-def meddle_with(workshop: Workshop, meddle: Meddle) -> None:
+def intercept_worker(workshop: Workshop, meddle: Meddle) -> None:
     """Pass each request and its staging directory to `meddle` before the worker runs. It may end the worker."""
 
     def supervise(command: Any, folder: Path, log: Path, **options: Any) -> Ending:
@@ -46,7 +46,7 @@ def meddle_with(workshop: Workshop, meddle: Meddle) -> None:
     workshop.run_worker = supervise
 
 
-def told(workshop: Workshop) -> StepFinished:
+def share_event(workshop: Workshop) -> StepFinished:
     """Return the final event of the share step."""
     [event] = [event for event in workshop.events if isinstance(event, StepFinished) and event.step == SHARE]
     return event
@@ -65,7 +65,7 @@ def test_gate_compiles_each_member_alone_once_without_changing_the_result(
 ) -> None:
     workshop.write_recipe(gate(0.3))
     requests: list[dict[str, Any]] = []
-    meddle_with(workshop, lambda request, folder: requests.append(request))
+    intercept_worker(workshop, lambda request, folder: requests.append(request))
     assert workshop.build().exit_code == 0
     assert workshop.compiled == ["prefill+decode", "prefill", "decode", "classifier"]
     shared, *alone, _ = requests
@@ -82,7 +82,7 @@ def test_gate_compiles_each_member_alone_once_without_changing_the_result(
 
 
 def test_share_step_reports_the_savings(gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note = told(gated).note
+    note = share_event(gated).note
     shared = len(gated.contents()["prefill_qnn.bin"])
     alone = sizes_alone(gated, tmp_path / "un-shared", monkeypatch)
     ratio = 1000 * (alone - shared) // alone / 1000
@@ -120,7 +120,7 @@ def test_new_gate_on_an_existing_result_causes_only_the_measurement(workshop: Wo
     assert workshop.reasons(SHARE) == tuple(f"the model '{name}' is not measured alone yet" for name in ("prefill", "decode"))
     finished = workshop.build()
     assert (finished.exit_code, finished.built, workshop.compiled) == (0, 0, ["prefill", "decode"])
-    assert "sharing saves" in told(workshop).note
+    assert "sharing saves" in share_event(workshop).note
     assert workshop.contents() == before
     assert workshop.states() == CURRENT
 
@@ -186,7 +186,7 @@ def test_failed_measurement_fails_only_the_share_step(workshop: Workshop, monkey
         failed = {"event": "failed", "kind": "error", "type": "Fail", "message": "no room"}
         return Ending("exited", 1, (started, failed), ())
 
-    meddle_with(workshop, refuse)
+    intercept_worker(workshop, refuse)
     workshop.write_recipe(gate(0.3))
     assert workshop.build("emit:decoder/*").exit_code == 1
     workshop.run_worker = workshop.worker
@@ -206,7 +206,7 @@ def test_measurement_without_a_result_is_an_error(workshop: Workshop, monkeypatc
     def write_nothing(request: dict[str, Any], folder: Path) -> Ending | None:
         return None if request["share_weights"] else Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
 
-    meddle_with(workshop, write_nothing)
+    intercept_worker(workshop, write_nothing)
     workshop.write_recipe(gate(0.3))
     assert workshop.build("emit:decoder/*").exit_code == 1
     assert workshop.failures == ["EPB601"]
@@ -218,7 +218,7 @@ def test_model_that_changes_during_measurement_is_not_measured(workshop: Worksho
             (workshop.folder / "decode.onnx").unlink()
             (workshop.folder / "decode.onnx").write_bytes(source_model(7.0))
 
-    meddle_with(workshop, change)
+    intercept_worker(workshop, change)
     workshop.write_recipe(gate(0.3))
     assert workshop.build("emit:decoder/*").exit_code == 1
     assert workshop.failures == ["EPB415"]

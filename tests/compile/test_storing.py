@@ -140,7 +140,7 @@ def test_artifacts_are_stored_from_any_file_layout(
         path.unlink()
     workshop.lose_blobs()
 
-    and_then(workshop, lambda out: rearrange(out, out / "classifier_ctx_qnn.bin"))
+    change_results(workshop, lambda out: rearrange(out, out / "classifier_ctx_qnn.bin"))
     assert workshop.build("*classifier*").exit_code == 0
     assert workshop.compiled == ["classifier"]
     assert artifacts(workshop) == expected
@@ -161,7 +161,7 @@ def test_file_named_by_two_artifacts_is_stored_for_both_artifacts(workshop: Work
             tensor.external_data.add(key="location", value=name)
         (out / "classifier_ctx.onnx").write_bytes(model.SerializeToString())
 
-    and_then(workshop, refer)
+    change_results(workshop, refer)
     assert workshop.build("*classifier*").exit_code == 0
     assert [artifacts(workshop)[name] for name in names] == [bytes(4)] * 2
 
@@ -174,12 +174,12 @@ def test_linked_file_outside_the_results_is_kept(workshop: Workshop, tmp_path: P
         (out / "classifier_ctx.onnx").rename(kept)
         (out / "classifier_ctx.onnx").symlink_to(kept)
 
-    and_then(workshop, link)
+    change_results(workshop, link)
     assert workshop.build("*classifier*").exit_code == 0
     assert kept.read_bytes() in [blob.read_bytes() for blob in workshop.blobs()]
 
 
-def and_then(workshop: Workshop, change: Callable[[Path], None]) -> None:
+def change_results(workshop: Workshop, change: Callable[[Path], None]) -> None:
     """Pass the folder of the worker's results to `change` after the worker."""
 
     def supervise(command: object, folder: Path, log: Path, **options: object) -> Ending:

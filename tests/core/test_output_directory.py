@@ -26,7 +26,7 @@ posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows renames
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
 
 
-class Made(Owned):
+class OwnFiles(Owned):
     """Files of epbuild by name, some of which have changed since."""
 
     def __init__(self, names: Collection[str], changed: Collection[str] = ()) -> None:
@@ -56,24 +56,24 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def broken_off(destination: Path, files: Mapping[str, str]) -> None:
+def fail_while_writing(destination: Path, files: Mapping[str, str]) -> None:
     """Simulate a build that fails while it writes its files."""
-    with prepare(destination, Made(OURS), STEP) as staged:
+    with prepare(destination, OwnFiles(OURS), STEP) as staged:
         write(staged, files)
         raise RuntimeError
 
 
 def swap_in_nothing(destination: Path) -> None:
     """Simulate a swap whose second rename fails because its source is missing."""
-    with prepare(destination, Made(OURS), STEP) as staged:
+    with prepare(destination, OwnFiles(OURS), STEP) as staged:
         staged.rmdir()
-        swap_in(staged, destination, Made(OURS), STEP)
+        swap_in(staged, destination, OwnFiles(OURS), STEP)
 
 
 def emit(destination: Path, files: Mapping[str, str] = BUILT, ours: frozenset[str] = OURS) -> None:
-    with prepare(destination, Made(ours), STEP) as staged:
+    with prepare(destination, OwnFiles(ours), STEP) as staged:
         write(staged, files)
-        swap_in(staged, destination, Made(ours), STEP)
+        swap_in(staged, destination, OwnFiles(ours), STEP)
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_unwritable_place_is_reported_with_a_hint(tmp_path: Path) -> None:
 def test_failed_build_keeps_the_previous_output(output: Path) -> None:
     before = read(output)
     with pytest.raises(RuntimeError):
-        broken_off(output, {"model.onnx": "half of it"})
+        fail_while_writing(output, {"model.onnx": "half of it"})
     assert read(output) == before
     assert entries(output.parent) == ["decoder"]
 
@@ -249,7 +249,7 @@ def test_link_that_resembles_a_leftover_is_not_followed(output: Path, suffix: st
     (elsewhere / "closed").chmod(0o555)
     link = output.with_name(make_hidden_name(output.name, suffix))
     link.symlink_to(elsewhere)
-    recover_swaps(output, Made(OURS))
+    recover_swaps(output, OwnFiles(OURS))
     assert link.is_symlink()
     assert (elsewhere / "closed").stat().st_mode & 0o777 == 0o555
 
@@ -258,7 +258,7 @@ def test_repair_without_a_build_restores_the_previous_output(output: Path) -> No
     before = read(output)
     killed_between_the_renames(output, {"notes.txt": "mine"})
     with pytest.raises(RuntimeError):
-        broken_off(output, {})
+        fail_while_writing(output, {})
     assert read(output) == {**before, "notes.txt": "mine"}
 
 
@@ -291,7 +291,7 @@ def test_partly_removed_old_output_is_never_restored(output: Path, monkeypatch: 
     assert read(output) == BUILT
     remove(output)
     with pytest.raises(RuntimeError):
-        broken_off(output, {})
+        fail_while_writing(output, {})
     assert entries(output.parent) == []
 
 
@@ -300,7 +300,7 @@ def test_leftovers_of_killed_builds_are_found_and_removed(output: Path) -> None:
     killed_between_the_renames(output, {"notes.txt": "mine"})
     write(output.with_name(".other.epbuild-2.epbuild-1234abcd"), BUILT)
     assert find_interrupted_swaps([output, *others]) == [output]
-    recover_swaps(output, Made(OURS))
+    recover_swaps(output, OwnFiles(OURS))
     assert find_interrupted_swaps([output, *others]) == []
     assert read(output) == {**dict.fromkeys(OURS, "old"), "notes.txt": "mine"}
 
@@ -326,7 +326,7 @@ two_renames = pytest.mark.parametrize("exchanges", [True, False], ids=["exchange
 
 
 @pytest.fixture
-def way(exchanges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def swap_method(exchanges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Select how the trees are swapped."""
     if not exchanges:
         monkeypatch.setattr(sys, "platform", "one that exchanges nothing")
@@ -334,13 +334,13 @@ def way(exchanges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def changed(output: Path, files: Mapping[str, str], names: Collection[str]) -> Mapping[str, str]:
     """Emit over changed files `names`, and return the kept copies with their paths."""
-    owned = Made(OURS, names)
+    owned = OwnFiles(OURS, names)
     with prepare(output, owned, STEP) as staged:
         write(staged, files)
         return swap_in(staged, output, owned, STEP)
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("swap_method")
 @two_renames
 def test_changed_files_are_saved_and_reported(output: Path) -> None:
     write(output, {"model.onnx": "edited", "deep/model.bin": "edited too", "model.onnx.saved": "mine"})
@@ -357,7 +357,7 @@ def test_changed_files_are_saved_and_reported(output: Path) -> None:
 
 
 @needs_pipes
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("swap_method")
 @two_renames
 def test_user_pipe_stays_a_pipe_under_its_name(output: Path) -> None:
     os.mkfifo(output / "deep" / "pipe")
@@ -369,7 +369,7 @@ def test_user_pipe_stays_a_pipe_under_its_name(output: Path) -> None:
 
 
 @posix_only
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("swap_method")
 @two_renames
 def test_user_folders_keep_their_metadata_even_if_empty(output: Path) -> None:
     for name, mode in {
@@ -397,7 +397,7 @@ def test_folder_of_files_no_longer_emitted_is_removed(output: Path) -> None:
     assert entries(output) == ["manifest.json"]
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("swap_method")
 @two_renames
 def test_unlinkable_files_are_moved(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: object, **options: object) -> None:
@@ -478,7 +478,7 @@ def test_build_killed_at_the_exchange_is_repaired_and_keeps_user_files(output: P
     else:
         (output / "notes.txt").unlink()  # edited, as some editors do it
         write(output, {"notes.txt": "edited"})
-    recover_swaps(output, Made(OURS))
+    recover_swaps(output, OwnFiles(OURS))
     notes = {"late.txt": "came in the instant of the swap", "notes.txt": "mine"} if when == "after" else {"notes.txt": "edited"}
     assert read(output) == {**built, **notes}
     assert entries(output.parent) == ["decoder"]
@@ -498,9 +498,9 @@ def test_output_name_may_have_the_maximum_length(tmp_path: Path, length: int) ->
     assert entries(tmp_path) == sorted([output.name, other.name])
     long = "m" * 255
     write(output, {long: "edited"})
-    with prepare(output, Made({long}, {long}), STEP) as staged:
+    with prepare(output, OwnFiles({long}, {long}), STEP) as staged:
         write(staged, {long: "new"})
-        [kept] = swap_in(staged, output, Made({long}, {long}), STEP).values()
+        [kept] = swap_in(staged, output, OwnFiles({long}, {long}), STEP).values()
     assert read(output)[kept] == "edited"
 
 
@@ -556,6 +556,6 @@ def test_folder_is_listed_once_for_all_outputs(output: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "scandir", scanning)
     hidden = HiddenFolders()
     for place in (output, other):
-        recover_swaps(place, Made(OURS), hidden)
+        recover_swaps(place, OwnFiles(OURS), hidden)
     assert looked.count(output.parent) == 1
     assert find_interrupted_swaps([output, other, longer]) == [longer]

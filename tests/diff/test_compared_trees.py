@@ -26,7 +26,7 @@ def output(folder: Path, group: str = "decoder", target: str = "npu") -> Path:
     return folder
 
 
-def told(found: Comparison) -> list[tuple[str, object, object]]:
+def changes_of(found: Comparison) -> list[tuple[str, object, object]]:
     return [(item.what, item.old, item.new) for item in found.differences]
 
 
@@ -51,7 +51,7 @@ def test_moved_output_is_matched_by_group_and_target(old: Path, new: Path) -> No
     output(new / "vision-npu", "vision")
     found = compare(old, new)
     assert found.verdict == "The artifacts differ only in names."
-    assert told(found) == [
+    assert changes_of(found) == [
         ("decoder-npu: folder", "decoder/npu", "decoder-npu"),
         ("vision-npu: folder", "vision/npu", "vision-npu"),
     ]
@@ -74,7 +74,7 @@ def test_outputs_of_equal_group_and_target_are_matched_by_folder(old: Path, new:
     assert not compare(old, new).differences
     shutil.move(new / "again", new / "moved")
     assert [item.lone_artifact for item in compare(old, new).differences] == [False]
-    assert told(compare(old, new)) == [("moved: folder", "again", "moved")]
+    assert changes_of(compare(old, new)) == [("moved: folder", "again", "moved")]
 
 
 def test_target_renamed_in_place_is_the_same_output(old: Path, new: Path) -> None:
@@ -82,7 +82,7 @@ def test_target_renamed_in_place_is_the_same_output(old: Path, new: Path) -> Non
     output(old / "y", target="laptop")
     output(new / "x", target="handset")
     output(new / "y", target="laptop")
-    assert told(compare(old, new)) == [("x: name of the target", "phone", "handset")]
+    assert changes_of(compare(old, new)) == [("x: name of the target", "phone", "handset")]
 
 
 def test_output_of_only_one_side_is_reported_with_all_its_sizes(old: Path, new: Path) -> None:

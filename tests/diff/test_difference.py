@@ -158,7 +158,7 @@ OPTION = ("target", "eps", 0, "provider_options", "soc_model")
 CASES: dict[str, tuple[tuple[Change, ...], list[str], str]] = {
     "an option": ((manifest(*OPTION, value="SM8750"),), ["target"], f"{QNN}: option soc_model"),
     "an EP": ((manifest("target", "eps", 0, "ep", value="Other"),), ["target"], "EP order"),
-    "what the context is for": (
+    "the target of the context": (
         (binary(BINARY.replace(b"SC8380XP", b"SM8750")),),
         ["target", "context"],
         "prefill: compiled for",
@@ -196,30 +196,30 @@ CASES: dict[str, tuple[tuple[Change, ...], list[str], str]] = {
     "a session key": ((manifest("target", "session_options", value={"a.b": "1"}),), ["settings"], "session key a.b"),
     "a variable": ((manifest("target", "environment", value={"A": "1"}),), ["settings"], "environment variable A"),
     "an unchecked option": ((manifest("target", "unchecked_options", value=["a"]),), ["settings"], "unchecked options"),
-    "where the context is": ((embedded,), ["settings", "names"], "prefill: location of the context"),
+    "the place of the context": ((embedded,), ["settings", "names"], "prefill: location of the context"),
     "an EP's own attribute": ((node(is_multi_soc_ep_context=1),), ["settings"], "prefill: other attributes"),
-    "an attribute of real numbers": ((node(scale=[0.5, 1.5]),), ["settings"], "prefill: other attributes"),
-    "an attribute of much text": ((node(secret="x" * 70_000),), ["settings"], "prefill: other attributes"),
+    "a float attribute": ((node(scale=[0.5, 1.5]),), ["settings"], "prefill: other attributes"),
+    "a long text attribute": ((node(secret="x" * 70_000),), ["settings"], "prefill: other attributes"),
     "a tensor in an attribute": (
         (node(table=helper.make_tensor("t", TensorProto.FLOAT, [2], [1.0, 2.0])),),
         ["settings"],
         "prefill: other attributes",
     ),
-    "a schema's attribute of another type": ((node(notes=[1, 2]),), ["settings"], "prefill: other attributes"),
-    "an attribute that says its default": ((node(max_size=0),), ["settings"], "prefill: attributes with explicit defaults"),
-    "an attribute that says nothing": ((node(notes=""),), ["settings"], "prefill: attributes with explicit defaults"),
+    "a schema attribute of another type": ((node(notes=[1, 2]),), ["settings"], "prefill: other attributes"),
+    "an attribute with its default value": ((node(max_size=0),), ["settings"], "prefill: attributes with explicit defaults"),
+    "an empty attribute": ((node(notes=""),), ["settings"], "prefill: attributes with explicit defaults"),
     "an input": ((model(lambda loaded: setattr(loaded.graph.input[0], "name", "z")),), ["graph"], "prefill: input x"),
     "a node outside the EP": (
         (model(lambda loaded: loaded.graph.node.append(helper.make_node("Relu", ["y"], ["z"]))),),
         ["graph"],
         "prefill: nodes of Relu",
     ),
-    "a node more": (
+    "an additional node": (
         (model(lambda loaded: loaded.graph.node.append(loaded.graph.node[0])),),
         ["graph"],
         "prefill: EPContext nodes",
     ),
-    "what no header tells": (
+    "a fact outside the header": (
         (model(lambda loaded: setattr(loaded, "doc_string", "new")),),
         ["graph"],
         "prefill: other parts of its file",

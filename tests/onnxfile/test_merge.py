@@ -290,7 +290,7 @@ def test_embedded_contexts_stay_embedded(tmp_path: Path) -> None:
     assert (contexts, made.files) == ([b"\0one", b"\xfftwo"], ())
 
 
-class Asked(NamedTuple):
+class MergeRequest(NamedTuple):
     models: tuple[Path, ...]
     prefixes: Sequence[str] = ()
     connect: Sequence[Connection] | None = None
@@ -351,107 +351,123 @@ def data_in_the_way(folder: Path) -> tuple[Path, Path]:
 
 
 OV = {"source": OPENVINO}
-REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
+REFUSED: dict[str, tuple[str, str, Callable[[Path], MergeRequest]]] = {
     "two OpenVINO binaries": (
         "EPB626",
         "OpenVINOExecutionProvider loads 1 context from one model, but there are 2",
-        lambda f: Asked(pair(f, OV, OV)),
+        lambda f: MergeRequest(pair(f, OV, OV)),
     ),
     "two OpenVINO embedded": (
         "EPB626",
         "there are 2",
-        lambda f: Asked(pair(f, {**OV, "payload": b"1"}, {**OV, "payload": b"2"})),
+        lambda f: MergeRequest(pair(f, {**OV, "payload": b"1"}, {**OV, "payload": b"2"})),
     ),
-    "OpenVINO, one of each": ("EPB626", "there are 2", lambda f: Asked(pair(f, {**OV, "payload": b"1"}, OV))),
+    "OpenVINO, one binary and one embedded": (
+        "EPB626",
+        "there are 2",
+        lambda f: MergeRequest(pair(f, {**OV, "payload": b"1"}, OV)),
+    ),
     "OpenVINO with a prefix": (
         "EPB626",
         "does not load a context whose inputs or outputs are renamed: 'z' of .*b.onnx would be renamed to 'b_z'",
-        lambda f: Asked(pair(f, None, OV), ["", "b_"]),
+        lambda f: MergeRequest(pair(f, None, OV), ["", "b_"]),
     ),
     "OpenVINO's input renamed by a connection between two": (
         "EPB626",
         "'in' of .*b.onnx would be renamed to 'y'",
-        lambda f: Asked(pair(f, {"source": "OtherExecutionProvider"}, {**OV, "takes": "in"}), [], [Connection(0, "y", 1, "in")]),
+        lambda f: MergeRequest(
+            pair(f, {"source": "OtherExecutionProvider"}, {**OV, "takes": "in"}), [], [Connection(0, "y", 1, "in")]
+        ),
     ),
-    "an EP that was not measured renamed": (
+    "renaming for an unmeasured EP": (
         "EPB626",
         "OtherExecutionProvider does not load",
-        lambda f: Asked(pair(f, None, {"source": "OtherExecutionProvider"}), ["", "b_"]),
+        lambda f: MergeRequest(pair(f, None, {"source": "OtherExecutionProvider"}), ["", "b_"]),
     ),
-    "a name that QNN takes for another input": (
+    "a name of another value": (
         "EPB627",
         "'a' of .*s.onnx would be renamed to 'b', which is another value there",
-        lambda f: Asked(two_inputs(f), [], [Connection(0, "b", 1, "a")]),
+        lambda f: MergeRequest(two_inputs(f), [], [Connection(0, "b", 1, "a")]),
     ),
-    "a name that QNN's context has for another input": (
+    "a name already used by the context": (
         "EPB626",
         "'a' of .*s.onnx would be renamed to 'b', but the context already uses that name",
-        lambda f: Asked(two_inputs(f), ["", "s_"], [Connection(0, "b", 1, "a")]),
+        lambda f: MergeRequest(two_inputs(f), ["", "s_"], [Connection(0, "b", 1, "a")]),
     ),
-    "a name that QNN cannot be told": (
+    "a name that QNN cannot parse": (
         "EPB626",
         "'='",
-        lambda f: Asked(pair(f, None, {"gives": "MatMul;BiasAdd"}), ["", "b_"]),
+        lambda f: MergeRequest(pair(f, None, {"gives": "MatMul;BiasAdd"}), ["", "b_"]),
     ),
-    "two values of one name": ("EPB627", "a value named 'z'", lambda f: Asked(pair(f, {"takes": "z"}))),
+    "two values of one name": ("EPB627", "a value named 'z'", lambda f: MergeRequest(pair(f, {"takes": "z"}))),
     "two outputs of one name": (
         "EPB627",
         "a value named 'y'",
-        lambda f: Asked(pair(f, None, {"takes": "w", "gives": "y", "node": "b"})),
+        lambda f: MergeRequest(pair(f, None, {"takes": "w", "gives": "y", "node": "b"})),
     ),
     "two nodes of one name": (
         "EPB627",
         "node 'same'|node named 'same'",
-        lambda f: Asked(pair(f, {"node": "same"}, {"node": "same"})),
+        lambda f: MergeRequest(pair(f, {"node": "same"}, {"node": "same"})),
     ),
-    "two nodes that QNN must find by name": (
+    "two nodes with one partition name": (
         "EPB627",
         "EPContext node 'same_0'; QNNExecutionProvider needs that name",
-        lambda f: Asked(
+        lambda f: MergeRequest(
             (two_partitions(f / "a.onnx", "x", "y", "same"), two_partitions(f / "b.onnx", "y", "z", "same")), ["a_", "b_"]
         ),
     ),
-    "a node in a shared context": ("EPB627", "needs that name unchanged", lambda f: Asked(sharing_twins(f), ["a_", "b_"])),
-    "no such output": ("EPB627", "a.onnx has no output 'w'", lambda f: Asked(pair(f), [], [Connection(0, "w", 1, "y")])),
-    "no such input": ("EPB627", "b.onnx has no input 'x'", lambda f: Asked(pair(f), [], [Connection(0, "y", 1, "x")])),
-    "backwards": ("EPB627", "which does not come after it", lambda f: Asked(pair(f), [], [Connection(1, "z", 0, "x")])),
-    "fed twice": ("EPB627", "'y' of .*b.onnx is connected twice", lambda f: Asked(pair(f), [], [Connection(0, "y", 1, "y")] * 2)),
+    "a node in a shared context": ("EPB627", "needs that name unchanged", lambda f: MergeRequest(sharing_twins(f), ["a_", "b_"])),
+    "an unknown output": (
+        "EPB627",
+        "a.onnx has no output 'w'",
+        lambda f: MergeRequest(pair(f), [], [Connection(0, "w", 1, "y")]),
+    ),
+    "an unknown input": ("EPB627", "b.onnx has no input 'x'", lambda f: MergeRequest(pair(f), [], [Connection(0, "y", 1, "x")])),
+    "backwards": ("EPB627", "which does not come after it", lambda f: MergeRequest(pair(f), [], [Connection(1, "z", 0, "x")])),
+    "an input with two sources": (
+        "EPB627",
+        "'y' of .*b.onnx is connected twice",
+        lambda f: MergeRequest(pair(f), [], [Connection(0, "y", 1, "y")] * 2),
+    ),
     "another type": (
         "EPB628",
         r"'y' of .*a.onnx is float\[1, 4\], and 'y' of .*b.onnx, which it would feed, is float16\[1, 4\]",
-        lambda f: Asked((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("y", elem_type=TensorProto.FLOAT16), value("z")))),
+        lambda f: MergeRequest(
+            (compiled(f / "a.onnx"), shaped(f / "b.onnx", value("y", elem_type=TensorProto.FLOAT16), value("z")))
+        ),
     ),
     "another shape": (
         "EPB628",
         r"float\[1, 4\], and .* float\[batch, 8\]",
-        lambda f: Asked((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("y", ["batch", 8]), value("z")))),
+        lambda f: MergeRequest((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("y", ["batch", 8]), value("z")))),
     ),
     "another rank": (
         "EPB628",
         r"float\[4\]",
-        lambda f: Asked((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("y", [4]), value("z")))),
+        lambda f: MergeRequest((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("y", [4]), value("z")))),
     ),
     "a shared input of two shapes": (
         "EPB628",
         r"the input 'x' is float\[1, 4\] in .*a.onnx but float\[2, 4\] in",
-        lambda f: Asked((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("x", [2, 4]), value("z")))),
+        lambda f: MergeRequest((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("x", [2, 4]), value("z")))),
     ),
     "two operator versions": (
         "EPB628",
         "uses version 17 of the operators 'ai.onnx' but .*b.onnx uses version 21",
-        lambda f: Asked((with_relu(f / "a.onnx", "x", "y", 17, "h"), with_relu(f / "b.onnx", "y", "z", 21, "k"))),
+        lambda f: MergeRequest((with_relu(f / "a.onnx", "x", "y", 17, "h"), with_relu(f / "b.onnx", "y", "z", 21, "k"))),
     ),
     "two targets": (
         "EPB628",
         "compiled by QNNExecutionProvider for different targets: .*a.onnx for soc 1; .*b.onnx for soc 2",
-        lambda f: Asked(pair(f, *({"metadata": {f"ep_compatibility_info.{QNN}": f"soc {soc}"}} for soc in (1, 2)))),
+        lambda f: MergeRequest(pair(f, *({"metadata": {f"ep_compatibility_info.{QNN}": f"soc {soc}"}} for soc in (1, 2)))),
     ),
-    "not compiled": ("EPB620", "contains no EPContext node", lambda f: Asked((compiled(f / "a.onnx"), source(f)))),
-    "external data in the way": ("EPB624", "cannot be written to w.bin", lambda f: Asked(data_in_the_way(f))),
+    "not compiled": ("EPB620", "contains no EPContext node", lambda f: MergeRequest((compiled(f / "a.onnx"), source(f)))),
+    "conflicting external data": ("EPB624", "cannot be written to w.bin", lambda f: MergeRequest(data_in_the_way(f))),
     "a missing binary": (
         "EPB605",
         "does not exist",
-        lambda f: Asked((pair(f)[0], with_no_binary(f))),
+        lambda f: MergeRequest((pair(f)[0], with_no_binary(f))),
     ),
 }
 

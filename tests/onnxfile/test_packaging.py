@@ -90,15 +90,17 @@ def test_links_and_unrelated_models_in_the_folder_are_ignored(tmp_path: Path) ->
     assert repackage([model], "rename", binary="n.bin", destination=None).removed == (tmp_path / "m.bin",)
 
 
-class Asked(NamedTuple):
+class ChangeRequest(NamedTuple):
     models: list[Path]
     packaging: Packaging
     binary: str | None
     destination: Path | None
 
 
-def asked(models: list[Path], packaging: Packaging, binary: str | None = None, destination: Path | None = None) -> Asked:
-    return Asked(models, packaging, binary, destination)
+def requested(
+    models: list[Path], packaging: Packaging, binary: str | None = None, destination: Path | None = None
+) -> ChangeRequest:
+    return ChangeRequest(models, packaging, binary, destination)
 
 
 def change(models: list[Path], packaging: Packaging, binary: str | None = None, destination: Path | None = None) -> None:
@@ -140,57 +142,73 @@ def taken(folder: Path, name: str) -> Path:
     return compiled(folder / "m.onnx", binary="m.bin")
 
 
-REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
-    "not compiled": ("EPB620", "contains no EPContext node", lambda f: asked([a_source(f)], "embed")),
-    "embedded already": ("EPB620", "its context is embedded", lambda f: asked([compiled(f / "m.onnx", payload=b"c")], "embed")),
-    "no file to rename": ("EPB620", "is embedded", lambda f: asked([compiled(f / "m.onnx", payload=b"c")], "rename", "n.bin")),
-    "nothing embedded": ("EPB620", "no embedded context to extract", lambda f: asked([compiled(f / "m.onnx")], "extract")),
-    "two binaries": ("EPB621", r"has 2 contexts \(y.bin, z.bin\)", lambda f: asked([two_contexts(f)], "rename", "n.bin")),
-    "two binaries to embed": ("EPB621", "has 2 contexts", lambda f: asked([two_contexts(f)], "embed")),
-    "two nodes of one binary": ("EPB621", "2 nodes of .* refer to m.bin", lambda f: asked([two_nodes(f)], "embed")),
-    "half of those that share": ("EPB622", "also used by b.onnx", lambda f: asked([shared_pair(f)[0]], "rename", "n.bin")),
-    "half, elsewhere": ("EPB622", "also used by b.onnx", lambda f: asked([shared_pair(f)[0]], "rename", "n.bin", f / "out")),
-    "a shared one embedded": ("EPB622", "ab.bin is shared by a.onnx, b.onnx", lambda f: asked([*shared_pair(f)], "embed")),
-    "half of a shared one embedded": ("EPB622", "is shared by", lambda f: asked([shared_pair(f)[1]], "embed")),
-    "one name for two": (
+REFUSED: dict[str, tuple[str, str, Callable[[Path], ChangeRequest]]] = {
+    "not compiled": ("EPB620", "contains no EPContext node", lambda f: requested([a_source(f)], "embed")),
+    "embedded already": (
+        "EPB620",
+        "its context is embedded",
+        lambda f: requested([compiled(f / "m.onnx", payload=b"c")], "embed"),
+    ),
+    "no binary to rename": (
+        "EPB620",
+        "is embedded",
+        lambda f: requested([compiled(f / "m.onnx", payload=b"c")], "rename", "n.bin"),
+    ),
+    "nothing embedded": ("EPB620", "no embedded context to extract", lambda f: requested([compiled(f / "m.onnx")], "extract")),
+    "two binaries": ("EPB621", r"has 2 contexts \(y.bin, z.bin\)", lambda f: requested([two_contexts(f)], "rename", "n.bin")),
+    "two binaries to embed": ("EPB621", "has 2 contexts", lambda f: requested([two_contexts(f)], "embed")),
+    "two nodes of one binary": ("EPB621", "2 nodes of .* refer to m.bin", lambda f: requested([two_nodes(f)], "embed")),
+    "only one of the sharing models": (
+        "EPB622",
+        "also used by b.onnx",
+        lambda f: requested([shared_pair(f)[0]], "rename", "n.bin"),
+    ),
+    "only one of the sharing models, elsewhere": (
+        "EPB622",
+        "also used by b.onnx",
+        lambda f: requested([shared_pair(f)[0]], "rename", "n.bin", f / "out"),
+    ),
+    "a shared binary embedded": ("EPB622", "ab.bin is shared by a.onnx, b.onnx", lambda f: requested([*shared_pair(f)], "embed")),
+    "a shared binary embedded in one model": ("EPB622", "is shared by", lambda f: requested([shared_pair(f)[1]], "embed")),
+    "one name for two binaries": (
         "EPB622",
         "only one can have the name n.bin",
-        lambda f: asked([compiled(f / "a.onnx"), compiled(f / "b.onnx")], "rename", "n.bin"),
+        lambda f: requested([compiled(f / "a.onnx"), compiled(f / "b.onnx")], "rename", "n.bin"),
     ),
-    "one name for two extracted": (
+    "one name for two extracted contexts": (
         "EPB622",
         "different contexts",
-        lambda f: asked([compiled(f / f"{name}.onnx", payload=b"c") for name in "ab"], "extract", "n.bin"),
+        lambda f: requested([compiled(f / f"{name}.onnx", payload=b"c") for name in "ab"], "extract", "n.bin"),
     ),
     "two folders": (
         "EPB622",
         "in different folders",
-        lambda f: asked([compiled(f / "a/m.onnx"), compiled(f / "b/n.onnx")], "embed"),
+        lambda f: requested([compiled(f / "a/m.onnx"), compiled(f / "b/n.onnx")], "embed"),
     ),
     "a name that leaves the folder": (
         "EPB624",
         r"contains '\.\.'",
-        lambda f: asked([compiled(f / "m.onnx")], "rename", "../n.bin"),
+        lambda f: requested([compiled(f / "m.onnx")], "rename", "../n.bin"),
     ),
-    "an absolute name": ("EPB624", "absolute", lambda f: asked([compiled(f / "m.onnx")], "rename", "/n.bin")),
-    "a folder as a name": ("EPB624", "names a folder", lambda f: asked([compiled(f / "m.onnx")], "rename", "sub/")),
-    "a dot as a name": ("EPB624", "names a folder", lambda f: asked([compiled(f / "m.onnx")], "rename", "sub/.")),
-    "a name that is taken": ("EPB624", "n.bin already exists", lambda f: asked([taken(f, "n.bin")], "rename", "n.bin")),
-    "a result that is there": (
+    "an absolute name": ("EPB624", "absolute", lambda f: requested([compiled(f / "m.onnx")], "rename", "/n.bin")),
+    "a folder as a name": ("EPB624", "names a folder", lambda f: requested([compiled(f / "m.onnx")], "rename", "sub/")),
+    "a dot as a name": ("EPB624", "names a folder", lambda f: requested([compiled(f / "m.onnx")], "rename", "sub/.")),
+    "an existing name": ("EPB624", "n.bin already exists", lambda f: requested([taken(f, "n.bin")], "rename", "n.bin")),
+    "an existing result": (
         "EPB624",
         "m.onnx already exists",
-        lambda f: asked([taken(f, "o/m.onnx")], "embed", None, f / "o"),
+        lambda f: requested([taken(f, "o/m.onnx")], "embed", None, f / "o"),
     ),
-    "the source as the result": ("EPB624", "exists", lambda f: asked([compiled(f / "m.onnx")], "embed", None, f / "m.onnx")),
+    "the source as the result": ("EPB624", "exists", lambda f: requested([compiled(f / "m.onnx")], "embed", None, f / "m.onnx")),
     "the model's own name": (
         "EPB624",
         "name of both the model",
-        lambda f: asked([compiled(f / "m.onnx")], "rename", "n.onnx", f / "o/n.onnx"),
+        lambda f: requested([compiled(f / "m.onnx")], "rename", "n.onnx", f / "o/n.onnx"),
     ),
-    "the name of external data": ("EPB624", "is external data", lambda f: asked([with_data(f)], "rename", "w.bin", f / "o")),
-    "a link in place": ("EPB624", "is a link", lambda f: asked([linked(f)], "embed")),
-    "a missing model": ("EPB600", "cannot be read", lambda f: asked([f / "gone.onnx"], "embed")),
-    "no model": ("EPB602", "not a complete ONNX file", lambda f: asked([taken(f, "x.onnx"), f / "x.onnx"], "embed")),
+    "the name of external data": ("EPB624", "is external data", lambda f: requested([with_data(f)], "rename", "w.bin", f / "o")),
+    "a link in place": ("EPB624", "is a link", lambda f: requested([linked(f)], "embed")),
+    "a missing model": ("EPB600", "cannot be read", lambda f: requested([f / "gone.onnx"], "embed")),
+    "an invalid model": ("EPB602", "not a complete ONNX file", lambda f: requested([taken(f, "x.onnx"), f / "x.onnx"], "embed")),
 }
 
 

@@ -107,17 +107,17 @@ class Incremental:
     def settle(self, recipe: Document) -> None:
         """Build a recipe twice, so that the second build uses a snapshot."""
         self.write(recipe)
-        with at_home(self.checkout, self.monkeypatch):
-            assert said("run", "-j1")[0] == 0
-            assert said("run", "-j1")[0] == 0
+        with in_checkout(self.checkout, self.monkeypatch):
+            assert run_command("run", "-j1")[0] == 0
+            assert run_command("run", "-j1")[0] == 0
             assert list_snapshots("epbuild.yaml")
             assert Path(str(get_memo_path("epbuild.yaml", ()))).exists()
 
     def edit(self, recipe: Document) -> None:
         """Edit the recipe. Compare all answers with answers without a snapshot and a memo, and with answers from scratch."""
-        expected = self.from_nothing(recipe)
+        expected = self.from_scratch(recipe)
         self.write(recipe)
-        with at_home(self.checkout, self.monkeypatch):
+        with in_checkout(self.checkout, self.monkeypatch):
             line = answer(["run", "--check"], lambda: 0.0)
             by_snapshot = questions()
             with without_snapshots():
@@ -125,25 +125,25 @@ class Incremental:
             plan, check = by_snapshot
             assert (line is not None) <= (check[0] == 0)
             assert expected.code == 0 or check[0] != 0
-            assert said("run", "-j1")[0] == expected.code
+            assert run_command("run", "-j1")[0] == expected.code
             if expected.code:
                 return
             assert steps_of(plan[1]) == expected.steps
             assert files_of(self.checkout) == expected.files
-            after = said("plan", "--json")[1]
+            after = run_command("plan", "--json")[1]
             assert {step["state"] for step in json.loads(after)["steps"]} <= {"current"}
             assert keys_of(after) == expected.keys
-            assert said("run", "--check")[0] == 0
+            assert run_command("run", "--check")[0] == 0
 
-    def from_nothing(self, recipe: Document) -> Answers:
+    def from_scratch(self, recipe: Document) -> Answers:
         text = json.dumps(recipe)
         if text not in self.known:
             fresh = checkout_at(self.root / f"fresh-{len(self.known)}" / "checkout", self.monkeypatch)
             (fresh.folder / "epbuild.yaml").write_text(text, encoding="utf-8")
-            with at_home(fresh, self.monkeypatch):
-                plan = said("plan", "--json")
-                code = said("run", "-j1")[0]
-                after = said("plan", "--json")[1] if not code else ""
+            with in_checkout(fresh, self.monkeypatch):
+                plan = run_command("plan", "--json")
+                code = run_command("run", "-j1")[0]
+                after = run_command("plan", "--json")[1] if not code else ""
             self.known[text] = Answers(
                 code,
                 steps_of(plan[1]) if not code else [],
@@ -162,7 +162,7 @@ def checkout_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
 
 
 @contextmanager
-def at_home(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_checkout(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run commands in the folder of a checkout, with its cache and its toolchains."""
     with monkeypatch.context() as here:
         checkout.serve_commands(here)
@@ -182,7 +182,7 @@ def without_snapshots() -> Iterator[None]:
         away.rename(looks)
 
 
-def said(*arguments: str) -> tuple[int, str, str]:
+def run_command(*arguments: str) -> tuple[int, str, str]:
     """Run a command, and return its exit code, output and errors."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
@@ -191,7 +191,7 @@ def said(*arguments: str) -> tuple[int, str, str]:
 
 
 def questions() -> list[tuple[int, str, str]]:
-    return [said("plan", "--json"), said("run", "--check", "--json")]
+    return [run_command("plan", "--json"), run_command("run", "--check", "--json")]
 
 
 def steps_of(plan: str) -> list[Any]:

@@ -87,7 +87,7 @@ FEW = (0, 5, 10, 11)
 SQUEEZED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("archive") == "tar.zst"]
 
 
-def every(name: str, value: Any, numbers: Any = OUTPUTS) -> Edits:
+def in_each_output(name: str, value: Any, numbers: Any = OUTPUTS) -> Edits:
     """Return an edit of one field in each of the outputs."""
     return {f"outputs.{number}.{name}": value for number in numbers}
 
@@ -134,11 +134,11 @@ UNGROUPED: Edits = {
 }
 MERGING: Edits = {
     "groups.pair.merge": {"name": "llm", "connect": {"left.logits": "right.input_ids"}, "prefixes": {"right": "r_"}},
-    **every("include_source", None),
+    **in_each_output("include_source", None),
 }
 GENAI: Edits = {
     "groups.pair.genai": {"config": "genai.json", "roles": {"prefill": "left", "decode": "right"}, "files": ["tokenizer.json"]},
-    **every("include_source", "${model}.base.onnx"),
+    **in_each_output("include_source", "${model}.base.onnx"),
 }
 ELSEWHERE: Edits = {"models.right": {"path": "external.onnx", "external_data": "one"}}
 TOOLS: Edits = {"toolchains.tools": {"packages": ["onnx==1.19.1"]}}
@@ -384,10 +384,10 @@ CASES: dict[str, Case | str] = {
     "outputs[].path": Case({"outputs.0.path": "dist/plain/elsewhere"}),
     "outputs[].groups[]": Case({"outputs.0.groups": ["pair"]}, given=TWO),
     "outputs[].targets[]": Case({"outputs.0.targets": ["gpu"]}, given=TWO),
-    "outputs[].model": Case(every("model", "${model}.onnx")),
-    "outputs[].context_binary": Case(every("context_binary", "${model}.bin")),
-    "outputs[].include_source": Case(every("include_source", "before/${model}.onnx")),
-    "outputs[].component_name": Case(every("component_name", "${group}-${model}", PACKAGES)),
+    "outputs[].model": Case(in_each_output("model", "${model}.onnx")),
+    "outputs[].context_binary": Case(in_each_output("context_binary", "${model}.bin")),
+    "outputs[].include_source": Case(in_each_output("include_source", "before/${model}.onnx")),
+    "outputs[].component_name": Case(in_each_output("component_name", "${group}-${model}", PACKAGES)),
     "outputs[].archive": Case({"outputs.1.path": "dist/plain/other.tar.zst", "outputs.1.archive": "tar.zst"}),
     "outputs[].archive.format": Case(
         {"outputs.1.path": "dist/plain/other.tar.zst", "outputs.1.archive": {"format": "tar.zst"}},
@@ -395,18 +395,18 @@ CASES: dict[str, Case | str] = {
     ),
     "outputs[].archive.level": Case(
         {
-            **every("archive", {"format": "oci", "level": 9}, IMAGES),
-            **every("archive", {"format": "zip", "level": 9}, ZIPPED),
-            **every("archive", {"format": "tar.zst", "level": 9}, SQUEEZED),
+            **in_each_output("archive", {"format": "oci", "level": 9}, IMAGES),
+            **in_each_output("archive", {"format": "zip", "level": 9}, ZIPPED),
+            **in_each_output("archive", {"format": "tar.zst", "level": 9}, SQUEEZED),
         },
-        given=every("archive", {"format": "oci", "level": 1}, IMAGES),
+        given=in_each_output("archive", {"format": "oci", "level": 1}, IMAGES),
     ),
     "outputs[].registry": Case(
-        every("registry", "localhost:1/fields:second", IMAGES[:1]),
-        given=every("registry", "localhost:1/fields:first", IMAGES[:1]),
+        in_each_output("registry", "localhost:1/fields:second", IMAGES[:1]),
+        given=in_each_output("registry", "localhost:1/fields:first", IMAGES[:1]),
     ),
-    "outputs[].provenance": Case(every("provenance", True)),
-    "outputs[].sbom": Case(every("sbom", True)),
+    "outputs[].provenance": Case(in_each_output("provenance", True)),
+    "outputs[].sbom": Case(in_each_output("sbom", True)),
 }
 VERIFIED = {"models.*": "models.right", "groups.*": "groups.pair", "groups.*.models[]": "groups.pair.models.1"}
 """Places of numeric checks in the recipe, by their places in the schema."""
@@ -432,17 +432,15 @@ CASES |= {
     )
 }
 OF_FILES = {
-    "the inputs of a check of numbers": Case(
-        {}, given={"groups.pair.verify": {"data": "first.npz"}}, files={"first.npz": arrays(7)}
-    ),
+    "inputs of metrics": Case({}, given={"groups.pair.verify": {"data": "first.npz"}}, files={"first.npz": arrays(7)}),
     "a source model": Case({}, files={"left.onnx": model(4)}),
-    "a file of a preparation": Case({}, given=PREPARED, files={"fold.py": b"print(2)"}),
+    "a preparation file": Case({}, given=PREPARED, files={"fold.py": b"print(2)"}),
     "a plugin": Case({}, given={"targets.npu.library": "plugin.so"}, files={"plugin.so": b"a newer plugin"}),
-    "a library of custom operators": Case(
+    "a custom operator library": Case(
         {}, given={"toolchains.qnn.custom_ops": ["plugin.so", "acme_ops"]}, files={"plugin.so": b"a newer library"}
     ),
-    "the configuration of genai": Case({}, given=GENAI, files={"genai.json": genai(eos_token_id=5)}),
-    "a file that is shipped": Case({}, given=GENAI, files={"tokenizer.json": b'{"a": 1}'}),
+    "a genai configuration": Case({}, given=GENAI, files={"genai.json": genai(eos_token_id=5)}),
+    "an asset": Case({}, given=GENAI, files={"tokenizer.json": b'{"a": 1}'}),
     "an included file": Case(
         {},
         given={"include": ["more.yaml"], "vars": None, "targets.npu.environment": {"QUALITY": "${vars.quality}"}},
@@ -594,7 +592,7 @@ def built() -> dict[str, Built]:
     return {}
 
 
-def by_day(name: str) -> bool:
+def runs_by_default(name: str) -> bool:
     """Return whether a case runs without `-m exhaustive`.
 
     One loop reads and compares all metrics. Therefore each metric runs at one place only.
@@ -605,7 +603,7 @@ def by_day(name: str) -> bool:
 
 def cases() -> Iterator[Any]:
     for name in (*(name for name, case in CASES.items() if isinstance(case, Case)), *OF_FILES):
-        yield pytest.param(name, marks=() if by_day(name) else pytest.mark.exhaustive)
+        yield pytest.param(name, marks=() if runs_by_default(name) else pytest.mark.exhaustive)
 
 
 @pytest.mark.parametrize("name", list(sampled(cases(), 6)))

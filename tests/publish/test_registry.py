@@ -19,7 +19,7 @@ from tests.support.registry_server import Answer, Registry, Server, Trouble, dig
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def anonymous_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     as_nobody(monkeypatch, tmp_path)
 
 
@@ -151,14 +151,14 @@ class TestRetries:
     def test_pause_requested_by_a_registry_is_respected(self, registry: Registry, pusher: Pusher) -> None:
         pauses: list[float | None] = []
 
-        class Hurry(threading.Event):
+        class InstantWait(threading.Event):
             def wait(self, timeout: float | None = None) -> bool:
                 pauses.append(timeout)
                 return self.is_set()
 
         troubles: list[Answer] = [(429, {"Retry-After": after}, b"") for after in ("7", "86400", "soon")]
         registry.troubles = [Trouble("POST", "/uploads/", answer) for answer in troubles]
-        pusher(registry, cancelled=Hurry())
+        pusher(registry, cancelled=InstantWait())
         assert pauses == [7.0, 30.0, 0.0]
 
 

@@ -21,7 +21,7 @@ from tests.support.registry_server import Registry, TokenServer, Trouble, Tunnel
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def anonymous_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     as_nobody(monkeypatch, tmp_path)
 
 

@@ -50,7 +50,7 @@ def edited(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
     return replace(result, stdout=json.dumps(envelope).encode()).encode()
 
 
-def why(data: bytes, *, kind: RecordKind = COMPILE, trust: frozenset[str] | None = TRUST) -> Reason | None:
+def refusal_reason(data: bytes, *, kind: RecordKind = COMPILE, trust: frozenset[str] | None = TRUST) -> Reason | None:
     found = unseal(data, kind, KEY, trust)
     assert not isinstance(found, RemoteRecord)
     return found.reason if isinstance(found, Unusable) else None
@@ -69,8 +69,11 @@ def test_equal_records_have_equal_bytes() -> None:
 
 def test_directory_without_trusted_keys_accepts_any_signed_record() -> None:
     assert isinstance(unseal(sealed(RECORD, signer=THEIRS), COMPILE, KEY, None), RemoteRecord)
-    assert why(edited(sealed(RECORD), lambda envelope: envelope.pop("signature")), trust=None) is Reason.UNSIGNED
-    assert why(edited(sealed(RECORD), lambda envelope: envelope["record"].update(more=1)), trust=None) is Reason.BAD_SIGNATURE
+    assert refusal_reason(edited(sealed(RECORD), lambda envelope: envelope.pop("signature")), trust=None) is Reason.UNSIGNED
+    assert (
+        refusal_reason(edited(sealed(RECORD), lambda envelope: envelope["record"].update(more=1)), trust=None)
+        is Reason.BAD_SIGNATURE
+    )
 
 
 def test_untrusted_record_names_its_key() -> None:
@@ -85,25 +88,25 @@ def test_poisoned_record_is_refused() -> None:
     def poison(envelope: dict[str, Any]) -> None:
         envelope["record"]["result"]["artifacts"]["a.onnx"] = {"digest": OTHER.digest, "size": OTHER.size}
 
-    assert why(edited(sealed(RECORD), poison)) is Reason.BAD_SIGNATURE
+    assert refusal_reason(edited(sealed(RECORD), poison)) is Reason.BAD_SIGNATURE
 
 
 @pytest.mark.parametrize("part", ["format", "kind", "key", "by", "record"])
 def test_no_part_of_an_envelope_can_be_replaced(part: str) -> None:
     other = {"format": 1.0, "kind": "toolchain", "key": "0" * 64, "by": THEIRS.public, "record": record(document="other")}
     data = edited(sealed(RECORD), lambda envelope: envelope.update({part: other[part]}))
-    assert why(data) in (Reason.BAD_SIGNATURE, Reason.UNTRUSTED, Reason.MALFORMED)
+    assert refusal_reason(data) in (Reason.BAD_SIGNATURE, Reason.UNTRUSTED, Reason.MALFORMED)
 
 
 def test_valid_record_under_another_key_is_refused() -> None:
     other = record(document="other")
-    assert why(sealed(other, key=hash_document(other["document"]))) is Reason.OTHER_KEY
-    assert why(sealed(other)) is Reason.OTHER_KEY
+    assert refusal_reason(sealed(other, key=hash_document(other["document"]))) is Reason.OTHER_KEY
+    assert refusal_reason(sealed(other)) is Reason.OTHER_KEY
 
 
 def test_record_of_another_kind_is_refused() -> None:
-    assert why(sealed(RECORD, kind="toolchain")) is Reason.OTHER_KIND
-    assert why(sealed(RECORD), kind=replace(COMPILE, name="toolchain")) is Reason.OTHER_KIND
+    assert refusal_reason(sealed(RECORD, kind="toolchain")) is Reason.OTHER_KIND
+    assert refusal_reason(sealed(RECORD), kind=replace(COMPILE, name="toolchain")) is Reason.OTHER_KIND
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,7 @@ def test_record_of_another_kind_is_refused() -> None:
     [{}, {"document": {}}, {"document": [], "result": {}}, {"document": {"members": ["tiny"]}, "result": {"artifacts": {}}}],
 )
 def test_record_of_another_shape_is_refused(found: dict[str, Any]) -> None:
-    assert why(sealed(found, files={"a": BLOB})) is Reason.WRONG_SHAPE
+    assert refusal_reason(sealed(found, files={"a": BLOB})) is Reason.WRONG_SHAPE
 
 
 @pytest.mark.parametrize(
@@ -138,18 +141,18 @@ def test_record_of_another_shape_is_refused(found: dict[str, Any]) -> None:
     ],
 )
 def test_unsafe_file_name_is_refused(name: str) -> None:
-    assert why(sealed(record({name: BLOB}))) is Reason.UNSAFE_NAME
+    assert refusal_reason(sealed(record({name: BLOB}))) is Reason.UNSAFE_NAME
 
 
 @pytest.mark.parametrize("listed", [{"c": OTHER}, {"a.onnx": BLOB}, {"a.onnx": BLOB, "b.bin": BLOB}])
 def test_unlisted_file_is_refused(listed: dict[str, Blob]) -> None:
     """Check this because servers retain only the listed files."""
-    assert why(sealed(RECORD, files=listed)) is Reason.UNLISTED
+    assert refusal_reason(sealed(RECORD, files=listed)) is Reason.UNLISTED
 
 
 @pytest.mark.parametrize("version", [0, 2, 99, -1])
 def test_record_of_an_unknown_format_is_a_miss(version: int) -> None:
-    assert why(sealed(RECORD, format=version)) is None
+    assert refusal_reason(sealed(RECORD, format=version)) is None
 
 
 @pytest.mark.parametrize(
@@ -169,17 +172,19 @@ def test_record_of_an_unknown_format_is_a_miss(version: int) -> None:
     ],
 )
 def test_malformed_envelope_is_damaged(stdout: bytes) -> None:
-    assert why(ReapiResult((), stdout).encode()) is Reason.MALFORMED
+    assert refusal_reason(ReapiResult((), stdout).encode()) is Reason.MALFORMED
 
 
 def test_values_outside_json_invalidate_the_signature() -> None:
     data = edited(sealed(RECORD), lambda envelope: envelope["record"].update(more=float("nan")))
-    assert why(data) is Reason.BAD_SIGNATURE
-    assert why(edited(sealed(RECORD), lambda envelope: envelope["record"].update(more="\ud800"))) is Reason.BAD_SIGNATURE
+    assert refusal_reason(data) is Reason.BAD_SIGNATURE
+    assert (
+        refusal_reason(edited(sealed(RECORD), lambda envelope: envelope["record"].update(more="\ud800"))) is Reason.BAD_SIGNATURE
+    )
 
 
 def test_oversized_record_is_refused_unread() -> None:
-    assert why(bytes(MAX_BYTES + 1)) is Reason.TOO_LARGE
+    assert refusal_reason(bytes(MAX_BYTES + 1)) is Reason.TOO_LARGE
 
 
 def test_unreadable_record_is_not_sealed() -> None:

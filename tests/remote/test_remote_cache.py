@@ -55,12 +55,12 @@ def object_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
     """Yield a mapping that starts each server on its first use."""
     with ExitStack() as stack:
 
-        class Started(dict[str, ObjectServer]):
+        class StartedServers(dict[str, ObjectServer]):
             def __missing__(self, name: str) -> ObjectServer:
                 self[name] = stack.enter_context(SERVERS[name](tmp_path_factory.mktemp(name)))
                 return self[name]
 
-        yield Started()
+        yield StartedServers()
 
 
 PLACES = {"directory": (), "server": (), **dict.fromkeys(SERVERS, (pytest.mark.slow,))}
@@ -122,7 +122,7 @@ def fetch_all(remote: RemoteCache, record: RemoteRecord, store: BlobStore) -> No
         remote.fetch(blob, store)
 
 
-# -- What it gives -----------------------------------------------------------------------------------------------------------
+# -- Valid results -----------------------------------------------------------------------------------------------------------
 
 
 def test_published_result_is_fetched_byte_for_byte(place: Place, published: tuple[str, dict[str, Any]], user: Maker) -> None:
@@ -188,7 +188,7 @@ def test_nothing_is_written_without_a_signing_key(place: Place, maker: Maker) ->
     assert place.names("ac") == place.names("cas") == []
 
 
-# -- What is wrong with it ---------------------------------------------------------------------------------------------------
+# -- Damaged records and blobs -----------------------------------------------------------------------------------------------
 
 
 def _resign(data: bytes, change: Callable[[dict[str, Any]], object], signer: SigningKey | None = None) -> bytes:
@@ -210,19 +210,19 @@ def _poison(envelope: dict[str, Any]) -> None:
 
 
 BAD_RECORDS: dict[str, tuple[Callable[[bytes], bytes], Reason | None]] = {
-    "a bit of the envelope flipped": (lambda data: data.replace(b'"compile"', b'"compilf"'), Reason.BAD_SIGNATURE),
-    "cut in the middle": (lambda data: data[: len(data) // 2], Reason.MALFORMED),
+    "flipped bit": (lambda data: data.replace(b'"compile"', b'"compilf"'), Reason.BAD_SIGNATURE),
+    "truncated": (lambda data: data[: len(data) // 2], Reason.MALFORMED),
     "empty": (lambda data: b"", Reason.MALFORMED),
-    "a page of a proxy": (lambda data: b"<html>Sign in</html>", Reason.MALFORMED),
+    "HTML page of a proxy": (lambda data: b"<html>Sign in</html>", Reason.MALFORMED),
     "unsigned": (lambda data: _resign(data, lambda envelope: envelope.pop("signature")), Reason.UNSIGNED),
-    "wrongly signed": (lambda data: _resign(data, lambda envelope: envelope.update(signature="AAAA")), Reason.BAD_SIGNATURE),
-    "signed by others": (lambda data: _resign(data, lambda envelope: None, THEIRS), Reason.UNTRUSTED),
-    "said to be ours": (
+    "invalid signature": (lambda data: _resign(data, lambda envelope: envelope.update(signature="AAAA")), Reason.BAD_SIGNATURE),
+    "untrusted key": (lambda data: _resign(data, lambda envelope: None, THEIRS), Reason.UNTRUSTED),
+    "forged key name": (
         lambda data: _resign(_resign(data, _poison, THEIRS), lambda envelope: envelope.update(by=OURS.public)),
         Reason.BAD_SIGNATURE,
     ),
     "poisoned": (lambda data: _resign(data, _poison), Reason.BAD_SIGNATURE),
-    "of a later format": (lambda data: _resign(data, lambda envelope: envelope.update(format=2)), None),
+    "newer format": (lambda data: _resign(data, lambda envelope: envelope.update(format=2)), None),
 }
 
 
@@ -341,7 +341,7 @@ def test_remote_blob_is_checked_in_place(place: Place, published: tuple[str, dic
         remote.check(blob)
 
 
-# -- What is wrong with the line ---------------------------------------------------------------------------------------------
+# -- Network faults ----------------------------------------------------------------------------------------------------------
 
 PASSING = {
     "503": Fault("status", "GET", times=2),
@@ -503,7 +503,7 @@ def test_cancelled_build_does_not_wait_for_a_server(on_server: tuple[ServerPlace
     assert user.warnings == []
 
 
-# -- What is wrong with the directory ----------------------------------------------------------------------------------------
+# -- Directory faults --------------------------------------------------------------------------------------------------------
 
 
 def test_unmounted_share_is_one_warning(tmp_path: Path, user: Maker) -> None:
@@ -542,7 +542,7 @@ def test_directory_in_place_of_a_file_counts_as_no_answer(tmp_path: Path, maker:
             remote.fetch(Blob(hash_bytes(MODEL), len(MODEL)), user.store)
 
 
-# -- Several at once ---------------------------------------------------------------------------------------------------------
+# -- Concurrency -------------------------------------------------------------------------------------------------------------
 
 
 def test_concurrent_writers_leave_one_valid_result(
@@ -650,7 +650,7 @@ def test_partial_file_of_a_killed_writer_is_invisible_and_expires(tmp_path: Path
     assert list((place.root / "tmp").iterdir()) == []
 
 
-# -- Whatever lies there -----------------------------------------------------------------------------------------------------
+# -- Arbitrary contents ------------------------------------------------------------------------------------------------------
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -668,17 +668,17 @@ def test_look_up_of_any_remote_bytes_is_valid_or_has_a_reason(
     sound = seal(COMPILE, key, record, OURS)
     assert maker.remote(place, trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
 
-    def anything(like: bytes) -> bytes | None:
+    def draw_bytes(like: bytes) -> bytes | None:
         at = data.draw(st.integers(0, len(like)))
         return data.draw(
             st.sampled_from([like, None, b"", like[:at], like + b"\0", like[:at] + b"\xff" + like[at + 1 :]])
             | st.binary(max_size=400)
         )
 
-    place.write("ac", key, anything(sound))
+    place.write("ac", key, draw_bytes(sound))
     for digest in place.names("cas"):
         content = next(item for item in (*files.values(), b"a log of one") if hash_bytes(item) == digest)
-        place.write("cas", digest, anything(content))
+        place.write("cas", digest, draw_bytes(content))
     remote = user.remote(place, trust=TRUST)
     answer = remote.look_up(COMPILE, key)
     if not isinstance(answer, RemoteRecord):

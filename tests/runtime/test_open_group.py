@@ -413,10 +413,10 @@ ANYTHING = st.recursive(
 )
 
 
-def spots(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def paths_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield at
     for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from spots(item, (*at, name))
+        yield from paths_in(item, (*at, name))
 
 
 def with_other(document: Any, at: tuple[Any, ...], value: Any) -> Any:
@@ -428,7 +428,7 @@ def with_other(document: Any, at: tuple[Any, ...], value: Any) -> Any:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(at=st.sampled_from(list(spots(VALID))), value=ANYTHING, kept=st.booleans())
+@given(at=st.sampled_from(list(paths_in(VALID))), value=ANYTHING, kept=st.booleans())
 def test_any_manifest_opens_a_group_or_raises_an_open_error(
     snapdragon: Machine, tmp_path: Path, at: tuple[Any, ...], value: Any, kept: bool
 ) -> None:

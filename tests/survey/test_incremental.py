@@ -48,30 +48,28 @@ def rewrite(workshop: Workshop, old: str, new: str) -> None:
 EDITS: dict[str, Edit] = {
     "nothing": lambda at: None,
     "a model": lambda at: (at.folder / "decode.onnx").write_bytes(source_model(7.0)),
-    "a model, its time kept": lambda at: tamper(at.folder / "decode.onnx", source_model(7.0)),
-    "a model that is no model": lambda at: (at.folder / "decode.onnx").write_bytes(b"no model"),
-    "a model that is gone": lambda at: (at.folder / "classifier.onnx").unlink(),
-    "a model, touched": lambda at: (at.folder / "decode.onnx").touch(),
+    "a model with its old time": lambda at: tamper(at.folder / "decode.onnx", source_model(7.0)),
+    "an invalid model": lambda at: (at.folder / "decode.onnx").write_bytes(b"no model"),
+    "a deleted model": lambda at: (at.folder / "classifier.onnx").unlink(),
+    "a touched model": lambda at: (at.folder / "decode.onnx").touch(),
     "all models": lambda at: [path.write_bytes(source_model(9.0)) for path in at.folder.glob("*.onnx")],
     "an output": lambda at: (at.output() / "prefill_ctx.onnx").write_bytes(b"mine"),
-    "an output that is gone": lambda at: shutil.rmtree(at.output("classifier")),
+    "a deleted output": lambda at: shutil.rmtree(at.output("classifier")),
     "a manifest": lambda at: (at.output() / "manifest.json").unlink(),
-    "a file of the user's in an output": lambda at: (at.output() / "notes.txt").write_bytes(b"mine"),
+    "a user file in an output": lambda at: (at.output() / "notes.txt").write_bytes(b"mine"),
     "an option": lambda at: rewrite(at, "quality: 3", "quality: 2"),
     "the recipe's name": lambda at: rewrite(at, "name: small", "name: other"),
-    "the outputs' place": lambda at: rewrite(at, "dist/", "out/"),
-    "a group that is gone": lambda at: rewrite(at, "targets: [plain]", "targets: []"),
+    "the output path": lambda at: rewrite(at, "dist/", "out/"),
+    "a removed group": lambda at: rewrite(at, "targets: [plain]", "targets: []"),
     "an option of one target": lambda at: rewrite(at, 'mode: "${vars.quality}"', "mode: 1"),
     "a member": lambda at: rewrite(at, "models: [classifier]", "models: [decode]"),
-    "a line of comment": lambda at: rewrite(at, "models: {", "# a comment\nmodels: {"),
-    "a lock that comes": lambda at: (at.folder / "epbuild.lock").write_text(
-        'epbuild-lock = 2\nrecipe = "other"\n', encoding="utf-8"
-    ),
-    "the workspace's memory": lambda at: (at.folder / ".epbuild" / "state.sqlite").unlink(),
+    "a comment": lambda at: rewrite(at, "models: {", "# a comment\nmodels: {"),
+    "a new lock": lambda at: (at.folder / "epbuild.lock").write_text('epbuild-lock = 2\nrecipe = "other"\n', encoding="utf-8"),
+    "the workspace state": lambda at: (at.folder / ".epbuild" / "state.sqlite").unlink(),
     "the store": lambda at: at.lose_blobs(),
     "the toolchain": lambda at: (at.folder / "fingerprint.json").write_text("{} ", encoding="utf-8"),
 }
-QUICK = ("nothing", "a model", "an option", "an output that is gone", "the store")
+QUICK = ("nothing", "a model", "an option", "a deleted output", "the store")
 by_edit = pytest.mark.parametrize("edit", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EDITS])
 QUESTIONS = [
     ("plan", "--json"),

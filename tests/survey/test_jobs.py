@@ -106,7 +106,7 @@ def test_job_runs_on_a_platform_of_its_toolchain(
 PLATFORMS = ("linux-x86_64", "windows-x86_64", "windows-arm64")
 
 
-class Anywhere(Runners):
+class TwoPlatformRunners(Runners):
     """Runners that offer each action two platforms, by the number in its id."""
 
     def platforms(self, action: Action) -> Sequence[str]:
@@ -117,7 +117,7 @@ class Anywhere(Runners):
 @given(actions=works(), most=st.integers(1, 4), costs=st.lists(st.floats(0, 100), min_size=12, max_size=12))
 def test_each_missing_action_is_in_one_job_or_waits(actions: dict[str, Work], most: int, costs: list[float]) -> None:
     seconds = dict(zip(actions, costs, strict=False))
-    runners = Anywhere(dict.fromkeys(PLATFORMS, "any") | {"linux-x86_64": "linux"}, {})
+    runners = TwoPlatformRunners(dict.fromkeys(PLATFORMS, "any") | {"linux-x86_64": "linux"}, {})
     jobs, warnings = pack_jobs(actions, seconds, runners, most)
     made: list[str] = []
     for job in jobs:
@@ -136,7 +136,7 @@ def with_needs(actions: Mapping[str, Work], steps: Iterable[str]) -> set[str]:
     return {ident for step in steps for ident in (step, *with_needs(actions, actions[step].needs))}
 
 
-class Elsewhere(Runners):
+class SplitRunners(Runners):
     """Runners that take SHARE on Linux and every other action on Windows."""
 
     def platforms(self, action: Action) -> Sequence[str]:
@@ -145,7 +145,7 @@ class Elsewhere(Runners):
 
 def test_each_runner_class_has_its_own_jobs(workshop: Workshop) -> None:
     missing = find_missing_actions(workshop.survey())
-    jobs, _ = pack_jobs(missing, {SHARE: 1.0, CLASSIFIER: 2.0}, Elsewhere({}, {}), 1)
+    jobs, _ = pack_jobs(missing, {SHARE: 1.0, CLASSIFIER: 2.0}, SplitRunners({}, {}), 1)
     assert [(job.runner, job.steps) for job in jobs] == [("windows-arm64", (CLASSIFIER,)), ("linux-x86_64", (SHARE,))]
 
 
@@ -154,7 +154,7 @@ def test_action_that_needs_a_result_of_another_platform_waits(workshop: Workshop
     group = missing[CLASSIFIER]
     assert isinstance(group, SessionGroup)
     missing[CLASSIFIER] = replace(group, members=tuple(replace(member, prepared=SHARE) for member in group.members))
-    jobs, [warning] = pack_jobs(missing, dict.fromkeys(missing, 1.0), Elsewhere({}, {}), 1)
+    jobs, [warning] = pack_jobs(missing, dict.fromkeys(missing, 1.0), SplitRunners({}, {}), 1)
     assert [job.steps for job in jobs] == [(SHARE,)]
     assert warning.code == "EPB279"
     assert CLASSIFIER in warning.message

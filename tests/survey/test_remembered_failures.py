@@ -118,7 +118,7 @@ def test_outdated_output_after_an_allowed_failure_is_reported(workshop: Workshop
     assert workshop.contents("classifier") == before
 
 
-# -- Failures that are remembered --------------------------------------------------------------------------------------
+# -- Remembered failures -----------------------------------------------------------------------------------------------
 
 
 def test_failed_action_is_not_retried_and_its_failure_is_reported_again(workshop: Workshop, broken: Broken) -> None:

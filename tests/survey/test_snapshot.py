@@ -83,14 +83,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
 
 
 @pytest.fixture
-def taken(folder: Folder) -> Folder:
+def with_snapshot(folder: Folder) -> Folder:
     folder.take()
     return folder
 
 
-def test_fast_path_reports_up_to_date_like_a_build(taken: Folder) -> None:
-    assert taken.answer() == f"{UP_TO_DATE} (0.25 s)"
-    assert taken.answer("--check") == f"{UP_TO_DATE}."
+def test_fast_path_reports_up_to_date_like_a_build(with_snapshot: Folder) -> None:
+    assert with_snapshot.answer() == f"{UP_TO_DATE} (0.25 s)"
+    assert with_snapshot.answer("--check") == f"{UP_TO_DATE}."
 
 
 def rewrite_in_place(file: Path) -> None:
@@ -118,9 +118,9 @@ CHANGES: list[Callable[[Path], object]] = [
 
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("change", CHANGES, ids=["rewritten", "replaced", "emptied", "deleted", "touched"])
-def test_every_change_of_a_file_is_detected(taken: Folder, number: int, change: Callable[[Path], object]) -> None:
-    change(taken.files[number])
-    assert taken.answer() is None
+def test_every_change_of_a_file_is_detected(with_snapshot: Folder, number: int, change: Callable[[Path], object]) -> None:
+    change(with_snapshot.files[number])
+    assert with_snapshot.answer() is None
 
 
 @pytest.mark.parametrize(("size", "is_hashed"), [(1 << 20, True), (129 << 20, False)])
@@ -141,7 +141,7 @@ def test_touched_file_is_hashed_only_if_hashing_is_fast(folder: Folder, size: in
 
 
 @needs_links
-@pytest.mark.parametrize("relative", [False, True], ids=["from the root", "from where the command runs"])
+@pytest.mark.parametrize("relative", [False, True], ids=["from the root", "from the working directory"])
 def test_parent_of_a_linked_path_is_resolved_like_the_system_does(
     folder: Folder, relative: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,22 +160,22 @@ def test_parent_of_a_linked_path_is_resolved_like_the_system_does(
 
 @needs_links
 @pytest.mark.parametrize("name", ["link/x.onnx", "x.onnx", "../other.onnx"])
-def test_retargeted_link_is_detected_even_with_an_equal_file(taken: Folder, name: str) -> None:
+def test_retargeted_link_is_detected_even_with_an_equal_file(with_snapshot: Folder, name: str) -> None:
     """Check this because other files beside the link's new target may differ."""
-    folders = [taken.path / "one", taken.path / "two"]
+    folders = [with_snapshot.path / "one", with_snapshot.path / "two"]
     for place in folders:
         place.mkdir()
     (folders[0] / "x.onnx").write_bytes(b"as it was")
     (folders[1] / "x.onnx").hardlink_to(folders[0] / "x.onnx")
-    (taken.path / "link").symlink_to("one")
-    (taken.path / "x.onnx").symlink_to(Path("link", "x.onnx"))
-    (taken.path.parent / "other.onnx").symlink_to(taken.path / "x.onnx")
+    (with_snapshot.path / "link").symlink_to("one")
+    (with_snapshot.path / "x.onnx").symlink_to(Path("link", "x.onnx"))
+    (with_snapshot.path.parent / "other.onnx").symlink_to(with_snapshot.path / "x.onnx")
     time.sleep(MARGIN_SECONDS)
-    taken.take(files=[*taken.files, taken.path / name])
-    assert taken.answer() is not None
-    (taken.path / "link").unlink()
-    (taken.path / "link").symlink_to("two")
-    assert taken.answer() is None
+    with_snapshot.take(files=[*with_snapshot.files, with_snapshot.path / name])
+    assert with_snapshot.answer() is not None
+    (with_snapshot.path / "link").unlink()
+    (with_snapshot.path / "link").symlink_to("two")
+    assert with_snapshot.answer() is None
 
 
 @needs_links
@@ -246,10 +246,10 @@ def test_warnings_are_repeated_by_a_run_but_not_by_a_check(folder: Folder, monke
     assert answer(["run", "./epbuild.yaml"], lambda: 0.25, given.extend) is None
 
 
-def test_run_with_a_summary_file_writes_the_summary(taken: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_a_summary_file_writes_the_summary(with_snapshot: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
-    assert taken.answer() is None
-    assert taken.answer("--check") == f"{UP_TO_DATE}."
+    assert with_snapshot.answer() is None
+    assert with_snapshot.answer("--check") == f"{UP_TO_DATE}."
 
 
 PLACES = [None, StepId("emit:a"), Position("epbuild.yaml", 3, 5), Path("epbuild.lock"), Argument("--set a=b")]
@@ -284,34 +284,34 @@ def test_value_of_a_variable_is_watched_but_not_stored(folder: Folder, monkeypat
 
 
 @pytest.mark.parametrize("name", ["EPBUILD_CACHE_DIR", "EPBUILD_TOOLCHAIN_DIR"])
-def test_changed_cache_or_toolchain_folder_is_detected(taken: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_cache_or_toolchain_folder_is_detected(with_snapshot: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "/elsewhere")
-    assert taken.answer() is None
+    assert with_snapshot.answer() is None
 
 
 @pytest.mark.parametrize("own", [__version__.encode(), marshal.dumps(FORMAT)], ids=["version", "format"])
-def test_snapshot_of_another_epbuild_is_ignored(taken: Folder, own: bytes) -> None:
-    [kept] = taken.snapshots
+def test_snapshot_of_another_epbuild_is_ignored(with_snapshot: Folder, own: bytes) -> None:
+    [kept] = with_snapshot.snapshots
     written = kept.read_bytes()
     assert own in written
     kept.write_bytes(written.replace(own, own.translate(bytes((number ^ 1) for number in range(256))), 1))
-    assert taken.answer() is None
+    assert with_snapshot.answer() is None
 
 
-def test_changed_cpu_is_detected(taken: Folder) -> None:
+def test_changed_cpu_is_detected(with_snapshot: Folder) -> None:
     with on_cpu("another CPU"):
-        assert taken.answer() is None
+        assert with_snapshot.answer() is None
 
 
-def test_arguments_are_part_of_the_snapshot(taken: Folder) -> None:
-    assert taken.answer("--set", "vars.quality=3") is None
-    assert answer(["run", str(taken.recipe), "emit:*"], lambda: 0.0) is None
-    assert answer(["plan", str(taken.recipe)], lambda: 0.0) is None
+def test_arguments_are_part_of_the_snapshot(with_snapshot: Folder) -> None:
+    assert with_snapshot.answer("--set", "vars.quality=3") is None
+    assert answer(["run", str(with_snapshot.recipe), "emit:*"], lambda: 0.0) is None
+    assert answer(["plan", str(with_snapshot.recipe)], lambda: 0.0) is None
 
 
-def test_copied_workspace_is_checked_again(taken: Folder, tmp_path: Path) -> None:
+def test_copied_workspace_is_checked_again(with_snapshot: Folder, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(taken.path, copy)
+    shutil.copytree(with_snapshot.path, copy)
     assert answer(["run", str(copy / "epbuild.yaml")], lambda: 0.0) is None
 
 
@@ -350,21 +350,21 @@ def test_snapshot_of_a_failed_run_has_no_answer(folder: Folder) -> None:
 
 @needs_links
 @pytest.mark.parametrize("number", range(3))
-def test_link_in_place_of_a_file_is_a_change(taken: Folder, number: int) -> None:
-    file = taken.files[number]
+def test_link_in_place_of_a_file_is_a_change(with_snapshot: Folder, number: int) -> None:
+    file = with_snapshot.files[number]
     other = file.with_name("other")
     file.rename(other)
     file.symlink_to(other)
-    assert taken.answer() is None
+    assert with_snapshot.answer() is None
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
 @pytest.mark.parametrize("number", [1, 2])
-def test_pipe_in_place_of_a_file_is_a_change_and_is_not_opened(taken: Folder, number: int) -> None:
-    file = taken.files[number]
+def test_pipe_in_place_of_a_file_is_a_change_and_is_not_opened(with_snapshot: Folder, number: int) -> None:
+    file = with_snapshot.files[number]
     file.unlink()
     os.mkfifo(file)
-    assert taken.answer() is None
+    assert with_snapshot.answer() is None
 
 
 def test_missing_workspace_has_no_clock_and_no_answer(tmp_path: Path) -> None:
@@ -372,14 +372,14 @@ def test_missing_workspace_has_no_clock_and_no_answer(tmp_path: Path) -> None:
     assert answer(["run", str(tmp_path / "epbuild.yaml")], lambda: 0.0) is None
 
 
-def test_truncated_snapshot_is_ignored(taken: Folder) -> None:
-    [place] = taken.snapshots
+def test_truncated_snapshot_is_ignored(with_snapshot: Folder) -> None:
+    [place] = with_snapshot.snapshots
     whole = place.read_bytes()
     for length in range(len(whole)):
         place.write_bytes(whole[:length])
-        assert taken.answer() is None
+        assert with_snapshot.answer() is None
     place.write_bytes(b"not a snapshot at all")
-    assert taken.answer() is None
+    assert with_snapshot.answer() is None
 
 
 def test_incomplete_snapshot_is_ignored_once_a_file_changes(folder: Folder) -> None:
@@ -416,7 +416,7 @@ WORDS = st.sampled_from(
 )
 
 
-def asked(words: list[str]) -> tuple[int, Request | None, bool]:
+def requested_run(words: list[str]) -> tuple[int, Request | None, bool]:
     """Return the exit code of `run` for a command line, the request that it made, and True if it would have built."""
     seen: list[tuple[Request, bool]] = []
 
@@ -436,7 +436,7 @@ def check_equal(words: list[str]) -> None:
         answer(["run", *words], lambda: 0.0)
     if not looked_up:
         return
-    _, request, builds = asked(words)
+    _, request, builds = requested_run(words)
     assert request is not None, words
     expected = Request(Path(looked_up[0]), locked="--locked" in words, remote=RemoteChoice())
     assert request == expected
@@ -464,9 +464,9 @@ def test_plain_command_lines_use_the_snapshot(words: list[str]) -> None:
 
 
 @pytest.fixture
-def process(taken: Folder) -> list[str]:
-    taken.take(files=[*taken.files, *map(Path, list_own_files())])
-    return [sys.executable, "-X", "importtime", "-m", "epbuild", "run", str(taken.recipe)]
+def process(with_snapshot: Folder) -> list[str]:
+    with_snapshot.take(files=[*with_snapshot.files, *map(Path, list_own_files())])
+    return [sys.executable, "-X", "importtime", "-m", "epbuild", "run", str(with_snapshot.recipe)]
 
 
 @pytest.mark.slow
@@ -479,12 +479,12 @@ def test_fast_path_imports_nothing_heavy(process: list[str]) -> None:
     assert not imported & {"typer", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}
 
 
-def test_old_snapshots_are_removed(taken: Folder) -> None:
-    [place] = taken.snapshots
+def test_old_snapshots_are_removed(with_snapshot: Folder) -> None:
+    [place] = with_snapshot.snapshots
     root = place.parents[1]
     remove_older(str(root), time.time() - 3600)
-    assert taken.snapshots
+    assert with_snapshot.snapshots
     os.utime(place, (1, 1))
     remove_older(str(root), time.time() - 3600)
-    assert not taken.snapshots
+    assert not with_snapshot.snapshots
     remove_older(str(root / "nothing"), time.time())

@@ -154,7 +154,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "prefill_qnn.bin").write_bytes((folder / "prefill_qnn.bin").read_bytes()[::-1]),
         "prefill_qnn.bin was changed",
     ),
-    "a link in its place": (lambda folder: put_link(folder / "decode_ctx.onnx"), "decode_ctx.onnx is missing"),
+    "a binary replaced by a link": (lambda folder: put_link(folder / "decode_ctx.onnx"), "decode_ctx.onnx is missing"),
 }
 
 

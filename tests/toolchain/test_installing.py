@@ -59,7 +59,7 @@ def test_long_package_lists_are_shortened() -> None:
     assert reports.heard[-1] == ("fetching a, b, c and 2 more", 0, 5 * 1024)
 
 
-class Lines(UvListener):
+class LineRecorder(UvListener):
     def __init__(self, cancelled: threading.Event | None = None) -> None:
         super().__init__(cancelled)
         self.lines: list[str] = []
@@ -68,7 +68,7 @@ class Lines(UvListener):
         self.lines.append(line)
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+def replace_uv(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
     """Replace uv by a program with this script."""
     program = folder / "uv"
     program.write_text(f"#!{sys.executable}\n{script}", encoding="utf-8")
@@ -78,8 +78,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
 def test_every_line_of_uv_is_reported_and_kept_for_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch, tmp_path, "import sys; print('one\\ntwo', file=sys.stderr); sys.exit(3)")
-    heard = Lines()
+    replace_uv(monkeypatch, tmp_path, "import sys; print('one\\ntwo', file=sys.stderr); sys.exit(3)")
+    heard = LineRecorder()
     done = run_uv(["pip"], listener=heard)
     assert (done.returncode, done.stderr, heard.lines) == (3, "one\ntwo\n", ["one", "two"])
     assert run_uv(["pip"]).stderr == done.stderr
@@ -87,7 +87,7 @@ def test_every_line_of_uv_is_reported_and_kept_for_messages(tmp_path: Path, monk
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
 def test_package_builds_do_not_inherit_secrets_of_epbuild(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch, tmp_path, "import os, sys; print(dict(os.environ), file=sys.stderr)")
+    replace_uv(monkeypatch, tmp_path, "import os, sys; print(dict(os.environ), file=sys.stderr)")
     monkeypatch.setenv("EPBUILD_SIGNING_KEY", "tulip")
     monkeypatch.setenv("EPBUILD_REMOTE_AUTHORIZATION", "Bearer tulip")
     assert "tulip" not in run_uv(["pip"]).stderr
@@ -95,9 +95,9 @@ def test_package_builds_do_not_inherit_secrets_of_epbuild(tmp_path: Path, monkey
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script is no program there")
 def test_uv_ends_when_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch, tmp_path, "import time; time.sleep(600)")
+    replace_uv(monkeypatch, tmp_path, "import time; time.sleep(600)")
     cancelled = threading.Event()
     threading.Timer(0.3, cancelled.set).start()
     begin = time.monotonic()
-    assert run_uv(["pip"], listener=Lines(cancelled)).returncode != 0
+    assert run_uv(["pip"], listener=LineRecorder(cancelled)).returncode != 0
     assert time.monotonic() - begin < 60

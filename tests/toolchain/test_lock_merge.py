@@ -64,7 +64,7 @@ def test_merge_conflict_is_reported_and_common_facts_are_kept(tmp_path: Path) ->
     assert (found.models, found.catalog, found.wheels) == (LOCK.models, LOCK.catalog, LOCK.wheels)
 
 
-# -- Any two changes ---------------------------------------------------------------------------------------------------
+# -- Arbitrary changes -------------------------------------------------------------------------------------------------
 
 PACKAGES = [f"{letter}{number}" for letter in "abc" for number in range(4)]
 PLATFORMS = ["linux-x86_64", "macos-arm64", "windows-arm64"]

@@ -29,7 +29,7 @@ def problem_of(text: str) -> Problem:
     return problem
 
 
-# -- What is written is what is read -----------------------------------------------------------------------------------
+# -- Round trips -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_lock_lines_are_readable() -> None:
         lambda text: "\n".join([*text.splitlines()[:HEAD], *reversed(text.splitlines()[HEAD:])]),
         lambda text: text.replace('recipe = "tiny"', '# a remark\n\nrecipe = "tiny"  # another'),
     ],
-    ids=["git's line ends on Windows", "no last line end", "another order", "remarks"],
+    ids=["CRLF line ends", "no final line end", "another order", "comments"],
 )
 def test_harmless_edits_of_lock_lines_change_nothing(change: object) -> None:
     assert read_lock(change(TEXT), "epbuild.lock") == LOCK  # type: ignore[operator]

@@ -28,7 +28,7 @@ PATIENCE = 30
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 
 
-class Setting(WorkerListener):
+class EventSetter(WorkerListener):
     """Listener that sets an event after a report, or after a report and a log line."""
 
     def __init__(self, event: threading.Event, *, awaited: Iterable[str] = ("report",)) -> None:
@@ -47,7 +47,7 @@ class Setting(WorkerListener):
             self._event.set()
 
 
-class Broken(WorkerListener):
+class BrokenListener(WorkerListener):
     def logged(self, line: str) -> None:
         raise BrokenPipeError("nobody reads")
 
@@ -92,7 +92,7 @@ def test_reports_and_log_lines_arrive_while_the_worker_runs(worker: Supervised) 
         print("words", file=sys.stderr, flush=True)
         sys.stdin.read()  # until the supervisor is told to stop
     """
-    ending = worker.run(code, listener=Setting(worker.cancelled, awaited=("report", "words")))
+    ending = worker.run(code, listener=EventSetter(worker.cancelled, awaited=("report", "words")))
     assert ending.cause == "cancelled"
     assert ending.reports == ({"event": "started"},)
     assert ending.tail == ("words",)
@@ -189,7 +189,7 @@ def test_variables_of_the_recipe_reach_the_ep_and_override_others(worker: Superv
 
 def test_failing_listener_ends_the_worker_instead_of_hanging_the_build(worker: Supervised) -> None:
     with pytest.raises(BrokenPipeError, match="nobody reads"):
-        worker.run("import sys\nwhile True: sys.stderr.write('words\\n')", listener=Broken())
+        worker.run("import sys\nwhile True: sys.stderr.write('words\\n')", listener=BrokenListener())
 
 
 def test_unwritable_log_is_an_error_instead_of_a_hang(worker: Supervised) -> None:
@@ -265,14 +265,14 @@ WAIT = "sys.stdin.read()"
 
 
 def test_cancelling_ends_the_worker_and_its_children(worker: Supervised, grandchild: Grandchild) -> None:
-    ending = worker.run(grandchild.started_by_worker(WAIT), listener=Setting(worker.cancelled))
+    ending = worker.run(grandchild.started_by_worker(WAIT), listener=EventSetter(worker.cancelled))
     assert ending.cause == "cancelled"
     assert grandchild.is_dead()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there a job has all of them")
 def test_cancelling_also_ends_children_in_their_own_session(worker: Supervised, grandchild: Grandchild) -> None:
-    worker.run(grandchild.started_by_worker(WAIT, start_new_session=True), listener=Setting(worker.cancelled))
+    worker.run(grandchild.started_by_worker(WAIT, start_new_session=True), listener=EventSetter(worker.cancelled))
     assert grandchild.is_dead()
 
 
@@ -289,7 +289,7 @@ def test_timeout_ends_the_worker_and_its_children(
         return now
 
     monkeypatch.setattr(time, "monotonic", monotonic)
-    ending = worker.run(grandchild.started_by_worker(WAIT), timeout=900, listener=Setting(late))
+    ending = worker.run(grandchild.started_by_worker(WAIT), timeout=900, listener=EventSetter(late))
     assert ending.cause == "timed out"
     assert grandchild.is_dead()
 

@@ -100,7 +100,7 @@ def test_python_named_by_version_is_known_without_a_search(request_: str | None,
     assert parse_named_python(request_) == name
 
 
-# -- What uv is asked, and what becomes of its answer ------------------------------------------------------------------
+# -- Arguments and answers of uv ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -242,31 +242,39 @@ def test_uv_is_quoted_when_it_finds_no_packages(uv: FakeUv, stderr: str, hint: s
     assert "\n" not in problem.message
 
 
-# -- An environment that is there --------------------------------------------------------------------------------------
+# -- Existing environments ---------------------------------------------------------------------------------------------
 
 
-def there(distributions: dict[str, str], python: str = "cpython-3.11", platform: str = "linux-x86_64") -> Environment:
+def external_environment(
+    distributions: dict[str, str], python: str = "cpython-3.11", platform: str = "linux-x86_64"
+) -> Environment:
     return Environment("npu", Path("python"), Fingerprint(python, platform, distributions, {}), Path("memory.json"))
 
 
 def test_external_environment_is_locked_by_version() -> None:
-    found = read_installed(there({"onnxruntime": "1.31.1", "a--b": "1.0"}))
+    found = read_installed(external_environment({"onnxruntime": "1.31.1", "a--b": "1.0"}))
     assert found == LockedEnvironment("cpython-3.11", (Package("a-b", "1.0"), Package("onnxruntime", "1.31.1")))
     assert found.is_installed
-    assert describe_deviations(there({"onnxruntime": "1.31.1", "a-b": "1.0"}), "linux-x86_64", found) == []
+    assert describe_deviations(external_environment({"onnxruntime": "1.31.1", "a-b": "1.0"}), "linux-x86_64", found) == []
 
 
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        (there({"a": "1.0", "b": "2.0rc1"}, "cpython-3.12"), ["its Python is cpython-3.12 instead of cpython-3.11"]),
-        (there({"a": "1.0", "b": "2.0rc1"}, platform="win-amd64"), ["it is for win-amd64 instead of linux-x86_64"]),
-        (there({"a": "1.0"}), ["it has no b 2.0rc1"]),
-        (there({"a": "1.0", "b": "2.0rc1", "c": "3"}), ["it has c 3, which is not locked"]),
-        (there({"a": "1.1", "b": "2.0"}), ["its a is 1.1 instead of 1.0", "its b is 2.0 instead of 2.0rc1"]),
-        (there({"a": "1.0+cu12", "b": "2.0rc1"}), ["its a is 1.0+cu12 instead of 1.0"]),
-        (there({"a": "1.0.post1", "b": "2.0rc1"}), ["its a is 1.0.post1 instead of 1.0"]),
-        (there({"a": "1.0", "b": "2.0rc1"}), []),
+        (
+            external_environment({"a": "1.0", "b": "2.0rc1"}, "cpython-3.12"),
+            ["its Python is cpython-3.12 instead of cpython-3.11"],
+        ),
+        (
+            external_environment({"a": "1.0", "b": "2.0rc1"}, platform="win-amd64"),
+            ["it is for win-amd64 instead of linux-x86_64"],
+        ),
+        (external_environment({"a": "1.0"}), ["it has no b 2.0rc1"]),
+        (external_environment({"a": "1.0", "b": "2.0rc1", "c": "3"}), ["it has c 3, which is not locked"]),
+        (external_environment({"a": "1.1", "b": "2.0"}), ["its a is 1.1 instead of 1.0", "its b is 2.0 instead of 2.0rc1"]),
+        (external_environment({"a": "1.0+cu12", "b": "2.0rc1"}), ["its a is 1.0+cu12 instead of 1.0"]),
+        (external_environment({"a": "1.0.post1", "b": "2.0rc1"}), ["its a is 1.0.post1 instead of 1.0"]),
+        (external_environment({"a": "1.0", "b": "2.0rc1"}), []),
     ],
 )
 def test_every_deviation_from_the_lock_is_reported(environment: Environment, words: list[str]) -> None:
@@ -280,7 +288,7 @@ def test_every_deviation_from_the_lock_is_reported(environment: Environment, wor
 def test_version_with_another_spelling_is_equal(written: str, locked: str) -> None:
     assert (
         describe_deviations(
-            there({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),))
+            external_environment({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),))
         )
         == []
     )
@@ -289,11 +297,11 @@ def test_version_with_another_spelling_is_equal(written: str, locked: str) -> No
 @pytest.mark.parametrize(("written", "locked"), [("1.10", "1.1"), ("10", "1"), ("1.0.1", "1.1"), ("100", "1")])
 def test_different_version_is_not_equal(written: str, locked: str) -> None:
     assert describe_deviations(
-        there({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),))
+        external_environment({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),))
     )
 
 
-# -- The real uv, without a network ------------------------------------------------------------------------------------
+# -- Real uv without a network -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -311,7 +319,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def really_resolved(wanted: ToolchainSpec, platform: str = str(get_own_platform()), **preferred: str) -> LockedEnvironment:
+def resolved_by_uv(wanted: ToolchainSpec, platform: str = str(get_own_platform()), **preferred: str) -> LockedEnvironment:
     named = {name.replace("_", "-"): version for name, version in preferred.items()}
     return resolve_packages(wanted, find_python(wanted), platform, named)
 
@@ -323,7 +331,7 @@ def digest_of(path: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_uv_knows_every_platform(wheels: Path, platform: str) -> None:
-    found = really_resolved(toolchain("tiny-ep", "tiny-windows; sys_platform == 'win32'"), platform)
+    found = resolved_by_uv(toolchain("tiny-ep", "tiny-windows; sys_platform == 'win32'"), platform)
     windows = ["tiny-windows"] if platform.startswith("windows") else []
     assert [package.name for package in found.packages] == ["tiny-base", "tiny-ep", *windows]
     assert found.packages[0] == Package("tiny-base", "1.1", (digest_of(wheels / "tiny_base-1.1-py3-none-any.whl"),))
@@ -331,16 +339,16 @@ def test_uv_knows_every_platform(wheels: Path, platform: str) -> None:
 
 @pytest.mark.slow
 def test_locked_version_is_kept_while_it_satisfies_the_requirements(wheels: Path) -> None:
-    assert really_resolved(toolchain("tiny-ep"), tiny_base="1.0").packages[0].version == "1.0"
-    assert really_resolved(toolchain("tiny-ep", "tiny-base>1.0"), tiny_base="1.0").packages[0].version == "1.1"
-    assert really_resolved(toolchain("tiny-ep"), tiny_base="7.0").packages[0].version == "1.1"
+    assert resolved_by_uv(toolchain("tiny-ep"), tiny_base="1.0").packages[0].version == "1.0"
+    assert resolved_by_uv(toolchain("tiny-ep", "tiny-base>1.0"), tiny_base="1.0").packages[0].version == "1.1"
+    assert resolved_by_uv(toolchain("tiny-ep"), tiny_base="7.0").packages[0].version == "1.1"
 
 
 @pytest.mark.slow
 def test_packages_are_resolved_for_a_python_that_is_not_installed(wheels: Path) -> None:
     write_wheel(wheels, "tiny-old", "1.0", files={"tiny_old/__init__.py": b""})
     wanted = toolchain("tiny-ep", "tiny-old; python_version < '3.10'", python="3.9")
-    assert [package.name for package in really_resolved(wanted).packages] == ["tiny-base", "tiny-ep", "tiny-old"]
+    assert [package.name for package in resolved_by_uv(wanted).packages] == ["tiny-base", "tiny-ep", "tiny-old"]
 
 
 @pytest.mark.slow
@@ -356,7 +364,7 @@ def test_python_is_found_or_reported_missing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_environment_is_provisioned_from_the_lock_despite_newer_versions(wheels: Path, tmp_path: Path) -> None:
     wanted = toolchain("tiny-ep")
-    locked = really_resolved(wanted, tiny_base="1.0")
+    locked = resolved_by_uv(wanted, tiny_base="1.0")
     made = Toolchains(tmp_path / "home").prepare(wanted, tmp_path, [], locked)
     assert made.fingerprint.distributions == {"tiny-ep": "1.0", "tiny-base": "1.0"}
     assert describe_deviations(made, str(get_own_platform()), locked) == []
@@ -376,7 +384,7 @@ def refused(home: Path, wanted: ToolchainSpec, locked: LockedEnvironment) -> str
 
 @pytest.mark.slow
 def test_file_that_differs_from_the_lock_is_not_installed(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    locked = really_resolved(toolchain("tiny-base==1.0"))
+    locked = resolved_by_uv(toolchain("tiny-base==1.0"))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "another cache"))  # the first one has the file that was locked
     write_wheel(wheels, "tiny-base", "1.0", files={"tiny_base/__init__.py": b"something else"})
     assert "Hash mismatch" in refused(tmp_path / "home", toolchain("tiny-base==1.0"), locked)
@@ -384,7 +392,7 @@ def test_file_that_differs_from_the_lock_is_not_installed(wheels: Path, tmp_path
 
 @pytest.mark.slow
 def test_lock_without_a_dependency_is_not_installed(wheels: Path, tmp_path: Path) -> None:
-    locked = really_resolved(toolchain("tiny-ep"))
+    locked = resolved_by_uv(toolchain("tiny-ep"))
     torn = LockedEnvironment(locked.python, tuple(package for package in locked.packages if package.name == "tiny-ep"))
     assert "tiny-base" in refused(tmp_path / "home", toolchain("tiny-ep"), torn)
 
@@ -392,5 +400,5 @@ def test_lock_without_a_dependency_is_not_installed(wheels: Path, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("asks", ["tiny-base<1.1", "tiny-windows"])
 def test_lock_that_misses_the_requirements_is_not_installed(wheels: Path, tmp_path: Path, asks: str) -> None:
-    locked = really_resolved(toolchain("tiny-ep"))
+    locked = resolved_by_uv(toolchain("tiny-ep"))
     assert "tiny-" in refused(tmp_path / "home", toolchain("tiny-ep", asks), locked)

@@ -283,10 +283,10 @@ def test_file_that_vanishes_while_it_is_read_is_reported(interpreter: Path, tmp_
     assert "which is part of the toolchain, cannot be read: No such file or directory" in problem.message
 
 
-# -- What happened to it in between ------------------------------------------------------------------------------------
+# -- Changes between two reads -----------------------------------------------------------------------------------------
 
 
-def seen_again(interpreter: Path, memory: Path, change: Callable[[Path], object]) -> list[str]:
+def touched_files(interpreter: Path, memory: Path, change: Callable[[Path], object]) -> list[str]:
     """Return the names of the files that count as touched after a change in an environment."""
     site = site_of(interpreter)
     first = read_fingerprint(interpreter, MODULES, memory)
@@ -343,7 +343,7 @@ def link_and_swap(site: Path) -> None:
 def test_known_fingerprint_is_reused_despite_unrelated_installs(
     interpreter: Path, tmp_path: Path, change: Callable[[Path], object], names: list[str]
 ) -> None:
-    assert seen_again(interpreter, tmp_path / "memory.json", change) == names
+    assert touched_files(interpreter, tmp_path / "memory.json", change) == names
 
 
 def test_touched_library_keeps_the_fingerprint(interpreter: Path, tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_package_that_prints_at_startup_does_not_break_the_probe(interpreter: Pa
     assert fingerprint(interpreter, MODULES, tmp_path / "memory.json").distributions == {"tiny-ep": "1.0"}
 
 
-# -- Interpreters that are none ----------------------------------------------------------------------------------------
+# -- Invalid interpreters ----------------------------------------------------------------------------------------------
 
 WHERE = Position("epbuild.yaml", 4, 3)
 

@@ -122,7 +122,7 @@ def test_lock_alone_names_a_locked_environment() -> None:
     assert Requirements(("onnxruntime>=1",), None, LOCKED).digest() == Requirements(WANTED.packages, None, LOCKED).digest()
 
 
-# -- Making it ---------------------------------------------------------------------------------------------------------
+# -- Provisioning ------------------------------------------------------------------------------------------------------
 
 
 def test_environment_has_the_python_and_the_packages_of_the_recipe(tmp_path: Path, uv: FakeUv) -> None:
@@ -216,7 +216,7 @@ def test_environment_without_its_python_is_provisioned_again(tmp_path: Path, uv:
     assert len(uv.commands) == 4
 
 
-# -- When it cannot be made --------------------------------------------------------------------------------------------
+# -- Failures ----------------------------------------------------------------------------------------------------------
 
 
 def test_missing_package_is_named_and_uv_is_quoted(tmp_path: Path, uv: FakeUv) -> None:
