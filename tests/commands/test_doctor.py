@@ -287,7 +287,7 @@ HEALTHY = HealthCheck("toolchain", "ok", "ONNX Runtime 1.31.1", name="qnn")
             "ok error",
             "cannot compile for SM8750: no license",
         ),
-        (replace(EP, attempt=CompileAttempt("SM8750", why="no license")), False, "ok warning", "no licence"),
+        (replace(EP, attempt=CompileAttempt("SM8750", why="no license")), False, "ok warning", "no license"),
         (replace(EP, attempt=CompileAttempt("SM8750", why="no device", unfit=True)), True, "ok warning", "no device"),
         (
             replace(EP, attempt=replace(DONE, opened=False, why=f"{EP.ep} cannot load models here: it crashes")),
