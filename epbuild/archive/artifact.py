@@ -74,13 +74,13 @@ It raises MissingBlob or DamagedBlob if the store has lost the content, and Stor
 
 def make_changed_error(path: str, step: StepId | None, how: str = "") -> BuildError:
     """Return the error for a file that has changed since it was listed. `how` is added to the message."""
-    message = f"the file {path} changed while it was emitted{how}"
-    return BuildError(Problem("EPB415", message, step, "Nothing was kept; run the build again."))
+    message = f"the file {path} changed while it was being emitted{how}"
+    return BuildError(Problem("EPB415", message, step, "No output was kept. Run the build again."))
 
 
 def make_size_error(artifact: Artifact, step: StepId | None) -> BuildError:
     """Return the error for a file whose size has changed since it was listed."""
-    return make_changed_error(artifact.path, step, f": it no longer has {artifact.size} bytes")
+    return make_changed_error(artifact.path, step, f": its size is no longer {artifact.size} bytes")
 
 
 def extract_own_manifest(document: Any) -> Any:

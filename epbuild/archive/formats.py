@@ -43,8 +43,8 @@ class ArchiveFormat(Protocol):
         Raises errors of `copy` and `put`, and EnvironmentFailure if the compression package is missing.
         """
 
-    def first_member(self, file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-        """Read the name and content of the first member. Return None if it has more than `most` bytes, or if `write` did not write it.
+    def read_first_member(self, file: BinaryIO, max_bytes: int) -> tuple[str, bytes] | None:
+        """Read the name and content of the first member. Return None if it has more than `max_bytes` bytes, or if `write` did not write it.
 
         Nothing after this member is used. Raises OSError, and EnvironmentFailure as `write` does.
         """
@@ -83,12 +83,12 @@ def write_archive(
     """
     hasher = Hasher()
 
-    def seal(data: memoryview) -> None:
+    def append(data: memoryview) -> None:
         hasher.update(data)
         write_pieces(destination.write, data)
 
-    with Ring(seal, "archive") as sink:
-        FORMATS[name].write(sorted(artifacts, key=_order), _check_size(copy, step), sink.put, level, step)
+    with Ring(append, "archive") as sink:
+        FORMATS[name].write(sorted(artifacts, key=_sort_key), _check_size(copy, step), sink.put, level, step)
     return hasher.blob
 
 
@@ -100,7 +100,7 @@ def find_compressor(method: CompressionMethod, step: StepId | None = None) -> st
     return f"zlib {zlib.ZLIB_RUNTIME_VERSION}" if method == "deflate" else zstd.get_version(step)
 
 
-def format_of(mark: bytes) -> ArchiveFormat | None:
+def find_format(mark: bytes) -> ArchiveFormat | None:
     """Return the format of a file with these first four bytes, or None if it is not an archive."""
     return next((found for found in FORMATS.values() if mark in found.MARKS), None)
 
@@ -112,9 +112,9 @@ def read_listed(path: Path) -> Mapping[str, Any] | None:
     """
     try:
         with open_regular(path) as file:
-            found = format_of(file.read(4))
+            found = find_format(file.read(4))
             file.seek(0)
-            member = found.first_member(file, _MAX_MANIFEST_BYTES) if found is not None else None
+            member = found.read_first_member(file, _MAX_MANIFEST_BYTES) if found is not None else None
         if member is None or PurePosixPath(member[0]).name != MANIFEST:
             return None
         document: dict[str, Any] = json.loads(member[1])
@@ -124,14 +124,14 @@ def read_listed(path: Path) -> Mapping[str, Any] | None:
         return None
 
 
-def _order(artifact: Artifact) -> tuple[bool, bool, tuple[str, ...]]:
+def _sort_key(artifact: Artifact) -> tuple[bool, bool, tuple[str, ...]]:
     return artifact.path != MANIFEST, artifact.role != "manifest", PurePosixPath(artifact.path).parts
 
 
 def _check_size(copy: Copy, step: StepId | None) -> Copy:
     """Return a function like `copy` that raises BuildError unless exactly the declared number of bytes is written."""
 
-    def measured(artifact: Artifact, write: Write) -> None:
+    def copy_checked(artifact: Artifact, write: Write) -> None:
         size = 0
 
         def count(piece: memoryview) -> None:
@@ -145,4 +145,4 @@ def _check_size(copy: Copy, step: StepId | None) -> Copy:
         if size != artifact.size:
             raise make_size_error(artifact, step)
 
-    return measured
+    return copy_checked

@@ -47,13 +47,17 @@ def make_corrupt_error(title: str, what: str) -> UnsoundArchive:
 
 def make_unsafe_error(title: str, member: str, why: str) -> UnsoundArchive:
     """Return the error for a member that could do harm. The archive is then not used at all."""
-    return UnsoundArchive(Problem("EPB631", f"the member {quote_member(member)} {why}", Path(title), "The archive is not used."))
+    return UnsoundArchive(
+        Problem(
+            "EPB631", f"the member {quote_member(member)} {why}", Path(title), "Do not use this archive. It was not unpacked."
+        )
+    )
 
 
 def make_unpack_error(title: str, why: str) -> CannotUnpack:
     """Return the error for an archive that does not fit on this machine's disk."""
-    hint = "It is unpacked in the folder for temporary files: set TMPDIR (on Windows: TEMP) to a folder with more space."
-    return CannotUnpack(Problem("EPB638", f"it cannot be unpacked: {why}", Path(title), hint))
+    hint = "Set TMPDIR (on Windows: TEMP), the folder for temporary files, to a folder with more space."
+    return CannotUnpack(Problem("EPB638", f"the archive cannot be unpacked: {why}", Path(title), hint))
 
 
 def make_nothing_to_verify_error(title: str, why: str) -> NothingToVerify:
@@ -104,19 +108,19 @@ class Members:
 
         Raises UnsoundArchive, CannotUnpack, and errors of `pieces`.
         """
-        path = self.names.file(name)
+        path = self.names.add_file(name)
         place = self._folder / path
-        with self._on_disk(name):
+        with self._translate_disk_errors(name):
             place.parent.mkdir(parents=True, exist_ok=True)
         if original is not None and _link(original, place):
             self._linked[place] = (name, original)
         else:
             self._claim_room(name, size, size - self._listed.get(path, 0))
-            with self._on_disk(name):
+            with self._translate_disk_errors(name):
                 file = place.open("xb", buffering=0)
             with file:
                 self._copy(name, size, pieces, file.write)
-        self._learn(path, place, size)
+        self._read_listed_sizes(path, place, size)
         if place.suffix == ".onnx":
             self._models.append(place)
         return place
@@ -135,7 +139,7 @@ class Members:
                 name, original = self._linked.pop(place)
                 size = place.stat().st_size
                 self._claim_room(name, size, size - self._listed.get(place.relative_to(self._folder).as_posix(), 0))
-                with self._on_disk(name):
+                with self._translate_disk_errors(name):
                     place.unlink()
                     copy_file(original, place)
 
@@ -144,10 +148,12 @@ class Members:
         for piece in pieces:
             written += len(piece)
             if written > size:
-                raise make_corrupt_error(self.title, f"the member {quote_member(name)} has more than its {size:,} bytes")
+                raise make_corrupt_error(
+                    self.title, f"the member {quote_member(name)} exceeds its declared size of {size:,} bytes"
+                )
             rest = memoryview(piece)
             while rest:  # on an almost full disk, only a part may be written
-                with self._on_disk(name):
+                with self._translate_disk_errors(name):
                     rest = rest[write(rest) :]
             self._progress.add(len(piece))
         if written < size:
@@ -159,14 +165,14 @@ class Members:
             raise make_unsafe_error(
                 self.title,
                 name,
-                f"would have {size:,} bytes, which no manifest before it lists: too large for such a small archive",
+                f"is too large for such a small archive: {size:,} bytes, which no preceding manifest lists",
             )
-        with self._on_disk(name):
+        with self._translate_disk_errors(name):
             free = shutil.disk_usage(self._folder).free
         if size > free:
             raise make_unpack_error(self.title, f"the member {quote_member(name)} has {size:,} bytes, but only {free:,} are free")
 
-    def _learn(self, path: str, place: Path, size: int) -> None:
+    def _read_listed_sizes(self, path: str, place: Path, size: int) -> None:
         """If the member is a manifest, remember the sizes that it lists. An invalid manifest is ignored, as `verify` reports it later."""
         if PurePosixPath(path).name != MANIFEST or size > _MAX_MANIFEST_BYTES:
             return
@@ -176,7 +182,7 @@ class Members:
             self._listed.update({f"{folder}{file['path']}": int(file["size"]) for file in own["files"]})
 
     @contextlib.contextmanager
-    def _on_disk(self, name: str) -> Iterator[None]:
+    def _translate_disk_errors(self, name: str) -> Iterator[None]:
         try:
             yield
         except (OSError, ValueError) as error:
@@ -221,26 +227,28 @@ class Names:
         self._title = title
         self._taken: dict[str, tuple[str, bool]] = {}
 
-    def file(self, name: str) -> str:
+    def add_file(self, name: str) -> str:
         """Add a file, and return its POSIX path below the folder. Raises UnsoundArchive (EPB631) for an invalid name."""
-        path = self._path(name, name)
+        path = self._check_path(name, name)
         if self._claim(path, name, folder=False):
             return path
         raise make_unsafe_error(self._title, name, "occurs twice")
 
-    def folder(self, name: str) -> None:
+    def add_folder(self, name: str) -> None:
         """Add a folder that the archive contains as a member. Raises UnsoundArchive (EPB631) for an invalid name."""
         if (path := name.rstrip("/")) not in ("", ".", "./."):
-            self._claim(self._path(path, name), name, folder=True)
+            self._claim(self._check_path(path, name), name, folder=True)
 
-    def _path(self, path: str, name: str) -> str:
+    def _check_path(self, path: str, name: str) -> str:
         try:
             path.encode()
             check_reference(path)
         except UnicodeEncodeError as error:
             raise make_unsafe_error(self._title, name, "has a name that is not UTF-8") from error
         except BadReference as error:
-            raise make_unsafe_error(self._title, name, "is not a relative path with '/' that stays in its folder") from error
+            raise make_unsafe_error(
+                self._title, name, "has an unsafe path; expected a relative path with '/' that stays inside the archive"
+            ) from error
         parts = PurePosixPath(path).parts
         if not parts or len(parts) > _MAX_PATH_PARTS or any(map(is_device, parts)):
             raise make_unsafe_error(self._title, name, "has a name that is not valid on every platform")
@@ -251,7 +259,7 @@ class Names:
         above = [str(parent) for parent in PurePosixPath(path).parents][:-1]
         new = False
         for place, is_folder in (*((parent, True) for parent in reversed(above)), (path, folder)):
-            key = _alike(place)
+            key = _fold_path(place)
             new = key not in self._taken
             other, was_folder = self._taken.setdefault(key, (place, is_folder))
             if other != place:
@@ -265,6 +273,6 @@ class Names:
         return new
 
 
-def _alike(path: str) -> str:
+def _fold_path(path: str) -> str:
     """Return a key that is equal for paths that some file systems do not distinguish."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())

@@ -114,7 +114,7 @@ def describe_image(
     `tag` names the image in its layout, since some tools require a name there.
     """
     config = Document(get_blob_path(hash_bytes(_EMPTY)), _EMPTY)
-    manifest = _json_document(
+    manifest = _build_json_document(
         {
             "schemaVersion": 2,
             "mediaType": oci_layout.MANIFEST_TYPE,
@@ -135,8 +135,8 @@ def describe_image(
         "manifests": [manifest_descriptor],
         "annotations": {oci_layout.FORMAT_ANNOTATION: oci_layout.FORMAT},
     }
-    layout = _json_document({"imageLayoutVersion": oci_layout.VERSION}, oci_layout.LAYOUT)
-    return config, manifest, _json_document(index, oci_layout.INDEX), layout
+    layout = _build_json_document({"imageLayoutVersion": oci_layout.VERSION}, oci_layout.LAYOUT)
+    return config, manifest, _build_json_document(index, oci_layout.INDEX), layout
 
 
 class _ReadLayer(NamedTuple):
@@ -155,7 +155,7 @@ def unpack(folder: Path, members: Members) -> None:
     """
     title = members.title
     manifest = _read_manifest(folder, title)
-    with _translate_parse_errors(title, "its manifest"):
+    with _translate_parse_errors(title, "the image's manifest"):
         config = parse_blob(manifest["config"])
         layers = [_read_layer(layer) for layer in manifest["layers"]]
     if not any(layer.name is not None for layer in layers):
@@ -180,22 +180,24 @@ def unpack(folder: Path, members: Members) -> None:
 
 
 def _read_manifest(folder: Path, title: str) -> Mapping[str, Any]:
-    with _translate_parse_errors(title, f"its {oci_layout.LAYOUT}"):
+    with _translate_parse_errors(title, f"the file {oci_layout.LAYOUT}"):
         if _read_json(folder, oci_layout.LAYOUT, title)["imageLayoutVersion"] != oci_layout.VERSION:
-            raise ValueError("it has another version")
-    with _translate_parse_errors(title, f"its {oci_layout.INDEX}"):
+            raise ValueError("unsupported version")
+    with _translate_parse_errors(title, f"the file {oci_layout.INDEX}"):
         images = list(_read_json(folder, oci_layout.INDEX, title)["manifests"])
     if len(images) != 1:
-        hint = "copy the one you mean into a separate layout, and name that layout"
+        hint = "copy one image into a separate layout, and pass that layout"
         raise make_nothing_to_verify_error(title, f"is an image layout with {len(images)} images: {hint}")
-    with _translate_parse_errors(title, f"its {oci_layout.INDEX}"):
+    with _translate_parse_errors(title, f"the file {oci_layout.INDEX}"):
         if images[0]["mediaType"] != oci_layout.MANIFEST_TYPE:
-            raise make_nothing_to_verify_error(title, "is an image layout that does not contain a single image of files")
+            raise make_nothing_to_verify_error(
+                title, "is an image layout whose only entry is not an image manifest, such as a multi-platform index"
+            )
         blob = parse_blob(images[0])
     if blob.size > oci_layout.MAX_BYTES:
         raise make_corrupt_error(title, f"the blob {blob.digest} is too large for a manifest")
     data = b"".join(_read_blob(_find_file(folder, get_blob_path(blob.digest), title), blob, title, set()))
-    with _translate_parse_errors(title, "its manifest"):
+    with _translate_parse_errors(title, "the image's manifest"):
         document = json.loads(data)
     return document if isinstance(document, dict) else {}
 
@@ -235,7 +237,7 @@ def _decompress(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) 
     for _ in pieces:
         pass  # read the bytes after the frame, too: a blob is verified once its end is reached
     if hasher.blob != artifact:
-        raise make_corrupt_error(title, f"{what} does not decompress to what the image declares: its size or SHA-256 differs")
+        raise make_corrupt_error(title, f"{what} has other content than the image declares: its size or SHA-256 differs")
 
 
 class _PieceReader:
@@ -257,7 +259,7 @@ def _find_file(folder: Path, path: str, title: str) -> Path:
     """Return the path of a file below the folder. Raises UnsoundArchive if the file is missing or a link."""
     reason = find_read_problem(folder, path)
     if reason is not None:
-        raise make_corrupt_error(title, f"its {path} {reason}")
+        raise make_corrupt_error(title, f"the file {path} {reason}")
     return folder / path
 
 
@@ -266,7 +268,7 @@ def _read_json(folder: Path, path: str, title: str) -> Any:
     try:
         data = read_document(folder, path)
     except ValueError as error:
-        raise make_corrupt_error(title, f"its {path} {error}") from error
+        raise make_corrupt_error(title, f"the file {path} {error}") from error
     return json.loads(data)
 
 
@@ -294,6 +296,6 @@ def _describe_layer(layer: Layer) -> dict[str, Any]:
     return {**build_descriptor(media_type, entry.digest, entry.size), "annotations": annotations}
 
 
-def _json_document(document: Mapping[str, Any], path: str | None = None) -> Document:
+def _build_json_document(document: Mapping[str, Any], path: str | None = None) -> Document:
     data = encode_canonical(document).encode()
     return Document(path or get_blob_path(hash_bytes(data)), data)

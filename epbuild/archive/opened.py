@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.archive import oci
-from epbuild.archive.formats import FORMATS, format_of
+from epbuild.archive.formats import FORMATS, find_format
 from epbuild.archive.members import UNLISTED, Members, UnlistedMembers, make_nothing_to_verify_error, make_unpack_error
 from epbuild.archive.oci_layout import INDEX, LAYOUT
 from epbuild.core.defaults import MANIFEST
@@ -40,7 +40,7 @@ class OpenedArtifact(Struct, frozen=True):
     shown: Callable[[str], str] = str
     """Function that replaces the temporary folder in a text with the path that the user gave."""
 
-    def skipped(self) -> tuple[Path, ...]:
+    def find_skipped(self) -> tuple[Path, ...]:
         """Return the archives and image layouts below the opened folder, which are not opened themselves. Raises OSError.
 
         Hidden folders are not searched. Neither are folders with a manifest, as the manifest lists all files.
@@ -67,10 +67,10 @@ def open_artifact(path: Path, lines: ProgressLines = NO_LINES, unlisted: Unliste
         raise make_unpack_error(title, error.strerror or str(error)) from error
     with temporary as name:
         folder = Path(name)
-        shown = _replace_folder(folder, title)
+        shown = _make_folder_replacer(folder, title)
         with _edit_errors(shown):
             try:
-                unpack(path, Members(folder, title, _packed_bytes(path), lines, unlisted))
+                unpack(path, Members(folder, title, _measure_packed_bytes(path), lines, unlisted))
             except OSError as error:
                 raise make_nothing_to_verify_error(title, f"cannot be read: {error.strerror or error}") from error
             yield OpenedArtifact(folder, unpacked=True, shown=shown)
@@ -110,24 +110,20 @@ def _find_unpacker(path: Path) -> _Unpack | None:
         if not path.is_file() or path.suffix in _NO_ARCHIVES:
             return None
         with open_regular(path) as file:
-            archive_format = format_of(file.read(_MARK_BYTES))
+            archive_format = find_format(file.read(_MARK_BYTES))
     except (OSError, ValueError):
         return None  # the caller also reads the file, and reports the error
     if archive_format is not None:
         return archive_format.unpack
     if path.suffix.lower() in _PACKED:
-        raise make_nothing_to_verify_error(
-            path.as_posix(), "is not an archive: its first bytes are not those of an archive. Copy or download it again"
-        )
+        raise make_nothing_to_verify_error(path.as_posix(), "does not begin like an archive. Copy or download it again")
     if path.suffix.lower() in _OTHER_FORMATS:
-        forms = " and ".join(_ARCHIVES)
-        raise make_nothing_to_verify_error(
-            path.as_posix(), f"is an archive of a form other than {forms}: unpack it, and name the folder"
-        )
+        forms = " or ".join(_ARCHIVES)
+        raise make_nothing_to_verify_error(path.as_posix(), f"is not a {forms} archive: unpack it, and pass the folder")
     return None
 
 
-def _packed_bytes(path: Path) -> int:
+def _measure_packed_bytes(path: Path) -> int:
     if path.is_file():
         return path.stat().st_size
     blobs = path / "blobs" / "sha256"
@@ -150,7 +146,7 @@ def _find_packed(folder: Path) -> Iterator[Path]:
             yield from (parent / name for name in sorted(names) if name.endswith(_ARCHIVES))
 
 
-def _replace_folder(folder: Path, title: str) -> Callable[[str], str]:
+def _make_folder_replacer(folder: Path, title: str) -> Callable[[str], str]:
     """Return a function that replaces `folder` with `title` in texts.
 
     EPs may log the folder with links resolved, with other separators, or truncated within its last part.

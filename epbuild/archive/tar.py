@@ -39,7 +39,7 @@ _PIECE_BYTES = 1 << 18
 # Limit on the total size of a member's headers. `tarfile` itself does not limit their size and number.
 _MAX_HEADER_BYTES = 1 << 20
 _END = b"the end of what was compressed"
-_WRONG = (tarfile.TarError, EOFError, ValueError, LookupError, OverflowError, RecursionError)
+_READ_ERRORS = (tarfile.TarError, EOFError, ValueError, LookupError, OverflowError, RecursionError)
 
 
 def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
@@ -57,7 +57,7 @@ def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
     """Write an uncompressed tar archive of `artifacts`, in this order, to `put`. Raises errors of `copy` and `put`."""
     written = 0
     for artifact in artifacts:
-        head, padding = _head(artifact.path, artifact.size), bytes(-artifact.size % _BLOCK_BYTES)
+        head, padding = _build_headers(artifact.path, artifact.size), bytes(-artifact.size % _BLOCK_BYTES)
         put(memoryview(head))
         copy(artifact, put)
         put(memoryview(padding))
@@ -66,46 +66,46 @@ def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
     put(memoryview(bytes(end + -(written + end) % _RECORD_BYTES)))
 
 
-def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-    """Read the name and content of the first member. Return None if it has more than `most` bytes, or if `write` did not write it.
+def read_first_member(file: BinaryIO, max_bytes: int) -> tuple[str, bytes] | None:
+    """Read the name and content of the first member. Return None if it has more than `max_bytes` bytes, or if `write` did not write it.
 
     Nothing after this member is used. Raises OSError, and EnvironmentFailure if the zstd package is missing.
     """
     package = zstd.import_zstandard()
     stream = package.ZstdDecompressor().stream_reader(file, read_size=_HEAD_BYTES)
     try:
-        member = tarfile.TarInfo.frombuf(_exactly(stream, _BLOCK_BYTES), "utf-8", "replace")
-        if member.type != tarfile.REGTYPE or not 0 <= member.size <= most:
+        member = tarfile.TarInfo.frombuf(_read_exactly(stream, _BLOCK_BYTES), "utf-8", "replace")
+        if member.type != tarfile.REGTYPE or not 0 <= member.size <= max_bytes:
             return None
-        data = _exactly(stream, member.size)
+        data = _read_exactly(stream, member.size)
     except (tarfile.HeaderError, package.ZstdError):
         return None
     return (member.name, data) if len(data) == member.size else None
 
 
-def _head(path: str, size: int) -> bytes:
+def _build_headers(path: str, size: int) -> bytes:
     """Return the headers of a member as bytes."""
-    name, prefix = _split(path)
+    name, prefix = _split_path(path)
     fields = {
         **({"path": path} if name is None else {}),
         **({"size": str(size)} if size >= _LARGE else {}),
     }
     mangled = path.encode("ascii", "replace")[:_NAME_BYTES] if name is None else name
-    plain = _header(mangled, prefix, size if size < _LARGE else 0, _FILE)
+    plain = _pack_header(mangled, prefix, size if size < _LARGE else 0, _FILE)
     if not fields:
         return plain
-    records = b"".join(_record(key, value) for key, value in fields.items())
-    return _header(_PAX_NAME, b"", len(records), _PAX) + records + bytes(-len(records) % _BLOCK_BYTES) + plain
+    records = b"".join(_build_record(key, value) for key, value in fields.items())
+    return _pack_header(_PAX_NAME, b"", len(records), _PAX) + records + bytes(-len(records) % _BLOCK_BYTES) + plain
 
 
-def _header(name: bytes, prefix: bytes, size: int, kind: bytes) -> bytes:
+def _pack_header(name: bytes, prefix: bytes, size: int, kind: bytes) -> bytes:
     fields = [
         name,
-        _octal(0o644, 8),
-        _octal(0, 8),
-        _octal(0, 8),
-        _octal(size, 12),
-        _octal(0, 12),
+        _format_octal(0o644, 8),
+        _format_octal(0, 8),
+        _format_octal(0, 8),
+        _format_octal(size, 12),
+        _format_octal(0, 12),
         _NO_SUM,
         kind,
         b"",
@@ -113,12 +113,12 @@ def _header(name: bytes, prefix: bytes, size: int, kind: bytes) -> bytes:
         b"",
         b"",
     ]
-    blank = _HEADER.pack(*fields, _octal(0, 8), _octal(0, 8), prefix)
-    fields[6] = b"%06o\0 " % _sum(blank)
-    return _HEADER.pack(*fields, _octal(0, 8), _octal(0, 8), prefix)
+    blank = _HEADER.pack(*fields, _format_octal(0, 8), _format_octal(0, 8), prefix)
+    fields[6] = b"%06o\0 " % _compute_checksum(blank)
+    return _HEADER.pack(*fields, _format_octal(0, 8), _format_octal(0, 8), prefix)
 
 
-def _split(path: str) -> tuple[bytes | None, bytes]:
+def _split_path(path: str) -> tuple[bytes | None, bytes]:
     """Split a path at a slash into USTAR's name and prefix. The name is None if the path is too long or not ASCII."""
     if not path.isascii():
         return None, b""
@@ -129,7 +129,7 @@ def _split(path: str) -> tuple[bytes | None, bytes]:
     return (name[at + 1 :], name[:at]) if 0 < at <= _PREFIX_BYTES and at < len(name) - 1 else (None, b"")
 
 
-def _record(key: str, value: str) -> bytes:
+def _build_record(key: str, value: str) -> bytes:
     """Return a pax record. It begins with its total length, including the digits of the length."""
     rest = f" {key}={value}\n".encode()
     size = len(rest)
@@ -138,16 +138,16 @@ def _record(key: str, value: str) -> bytes:
     return str(size).encode() + rest
 
 
-def _octal(number: int, room: int) -> bytes:
+def _format_octal(number: int, room: int) -> bytes:
     return b"%0*o\0" % (room - 1, number)
 
 
-def _sum(header: bytes) -> int:
+def _compute_checksum(header: bytes) -> int:
     """Return the checksum of a header. The bytes of the checksum field count as spaces."""
     return sum(header[:148]) + sum(_NO_SUM) + sum(header[156:])
 
 
-def _exactly(source: BinaryIO, size: int) -> bytes:
+def _read_exactly(source: BinaryIO, size: int) -> bytes:
     pieces, left = [], size
     while left and (piece := source.read(left)):
         pieces.append(piece)
@@ -180,38 +180,38 @@ def _unpack_stream(file: BinaryIO, members: Members) -> None:
             archive.pax_headers = {}
             stream.headers = 0
             start = f"the member {quote_member(member.name)}"
-            _unpack(member, stream, members)
+            _unpack_member(member, stream, members)
         _check_end(stream, members.title)
     except package.ZstdError as error:
         raise make_corrupt_error(
-            members.title, f"it cannot be decompressed from {start} on: {zstd.extract_reason(error)}"
+            members.title, f"the archive cannot be decompressed from {start} on: {zstd.extract_reason(error)}"
         ) from error
-    except _WRONG as error:
-        raise make_corrupt_error(members.title, f"it is not a tar archive from {start} on: {error}") from error
+    except _READ_ERRORS as error:
+        raise make_corrupt_error(members.title, f"the tar archive cannot be read from {start} on: {error}") from error
 
 
-def _unpack(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None:
+def _unpack_member(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None:
     name = member.name
     if member.isdir():
-        members.names.folder(name)
+        members.names.add_folder(name)
         return
     if member.issym() or member.islnk():
         raise make_unsafe_error(members.title, name, "is a link")
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse() or member.size < 0:
         raise make_unsafe_error(members.title, name, "is neither a plain file nor a folder")
-    members.write(name, member.size, stream.pieces(member.size))
+    members.write(name, member.size, stream.read_pieces(member.size))
 
 
 def _check_end(stream: _Forward, title: str) -> None:
     """Check that the archive ends in zeros, since `tarfile` accepts any block that is not a header as the end."""
     ended = stream.last == bytes(_BLOCK_BYTES)
     rest = b""
-    for piece in stream.pieces(sys.maxsize):
+    for piece in stream.read_pieces(sys.maxsize):
         rest += piece
         body, rest = rest[: -len(_END)], rest[-len(_END) :]
         ended = ended and not body.strip(b"\0")
     if not ended or rest != _END:
-        raise make_corrupt_error(title, "it is truncated, or has data after its end")
+        raise make_corrupt_error(title, "the archive is truncated, or contains data after its end")
 
 
 class _Followed:
@@ -245,7 +245,7 @@ class _Forward:
     def seek(self, place: int) -> int:
         if place < self._at:
             raise tarfile.ReadError("members overlap")
-        for _ in self.pieces(place - self._at):
+        for _ in self.read_pieces(place - self._at):
             pass
         return self._at
 
@@ -253,11 +253,11 @@ class _Forward:
         """Read `size` bytes of a header, or fewer at the end."""
         self.headers += abs(size)
         if size < 0 or self.headers > _MAX_HEADER_BYTES:
-            raise tarfile.ReadError("its headers are too large")
-        self.last = b"".join(self.pieces(size))
+            raise tarfile.ReadError("the headers of a member are too large")
+        self.last = b"".join(self.read_pieces(size))
         return self.last
 
-    def pieces(self, size: int) -> Iterator[bytes]:
+    def read_pieces(self, size: int) -> Iterator[bytes]:
         """Yield the next `size` bytes in pieces, or fewer bytes at the end."""
         while size and (piece := self._stream.read(min(size, _PIECE_BYTES))):
             size -= len(piece)

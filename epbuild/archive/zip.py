@@ -34,7 +34,16 @@ _MAX_DIRECTORY_BYTES = 16 << 20  # `zipfile` reads the whole directory, and need
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})  # other methods may need gigabytes of memory
 _ENCRYPTED = 1 << 0
 _UNIX = 3
-_WRONG = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, LookupError, OverflowError, NotImplementedError)
+_READ_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    ValueError,
+    LookupError,
+    OverflowError,
+    NotImplementedError,
+)
 
 GATHERED_BYTES = 8 << 20
 """Maximum size of a member that is buffered in memory, so that its CRC can precede its content.
@@ -74,12 +83,12 @@ def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | No
         member = _Member(artifact.path.encode(), artifact.size, offset, artifact.size <= GATHERED_BYTES, level)
         offset += _write_gathered(member, artifact, copy, put) if member.gathered else _write_member(member, artifact, copy, put)
         members.append(member)
-    directory = b"".join(member.central() for member in members)
-    put(memoryview(directory + _end(len(members), len(directory), offset)))
+    directory = b"".join(member.build_central_header() for member in members)
+    put(memoryview(directory + _build_end(len(members), len(directory), offset)))
 
 
-def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-    """Read the name and content of the first member. Return None if it has more than `most` bytes, or if `write` did not write it.
+def read_first_member(file: BinaryIO, max_bytes: int) -> tuple[str, bytes] | None:
+    """Read the name and content of the first member. Return None if it has more than `max_bytes` bytes, or if `write` did not write it.
 
     Nothing after this member is read. Raises OSError.
     """
@@ -91,7 +100,7 @@ def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
         mark != _LOCAL_MARK
         or flags != _UTF8
         or method not in (_STORED, _DEFLATED)
-        or max(packed_size, size) > most + most // _GROWTH
+        or max(packed_size, size) > max_bytes + max_bytes // _GROWTH
     ):
         return None
     name, data = file.read(name_size + extra_size)[:name_size], file.read(packed_size)
@@ -100,7 +109,7 @@ def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
             data = zlib.decompressobj(_RAW_DEFLATE).decompress(data, size + 1)
         except zlib.error:
             return None
-    if len(data) != size or size > most or zlib.crc32(data) != crc:
+    if len(data) != size or size > max_bytes or zlib.crc32(data) != crc:
         return None
     return name.decode(errors="replace"), data
 
@@ -120,29 +129,29 @@ class _Member:
         """True if the size fields have eight bytes. This must be decided before compression."""
         return self.size + (0 if self.level is None else self.size // _GROWTH) >= _MAX32
 
-    def local(self) -> bytes:
+    def build_local_header(self) -> bytes:
         absent = _MAX32 if self.large else 0
         crc, packed, size = (self.crc, self.packed_size, self.size) if self.gathered else (0, absent, absent)
-        extra = _extra64(0, 0) if self.large else b""  # declares that the sizes after the content have eight bytes
-        head = _LOCAL.pack(_LOCAL_MARK, *self._common(), crc, packed, size, len(self.name), len(extra))
+        extra = _build_extra64(0, 0) if self.large else b""  # declares that the sizes after the content have eight bytes
+        head = _LOCAL.pack(_LOCAL_MARK, *self._list_common_fields(), crc, packed, size, len(self.name), len(extra))
         return head + self.name + extra
 
-    def descriptor(self) -> bytes:
+    def build_descriptor(self) -> bytes:
         shape = _DESCRIPTOR64 if self.large else _DESCRIPTOR
         return shape.pack(_DESCRIPTOR_MARK, self.crc, self.packed_size, self.size)
 
-    def packer(self) -> Callable[[bytes | bytearray | memoryview, bool], bytes | bytearray | memoryview]:
+    def make_packer(self) -> Callable[[bytes | bytearray | memoryview, bool], bytes | bytearray | memoryview]:
         """Return a function that compresses a piece of the content. Its second argument tells whether the piece is the last one."""
         if self.level is None:
             return lambda piece, last: piece
         packer = zlib.compressobj(self.level, zlib.DEFLATED, _RAW_DEFLATE)
         return lambda piece, last: packer.compress(piece) + (packer.flush() if last else b"")
 
-    def central(self) -> bytes:
+    def build_central_header(self) -> bytes:
         far = self.offset >= _MAX32
         sizes, offsets = (self.size, self.packed_size) if self.large else (), (self.offset,) if far else ()
-        extra = _extra64(*sizes, *offsets) if sizes or offsets else b""
-        version, *others = self._common()
+        extra = _build_extra64(*sizes, *offsets) if sizes or offsets else b""
+        version, *others = self._list_common_fields()
         packed, size = (_MAX32, _MAX32) if self.large else (self.packed_size, self.size)
         return (
             _CENTRAL.pack(
@@ -153,7 +162,7 @@ class _Member:
             + extra
         )
 
-    def _common(self) -> tuple[int, ...]:
+    def _list_common_fields(self) -> tuple[int, ...]:
         version = _VERSION64 if self.large else _VERSION
         method = _STORED if self.level is None else _DEFLATED
         return version, _UTF8 if self.gathered else _UTF8 | _CRC_FOLLOWS, method, _MIDNIGHT, _1980_01_01
@@ -163,16 +172,16 @@ def _write_gathered(member: _Member, artifact: Artifact, copy: Copy, put: Write)
     data = bytearray()
     copy(artifact, data.extend)
     member.crc = zlib.crc32(data)
-    packed = member.packer()(data, True)
+    packed = member.make_packer()(data, True)
     member.packed_size = len(packed)
-    head = member.local()
+    head = member.build_local_header()
     put(memoryview(head))
     put(memoryview(packed))
     return len(head) + len(packed)
 
 
 def _write_member(member: _Member, artifact: Artifact, copy: Copy, put: Write) -> int:
-    pack = member.packer()
+    pack = member.make_packer()
 
     def write(piece: bytes | memoryview, last: bool = False) -> None:
         member.crc = zlib.crc32(piece, member.crc)
@@ -180,20 +189,20 @@ def _write_member(member: _Member, artifact: Artifact, copy: Copy, put: Write) -
         member.packed_size += len(packed)
         put(memoryview(packed))
 
-    head = member.local()
+    head = member.build_local_header()
     put(memoryview(head))
     copy(artifact, write)
     write(b"", last=True)
-    tail = member.descriptor()
+    tail = member.build_descriptor()
     put(memoryview(tail))
     return len(head) + member.packed_size + len(tail)
 
 
-def _extra64(*numbers: int) -> bytes:
+def _build_extra64(*numbers: int) -> bytes:
     return Struct(f"<2H{len(numbers)}Q").pack(1, 8 * len(numbers), *numbers)
 
 
-def _end(count: int, size: int, offset: int) -> bytes:
+def _build_end(count: int, size: int, offset: int) -> bytes:
     """Return the end records of an archive whose directory has `count` members and `size` bytes and begins at `offset`."""
     end = _END.pack(_END_MARK, 0, 0, *(min(count, _MAX16),) * 2, min(size, _MAX32), min(offset, _MAX32), 0)
     if count < _MAX16 and size < _MAX32 and offset < _MAX32:
@@ -205,16 +214,16 @@ def _end(count: int, size: int, offset: int) -> bytes:
 def unpack(path: Path, members: Members) -> None:
     """Write every member of the archive to `members`. Raises UnsoundArchive, CannotUnpack, and OSError if reading fails."""
     with contextlib.ExitStack() as stack:
-        with _reading(members.title, "its directory"):
+        with _translate_read_errors(members.title, "the archive's directory"):
             file = stack.enter_context(_File(open_raw(path)))
             archive = stack.enter_context(zipfile.ZipFile(file))
         infos = archive.infolist()
         for info in sorted(infos, key=lambda info: PurePosixPath(info.orig_filename).name != MANIFEST):
-            _check(info, members.title)
+            _check_member(info, members.title)
             if info.is_dir():
-                members.names.folder(info.orig_filename)
+                members.names.add_folder(info.orig_filename)
             else:
-                members.write(info.orig_filename, info.file_size, _pieces(archive, info, members.title))
+                members.write(info.orig_filename, info.file_size, _read_pieces(archive, info, members.title))
 
 
 class _File(io.BufferedReader):
@@ -226,7 +235,7 @@ class _File(io.BufferedReader):
         return super().read(size)
 
 
-def _check(info: zipfile.ZipInfo, title: str) -> None:
+def _check_member(info: zipfile.ZipInfo, title: str) -> None:
     """Raise UnsoundArchive for a member that is neither a plain file nor a folder, or that cannot be decoded."""
     # The mode tells whether a member is a link or a device. Archives from systems without modes have no mode.
     kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
@@ -244,13 +253,13 @@ def _check(info: zipfile.ZipInfo, title: str) -> None:
         )
 
 
-def _pieces(archive: zipfile.ZipFile, info: zipfile.ZipInfo, title: str) -> Iterator[bytes]:
+def _read_pieces(archive: zipfile.ZipFile, info: zipfile.ZipInfo, title: str) -> Iterator[bytes]:
     what = f"the member {quote_member(info.orig_filename)}"
     with contextlib.ExitStack() as stack:
-        with _reading(title, what):
+        with _translate_read_errors(title, what):
             file = stack.enter_context(archive.open(info))
         while True:
-            with _reading(title, what):
+            with _translate_read_errors(title, what):
                 piece = file.read(_PIECE_BYTES)
             if not piece:
                 return
@@ -258,11 +267,11 @@ def _pieces(archive: zipfile.ZipFile, info: zipfile.ZipInfo, title: str) -> Iter
 
 
 @contextlib.contextmanager
-def _reading(title: str, what: str) -> Iterator[None]:
+def _translate_read_errors(title: str, what: str) -> Iterator[None]:
     try:
         yield
-    except _WRONG as error:
-        raise make_corrupt_error(title, f"{what} is damaged: {_reason(error)}") from error
+    except _READ_ERRORS as error:
+        raise make_corrupt_error(title, f"{what} is damaged: {_extract_reason(error)}") from error
     except OSError as error:
         if error.errno != errno.EINVAL:  # raised by a seek to a position before the beginning
             raise
@@ -271,7 +280,7 @@ def _reading(title: str, what: str) -> Iterator[None]:
         raise make_corrupt_error(title, f"{what} cannot be read: {error}") from error
 
 
-def _reason(error: Exception) -> str:
+def _extract_reason(error: Exception) -> str:
     """Return Python's reason without the member's name, which the message already contains."""
     text = str(error).partition(" for file ")[0]
     if text == "File is not a zip file":  # although the file begins like a zip file

@@ -22,7 +22,7 @@ LEVEL = 3
 SUFFIX = ".zst"
 """Suffix of a compressed file. It shows users of other tools that the file is compressed."""
 
-_PLAIN: frozenset[Role] = frozenset({"manifest", "provenance", "bom"})
+_UNCOMPRESSED_ROLES: frozenset[Role] = frozenset({"manifest", "provenance", "bom"})
 """Roles of small files that are never compressed, so that tools can read them directly."""
 
 
@@ -61,7 +61,7 @@ class Compressed(NamedTuple):
 
 def is_compressed(role: Role) -> bool:
     """Return whether files of a role are compressed in a compressed image."""
-    return role not in _PLAIN
+    return role not in _UNCOMPRESSED_ROLES
 
 
 def compress(artifact: Artifact, copy: Copy, level: int, folder: Path, step: StepId | None = None) -> Compressed:

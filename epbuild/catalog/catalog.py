@@ -47,12 +47,12 @@ class Catalog(Struct, frozen=True):
 
     def known_eps(self) -> tuple[str, ...]:
         """Return the names of all EPs with an entry, sorted."""
-        return tuple(sorted({*_stems(), *(entry.ep for entry in self.added)}))
+        return tuple(sorted({*_read_stems(), *(entry.ep for entry in self.added)}))
 
     def entries_for(self, ep: str) -> tuple[EpEntry, ...]:
         """Return the entries of an EP's packagings. The default packaging is first. Raises KeyError for an unknown EP."""
         added = tuple(entry for entry in self.added if entry.ep == ep)
-        own = _own_entries(ep) if ep in _stems() else ()
+        own = _load_entries(ep) if ep in _read_stems() else ()
         if not added and not own:
             raise KeyError(ep)
         return (*added, *own)
@@ -96,7 +96,7 @@ def get_full_name(short: str) -> str | None:
 
     An EP's short names are the stems of its data files.
     """
-    return next((ep for ep, stems in _stems().items() if short in stems), None)
+    return next((ep for ep, stems in _read_stems().items() if short in stems), None)
 
 
 def get_short_name(ep: str) -> str:
@@ -104,7 +104,7 @@ def get_short_name(ep: str) -> str:
 
     Raises KeyError for an unknown EP.
     """
-    return min(_stems()[ep], key=len)
+    return min(_read_stems()[ep], key=len)
 
 
 @cache
@@ -127,7 +127,7 @@ def find_session_key(name: str) -> Option:
 
 
 @cache
-def _stems() -> dict[str, tuple[str, ...]]:
+def _read_stems() -> dict[str, tuple[str, ...]]:
     """Return the stems of the data files, by EP. Read only the first line of each file, which names the EP."""
     found: dict[str, list[str]] = {}
     for path in sorted(_DATA.glob("*.toml")):
@@ -139,8 +139,8 @@ def _stems() -> dict[str, tuple[str, ...]]:
 
 
 @cache
-def _own_entries(ep: str) -> tuple[EpEntry, ...]:
-    return tuple(sorted((read_entry(_read_data(stem)) for stem in _stems()[ep]), key=lambda entry: not entry.default))
+def _load_entries(ep: str) -> tuple[EpEntry, ...]:
+    return tuple(sorted((read_entry(_read_data(stem)) for stem in _read_stems()[ep]), key=lambda entry: not entry.default))
 
 
 def _read_data(stem: str) -> dict[str, Any]:

@@ -129,9 +129,9 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def refusals(self) -> tuple[facts.Refusal, ...]:
         """Rows of `refuse`, and one refusal for each rule by which a known name determines the value of another option."""
-        return (*self.refuse, *self._disagreements())
+        return (*self.refuse, *self._build_name_refusals())
 
-    def _disagreements(self) -> Iterator[facts.Refusal]:
+    def _build_name_refusals(self) -> Iterator[facts.Refusal]:
         for option, table in self.names.items():
             for other, rule in table.implies.items():
                 for row in table.rows:
@@ -216,36 +216,36 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> EpE
         "sources": [document["ep"]],
         **document,
         "user_file": user_file,
-        "options": _options(document.get("options", {}), origin),
-        "names": {option: _table(table, origin) for option, table in document.get("names", {}).items()},
-        **{name: _with_origin(document[name], origin) for name in ("cannot", "refuse") if name in document},
+        "options": _complete_options(document.get("options", {}), origin),
+        "names": {option: _complete_table(table, origin) for option, table in document.get("names", {}).items()},
+        **{name: _add_origin(document[name], origin) for name in ("cannot", "refuse") if name in document},
     }
     for name in ("node_log", "node_names", "static_shapes", "reproducible"):
         if name in document:
-            [given[name]] = _with_origin([document[name]], origin)
+            [given[name]] = _add_origin([document[name]], origin)
     if "reproducible" in given:
         section = given["reproducible"]
-        given["reproducible"] = {**section, "except": _with_origin(section.get("except", ()), section["origin"])}
+        given["reproducible"] = {**section, "except": _add_origin(section.get("except", ()), section["origin"])}
     return convert(given, EpEntry)
 
 
 def read_session_keys(document: Mapping[str, Any]) -> SessionKeys:
     """Return the session keys in the document `session.toml`."""
     origin = document["origin"]
-    options, cannot = _options(document["options"], origin), _with_origin(document.get("cannot", ()), origin)
+    options, cannot = _complete_options(document["options"], origin), _add_origin(document.get("cannot", ()), origin)
     return convert({**document, "options": options, "cannot": cannot}, SessionKeys)
 
 
-def _with_origin(rows: Any, origin: str) -> list[dict[str, Any]]:
+def _add_origin(rows: Any, origin: str) -> list[dict[str, Any]]:
     """Return the rows, with `origin` added to rows that have no origin."""
     return [{"origin": origin, **row} for row in rows]
 
 
-def _options(table: Mapping[str, Any], origin: str) -> dict[str, dict[str, Any]]:
+def _complete_options(table: Mapping[str, Any], origin: str) -> dict[str, dict[str, Any]]:
     return {name: {"origin": origin, **row, "name": name} for name, row in table.items()}
 
 
-def _table(table: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def _complete_table(table: Mapping[str, Any], origin: str) -> dict[str, Any]:
     columns = {"name", "canonical", "spellings", "products", "origin"}
     rows = [
         {
@@ -257,4 +257,4 @@ def _table(table: Mapping[str, Any], origin: str) -> dict[str, Any]:
         }
         for row in table["rows"]
     ]
-    return {**table, "rows": _with_origin(rows, table.get("origin", origin))}
+    return {**table, "rows": _add_origin(rows, table.get("origin", origin))}

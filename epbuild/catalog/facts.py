@@ -361,7 +361,7 @@ class Numbers(Struct, frozen=True):
 
     floats: Thresholds = Thresholds(cosine=0.999, snr_db=20, max_rel=0.1)
     """Thresholds of models that compute with floats."""
-    quantised: Thresholds = Thresholds(cosine=0.99, snr_db=15)
+    quantized: Thresholds = Thresholds(cosine=0.99, snr_db=15)
     """Thresholds of models that compute with quantized values."""
     smallest: float = 0.0
     """Magnitude below which numbers lose precision. Differences in an output are ignored if all of its values are smaller."""
@@ -371,5 +371,5 @@ class Numbers(Struct, frozen=True):
     """Advice, as a sentence, for values that overflow `largest`."""
     far: str = ""
     """Advice, as a sentence, for outputs that differ too much from the outputs of the CPU EP."""
-    far_quantised: str = ""
+    far_quantized: str = ""
     """Like `far`, for models that compute with quantized values."""

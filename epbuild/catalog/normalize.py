@@ -49,12 +49,12 @@ def normalize(option: Option, value: object, *, booleans: tuple[str, str], names
     names and choices are valid, because the EP may be newer than the catalog. Raises BadValue. The text of the error completes
     the sentence "option X: ...".
     """
-    text = _scalar_text(value)
+    text = _format_scalar(value)
     if option.type == "boolean":
         return _normalize_boolean(option, text, booleans)
     if option.type == "name":
         return _normalize_names(option, text, names, strict=strict)
-    if option.type == "choice" and not strict and text.lower() not in _by_lower_case(option.values):
+    if option.type == "choice" and not strict and text.lower() not in _index_by_lower_case(option.values):
         return text
     return _NORMALIZERS[option.type](option, text)
 
@@ -84,17 +84,17 @@ def check_metadata(entry: EpEntry, key: str, value: str) -> None:
         raise BadValue(message, suggest_nearest(key, entry.metadata))
     values = [row.value for row in entry.metadata[key]]
     if value not in values:
-        raise _not_one_of_error(value, values)
+        raise _make_choice_error(value, values)
 
 
 def format_plain(value: object) -> str:
     """Return the string of a YAML scalar for an option without a catalog row. Booleans become `1` and `0`."""
     if isinstance(value, bool):
         return "1" if value else "0"
-    return _scalar_text(value)
+    return _format_scalar(value)
 
 
-def _scalar_text(value: object) -> str:
+def _format_scalar(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
@@ -106,7 +106,7 @@ def _quote(text: str) -> str:
     return f"'{text[:_MAX_QUOTE_LENGTH]}…'" if len(text) > _MAX_QUOTE_LENGTH else f"'{text}'"
 
 
-def _not_one_of_error(text: str, known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})) -> BadValue:
+def _make_choice_error(text: str, known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})) -> BadValue:
     values = list(known)
     shown = ", ".join(values)
     if len(values) > _MAX_LISTED_VALUES:
@@ -121,12 +121,12 @@ def _suggest(text: str, values: Iterable[str]) -> str | None:
     """Return a hint with the closest value, ignoring case. Return None for a long text."""
     if len(text) > _MAX_QUOTE_LENGTH:
         return None
-    spellings = _by_lower_case(values)
+    spellings = _index_by_lower_case(values)
     hint = suggest_nearest(text.lower(), spellings)
     return re.sub(r"'(.*)'", lambda match: f"'{spellings[match[1]]}'", hint) if hint else None
 
 
-def _by_lower_case(values: Iterable[str]) -> dict[str, str]:
+def _index_by_lower_case(values: Iterable[str]) -> dict[str, str]:
     return {value.lower(): value for value in values}
 
 
@@ -146,9 +146,9 @@ def _normalize_path(option: Option, text: str) -> str:
 
 
 def _normalize_choice(option: Option, text: str) -> str:
-    spellings = _by_lower_case(option.values)
+    spellings = _index_by_lower_case(option.values)
     if text.lower() not in spellings:
-        raise _not_one_of_error(text, option.values, option.aliases)
+        raise _make_choice_error(text, option.values, option.aliases)
     return spellings[text.lower()]
 
 
@@ -219,16 +219,16 @@ def _normalize_names(option: Option, text: str, names: Mapping[str, str], *, str
     canonical = [names.get(part, names.get(part.upper(), "")) for part in parts]
     if strict and names and not all(canonical):
         unknown = parts[canonical.index("")]
-        raise _not_one_of_error(unknown, [name for name in names if not name.isdigit()] or names)
+        raise _make_choice_error(unknown, [name for name in names if not name.isdigit()] or names)
     return ",".join(name or part.upper() for name, part in zip(canonical, parts, strict=True))
 
 
 def _normalize_list(option: Option, text: str) -> str:
     parts = [part.strip() for part in text.split(",")]
-    spellings = _by_lower_case(option.values)
+    spellings = _index_by_lower_case(option.values)
     for part in parts:
         if option.values and part.lower() not in spellings:
-            raise _not_one_of_error(part, option.values, option.aliases)
+            raise _make_choice_error(part, option.values, option.aliases)
         if option.pattern is not None and not re.fullmatch(option.pattern, part):
             raise BadValue(f"{_quote(part)} does not have the expected form: {option.example}")
         if not part:

@@ -45,10 +45,12 @@ def find_additions(eps: Sequence[Sequence[EpEntry]], present: Collection[str]) -
     `eps` lists the alternative packagings of each EP. Return None if all combinations conflict or if an EP has no released
     package.
     """
-    released = ([packaging for packaging in packagings if _requirements(packaging)] for packagings in eps)
+    released = ([packaging for packaging in packagings if _list_requirements(packaging)] for packagings in eps)
     for packagings in itertools.product(*released):
         added: dict[str, str] = {}
-        for requirement in sorted(_wanted(packagings, present), key=lambda requirement: "==" not in requirement):
+        for requirement in sorted(
+            _list_wanted_requirements(packagings, present), key=lambda requirement: "==" not in requirement
+        ):
             if (name := requirement.partition("==")[0]) not in present:
                 added.setdefault(name, requirement)
         if find_exclusion((*present, *added)) is None:
@@ -56,29 +58,29 @@ def find_additions(eps: Sequence[Sequence[EpEntry]], present: Collection[str]) -
     return None
 
 
-def _wanted(packagings: Sequence[EpEntry], present: Collection[str]) -> Iterator[str]:
+def _list_wanted_requirements(packagings: Sequence[EpEntry], present: Collection[str]) -> Iterator[str]:
     """Yield the requirements of packagings. A plugin works with any build of ONNX Runtime, so a second build is not required."""
-    built_in = [requirement for one in packagings if one.kind == "provider" for requirement in _requirements(one)]
+    built_in = [requirement for one in packagings if one.kind == "provider" for requirement in _list_requirements(one)]
     yield from built_in
-    has_runtime = bool(find_runtimes((*present, *map(_distribution, built_in))))
-    for requirement in (requirement for one in packagings if one.kind == "plugin" for requirement in _requirements(one)):
-        if not (has_runtime and _distribution(requirement) in entry(CPU_EP).distributions):
+    has_runtime = bool(find_runtimes((*present, *map(_extract_distribution, built_in))))
+    for requirement in (requirement for one in packagings if one.kind == "plugin" for requirement in _list_requirements(one)):
+        if not (has_runtime and _extract_distribution(requirement) in entry(CPU_EP).distributions):
             yield requirement
 
 
 def format_environments(packagings: Iterable[EpEntry]) -> str:
     """Return, as YAML, toolchains that are known to provide an EP in one of the given packagings."""
-    return " or ".join(f"`{text}`" for packaging in packagings for text in _environment(packaging))
+    return " or ".join(f"`{text}`" for packaging in packagings for text in _list_environments(packaging))
 
 
-def _environment(packaging: EpEntry) -> Iterator[str]:
+def _list_environments(packaging: EpEntry) -> Iterator[str]:
     if packaging.start is not None:
         yield packaging.start.environment
     elif packaging.distributions:
-        yield f"packages: [{', '.join(_requirements(packaging))}]"
+        yield f"packages: [{', '.join(_list_requirements(packaging))}]"
 
 
-def _requirements(packaging: EpEntry) -> tuple[str, ...]:
+def _list_requirements(packaging: EpEntry) -> tuple[str, ...]:
     """Return the requirements of a toolchain with this packaging. Return an empty tuple if no package index offers the packaging."""
     if packaging.start is not None:
         return packaging.start.packages
@@ -86,5 +88,5 @@ def _requirements(packaging: EpEntry) -> tuple[str, ...]:
     return (*([RUNTIME] if needs_runtime else []), *packaging.distributions[:1])
 
 
-def _distribution(requirement: str) -> str:
+def _extract_distribution(requirement: str) -> str:
     return requirement.partition("==")[0]

@@ -79,21 +79,21 @@ class PreparationEntry(Struct, frozen=True):
 
 
 class OptionFault(Struct, frozen=True):
-    """Fault in a preparation's options. `of_name` means that the option's name is wrong, and not its value."""
+    """Fault in a preparation's options. `is_in_name` means that the option's name is wrong, and not its value."""
 
     path: OptionPath
     message: str
     hint: str | None = None
-    of_name: bool = False
+    is_in_name: bool = False
 
 
 def list_preparation_kinds() -> tuple[str, ...]:
-    return tuple(_entries())
+    return tuple(_load_entries())
 
 
 def get_preparation(kind: str) -> PreparationEntry:
     """Return the entry of a kind. Raises KeyError for an unknown kind."""
-    return _entries()[kind]
+    return _load_entries()[kind]
 
 
 def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any], list[OptionFault]]:
@@ -102,14 +102,14 @@ def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any]
     `given` is the recipe's value for the kind: a mapping of options, a value for the option `short`, or None.
     """
     if kind.short is not None and not isinstance(given, Mapping | list) and given is not None:
-        faults = list(_faults(kind.options[kind.short], given, ()))
+        faults = list(_check_option(kind.options[kind.short], given, ()))
         return ({} if faults else {kind.short: given}), faults
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
         return {}, [OptionFault((), f"the options of '{kind.kind}' must be a mapping", _suggest(kind.options))]
-    faults = list(_table_faults(kind.options, given, (), f"'{kind.kind}'"))
-    faults += _combination_faults(kind, given)
+    faults = list(_check_table(kind.options, given, (), f"'{kind.kind}'"))
+    faults += _check_combinations(kind, given)
     wrong = {fault.path[0] for fault in faults if fault.path}
     return {name: _complete(kind.options[name], value) for name, value in given.items() if name not in wrong}, faults
 
@@ -127,34 +127,34 @@ def _complete(option: PreparationOption, value: Any) -> Any:
     return int(value) if option.type == "integer" else value
 
 
-def _combination_faults(kind: PreparationEntry, given: Mapping[str, Any]) -> Iterable[OptionFault]:
+def _check_combinations(kind: PreparationEntry, given: Mapping[str, Any]) -> Iterable[OptionFault]:
     alternatives = [name for name in kind.one_of if name in given]
     names = " or ".join(f"'{name}'" for name in kind.one_of or kind.any_of)
     if kind.one_of and not alternatives:
-        yield OptionFault((), f"'{kind.kind}' requires {names}", _meanings(kind, kind.one_of))
+        yield OptionFault((), f"'{kind.kind}' requires {names}", _format_meanings(kind, kind.one_of))
     if len(alternatives) > 1:
-        yield OptionFault((alternatives[1],), f"'{kind.kind}' accepts either {names}, not both", None, of_name=True)
+        yield OptionFault((alternatives[1],), f"'{kind.kind}' accepts either {names}, not both", None, is_in_name=True)
     if kind.any_of and not any(name in given for name in kind.any_of):
-        yield OptionFault((), f"'{kind.kind}' requires {names}", _meanings(kind, kind.any_of))
+        yield OptionFault((), f"'{kind.kind}' requires {names}", _format_meanings(kind, kind.any_of))
     for name in given:
         needed = kind.options[name].requires if name in kind.options else None
         if needed is not None and given.get(needed) is not True:
             message = f"'{name}' requires '{needed}: true'"
-            yield OptionFault((name,), message, f"Add '{needed}: true', or remove '{name}'.", of_name=True)
+            yield OptionFault((name,), message, f"Add '{needed}: true', or remove '{name}'.", is_in_name=True)
 
 
-def _meanings(kind: PreparationEntry, names: Iterable[str]) -> str:
+def _format_meanings(kind: PreparationEntry, names: Iterable[str]) -> str:
     return " ".join(f"{name}: {kind.options[name].meaning}" for name in names)
 
 
-def _table_faults(
+def _check_table(
     options: Mapping[str, PreparationOption], given: Mapping[str, Any], path: OptionPath, whose: str
 ) -> Iterable[OptionFault]:
     for name, value in given.items():
         if name not in options:
-            yield OptionFault((*path, name), f"{whose} has no option '{name}'", _suggest(options, name), of_name=True)
+            yield OptionFault((*path, name), f"{whose} has no option '{name}'", _suggest(options, name), is_in_name=True)
         else:
-            yield from _faults(options[name], value, (*path, name))
+            yield from _check_option(options[name], value, (*path, name))
     for name, option in options.items():
         if option.required and name not in given:
             yield OptionFault(path, f"{whose} requires '{name}'", option.meaning)
@@ -164,32 +164,32 @@ def _suggest(options: Collection[str], meant: str = "") -> str:
     return suggest_nearest(meant, options) or f"Available: {', '.join(options)}."
 
 
-def _faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
+def _check_option(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
     match option.type:
         case "boolean":
             if not isinstance(value, bool):
                 yield OptionFault(path, f"'{option.name}' must be true or false")
         case "integer" | "number":
-            yield from _number_faults(option, value, path)
+            yield from _check_number(option, value, path)
         case "choice":
             if value not in option.values:
                 hint = suggest_nearest(str(value), option.values)
                 yield OptionFault(path, f"'{option.name}' must be one of {', '.join(option.values)}", hint)
         case "names" | "files":
-            yield from _names_faults(option, value, path)
+            yield from _check_names(option, value, path)
         case "flag-or-names":
             if not isinstance(value, bool):
-                yield from _names_faults(option, value, path)
+                yield from _check_names(option, value, path)
         case "ranges" | "sizes":
-            yield from _input_faults(option, value, path)
+            yield from _check_inputs(option, value, path)
         case "table":
             if isinstance(value, Mapping):
-                yield from _table_faults(option.options, value, path, f"'{option.name}'")
+                yield from _check_table(option.options, value, path, f"'{option.name}'")
             else:
                 yield OptionFault(path, f"'{option.name}' must be a mapping", _suggest(option.options))
 
 
-def _number_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
+def _check_number(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
     if not _is_number(value) or (option.type == "integer" and value != int(value)):
         yield OptionFault(path, f"'{option.name}' must be a {'whole ' if option.type == 'integer' else ''}number")
     elif option.minimum is not None and value < option.minimum:
@@ -198,7 +198,7 @@ def _number_faults(option: PreparationOption, value: Any, path: OptionPath) -> I
         yield OptionFault(path, f"'{option.name}' must be at most {option.maximum:g}")
 
 
-def _names_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
+def _check_names(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
     if option.type == "files" and isinstance(value, str) and value:
         return
     if not isinstance(value, list) or not value:
@@ -215,7 +215,7 @@ def _names_faults(option: PreparationOption, value: Any, path: OptionPath) -> It
             yield OptionFault((*path, index), f"'{option.name}' contains '{item}' twice")
 
 
-def _input_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
+def _check_inputs(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
     """Yield the faults of `{input: [LOW, HIGH]}` or `{input: [size, ...]}`."""
     if not isinstance(value, Mapping) or not value:
         content = "[LOW, HIGH]" if option.type == "ranges" else "its sizes"
@@ -264,7 +264,7 @@ def _read_data() -> dict[str, Any]:
 
 
 @cache
-def _entries() -> dict[str, PreparationEntry]:
+def _load_entries() -> dict[str, PreparationEntry]:
     kinds = {kind: {**row, "kind": kind, "options": _add_names(row["options"])} for kind, row in _read_data()["kinds"].items()}
     return convert(kinds, dict[str, PreparationEntry])
 

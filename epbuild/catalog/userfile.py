@@ -56,7 +56,7 @@ def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
     from epbuild.core.schemas import read_schema
 
-    for key, value in _integers(document):
+    for key, value in _find_integers(document):
         if not -(2**63) <= value < 2**63:  # TOML's range, which Python's TOML parser does not check
             yield key, "the integer needs more than 64 bits"
             return
@@ -76,13 +76,13 @@ def find_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _find_contradictions(document)
 
 
-def _integers(value: Any, place: str = "") -> Iterator[tuple[str, int]]:
+def _find_integers(value: Any, place: str = "") -> Iterator[tuple[str, int]]:
     """Yield the key path and the value of every integer."""
     if isinstance(value, int):
         yield place, value
     elif isinstance(value, dict | list):
         for name, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _integers(item, f"{place}.{name}" if place else str(name))
+            yield from _find_integers(item, f"{place}.{name}" if place else str(name))
 
 
 def _describe_error(error: Any) -> str:
@@ -121,7 +121,7 @@ def _find_contradictions(document: Mapping[str, Any]) -> Iterator[tuple[str, str
     options: Mapping[str, Any] = document.get("options", {})
     expression_problems = list(_check_expressions(document))
     yield from expression_problems
-    unknown = [(place, name) for place, name in _named_options(document) if name not in options]
+    unknown = [(place, name) for place, name in _find_named_options(document) if name not in options]
     for place, name in unknown:
         hint = suggest_nearest(name, options)
         yield place, f"there is no option '{name}'" + (f". {hint}" if hint else "")
@@ -230,29 +230,29 @@ _EXPRESSIONS = (
 )
 
 
-def _named_options(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _find_named_options(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the key path and the name of every reference to an option."""
     for path in _OPTION_KEYS:
-        for place, table in _match(document, path):
+        for place, table in _find_matches(document, path):
             yield from ((f"{place}.{name}" if path.startswith("names") else place.removesuffix(".when"), name) for name in table)
     for path in _OPTION_NAMES:
-        for place, named in _match(document, path):
+        for place, named in _find_matches(document, path):
             for name in named if isinstance(named, list) else [named]:
                 yield place.removesuffix(".absent").removesuffix(".needs"), name
 
 
-def _match(value: Any, path: str, place: str = "") -> Iterator[tuple[str, Any]]:
+def _find_matches(value: Any, path: str, place: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the key path and the value of every match of `path`, where `*` is any key or index."""
     step, _, rest = path.partition(".")
     items = enumerate(value) if isinstance(value, list) else value.items()
     for name, item in items:
         if step in ("*", name):
             inner = f"{place}.{name}" if place else str(name)
-            yield from _match(item, rest, inner) if rest else [(inner, item)]
+            yield from _find_matches(item, rest, inner) if rest else [(inner, item)]
 
 
 def _check_expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for place, expression in (found for path in _EXPRESSIONS for found in _match(document, path)):
+    for place, expression in (found for path in _EXPRESSIONS for found in _find_matches(document, path)):
         try:
             groups = re.compile(expression).groups
         except (re.error, OverflowError, RecursionError) as error:

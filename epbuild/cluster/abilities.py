@@ -99,7 +99,7 @@ class Abilities:
             probe = self._probes.probe(ability, environment, cancelled)
         except (StoreError, OSError) as error:  # such as a full disk, which is not the EP's fault
             return str(error)
-        for shown, result in _conclusions(ability, probe):
+        for shown, result in _draw_conclusions(ability, probe):
             self._note([label_of_ability(one) for one in shown], result)
         return probe.outcome
 
@@ -116,7 +116,7 @@ class Abilities:
             self._listener(new, probe)
 
 
-def _conclusions(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Sequence[Ability], ProbeResult]]:
+def _draw_conclusions(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Sequence[Ability], ProbeResult]]:
     """Yield each group of abilities that a probe decides, with the result for the group.
 
     If the probed plugin EP is not restricted to a device, the result also covers the devices that the EP would choose itself.
@@ -131,4 +131,4 @@ def _conclusions(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Sequenc
     else:
         yield [ability, of_types[probe.device]], probe
         before = [of_types[kind] for kind in entry.devices[: entry.devices.index(probe.device)]]
-        yield before, ProbeResult("cannot", f"{entry.ep} has no such device here, only a {probe.device}")
+        yield before, ProbeResult("cannot", f"{entry.ep} offers only a {probe.device} on this machine")

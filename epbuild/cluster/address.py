@@ -54,35 +54,37 @@ def parse_worker_address(text: str, certificates: str | None, *, where: str) -> 
     code.
     """
     hint = (
-        "Name the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS); "
+        "Pass the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS). "
         "`epbuild worker --init-tls DIR` creates such folders."
     )
-    return _address(text, certificates, insecure=False, where=where, hint=hint)
+    return _parse_address(text, certificates, insecure=False, where=where, hint=hint)
 
 
 def parse_cluster_address(text: str, certificates: str | None, *, insecure: bool, where: str) -> ClusterAddress:
-    """Parse an address such as `dask://HOST:PORT`, and check the folder of certificates.
+    """Parse an address such as `dask://HOST:PORT`, and check the certificate folder.
 
     Raises PlanError (EPB536) for an invalid address. If there are no certificates, any address other than loopback is also an error unless
     `insecure` is set.
     """
-    hint = "Name the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
-    return _address(text, certificates, insecure=insecure, where=where, hint=hint)
+    hint = "Pass the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
+    return _parse_address(text, certificates, insecure=insecure, where=where, hint=hint)
 
 
-def _address(text: str, certificates: str | None, *, insecure: bool, where: str, hint: str) -> ClusterAddress:
+def _parse_address(text: str, certificates: str | None, *, insecure: bool, where: str, hint: str) -> ClusterAddress:
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match["port"]) < 1 << 16:
-        message = f"invalid scheduler address: {text}"
-        raise PlanError(Problem("EPB536", message, Argument(where), "Write it as dask://host:8786."))
+        message = f"invalid scheduler address '{text}'"
+        raise PlanError(Problem("EPB536", message, Argument(where), "Write the address as dask://host:8786."))
     folder = Path(certificates).absolute() if certificates else None
     if folder is not None:
         missing = [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).is_file()]
         if missing:
-            message = f"the folder of certificates {folder} has no {missing[0]}"
-            raise PlanError(Problem("EPB536", message, Argument(where), "`epbuild worker --init-tls DIR` creates such folders."))
+            message = f"the certificate folder {folder} does not contain {missing[0]}"
+            raise PlanError(
+                Problem("EPB536", message, Argument(where), "Create certificate folders with `epbuild worker --init-tls DIR`.")
+            )
     if folder is None and (match["scheme"] == "tls" or not (is_loopback(match["host"]) or insecure)):
-        message = f"the connection to the scheduler {text} would not use certificates"
+        message = f"the connection to the scheduler {text} would not use TLS"
         raise PlanError(Problem("EPB536", message, Argument(where), hint))
     scheme = "tls" if folder is not None else "tcp"
     return ClusterAddress(f"{scheme}://{match['host']}:{match['port']}", folder)

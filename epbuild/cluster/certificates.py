@@ -26,29 +26,29 @@ def make_certificates(folder: Path, roles: Iterable[str] = ROLES) -> tuple[Path,
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as error:
         raise ToolchainError(
-            Problem("EPB533", "certificates need the package cryptography, which is not installed", hint=_INSTALL)
+            Problem("EPB533", "creating certificates requires the package cryptography, which is not installed", hint=_INSTALL)
         ) from error
     if folder.exists() and any(folder.iterdir()):
-        message = "the folder for certificates is not empty"
-        raise PlanError(
-            Problem("EPB536", message, folder, "Name a new folder: certificates that are in use must not be replaced.")
-        )
+        message = "the folder for the certificates is not empty"
+        raise PlanError(Problem("EPB536", message, folder, "Pass a new folder: certificates in use must not be replaced."))
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    authority, made = ec.generate_private_key(ec.SECP256R1()), []
-    signed = _certificate("epbuild cluster", authority.public_key(), authority, is_authority=True)
-    _write_private(folder / _CA_KEY, _key_pem(authority))
-    _write_private(folder / CA, _pem(signed))
+    authority, folders = ec.generate_private_key(ec.SECP256R1()), []
+    signed = _sign_certificate("epbuild cluster", authority.public_key(), authority, is_authority=True)
+    _write_private(folder / _CA_KEY, _encode_key(authority))
+    _write_private(folder / CA, _encode_certificate(signed))
     for role in roles:
         place, own = folder / role, ec.generate_private_key(ec.SECP256R1())
         place.mkdir(mode=0o700)
-        _write_private(place / CA, _pem(signed))
-        _write_private(place / KEY, _key_pem(own))
-        _write_private(place / CERTIFICATE, _pem(_certificate(f"epbuild {role}", own.public_key(), authority)))
-        made.append(place)
-    return tuple(made)
+        _write_private(place / CA, _encode_certificate(signed))
+        _write_private(place / KEY, _encode_key(own))
+        _write_private(
+            place / CERTIFICATE, _encode_certificate(_sign_certificate(f"epbuild {role}", own.public_key(), authority))
+        )
+        folders.append(place)
+    return tuple(folders)
 
 
-def _certificate(name: str, public_key: Any, signer: Any, *, is_authority: bool = False) -> Any:
+def _sign_certificate(name: str, public_key: Any, signer: Any, *, is_authority: bool = False) -> Any:
     """Return a certificate of a public key, signed by the key `signer` of the authority `epbuild cluster`."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -71,14 +71,14 @@ def _certificate(name: str, public_key: Any, signer: Any, *, is_authority: bool 
     )
 
 
-def _pem(certificate: Any) -> bytes:
+def _encode_certificate(certificate: Any) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding
 
     found: bytes = certificate.public_bytes(Encoding.PEM)
     return found
 
 
-def _key_pem(key: Any) -> bytes:
+def _encode_key(key: Any) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     found: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

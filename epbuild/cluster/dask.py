@@ -36,7 +36,7 @@ def import_distributed() -> Any:
     try:
         package = importlib.import_module("distributed")
     except ImportError as error:
-        message = "compiles on other machines need the package distributed, which is not installed"
+        message = "compiling on other machines requires the package distributed, which is not installed"
         raise ToolchainError(Problem("EPB533", message, hint=_INSTALL)) from error
     guard()
     for name in ("asyncio", "tornado", *logging.root.manager.loggerDict):  # Dask sets the levels of some of its loggers
@@ -90,10 +90,10 @@ def guard(*names: str) -> None:
     for reader in READERS:
         module = importlib.import_module(reader)
         if module.pickle is pickle:
-            module.pickle = _guarded_pickle()  # type: ignore[attr-defined]
+            module.pickle = _build_guarded_pickle()  # type: ignore[attr-defined]
 
 
-def _guarded_pickle() -> ModuleType:
+def _build_guarded_pickle() -> ModuleType:
     """Return a copy of the standard library's `pickle` module that reads pickles with `read`."""
     module = ModuleType("pickle")
     vars(module).update(vars(pickle), loads=read, load=_refuse, Unpickler=_Reader)

@@ -45,12 +45,12 @@ from epbuild.engine.events import Progress
 _CONNECT_SECONDS = 10
 _CLOSE_SECONDS = 2
 _POLL_SECONDS = 0.2
-_LOOK_SECONDS = 3.0
+_READ_SECONDS = 3.0
 _ANSWER_SECONDS = 10
 _RESTART_SECONDS = 5
 _KILLED = "KilledWorker"
 """Name of the exception that the scheduler sends for a task whose workers died."""
-_LOGS = "See the logs of the workers."
+_LOGS = "Check the logs of the workers."
 _RUN_AGAIN = "Run the build again: finished results are in the remote cache."
 
 
@@ -68,15 +68,15 @@ class DaskExecutor:
         self._heartbeats, self._unserved = Heartbeats(), OfferTimeout()
         try:
             self._client: Any = client(address.text, security=address.security(), set_as_default=False, timeout=_CONNECT_SECONDS)
-            self._client.subscribe_topic(TOPIC, self._hear)
+            self._client.subscribe_topic(TOPIC, self._receive_event)
         except (OSError, ValueError, TypeError) as error:
-            raise _unreachable(address, error) from error
-        self._workers = self._look()
+            raise _make_unreachable_error(address, error) from error
+        self._workers = self._read_workers()
         self._watching = threading.Thread(target=self._watch, name="cluster", daemon=True)
         self._watching.start()
 
     def offers(self) -> Sequence[Offer]:
-        return tuple(map(_offer, self._workers.values()))
+        return tuple(map(_parse_offer, self._workers.values()))
 
     def wait_for_offer(self, placement: Placement, actions: int) -> None:
         while not any(map(placement.allows, offers := self.offers())):
@@ -87,7 +87,7 @@ class DaskExecutor:
 
     def execute(self, request: ActionRequest, placement: Placement, progress: Progress) -> MachineReply:
         while True:
-            reply = self._reply(request, PendingRequest(request.step, placement, progress))
+            reply = self._request_reply(request, PendingRequest(request.step, placement, progress))
             if reply.outcome != "cancelled":  # cancelled by another client that also waited for it
                 return reply
 
@@ -97,7 +97,7 @@ class DaskExecutor:
         with suppress(TimeoutError):  # the scheduler is slow to answer
             self._client.close(timeout=_CLOSE_SECONDS)
 
-    def _reply(self, request: ActionRequest, pending: PendingRequest) -> MachineReply:
+    def _request_reply(self, request: ActionRequest, pending: PendingRequest) -> MachineReply:
         # Tasks are numbered: after another client cancels a task, its name stays in use until all clients release the task.
         name, placement = f"epbuild-{request.key}-{next(self._attempts[request.key])}", pending.placement
         allowed = [offer.machine for offer in self.offers() if placement.allows(offer)] if placement.without else None
@@ -114,9 +114,9 @@ class DaskExecutor:
             )
         except import_distributed().client.ClosedClientError as error:  # Dask stops reconnecting after a while
             del self._pending[name]
-            raise _gone() from error
+            raise _make_lost_error() from error
         # The reply is fetched in a thread, as it may arrive slowly. If the machine disconnects before, another one executes the task.
-        fetching = threading.Thread(target=pending.finish, args=(partial(self._reply_of, future, pending),), daemon=True)
+        fetching = threading.Thread(target=pending.finish, args=(partial(self._fetch_reply, future, pending),), daemon=True)
         future.add_done_callback(lambda _: fetching.start())
         try:
             pending.changed.wait()
@@ -142,10 +142,10 @@ class DaskExecutor:
             if addresses:
                 self._client.run(cancel_request, future.key, workers=addresses[-1:], on_error="ignore")
 
-    def _reply_of(self, future: Any, pending: PendingRequest) -> MachineReply:
+    def _fetch_reply(self, future: Any, pending: PendingRequest) -> MachineReply:
         error = future.exception()
         if isinstance(error, import_distributed().client.FutureCancelledError):
-            raise _gone() from error
+            raise _make_lost_error() from error
         machines = list(pending.machines.values())
         if isinstance(error, RefusedPickle) and error.mentions(_KILLED):
             raise make_lost_action_error(machines) from error
@@ -153,13 +153,14 @@ class DaskExecutor:
             try:
                 return read_reply(future.result())
             except import_distributed().client.FutureCancelledError as fault:
-                raise _gone() from fault
+                raise _make_lost_error() from fault
             except Exception as fault:  # noqa: BLE001 - Dask raises almost anything for a reply that it cannot read
                 error = fault
-        message = f"the machine {machines[-1] if machines else 'of the request'} sent no reply: {type(error).__name__}: {error}"
+        machine = f"the machine {machines[-1]}" if machines else "a machine"
+        message = f"{machine} sent no valid reply: {type(error).__name__}: {error}"
         raise BuildError(Problem("EPB534", message, None, _LOGS)) from error
 
-    def _hear(self, event: tuple[float, Any]) -> None:
+    def _receive_event(self, event: tuple[float, Any]) -> None:
         """Forward an event to the pending request that it belongs to. Called in one of Dask's threads."""
         try:
             name, plain = json.loads(event[1])
@@ -176,44 +177,44 @@ class DaskExecutor:
 
     def _watch(self) -> None:
         """Poll the cluster, and fail the requests that will get no reply."""
-        looked = answered = time.monotonic()
+        read_at = answered_at = time.monotonic()
         while not self._closed.wait(_POLL_SECONDS):
             waiting = list(self._pending.values())
             if self._cancelled.is_set():
                 for pending in waiting:
                     pending.changed.set()
-            if time.monotonic() - looked < _LOOK_SECONDS:
+            if time.monotonic() - read_at < _READ_SECONDS:
                 continue
-            looked = time.monotonic()
+            read_at = time.monotonic()
             try:
-                self._workers = self._look()
+                self._workers = self._read_workers()
             except SchedulerLostError as error:
-                if looked - answered > FROZEN_SECONDS:
+                if read_at - answered_at > FROZEN_SECONDS:
                     for pending in waiting:
                         pending.fail(error)
                 continue
-            answered, offers = looked, self.offers()
+            answered_at, offers = read_at, self.offers()
             for pending in waiting:
                 if self._unserved.has_expired(pending.placement, offers):
                     pending.fail(make_unoffered_error(pending.placement.labels, offers))
             stopped = self._heartbeats.find_stale({address: worker["last_seen"] for address, worker in self._workers.items()})
             if stopped:
-                threading.Thread(target=self._give_up, args=(stopped,), daemon=True).start()
+                threading.Thread(target=self._restart_workers, args=(stopped,), daemon=True).start()
 
-    def _give_up(self, addresses: Sequence[str]) -> None:
+    def _restart_workers(self, addresses: Sequence[str]) -> None:
         """Restart stale workers. The scheduler drops workers on frozen machines and sends their tasks to other workers."""
         with suppress(OSError, RuntimeError, ValueError):  # the workers are gone, or do not restart
             self._client.restart_workers(list(addresses), timeout=_RESTART_SECONDS)
 
-    def _look(self) -> Mapping[str, Any]:
+    def _read_workers(self) -> Mapping[str, Any]:
         """Return what the scheduler knows about each epbuild worker, by address. Raises SchedulerLostError."""
         scheduler = self._client.scheduler
         if scheduler is None:  # the client is reconnecting
-            raise _gone()
+            raise _make_lost_error()
         try:
             known = self._client.sync(scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_SECONDS)
         except (OSError, RuntimeError, ValueError) as error:
-            raise _unreachable(self._address, error) from error
+            raise _make_unreachable_error(self._address, error) from error
         return {
             address: worker
             for address, worker in known["workers"].items()
@@ -221,7 +222,7 @@ class DaskExecutor:
         }
 
 
-def _offer(worker: Mapping[str, Any]) -> Offer:
+def _parse_offer(worker: Mapping[str, Any]) -> Offer:
     resources = worker.get("resources") or {}
     labels = frozenset(str(name) for name, amount in resources.items() if name != MEMORY and amount > 0)
     found = (worker.get("metrics") or {}).get(METRIC) or {}
@@ -234,10 +235,12 @@ def _offer(worker: Mapping[str, Any]) -> Offer:
     )
 
 
-def _gone() -> SchedulerLostError:
+def _make_lost_error() -> SchedulerLostError:
     return SchedulerLostError(Problem("EPB535", "the connection to the cluster's scheduler was lost", None, _RUN_AGAIN))
 
 
-def _unreachable(address: ClusterAddress, error: Exception) -> SchedulerLostError:
+def _make_unreachable_error(address: ClusterAddress, error: Exception) -> SchedulerLostError:
     message = f"the cluster's scheduler {address.text} cannot be reached: {error}"
-    return SchedulerLostError(Problem("EPB535", message, None, "Check its address, and that it is running."))
+    return SchedulerLostError(
+        Problem("EPB535", message, None, "Check the scheduler's address, and that the scheduler is running.")
+    )

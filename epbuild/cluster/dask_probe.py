@@ -60,12 +60,12 @@ class WorkerProbe:
         sys.stderr.flush()
         if probe.outcome == "cannot":
             self._withdrawn.update(offered)
-            self._offer(offered, 0.0)
+            self._set_offered_amount(offered, 0.0)
         elif restored := self._withdrawn.intersection(offered):  # another toolchain has the ability
             self._withdrawn -= restored
-            self._offer(restored, PLENTY)
+            self._set_offered_amount(restored, PLENTY)
 
-    def _offer(self, labels: Iterable[str], amount: float) -> None:
+    def _set_offered_amount(self, labels: Iterable[str], amount: float) -> None:
         """Report the amount of some labels to the scheduler.
 
         The scheduler sends this worker no actions that need a label with amount 0.

@@ -84,8 +84,8 @@ def resolve_worker_settings(environment: Mapping[str, str]) -> RemoteSettings:
     """
     signer = read_signing_key(environment)
     if signer is None:
-        message = "a worker signs its results, but there is no signing key"
-        raise RecipeError(Problem("EPB277", message, hint=f"Set {SIGNING_KEY}, which `epbuild cache key` creates."))
+        message = "a worker cannot sign its results without a signing key"
+        raise RecipeError(Problem("EPB277", message, hint=f"Create a key with `epbuild cache key`, and set {SIGNING_KEY} to it."))
     choice = CacheChoice(Position("", 1, 1), None, (signer.public,))
     settings = resolve_remote_settings(choice, Path.cwd(), environment, "write", insecure=INSECURE in environment)
     if settings is None:  # impossible in mode "write"
@@ -98,7 +98,7 @@ def _ignore(problem: Problem) -> None:
 
 
 def _refuse_request(name: str, why: str) -> str:
-    problem = Problem("EPB530", f"it {why}", None, "Use the same release of epbuild on all machines.")
+    problem = Problem("EPB530", f"the worker {why}", None, "Use the same release of epbuild on all machines.")
     return MachineReply.failure("refused", name, EnvironmentFailure(problem)).text
 
 

@@ -44,11 +44,11 @@ from epbuild.toolchain.lock import LockedEnvironment
 from epbuild.toolchain.platforms import get_own_platform
 
 _LOG = "worker.log"
-_OTHERS = "Start a worker on a machine that can."
-_ELSEWHERE = "Build it on this machine, without --executor."
-_KEPT = "Check the remote cache, and that the worker may write to it; then run again. That machine keeps the result."
-_LOCK_THERE = "Lock the recipe on a machine of that kind, or build there."
-_LOCK = "Lock the recipe with `epbuild lock`, so that every machine creates the same toolchain."
+_UNFIT_HINT = "Start a worker on a machine that can execute the action."
+_LOCAL_HINT = "Build on this machine, without --executor."
+_UNPUBLISHED_HINT = "Check that the worker may write to the remote cache, then run again. The worker keeps the result."
+_LOCK_PLATFORM_HINT = "Lock the recipe on a machine like the worker, or build there."
+_LOCK_HINT = "Lock the recipe with `epbuild lock`, so that every machine creates the same toolchain."
 
 
 class Machine(Struct, frozen=True):
@@ -74,7 +74,7 @@ class Machine(Struct, frozen=True):
         except Cancelled:
             return MachineReply("cancelled", self.name)
         except (NotFetched, ValidationError) as error:
-            problem = Problem("EPB530", f"it cannot be executed: {error}", None, _ELSEWHERE)
+            problem = Problem("EPB530", f"the action cannot be executed: {error}", None, _LOCAL_HINT)
             return MachineReply.failure("refused", self.name, EnvironmentFailure(problem))
         except EpbuildError as error:
             if cancelled.is_set():  # the installation was killed: this is not a refusal, as other clients may wait for it
@@ -83,33 +83,33 @@ class Machine(Struct, frozen=True):
 
     def _execute(self, request: ActionRequest, progress: Progress, cancelled: threading.Event) -> MachineReply:
         if request.kind == TOOLCHAIN_KIND:
-            return self._identify(request, cancelled)
+            return self._provide_toolchain(request, cancelled)
         store, records = self.store, open_action_records(self.root)
         found = self.remote.look_up(COMPILE, request.key)
         if isinstance(found, RemoteRecord):
             return MachineReply("found", self.name, log=COMPILE.log(found.record))
         action = parse_action(request, store)
         if self.abilities is not None and (why := self.abilities.why_not(action)) is not None:
-            unfit = EnvironmentFailure(Problem("EPB542", f"it cannot be executed: {why}", StepId(action.id), _OTHERS))
+            unfit = EnvironmentFailure(Problem("EPB542", f"the action cannot be executed: {why}", StepId(action.id), _UNFIT_HINT))
             return MachineReply.failure("unable", self.name, unfit, is_unfit=True)
-        listener = WaitLine(action.steps[0], f"{self.name} executes it for another build; waiting", progress)
+        listener = WaitLine(action.steps[0], f"waiting for {self.name}, which executes the action for another build", progress)
         with lease(self.root, request.key, listener=listener, cancelled=cancelled):
-            record = self._complete_record(action, records.get(request.key))
+            record = self._find_complete_record(action, records.get(request.key))
             is_known = record is not None
             if record is None:
                 progress.report(StepStarted(action.steps[0], "fetching"))
                 for blob in request.files:
                     self.remote.fetch(blob, store)
                 progress.report(StepStarted(action.steps[0], "staging"))
-                environment = self._environment(action, request, cancelled)
-                document = _document_here(action, environment, request, store)
+                environment = self._provision(action, request, cancelled)
+                document = _build_document(action, environment, request, store)
                 with self._open(action, environment, progress, cancelled) as execution:
                     try:
-                        result = _made_result(action, document, execution)
+                        result = _build_result(action, document, execution)
                     except StoreError:
                         raise
                     except EpbuildError as error:
-                        log = self._published_log(execution)
+                        log = self._publish_log(execution)
                         is_unfit = self._is_unfit(action, environment, cancelled)
                         outcome: Outcome = "unable" if is_unfit or isinstance(error, EnvironmentFailure) else "failed"
                         return MachineReply.failure(outcome, self.name, error, log=log, is_unfit=is_unfit)
@@ -117,8 +117,8 @@ class Machine(Struct, frozen=True):
                 records.put(request.key, record)
             # Published within the lease, so that the next client finds the result.
             if not self.remote.publish(COMPILE, request.key, record, store):
-                message = "its result could not be written to the remote cache"
-                unpublished = StoreError(Problem("EPB531", message, StepId(action.id), _KEPT))
+                message = "the result could not be written to the remote cache"
+                unpublished = StoreError(Problem("EPB531", message, StepId(action.id), _UNPUBLISHED_HINT))
                 return MachineReply.failure(
                     "failed", self.name, unpublished
                 )  # "failed", as other machines would build it in vain
@@ -131,31 +131,31 @@ class Machine(Struct, frozen=True):
         self.abilities.judge(action, environment, cancelled)
         return self.abilities.why_not(action) is not None
 
-    def _identify(self, request: ActionRequest, cancelled: threading.Event) -> MachineReply:
+    def _provide_toolchain(self, request: ActionRequest, cancelled: threading.Event) -> MachineReply:
         """Provision the requested toolchain if it is missing, publish its records, and return the reply."""
         asked = parse_toolchain(request, self.store)
         environment = self.toolchains.prepare(
             asked.toolchain, self.root, asked.entries, request.environment, asked.packages, UvListener(cancelled)
         )
-        for key, record in _records_here(asked, request.environment, environment).items():
+        for key, record in _build_records(asked, request.environment, environment).items():
             if not self.remote.publish(TOOLCHAIN, key, record, self.store):
                 message = (
                     f"the toolchain '{asked.toolchain.name}' was created, but its records could not be written to the remote "
                     f"cache"
                 )
-                raise StoreError(Problem("EPB531", message, None, _KEPT))
+                raise StoreError(Problem("EPB531", message, None, _UNPUBLISHED_HINT))
         return MachineReply("made", self.name)
 
-    def _complete_record(self, action: Action, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def _find_complete_record(self, action: Action, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return the record if the store has all of its artifacts, or None otherwise."""
         result = read_result(action, record["result"]) if record is not None else None
         is_complete = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return record if is_complete else None
 
-    def _environment(self, action: Action, request: ActionRequest, cancelled: threading.Event) -> Environment:
+    def _provision(self, action: Action, request: ActionRequest, cancelled: threading.Event) -> Environment:
         needs = action.runs_in
         if needs is None:
-            raise ValidationError("it has no toolchain")
+            raise ValidationError("the action has no toolchain")
         return self.toolchains.prepare(
             needs.toolchain, self.root, needs.entries, request.environment, needs.packages, UvListener(cancelled)
         )
@@ -170,12 +170,12 @@ class Machine(Struct, frozen=True):
             shown = f"{self.name}: {action.id}"
             yield _MachineExecution(environment, staging, folder / _LOG, shown, self.store, progress, cancelled)
 
-    def _published_log(self, execution: Execution) -> Blob | None:
+    def _publish_log(self, execution: Execution) -> Blob | None:
         """Publish the log of a failed action and return its blob. Return None if it cannot be published."""
         with suppress(StoreError):  # the failure itself is more important
             if execution.log.exists():
                 log = execution.store.put(execution.log)
-                return log if self.remote.provide(log, partial(execution.store.pieces, log.digest)) else None
+                return log if self.remote.upload_input(log, partial(execution.store.pieces, log.digest)) else None
         return None
 
 
@@ -208,7 +208,7 @@ class _Folders(Struct, frozen=True):
         )
 
 
-def _document_here(action: Action, environment: Environment, request: ActionRequest, store: BlobStore) -> Mapping[str, object]:
+def _build_document(action: Action, environment: Environment, request: ActionRequest, store: BlobStore) -> Mapping[str, object]:
     """Return the key document of an action on this machine.
 
     Raises EnvironmentFailure if the document's key is not the requested key.
@@ -217,12 +217,12 @@ def _document_here(action: Action, environment: Environment, request: ActionRequ
     digests = {file: file.name for file in action.files}
     document = kind.key_document(action, KeyInputs(digests, kind.identity(action, environment)))
     if compute_action_key(document) != request.key:
-        message = "its result would not be the requested one, since its toolchain differs"
-        raise EnvironmentFailure(Problem("EPB532", message, StepId(action.id), _LOCK))
+        message = "the result would differ from the requested one, because the worker's toolchain differs"
+        raise EnvironmentFailure(Problem("EPB532", message, StepId(action.id), _LOCK_HINT))
     return document
 
 
-def _made_result(action: Action, document: Mapping[str, object], execution: Execution) -> ActionResult:
+def _build_result(action: Action, document: Mapping[str, object], execution: Execution) -> ActionResult:
     """Execute and finish an action, and return its result. Raises EpbuildError and Cancelled."""
     kind = get_action_type(action)
     kind.check(action)
@@ -232,7 +232,7 @@ def _made_result(action: Action, document: Mapping[str, object], execution: Exec
     return result
 
 
-def _records_here(
+def _build_records(
     asked: AskedToolchain, locked: LockedEnvironment | None, environment: Environment
 ) -> dict[str, dict[str, object]]:
     """Return the requested toolchain records, computed from the environment on this machine, by key.
@@ -244,6 +244,6 @@ def _records_here(
     documents = record_documents(locked, get_own_platform() or "", asked.entries, asked.packages)
     found = dict(make_records(environment, documents.values()))
     if not found.keys() >= {*asked.records}:
-        message = f"the toolchain '{asked.toolchain.name}' differs on this machine from the requested one"
-        raise EnvironmentFailure(Problem("EPB532", message, None, _LOCK_THERE))
+        message = f"the worker's toolchain '{asked.toolchain.name}' differs from the requested one"
+        raise EnvironmentFailure(Problem("EPB532", message, None, _LOCK_PLATFORM_HINT))
     return {key: found[key] for key in asked.records}

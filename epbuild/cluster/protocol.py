@@ -32,8 +32,8 @@ from epbuild.engine.events import Event, Progress, StepOutput
 
 MAX_LOSSES = 2
 """Number of machines that may disconnect before a request fails. After that many losses, the request is the likely cause."""
-_DENIED = "This build sends it no more actions of that toolchain."
-_LOGS = "See the logs of the workers, and the system logs for a lack of memory."
+_DENIED_HINT = "This build sends the machine no more actions that use this toolchain."
+_LOGS_HINT = "Check the logs of the workers, and the system logs for a lack of memory."
 
 _ERRORS: Mapping[str, type[EpbuildError]] = {
     kind.__name__: kind for kind in (BuildError, EnvironmentFailure, PlanError, StoreError, ToolchainError, VerifyError)
@@ -114,7 +114,7 @@ class ToolchainDenyList:
             return None
         problems = reply.to_error().problems
         reason = "; ".join(problem.message for problem in problems)
-        hint = next((f"{_DENIED} {problem.hint}" for problem in problems if problem.hint), _DENIED)
+        hint = next((f"{_DENIED_HINT} {problem.hint}" for problem in problems if problem.hint), _DENIED_HINT)
         return Problem("EPB541", f"{reply.machine} cannot provide toolchain '{toolchain}': {reason}", None, hint)
 
     def machines(self, toolchain: str) -> frozenset[str]:
@@ -140,17 +140,18 @@ def make_unoffered_error(labels: frozenset[str], offers: Sequence[Offer], action
     """Return the error for a number of `actions` that no machine can run. Its message lists all machines and what is lacking."""
     best = max(offers, key=lambda offer: len(labels & offer.labels), default=None)
     lacking = sorted(labels - best.labels) if best is not None else sorted(labels)
-    machines = ", ".join(sorted(offer.machine for offer in offers)) or "no machine is connected"
+    machines = ", ".join(sorted(offer.machine for offer in offers))
+    connected = f"connected: {machines}" if machines else "no machine is connected"
     what = f"{', '.join(lacking) or 'all requirements at once'} ({format_count(actions, 'action')})"
-    message = f"no machine of the cluster offers {what}; connected: {machines}"
-    return UnofferedError(Problem("EPB539", message, None, "Start a worker that does: `epbuild worker`."))
+    message = f"no machine of the cluster offers {what}; {connected}"
+    return UnofferedError(Problem("EPB539", message, None, "Start a worker that offers it, with `epbuild worker`."))
 
 
 def make_lost_action_error(machines: Sequence[str]) -> BuildError:
     """Return the error for an action whose machines disconnected. `machines` are their names, as far as known."""
     named = f": {', '.join(machines)}" if machines else ""
-    message = f"lost: {MAX_LOSSES} machines disconnected while they executed it{named}"
-    return BuildError(Problem("EPB534", message, None, _LOGS))
+    message = f"the action was lost: {MAX_LOSSES} machines disconnected while executing it{named}"
+    return BuildError(Problem("EPB534", message, None, _LOGS_HINT))
 
 
 class RequestExecutor(Protocol):

@@ -77,9 +77,9 @@ def read_request(text: str) -> ActionRequest:
     try:
         request = convert(json.loads(text), ActionRequest)
     except (ValueError, RecursionError) as error:
-        raise ValidationError(f"it is not a request: {error}") from error
+        raise ValidationError(f"not a request: {error}") from error
     if request.format != FORMAT:
-        raise ValidationError("the request has a different format")
+        raise ValidationError("the request has an unsupported format")
     return request
 
 
@@ -91,7 +91,7 @@ def list_files(action: Action) -> tuple[Path, ...]:
     return tuple(dict.fromkeys((*action.files, *compiled)))
 
 
-def request_of(
+def build_request(
     action: Action,
     key: str,
     digests: Mapping[Path, str],
@@ -107,7 +107,7 @@ def request_of(
         raise LocalOnlyError(reason)
     files = {blob.digest: blob for blob in artifacts}
     files.update((digest, Blob(digest, path.stat().st_size)) for path, digest in digests.items() if digest not in files)
-    document = encode(_without_paths(action), digests)
+    document = encode(_strip_action(action), digests)
     return ActionRequest(key, action.steps[0], _KINDS[type(action)], document, tuple(files.values()), environment)
 
 
@@ -122,7 +122,7 @@ class AskedToolchain(Struct, frozen=True):
 
 def build_toolchain_request(needs: ToolchainNeeds, locked: LockedEnvironment, records: Iterable[str]) -> ActionRequest:
     """Return the request for the records of a locked toolchain. `records` are their keys."""
-    asked = AskedToolchain(_sent_toolchain(needs.toolchain), needs.entries, tuple(sorted(records)), needs.packages)
+    asked = AskedToolchain(_strip_toolchain(needs.toolchain), needs.entries, tuple(sorted(records)), needs.packages)
     key = hash_document({"kind": TOOLCHAIN_KIND, "records": list(asked.records)})
     return ActionRequest(key, needs.toolchain.name, TOOLCHAIN_KIND, encode(asked, {}), (), locked)
 
@@ -131,8 +131,8 @@ def parse_toolchain(request: ActionRequest, store: BlobStore) -> AskedToolchain:
     """Parse the toolchain in a request. Raises ValidationError."""
     names = request.action.get("entries")
     if not isinstance(names, list):
-        raise ValidationError("the toolchain has no list of EPs")
-    return _decode(AskedToolchain, {**request.action, "entries": [_entry_of(name) for name in names]}, store)
+        raise ValidationError("the toolchain of the request has no list of EPs")
+    return _decode(AskedToolchain, {**request.action, "entries": [_find_entry(name) for name in names]}, store)
 
 
 def parse_action(request: ActionRequest, store: BlobStore) -> Action:
@@ -142,12 +142,12 @@ def parse_action(request: ActionRequest, store: BlobStore) -> Action:
         case "prepare":
             return _decode(Preparation, document, store)
         case "compile":
-            return _decode(SessionGroup, _with_entries(document), store)
+            return _decode(SessionGroup, _restore_entries(document), store)
         case "verify":
-            compiled = _decode(tuple[_SentResult, ...], _with_groups(document.get("compiled")), store)
-            action = _decode(Verification, {**_with_entries(document), "compiled": []}, store)
+            compiled = _decode(tuple[_SentResult, ...], _restore_groups(document.get("compiled")), store)
+            action = _decode(Verification, {**_restore_entries(document), "compiled": []}, store)
             return dataclasses.replace(action, compiled=tuple(sent.made for sent in compiled))
-    raise ValidationError(f"there is no kind of action '{request.kind}'")
+    raise ValidationError(f"unknown kind of action '{request.kind}'")
 
 
 class _SentResult(Struct, frozen=True):
@@ -160,7 +160,7 @@ class _SentResult(Struct, frozen=True):
 
     @classmethod
     def of(cls, made: Made) -> _SentResult:
-        return cls(_sent_group(made.group), made.key, made.document, made.compiled)
+        return cls(_strip_group(made.group), made.key, made.document, made.compiled)
 
     @property
     def made(self) -> Made:
@@ -209,30 +209,30 @@ def _decode(kind: type[T], document: object, store: BlobStore) -> T:
     return convert(document, kind, dec_hook=read)
 
 
-def _with_entries(document: Any) -> dict[str, Any]:
+def _restore_entries(document: Any) -> dict[str, Any]:
     """Return the document of an action, with EPs replaced by this machine's catalog entries. Raises ValidationError."""
     match document:
         case {"target": {"eps": list(eps)}} if all(isinstance(ep, dict) for ep in eps):
-            found = [{**ep, "entry": _entry_of(ep.get("entry"))} for ep in eps]
+            found = [{**ep, "entry": _find_entry(ep.get("entry"))} for ep in eps]
             return {**document, "target": {**document["target"], "eps": found}}
     raise ValidationError("the action has no EPs")
 
 
-def _with_groups(documents: Any) -> list[dict[str, Any]]:
+def _restore_groups(documents: Any) -> list[dict[str, Any]]:
     match documents:
         case list() if all(isinstance(document, dict) for document in documents):
-            return [{**document, "group": _with_entries(document.get("group"))} for document in documents]
-    raise ValidationError("the check has no results")
+            return [{**document, "group": _restore_entries(document.get("group"))} for document in documents]
+    raise ValidationError("the verification has no results")
 
 
-def _entry_of(name: Any) -> EpEntry:
+def _find_entry(name: Any) -> EpEntry:
     match name:
         case [str(ep), str(digest)]:
             entry = next((entry for entry in entries_for(ep) if entry.digest == digest), None) if ep in known_eps() else None
             if entry is None:
-                raise ValidationError(f"{ep} differs on this machine")
+                raise ValidationError(f"the catalog entry of {ep} differs on the worker")
             return entry
-    raise ValidationError("an EP is named by its name and the digest of its entry")
+    raise ValidationError("expected the name of an EP and the digest of its catalog entry")
 
 
 def find_local_reason(action: Action) -> str | None:
@@ -252,38 +252,38 @@ def find_local_reason(action: Action) -> str | None:
     return None
 
 
-def _without_paths(action: Action) -> Action:
+def _strip_action(action: Action) -> Action:
     """Return an action without planning data and without paths of the user's folders."""
     match action:
         case Preparation():
-            return replace(action, model=_sent_model(action.model), toolchain=_sent_toolchain(action.toolchain))
+            return replace(action, model=_strip_model(action.model), toolchain=_strip_toolchain(action.toolchain))
         case SessionGroup():
-            return _sent_group(action)
+            return _strip_group(action)
         case Verification():
             return dataclasses.replace(
-                action, members=tuple(map(_sent_check, action.members)), target=_sent_target(action.target)
+                action, members=tuple(map(_strip_check, action.members)), target=_strip_target(action.target)
             )
     raise TypeError(action)
 
 
-def _sent_group(group: SessionGroup) -> SessionGroup:
-    return replace(group, members=tuple(map(_sent_member, group.members)), target=_sent_target(group.target))
+def _strip_group(group: SessionGroup) -> SessionGroup:
+    return replace(group, members=tuple(map(_strip_member, group.members)), target=_strip_target(group.target))
 
 
-def _sent_target(target: PlannedTarget) -> PlannedTarget:
-    return replace(target, toolchain=_sent_toolchain(target.toolchain))
+def _strip_target(target: PlannedTarget) -> PlannedTarget:
+    return replace(target, toolchain=_strip_toolchain(target.toolchain))
 
 
-def _sent_toolchain(toolchain: ToolchainSpec) -> ToolchainSpec:
+def _strip_toolchain(toolchain: ToolchainSpec) -> ToolchainSpec:
     """Return a toolchain without paths of the user's folders."""
     return replace(toolchain, custom_ops=())  # each action has its own custom operators
 
 
-def _sent_member(member: Member) -> Member:
-    return replace(member, model=_sent_model(member.model), original=None)
+def _strip_member(member: Member) -> Member:
+    return replace(member, model=_strip_model(member.model), original=None)
 
 
-def _sent_model(model: ModelSpec) -> ModelSpec:
+def _strip_model(model: ModelSpec) -> ModelSpec:
     return ModelSpec(
         model.name,
         model.where,
@@ -295,8 +295,8 @@ def _sent_model(model: ModelSpec) -> ModelSpec:
     )
 
 
-def _sent_check(checked: CheckedMember) -> CheckedMember:
+def _strip_check(checked: CheckedMember) -> CheckedMember:
     """Return the check with only the reference model of its member."""
     source = checked.source
-    member = None if checked.member is None else replace(_sent_member(checked.member), compiled_from=None, original=source)
+    member = None if checked.member is None else replace(_strip_member(checked.member), compiled_from=None, original=source)
     return replace(checked, member=member)

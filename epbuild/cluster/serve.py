@@ -68,7 +68,7 @@ async def _serve(
 ) -> None:
     while True:
         try:
-            async with _new_nanny(package, serving, environment, scratch) as nanny:
+            async with _create_nanny(package, serving, environment, scratch) as nanny:
                 progress.connected(serving.address.text, serving.offer)
                 await nanny.finished()
                 reason = "it disconnected"
@@ -79,7 +79,7 @@ async def _serve(
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-def _new_nanny(package: Any, serving: Serving, environment: Mapping[str, str], scratch: Path) -> Any:
+def _create_nanny(package: Any, serving: Serving, environment: Mapping[str, str], scratch: Path) -> Any:
     """Return Dask's nanny, a supervisor that starts the worker's process and restarts it if it dies."""
     offer = serving.offer
     return package.Nanny(

@@ -71,7 +71,7 @@ def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
     except UnsoundArchive as error:  # An unreadable archive gives no answer: neither `same` nor `different`.
         raise Incomparable(*error.problems) from error
     for received in (old, new):
-        for place in received.skipped():
+        for place in received.find_skipped():
             lines.report(f"{place.as_posix()}: skipped; name it on the command line to compare it")
     return found
 

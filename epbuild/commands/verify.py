@@ -67,7 +67,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
     lines, counting = NotedLines(progress), HashingEvents(progress).counting
     try:
         with open_artifact(path, lines) as received:
-            skipped = received.skipped()
+            skipped = received.find_skipped()
             try:
                 artifacts = [dataclasses.replace(artifact, counting=counting) for artifact in find_artifacts(received.place)]
             except NothingToVerify as error:

@@ -101,7 +101,7 @@ class Attempts(Struct, frozen=True):
             message = f"cannot fetch {self.address}: {failure}"
             raise FetchError(Problem("EPB510", message, hint=failure.hint + kept)) from failure
         except MissingPackageError as missing:
-            raise FetchError(missing.problem(f"fetching {self.address}")) from missing
+            raise FetchError(missing.make_problem(f"fetching {self.address}")) from missing
 
     def _attempt(self, partial: Partial, pin: str | None) -> str | None:
         resumable = partial.size if partial.validator is not None else 0

@@ -54,7 +54,7 @@ def _problem(fault: OptionFault, node: Node | None, where: Position) -> Problem:
         last = index == len(fault.path) - 1
         if isinstance(node, MappingNode) and isinstance(part, str) and part in node.entries:
             found = node.entries[part]
-            place = found.name_where if last and fault.of_name else found.node.where
+            place = found.name_where if last and fault.is_in_name else found.node.where
             node = found.node
         elif isinstance(node, SequenceNode) and isinstance(part, int) and part < len(node.items):
             node = node.items[part]

@@ -52,7 +52,7 @@ BLOB_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=20.0, uploaded=9.0)
 RECORD_TIMEOUTS = Timeouts(connect=3.0, answer=5.0, idle=5.0, uploaded=5.0)
 """Timeouts for records. Records are small, so a server that sends one slowly is assumed to hang."""
 
-_SIDES = {
+_CONSEQUENCES = {
     "read": "This build compiles everything that is not in the store.",
     "written": "The results of this build are not shared.",
 }
@@ -152,14 +152,14 @@ class RemoteCache:
 
     def look_up(self, kind: RecordKind, key: str) -> LookUp:
         """Return the record of a key, or the reason why there is no usable record. Raises Cancelled."""
-        found = self._found(kind, key)
+        found = self._find_record(kind, key)
         if kind.is_result and found != Miss(answered=False):
             self._tally.add(asked=1, found=int(isinstance(found, RemoteRecord)), unusable=int(isinstance(found, Unusable)))
         return found
 
     def look_again(self, kind: RecordKind, key: str) -> LookUp:
         """Look up a key again whose record was missing before. Raises Cancelled."""
-        found = self._found(kind, key)
+        found = self._find_record(kind, key)
         if isinstance(found, RemoteRecord):
             self._tally.add(found=1)
         return found
@@ -175,7 +175,7 @@ class RemoteCache:
     def fetch(self, blob: Blob, store: BlobStore) -> None:
         """Fetch a blob into the store, which verifies it. Raises NotFetched, StoreError and Cancelled."""
         if not _DIGEST.fullmatch(blob.digest):
-            raise NotFetched("its name is not a digest")
+            raise NotFetched("the name of one of its files is not a digest")
         with self._locks.setdefault(blob.digest, threading.Lock()):  # a blob of two results is fetched only once
             if store.has(blob.digest, blob.size):
                 return
@@ -216,7 +216,7 @@ class RemoteCache:
     def check(self, blob: Blob) -> None:
         """Read and verify a blob without storing it. Raises NotFetched if it is missing or damaged, and Cancelled."""
         try:
-            found = self._reading.call(lambda: self._hash(blob))
+            found = self._reading.call(lambda: self._hash_blob(blob))
         except (TransferError, CircuitOpenError) as error:
             raise NotFetched(str(error) or "the remote cache can no longer be read") from error
         if found != blob:
@@ -244,7 +244,7 @@ class RemoteCache:
         """
         if self._signer is None:
             return None
-        there = self._found(kind, key)
+        there = self._find_record(kind, key)
         if there == Miss(answered=False):  # a record that cannot be read is not overwritten
             return None
         bad = self._bad.intersection(blob.digest for blob in there.blobs) if isinstance(there, RemoteRecord) else set[str]()
@@ -253,7 +253,7 @@ class RemoteCache:
         log = kind.log(record)
         if log is not None and not store.has(log.digest, log.size):  # the result was built on another machine
             kind = structs.replace(kind, log=lambda record: None)
-        blobs = _blobs(kind, record)
+        blobs = _list_blobs(kind, record)
         is_mended = isinstance(there, RemoteRecord) and bad <= {blob.digest for blob in blobs}
         try:
             data = seal(kind, key, record, self._signer)
@@ -268,7 +268,7 @@ class RemoteCache:
             self._tally.add(published=1)
         return "written"
 
-    def provide(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]]) -> bool:
+    def upload_input(self, blob: Blob, pieces: Callable[[], Iterator[bytes | memoryview]]) -> bool:
         """Upload a blob that is not part of a result, for use by another machine. Return whether the remote cache now has the blob.
 
         `pieces` yields the blob's bytes from the start. Raises errors of `pieces`, and Cancelled.
@@ -279,7 +279,7 @@ class RemoteCache:
             return False
         return True
 
-    def _found(self, kind: RecordKind, key: str) -> LookUp:
+    def _find_record(self, kind: RecordKind, key: str) -> LookUp:
         if not _DIGEST.fullmatch(key):
             raise ValueError(f"not a key: {key!r}")
         try:
@@ -333,7 +333,7 @@ class RemoteCache:
                 raise LostBlob(_DAMAGED)
         self._tally.add(blobs=1)
 
-    def _hash(self, blob: Blob) -> Blob:
+    def _hash_blob(self, blob: Blob) -> Blob:
         with self._tally.time_request(), closing(self._open_blob(blob)) as download:
             return hash_stream(TimedDownload(download, BLOB_TIMEOUTS.speed, self._count_received))
 
@@ -351,7 +351,7 @@ class RemoteCache:
 
     def _report_failure(self, side: Literal["read", "written"], error: TransferError) -> None:
         message = f"the remote cache {self.name} cannot be {side}: {error.reason}"
-        self._warn(Problem("EPB521", message, hint=f"{_SIDES[side]} {error.hint}"))
+        self._warn(Problem("EPB521", message, hint=f"{_CONSEQUENCES[side]} {error.hint}"))
 
     def _pause(self, seconds: float) -> None:
         if self._cancelled.wait(seconds):
@@ -370,7 +370,7 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _blobs(kind: RecordKind, record: Mapping[str, Any]) -> list[Blob]:
+def _list_blobs(kind: RecordKind, record: Mapping[str, Any]) -> list[Blob]:
     """Return the distinct blobs of a record, its log last."""
     log = kind.log(record)
     return list(dict.fromkeys([*kind.files(record).values(), *([log] if log is not None else [])]))

@@ -30,14 +30,14 @@ _WORKER = "epbuild"
 class Reason(StrEnum):
     """Reason why a record is not usable."""
 
-    MALFORMED = "it is damaged or not an epbuild record"
+    MALFORMED = "it is damaged, or not a record of epbuild"
     TOO_LARGE = "it is too large for a record"
     UNSIGNED = "it is not signed"
     UNTRUSTED = "it is signed by a key that the recipe does not trust"
     BAD_SIGNATURE = "its signature is invalid"
     OTHER_KEY = "it is a record for a different key"
     OTHER_KIND = "it is a record of a different kind"
-    WRONG_SHAPE = "its structure is not one that this epbuild reads"
+    WRONG_SHAPE = "this release of epbuild does not support its structure"
     UNSAFE_NAME = "one of its files has an unsafe name"
     UNLISTED = "one of its files is not listed"
 
@@ -86,7 +86,7 @@ class Unusable(Struct, frozen=True):
 def seal(kind: RecordKind, key: str, record: Mapping[str, Any], signer: SigningKey) -> bytes:
     """Return the signed envelope of a record as bytes. Raises ValueError for a record that readers would reject."""
     content = {"format": FORMAT, "kind": kind.name, "key": key, "record": record, "by": signer.public}
-    envelope = {**content, "signature": signer.sign(_signed_bytes(content))}
+    envelope = {**content, "signature": signer.sign(_encode_signed(content))}
     files = tuple(ReapiFile(name, blob) for name, blob in sorted(kind.files(record).items()))
     data = ReapiResult(files, encode_canonical(envelope).encode(), kind.log(record), _WORKER).encode()
     found = unseal(data, kind, key, frozenset((signer.public,)))
@@ -126,17 +126,17 @@ def unseal(data: bytes, kind: RecordKind, key: str, trust: Set[str] | None) -> R
     if trust is not None and by not in trust:
         return Unusable(Reason.UNTRUSTED, by if by.isascii() and by.isprintable() and len(by) < 100 else "")
     try:
-        holds = is_signed(_signed_bytes({part: value for part, value in envelope.items() if part != "signature"}), signature, by)
+        holds = is_signed(_encode_signed({part: value for part, value in envelope.items() if part != "signature"}), signature, by)
     except (ValueError, RecursionError):  # Python's reader accepts NaN and lone surrogates, which canonical JSON cannot contain
         holds = False
     if not holds:
         return Unusable(Reason.BAD_SIGNATURE)
     if name != kind.name:
         return Unusable(Reason.OTHER_KIND)
-    return _check(kind, key, written, RemoteRecord(key, record, {}, None, by), result)
+    return _check_record(kind, key, written, RemoteRecord(key, record, {}, None, by), result)
 
 
-def _check(kind: RecordKind, key: str, written: str, found: RemoteRecord, result: ReapiResult) -> RemoteRecord | Unusable:
+def _check_record(kind: RecordKind, key: str, written: str, found: RemoteRecord, result: ReapiResult) -> RemoteRecord | Unusable:
     """Return a signed record with its files if it is the requested record and safe to use, or else why it is unusable."""
     if not kind.is_sound(found.record):
         return Unusable(Reason.WRONG_SHAPE)
@@ -151,7 +151,7 @@ def _check(kind: RecordKind, key: str, written: str, found: RemoteRecord, result
     return RemoteRecord(key, found.record, files, kind.log(found.record), found.by)
 
 
-def _signed_bytes(content: Mapping[str, Any]) -> bytes:
+def _encode_signed(content: Mapping[str, Any]) -> bytes:
     return encode_canonical(content).encode()
 
 

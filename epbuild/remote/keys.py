@@ -22,7 +22,7 @@ class BadKey(ValueError):
     def __init__(self, message: str, hint: str) -> None:
         self.message = message
         self.hint = hint
-        super().__init__(f"{message} {hint}")
+        super().__init__(f"{message}. {hint}")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SigningKey:
     @classmethod
     def generate(cls) -> SigningKey:
         """Return a new key pair."""
-        return cls._of(bytes(_nacl().SigningKey.generate()))
+        return cls._of(bytes(_import_nacl().SigningKey.generate()))
 
     @classmethod
     def parse(cls, text: str) -> SigningKey:
@@ -44,26 +44,26 @@ class SigningKey:
         form = "Create a pair with `epbuild cache key`, and set EPBUILD_SIGNING_KEY to the secret key."
         if text.startswith(_PUBLIC):
             raise BadKey(
-                "EPBUILD_SIGNING_KEY contains a public key.", "Set it to the secret key, which begins with 'ed25519-secret:'."
+                "EPBUILD_SIGNING_KEY contains a public key", "Set it to the secret key, which begins with 'ed25519-secret:'."
             )
         if not text.startswith(_SECRET) or not _KEY.fullmatch(text.removeprefix(_SECRET)):
-            raise BadKey("EPBUILD_SIGNING_KEY contains no signing key.", form)
+            raise BadKey("EPBUILD_SIGNING_KEY does not contain a signing key", form)
         return cls._of(base64.b64decode(text.removeprefix(_SECRET)))
 
     @classmethod
     def _of(cls, seed: bytes) -> SigningKey:
-        public = bytes(_nacl().SigningKey(seed).verify_key)
+        public = bytes(_import_nacl().SigningKey(seed).verify_key)
         return cls(_SECRET + _encode(seed), _PUBLIC + _encode(public))
 
     def sign(self, data: bytes) -> str:
         """Return the signature of `data`, in Base64."""
         seed = base64.b64decode(self.text.removeprefix(_SECRET))
-        return _encode(_nacl().SigningKey(seed).sign(data).signature)
+        return _encode(_import_nacl().SigningKey(seed).sign(data).signature)
 
 
 def is_signed(data: bytes, signature: str, public: str) -> bool:
     """Return whether `signature` is a valid signature of `data` by the key `public`."""
-    nacl = _nacl()
+    nacl = _import_nacl()
     from nacl.exceptions import CryptoError
 
     if not PUBLIC_KEY.fullmatch(public):
@@ -78,14 +78,14 @@ def is_signed(data: bytes, signature: str, public: str) -> bool:
 
 def require_signing() -> None:
     """Raise StoreError if pynacl, which signing and verifying need, is not installed."""
-    _nacl()
+    _import_nacl()
 
 
 def _encode(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _nacl() -> Any:
+def _import_nacl() -> Any:
     try:
         from nacl import signing
     except ImportError as error:

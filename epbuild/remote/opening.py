@@ -15,7 +15,7 @@ from epbuild.transfer.objects import MissingPackageError, Timeouts, TransferErro
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _ACCESS = (
-    "Check the address. The header EPBUILD_REMOTE_AUTHORIZATION is sent only to the address that EPBUILD_REMOTE_CACHE names."
+    "Check the address. The header in EPBUILD_REMOTE_AUTHORIZATION is sent only to the address that EPBUILD_REMOTE_CACHE names."
 )
 _WITHHELD = "EPBUILD_REMOTE_CACHE: credentials are used only for the bucket that it names"
 
@@ -28,7 +28,7 @@ def open_remote(settings: RemoteSettings, warn: Warn, cancelled: threading.Event
     require_signing()
     address = settings.address
     if address.is_directory:
-        stores = open_folder_stores(Path(address.text), writes=settings.provides or settings.signer is not None)
+        stores = open_folder_stores(Path(address.text), writes=settings.uploads_inputs or settings.signer is not None)
     elif address.scheme in ("http", "https"):
         stores = open_web_stores(address.text, settings.authorization, cancelled)
     else:
@@ -72,6 +72,6 @@ def open_bucket_stores(
     try:
         return RemoteStores(*(BucketStore(address.scheme, *address.bucket, limits, access_hint=hint) for limits in timeouts))
     except MissingPackageError as error:
-        raise StoreError(error.problem(f"the remote cache {address}")) from error
+        raise StoreError(error.make_problem(f"the remote cache {address}")) from error
     except TransferError as error:
         raise StoreError(Problem("EPB520", f"the remote cache {address} cannot be used: {error}", hint=error.hint)) from error

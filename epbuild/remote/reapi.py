@@ -47,9 +47,9 @@ class ReapiResult(Struct, frozen=True):
 
     def encode(self) -> bytes:
         """Return the message as bytes, with fields in the order of their numbers."""
-        files = b"".join(encode_bytes(_FILES, _file_message(file)) for file in self.files)
-        stderr = b"" if self.stderr is None else encode_bytes(_STDERR_DIGEST, _digest_message(self.stderr))
-        metadata = encode_bytes(_METADATA, _text(_WORKER, self.worker)) if self.worker else b""
+        files = b"".join(encode_bytes(_FILES, _encode_file(file)) for file in self.files)
+        stderr = b"" if self.stderr is None else encode_bytes(_STDERR_DIGEST, _encode_digest(self.stderr))
+        metadata = encode_bytes(_METADATA, _encode_text(_WORKER, self.worker)) if self.worker else b""
         stdout = encode_bytes(_STDOUT, self.stdout) if self.stdout else b""
         return files + stdout + stderr + metadata
 
@@ -58,7 +58,7 @@ class ReapiResult(Struct, frozen=True):
         """Parse the bytes of a message. Raises MalformedMessage."""
         files: list[ReapiFile] = []
         stdout, worker, stderr = b"", "", None
-        for number, value in _fields(data):
+        for number, value in _read_fields(data):
             if not isinstance(value, bytes):
                 continue
             if number == _FILES:
@@ -68,49 +68,49 @@ class ReapiResult(Struct, frozen=True):
             elif number == _STDERR_DIGEST:
                 stderr = _read_digest(value)
             elif number == _METADATA:
-                name = dict(_fields(value)).get(_WORKER, b"")
-                worker = _utf8(name) if isinstance(name, bytes) else ""
+                name = dict(_read_fields(value)).get(_WORKER, b"")
+                worker = _decode_text(name) if isinstance(name, bytes) else ""
         return cls(tuple(files), stdout, stderr, worker)
 
 
-def _file_message(file: ReapiFile) -> bytes:
+def _encode_file(file: ReapiFile) -> bytes:
     executable = encode_integer(_EXECUTABLE, 1) if file.is_executable else b""
-    return _text(_PATH, file.path) + encode_bytes(_DIGEST, _digest_message(file.blob)) + executable
+    return _encode_text(_PATH, file.path) + encode_bytes(_DIGEST, _encode_digest(file.blob)) + executable
 
 
-def _digest_message(blob: Blob) -> bytes:
+def _encode_digest(blob: Blob) -> bytes:
     size = encode_integer(_SIZE, blob.size) if blob.size else b""
-    return _text(_HASH, blob.digest) + size
+    return _encode_text(_HASH, blob.digest) + size
 
 
-def _text(number: int, text: str) -> bytes:
+def _encode_text(number: int, text: str) -> bytes:
     return encode_bytes(number, text.encode()) if text else b""
 
 
 def _read_file(data: bytes) -> ReapiFile:
-    fields = dict(_fields(data))  # of repeated fields, the last one counts
+    fields = dict(_read_fields(data))  # of repeated fields, the last one counts
     path, blob = fields.get(_PATH, b""), fields.get(_DIGEST)
     if not isinstance(path, bytes) or not isinstance(blob, bytes):
         raise MalformedMessage("an output file has no digest")
-    return ReapiFile(_utf8(path), _read_digest(blob), fields.get(_EXECUTABLE, 0) not in (0, b""))
+    return ReapiFile(_decode_text(path), _read_digest(blob), fields.get(_EXECUTABLE, 0) not in (0, b""))
 
 
 def _read_digest(data: bytes) -> Blob:
-    fields = dict(_fields(data))
+    fields = dict(_read_fields(data))
     digest, size = fields.get(_HASH), fields.get(_SIZE, 0)
     if not isinstance(digest, bytes) or not isinstance(size, int) or size < 0 or not _HEX.fullmatch(digest):
         raise MalformedMessage("not a SHA-256 with a size")
     return Blob(digest.decode("ascii"), size)
 
 
-def _utf8(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise MalformedMessage("a text is not UTF-8") from error
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield the number and value of each field. Fixed-size values are bytes. Raises MalformedMessage."""
     try:
         for field in WireReader(io.BytesIO(data)).fields(0, len(data)):

@@ -33,7 +33,7 @@ class RemoteSettings:
     authorization: str | None = field(default=None, repr=False)
     anonymous: bool = False
     """True if this machine's credentials are withheld, because the address comes from a recipe, which may be untrusted."""
-    provides: bool = False
+    uploads_inputs: bool = False
     """True if inputs are uploaded for other machines."""
 
 
@@ -110,7 +110,7 @@ def _require_signer(environment: Mapping[str, str], trust: frozenset[str], where
     signer = read_signing_key(environment)
     if signer is None:
         message = "results cannot be written to the remote cache without a signing key"
-        hint = f"Set {SIGNING_KEY}, which `epbuild cache key` creates, or read only, without --remote-cache write."
+        hint = f"Create a key with `epbuild cache key` and set {SIGNING_KEY} to it, or omit `--remote-cache write`."
         raise RecipeError(Problem("EPB277", message, hint=hint))
     if trust and signer.public not in trust:
         message = f"the public key of {SIGNING_KEY} is not trusted: {signer.public}"

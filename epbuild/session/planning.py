@@ -126,7 +126,7 @@ def resolve_remote(request: Request, recipe: Recipe) -> RemoteSettings | None:
         return None
     mode = "off" if chosen.offline else chosen.mode
     found = resolve_remote_settings(recipe.cache, recipe.directory, os.environ, mode, insecure=chosen.insecure)
-    return dataclasses.replace(found, provides=True) if found is not None and request.cluster is not None else found
+    return dataclasses.replace(found, uploads_inputs=True) if found is not None and request.cluster is not None else found
 
 
 def get_workspace_folder(recipe: Path) -> Path:

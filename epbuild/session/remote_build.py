@@ -21,7 +21,7 @@ from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.placement import RELEASE, Placement, list_needed_labels
 from epbuild.cluster.protocol import MachineReply, RequestExecutor, ToolchainDenyList, decode_error
-from epbuild.cluster.request import ActionRequest, build_toolchain_request, find_local_reason, list_files, request_of
+from epbuild.cluster.request import ActionRequest, build_request, build_toolchain_request, find_local_reason, list_files
 from epbuild.core.errors import Argument, EnvironmentFailure, EpbuildError, PlanError, Problem, StepId
 from epbuild.engine.events import Progress, StepStarted, Warned
 from epbuild.engine.loop import Idle
@@ -146,7 +146,7 @@ class RemoteMachines:
         digests = self._digests(subject)
         artifacts = [blob for made in subject.needed for blob in made.result.artifacts.values()]
         request = replace(
-            request_of(action, key, digests, artifacts, environment), memory=expected.memory, seconds=expected.cost.seconds
+            build_request(action, key, digests, artifacts, environment), memory=expected.memory, seconds=expected.cost.seconds
         )
         self._progress.report(StepStarted(step, "sending"))
         self._provide(action, request, digests)
@@ -196,7 +196,7 @@ class RemoteMachines:
         for blob in request.files:
             path = places.get(blob.digest)
             pieces = partial(store.pieces, blob.digest) if path is None else partial(_file_pieces, path)
-            if not self._cache.provide(blob, pieces):
+            if not self._cache.upload_input(blob, pieces):
                 message = "its inputs cannot be written to the remote cache, from which other machines read them"
                 hint = "Check that this machine may write there, or build without --executor."
                 raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), hint))

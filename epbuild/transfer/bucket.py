@@ -98,9 +98,9 @@ class BucketStore:
         try:
             yield
         except (exceptions.BaseError, OSError) as error:
-            raise self._failure(error) from error
+            raise self._make_error(error) from error
 
-    def _failure(self, error: Exception) -> TransferError:
+    def _make_error(self, error: Exception) -> TransferError:
         from obstore import exceptions
 
         text, hint = str(error), f"Check {self._access}."
@@ -109,19 +109,19 @@ class BucketStore:
         if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
             return MissingObjectError("the object does not exist")
         if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError):
-            return TransferError("the server refuses access", hint, "denied")
+            return TransferError("the server denies access", hint, "denied")
         if isinstance(error, exceptions.PreconditionError):
             return TransferError("the object was replaced", hint, "object")
         if _NO_RANGES.search(text):
             return TransferError("the server does not support reading a part of an object", hint, "object")
         if status := _STATUS.search(text):
             kind: FailureKind = "transient" if is_transient(int(status[1][:3])) else "object"
-            return TransferError(f"the server answered {status[1].strip()}", hint, kind)
+            return TransferError(f"the server responded with {status[1].strip()}", hint, kind)
         if _TIMED_OUT.search(text):
-            return TransferError("it sent no data for too long", kind="timeout")
+            return TransferError("the server sent no data for too long", kind="timeout")
         if isinstance(error, exceptions.GenericError):
-            return TransferError(_summary(error), f"Check the network, and {self._access}.")
-        return TransferError(_summary(error), hint, "object")
+            return TransferError(_extract_summary(error), f"Check the network, and {self._access}.")
+        return TransferError(_extract_summary(error), hint, "object")
 
 
 class _BucketDownload(Download):
@@ -165,10 +165,10 @@ def _open_bucket(scheme: str, bucket: str, prefix: str, timeouts: Timeouts, *, i
     try:
         return kind(bucket, prefix=prefix or None, config=config, retry_config=retries)
     except (exceptions.BaseError, ValueError) as error:  # no request was sent yet: a variable is missing or wrong
-        raise TransferError(_summary(error), f"Set {_VARIABLES[scheme]}.", "denied") from error
+        raise TransferError(_extract_summary(error), f"Set {_VARIABLES[scheme]}.", "denied") from error
 
 
-def _summary(error: Exception) -> str:
+def _extract_summary(error: Exception) -> str:
     """Return the first line of an obstore error, without debug output and without the address."""
     line = re.split(r"\s*\n", str(error).strip())[0].rstrip(".")
     return line.rpartition(" - ")[2]

@@ -34,7 +34,7 @@ _SIZE = re.compile(r"[0-9]{1,18}")
 _TRANSIENT = frozenset({408, 425, 429})
 _NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
 _TRUST = "If a server or a proxy uses a private certificate authority, set SSL_CERT_FILE to its certificate."
-_CHECK_SERVER = "Find out which program answers at this address."
+_CHECK_SERVER = "Check which program answers at this address."
 
 Connect = Callable[[str, str, int], urllib3.HTTPConnectionPool]
 """Function that opens the connection pool for a scheme, a host and a port."""
@@ -55,7 +55,7 @@ def is_transient(status: int) -> bool:
     return status >= 500 or status in _TRANSIENT
 
 
-def retry_after(headers: Mapping[str, str]) -> float:
+def parse_retry_after(headers: Mapping[str, str]) -> float:
     """Return the seconds in the `Retry-After` header, or 0 if the header is missing or invalid."""
     try:
         return urllib3.Retry().parse_retry_after(headers.get("Retry-After", "0"))
@@ -125,8 +125,10 @@ class HttpClient:
             response.finish()
             url = self.resolve(url, location)
             if body is not None and body.is_secret and get_origin(url) != first_origin:
-                raise TransferError("it redirects a request that carries credentials to another host", _CHECK_SERVER, "denied")
-        raise TransferError("it redirects in a loop", self._address_hint, "denied")
+                raise TransferError(
+                    "the server redirects a request that carries credentials to another host", _CHECK_SERVER, "denied"
+                )
+        raise TransferError("the server redirects in a loop", self._address_hint, "denied")
 
     def resolve(self, url: str, location: str) -> str:
         """Return the address to which `url` redirects. Raises TransferError if `location` is invalid or uses an unsafe connection."""
@@ -137,12 +139,12 @@ class HttpClient:
         except ValueError:
             scheme, host, is_printable = "", "", False
         if not is_printable or not host or scheme not in ("http", "https"):
-            raise TransferError("it redirects to an invalid address", _CHECK_SERVER, "denied")
+            raise TransferError("the server redirects to an invalid address", _CHECK_SERVER, "denied")
         if scheme == "http" and self._upgrades and get_origin(url)[:2] == ("https", host):
             # A server behind a TLS-terminating proxy does not know that clients use TLS.
             return urlsplit(address)._replace(scheme="https", netloc=urlsplit(url).netloc).geturl()
         if scheme == "http" and host not in self._local:
-            raise TransferError(f"it redirects to {host} over plain HTTP", _CHECK_SERVER, "denied")
+            raise TransferError(f"the server redirects to {host} over plain HTTP", _CHECK_SERVER, "denied")
         return address
 
     @contextmanager
@@ -151,7 +153,7 @@ class HttpClient:
         try:
             yield
         except (HTTPError, OSError, http.client.HTTPException) as error:
-            raise self._transfer_error(_cause(error)) from error
+            raise self._make_transfer_error(_find_cause(error)) from error
 
     def _send_once(self, method: str, url: str, headers: Mapping[str, str], body: Body | None) -> urllib3.BaseHTTPResponse:
         if self.cancelled.is_set():
@@ -161,9 +163,9 @@ class HttpClient:
             sent |= {"Content-Type": body.media_type, "Content-Length": str(body.size)}
         try:
             with self.translate_errors():
-                return self._pool(get_origin(url)).urlopen(
+                return self._get_pool(get_origin(url)).urlopen(
                     method,
-                    _target(url),
+                    _build_target(url),
                     body=None if body is None else [body],  # type: ignore[list-item] # for `_Connection.send`
                     headers=sent,
                     retries=False,
@@ -175,7 +177,7 @@ class HttpClient:
         except BodyError as failure:
             raise failure.error from None
 
-    def _pool(self, server: tuple[str, str, int]) -> urllib3.HTTPConnectionPool:
+    def _get_pool(self, server: tuple[str, str, int]) -> urllib3.HTTPConnectionPool:
         with self._lock:
             if server not in self._pools:
                 pool = self._connect(*server)
@@ -185,10 +187,10 @@ class HttpClient:
                 self._pools[server] = pool
             return self._pools[server]
 
-    def _transfer_error(self, error: Exception) -> TransferError:
+    def _make_transfer_error(self, error: Exception) -> TransferError:
         match error:
             case ssl.SSLCertVerificationError():
-                return TransferError(f"its certificate is not valid: {error.verify_message}", _TRUST, "denied")
+                return TransferError(f"the server's certificate is not valid: {error.verify_message}", _TRUST, "denied")
             case (
                 ssl.SSLEOFError()
                 | ssl.SSLZeroReturnError()
@@ -200,27 +202,29 @@ class HttpClient:
                 return TransferError("the connection was closed unexpectedly")
             case ssl.SSLError():
                 name = (error.reason or "TLS failed").replace("_", " ").lower()
-                hint = "The server must use TLS. Only localhost, 127.0.0.1 and [::1] may be used without it."
+                hint = "Use a server with TLS. Only localhost, 127.0.0.1 and [::1] may be used without TLS."
                 return TransferError(f"the TLS handshake failed ({name})", hint, "denied")
             case socket.gaierror():
-                reason = f"its host name cannot be resolved ({error.strerror})"
+                reason = f"the host name cannot be resolved ({error.strerror})"
                 kind: FailureKind = "transient" if error.errno == socket.EAI_AGAIN else "denied"
                 return TransferError(reason, self._address_hint, kind)
             case AnswerTimeoutError():
-                return TransferError("it took too long to answer", kind="timeout")
+                return TransferError("the server took too long to respond", kind="timeout")
             case TimeoutError():
-                return TransferError("it sent no data for too long", kind="timeout")
+                return TransferError("the server sent no data for too long", kind="timeout")
             case ConnectionRefusedError():
-                return TransferError("no server is listening there", f"{self._address_hint[:-1]}, and that the server runs.")
+                return TransferError(
+                    "no server listens at this address", f"{self._address_hint[:-1]}, and that the server is running."
+                )
             case OSError():
                 return TransferError(error.strerror or str(error), kind="timeout" if error.errno in _NO_ROUTE else "transient")
             case _:
-                return self.malformed(type(error).__name__)
+                return self.make_malformed_error(type(error).__name__)
 
-    def malformed(self, what: str) -> TransferError:
+    def make_malformed_error(self, what: str) -> TransferError:
         """Return the error for an answer in which the part `what` violates the protocol."""
         hint = f"{self._address_hint[:-1]}: another program may answer there."
-        return TransferError(f"its response is invalid ({what})", hint)
+        return TransferError(f"the server's response is invalid ({what})", hint)
 
 
 class Response:
@@ -245,7 +249,7 @@ class Response:
             return None
         if not _SIZE.fullmatch(length):
             self.close()
-            raise self._client.malformed("Content-Length")
+            raise self._client.make_malformed_error("Content-Length")
         return int(length)
 
     def read1(self, size: int) -> bytes:
@@ -280,12 +284,12 @@ def get_origin(url: str) -> tuple[str, str, int]:
     return parts.scheme, parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
 
 
-def _target(url: str) -> str:
+def _build_target(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
 
 
-def _cause(error: Exception) -> Exception:
+def _find_cause(error: Exception) -> Exception:
     """Return the OSError or http.client error that urllib3 wrapped, or else `error` itself."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError | http.client.HTTPException):

@@ -59,7 +59,7 @@ class MissingPackageError(Exception):
         self.extra = extra
         super().__init__(package)
 
-    def problem(self, user: str) -> Problem:
+    def make_problem(self, user: str) -> Problem:
         """Return the problem to report. `user` is the feature that needs the package, as the subject of the message."""
         message = f"{user} requires the package {self.package}, which is not installed in epbuild's environment"
         return Problem("EPB512", message, hint=f"Install it: pip install 'epbuild[{self.extra}]'.")
@@ -89,8 +89,8 @@ class Timeouts(Struct, frozen=True):
 class SpeedMeter:
     """Meter of a transfer's speed. Only time spent in `waiting` counts, as the other side does not cause other delays."""
 
-    def __init__(self, least: Speed) -> None:
-        self._least = least
+    def __init__(self, minimum: Speed) -> None:
+        self._minimum = minimum
         self._seconds = 0.0
         self._bytes = 0
 
@@ -104,9 +104,9 @@ class SpeedMeter:
     def is_fast_enough(self, count: int) -> bool:
         """Add transferred bytes, and return whether the transfer reaches the minimum speed."""
         self._bytes += count
-        if self._seconds < self._least.seconds:
+        if self._seconds < self._minimum.seconds:
             return True
-        is_fast = self._bytes >= self._seconds * self._least.bytes_per_second
+        is_fast = self._bytes >= self._seconds * self._minimum.bytes_per_second
         self._seconds, self._bytes = 0.0, 0
         return is_fast
 
@@ -166,11 +166,11 @@ class ObjectStore(Protocol):
 
 
 class TimedDownload(io.RawIOBase):
-    """Download that counts its bytes. Reading raises TransferError if the server is slower than the speed `least`."""
+    """Download that counts its bytes. Reading raises TransferError if the server is slower than the speed `minimum`."""
 
-    def __init__(self, download: Download, least: Speed, count: Callable[[int], object] = lambda count: None) -> None:
+    def __init__(self, download: Download, minimum: Speed, count: Callable[[int], object] = lambda count: None) -> None:
         self._download = download
-        self._meter = SpeedMeter(least)
+        self._meter = SpeedMeter(minimum)
         self._count = count
 
     def readable(self) -> bool:
@@ -181,5 +181,5 @@ class TimedDownload(io.RawIOBase):
             count = self._download.readinto(buffer)
         self._count(count)
         if count and not self._meter.is_fast_enough(count):
-            raise TransferError("it sends data too slowly", kind="timeout")
+            raise TransferError("the server sends data too slowly", kind="timeout")
         return count

@@ -9,11 +9,11 @@ from msgspec import Struct, field
 
 from epbuild.core.digest import Write
 from epbuild.transfer.connection import Body
-from epbuild.transfer.http import HttpClient, Response, is_transient, retry_after
+from epbuild.transfer.http import HttpClient, Response, is_transient, parse_retry_after
 from epbuild.transfer.objects import Content, Download, MissingObjectError, TransferError
 
-_OCTETS = "application/octet-stream"
-_WRITTEN = frozenset({200, 201, 202, 204})
+_MEDIA_TYPE = "application/octet-stream"
+_SUCCESS = frozenset({200, 201, 202, 204})
 _MISSING = frozenset({404, 410})
 _DENIED = frozenset({401, 403, 405, 407, 507})
 _NO_METHOD = frozenset({405, 501})
@@ -27,7 +27,7 @@ class WebFile(Struct, frozen=True):
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     authorization: str | None = None
-    access_hint: str = "Check that this user may read it."
+    access_hint: str = "Check that this user may read the file."
 
     def open(self, start: int = 0, version: str | None = None) -> Download:
         """Open the file at offset `start` if its version is still `version`, or else at its beginning."""
@@ -38,14 +38,16 @@ class WebFile(Struct, frozen=True):
             response.close()
             return self.open()
         if response.status not in (200, 206):
-            raise self._status_error(response)
-        begin, size = _extent(response)
+            raise self._make_status_error(response)
+        begin, size = _parse_extent(response)
         if begin in (0, start) and size != -1:
             return _WebDownload(response, begin, size)
         response.close()
         if resumes:
             return self.open()
-        raise TransferError("the server sent only a part of the file, which was not requested", "Check the address.", "object")
+        raise TransferError(
+            "the server sent only a part of the file, although the whole file was requested", "Check the address.", "object"
+        )
 
     def has(self, size: int) -> bool:
         """Return whether the server has the file. If the server sends the file's size, the size must be `size`."""
@@ -57,7 +59,7 @@ class WebFile(Struct, frozen=True):
         if response.status in _MISSING or response.status in _NO_METHOD:
             response.finish()
             return False
-        raise self._status_error(response)
+        raise self._make_status_error(response)
 
     def put(self, content: Content) -> None:
         """Upload `content` as the file."""
@@ -66,25 +68,25 @@ class WebFile(Struct, frozen=True):
             for piece in content.pieces():
                 write(memoryview(piece))
 
-        response = self._request("PUT", body=Body(content.size, _OCTETS, send))
-        if response.status not in _WRITTEN:
-            raise self._status_error(response)
+        response = self._request("PUT", body=Body(content.size, _MEDIA_TYPE, send))
+        if response.status not in _SUCCESS:
+            raise self._make_status_error(response)
         response.finish()
 
     def _request(self, method: str, headers: Mapping[str, str] | None = None, body: Body | None = None) -> Response:
         sent = {**self.headers, **(headers or {})}
         return self.client.open(method, self.url, headers=sent, authorization=self.authorization, body=body)
 
-    def _status_error(self, response: Response) -> TransferError:
+    def _make_status_error(self, response: Response) -> TransferError:
         """Read the rest of a failed response, and return the error for its status."""
         answer = response.finish()
-        message = f"the server answered {answer.status} {answer.reason}".rstrip()
+        message = f"the server responded with {answer.status} {answer.reason}".rstrip()
         if answer.status in _MISSING:
             return MissingObjectError(message)
         if answer.status in _DENIED:
             return TransferError(message, self.access_hint, "denied")
         if is_transient(answer.status):
-            return TransferError(message, pause=retry_after(answer.headers))
+            return TransferError(message, pause=parse_retry_after(answer.headers))
         return TransferError(message, "Check the address: another program may answer there.", "object")
 
 
@@ -98,18 +100,18 @@ class WebStore:
         self._access_hint = access_hint or "Check the address."
 
     def get(self, path: str, start: int = 0, version: str | None = None) -> Download:
-        return self._file(path).open(start, version)
+        return self._get_file(path).open(start, version)
 
     def has(self, path: str, size: int) -> bool:
-        return self._file(path).has(size)
+        return self._get_file(path).has(size)
 
     def put(self, path: str, content: Content) -> None:
-        self._file(path).put(content)
+        self._get_file(path).put(content)
 
     def close(self) -> None:
         self._client.close()
 
-    def _file(self, path: str) -> WebFile:
+    def _get_file(self, path: str) -> WebFile:
         return WebFile(self._client, f"{self._base}/{path}", authorization=self._authorization, access_hint=self._access_hint)
 
 
@@ -119,7 +121,7 @@ class _WebDownload(Download):
         self._position = start
         self.start = start
         self.size = size
-        self.version = _version(response.headers)
+        self.version = _extract_version(response.headers)
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
         """Read the bytes that have arrived, at least one byte. Waiting for a full buffer would hide a slow server."""
@@ -141,7 +143,7 @@ class _WebDownload(Download):
         super().close()
 
 
-def _extent(response: Response) -> tuple[int, int | None]:
+def _parse_extent(response: Response) -> tuple[int, int | None]:
     """Return the body's offset in the file, and the file's size. The size is None if unknown, and -1 if the offset is unknown too."""
     if response.status == 206:
         part = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
@@ -151,7 +153,7 @@ def _extent(response: Response) -> tuple[int, int | None]:
     return 0, response.size
 
 
-def _version(headers: Mapping[str, str]) -> str | None:
+def _extract_version(headers: Mapping[str, str]) -> str | None:
     etag = headers.get("ETag")
     # A weak ETag is not used, as files with the same weak ETag may have different bytes.
     version = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")

@@ -324,6 +324,6 @@ def test_file_of_changed_length_is_not_compressed(size: int, tmp_path: Path) -> 
     def pour(content: Artifact, write: Write) -> None:
         write(memoryview(bytes(1 << 20)))
 
-    with pytest.raises(BuildError, match="weights changed while it was emitted") as error:
+    with pytest.raises(BuildError, match="weights changed while it was being emitted") as error:
         compress(Artifact("weights", "external-data", size, "a" * 64), pour, 3, tmp_path)
     assert error.value.problems[0].code == "EPB415"

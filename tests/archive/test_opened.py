@@ -121,7 +121,12 @@ def test_archive_is_recognized_by_its_content_and_not_its_name(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("a.zip", "is not an archive"), ("a.tar.zst", "is not an archive"), ("a.tar.gz", "of a form other than")]
+    ("name", "why"),
+    [
+        ("a.zip", "does not begin like an archive"),
+        ("a.tar.zst", "does not begin like an archive"),
+        ("a.tar.gz", "is not a .zip or .tar.zst"),
+    ],
 )
 def test_fake_archive_is_a_usage_error(name: str, why: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"not at all")
@@ -250,7 +255,7 @@ def test_compressed_zeros_are_refused_unless_a_manifest_lists_the_file(form: Arc
     # An output that was packed inside another folder keeps its manifest there.
     below = {f"top/{name}": data for name, data in with_manifest(files).items()}
     assert files_in(made("zip", below, tmp_path), little)["top/zeros"] == files["zeros"]
-    with pytest.raises(UnsoundArchive, match=r"'zeros' would have 2,097,152 bytes.*EPB631"):
+    with pytest.raises(UnsoundArchive, match=r"'zeros' is too large for such a small archive: 2,097,152 bytes.*EPB631"):
         files_in(made(form, files, tmp_path), little)
 
 

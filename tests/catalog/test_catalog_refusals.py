@@ -96,8 +96,8 @@ HTP = {"backend_type": "htp", "soc_model": "SC8380XP"}
         (OPENVINO, [], {"device_type": "CPU", "precision": "FP16"}, "FP32 and ACCURACY only"),
         (OPENVINO, PLUGIN, {"device_type": "NPU"}, "this plugin ignores device_type"),
         ("TensorrtExecutionProvider", [], {"trt_profile_min_shapes": "x:1", "trt_profile_max_shapes": "x:8"}, "min, max and opt"),
-        ("TensorrtExecutionProvider", [], {"trt_dump_ep_context_model": "1"}, "compiling is what epbuild does"),
-        ("VitisAIExecutionProvider", [], {"cache_key": "k"}, "a folder in cache_dir"),
+        ("TensorrtExecutionProvider", [], {"trt_dump_ep_context_model": "1"}, "epbuild always compiles"),
+        ("VitisAIExecutionProvider", [], {"cache_key": "k"}, "cache_key needs cache_dir, as it names a folder there"),
         ("MIGraphXExecutionProvider", [], {"migraphx_save_compiled_model": "1"}, "needs migraphx_save_model_path"),
     ],
 )

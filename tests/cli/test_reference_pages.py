@@ -24,12 +24,12 @@ from epbuild.engine.events import Event
 from epbuild.report.json.documents import Document
 from epbuild.report.json.events import event_name
 from tests.support.commands import ROOT, environment
-from tools.reference.environment import variables
+from tools.reference.environment import read_variables
 from tools.reference.json_documents import DOCUMENTS, UNREPORTED
-from tools.reference.pages import reference_pages
-from tools.reference.report_schema import report_schema
+from tools.reference.pages import build_reference_pages
+from tools.reference.report_schema import build_report_schema
 
-PAGES = reference_pages()
+PAGES = build_reference_pages()
 _INTERNAL = {"COMP_WORDS", "COMP_CWORD", "PYTHONHASHSEED"}
 """Variables that only a shell's completion script or epbuild itself sets."""
 _READ_BY_LIBRARIES = {
@@ -59,7 +59,7 @@ def test_the_checked_in_pages_match_their_sources() -> None:
 
 def test_the_schema_of_reports_matches_the_report_classes() -> None:
     there = (ROOT / "schemas" / "report.schema.json").read_text(encoding="utf-8")
-    assert there == report_schema(), "run `python -m tools.reference --write`"
+    assert there == build_report_schema(), "run `python -m tools.reference --write`"
     jsonschema.Draft202012Validator.check_schema(json.loads(there))
 
 
@@ -107,7 +107,7 @@ def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 
 def test_the_page_lists_exactly_the_environment_variables_in_use() -> None:
-    data = variables()
+    data = read_variables()
     listed, standard = set(data["epbuild"]), {name for one in data["standard"] for name in one["names"]}
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "epbuild").rglob("*.py"))
     assert set(re.findall(r"\b_?EPBUILD_[A-Z_]+\b", code)) == listed

@@ -19,7 +19,7 @@ from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.machine import Machine
 from epbuild.cluster.placement import RELEASE, Offer, Placement, list_needed_labels, list_own_labels
 from epbuild.cluster.protocol import RequestExecutor
-from epbuild.cluster.request import ActionRequest, list_files, request_of
+from epbuild.cluster.request import ActionRequest, build_request, list_files
 from epbuild.core.digest import Blob, hash_file
 from epbuild.core.errors import Cancelled, EnvironmentFailure, ToolchainError, VerifyError
 from epbuild.engine.events import EventList, StepStarted
@@ -68,8 +68,8 @@ class Asking:
         )
         for file, digest in digests.items():
             data = file.read_bytes()
-            assert self.remote.provide(Blob(digest, len(data)), partial(iter, [data]))
-        return request_of(group, compute_action_key(document), digests)
+            assert self.remote.upload_input(Blob(digest, len(data)), partial(iter, [data]))
+        return build_request(group, compute_action_key(document), digests)
 
     def execute(self, request: ActionRequest):  # type: ignore[no-untyped-def]
         placement = Placement(list_needed_labels(self.group, get_own_platform() or ""))
@@ -164,7 +164,7 @@ def test_unprovisionable_toolchain_is_a_refusal(asking: Asking) -> None:
     toolchain = replace(asking.group.target.toolchain, packages=("onnxruntime-of-nobody==1.0",))
     group = replace(asking.group, target=replace(asking.group.target, toolchain=toolchain))
     digests = {file: hash_file(file) for file in list_files(group)}
-    reply = asking.execute(request_of(group, request.key, digests))
+    reply = asking.execute(build_request(group, request.key, digests))
     assert reply.outcome == "refused"
     assert isinstance(reply.to_error(), ToolchainError)
 

@@ -23,7 +23,7 @@ def test_replacement_machine_is_reported_and_a_second_loss_is_an_error() -> None
     request.begin("a", "tcp://a:2")  # which was started again
     assert request.changed.is_set()
     assert type(request.error) is BuildError
-    assert "lost: 2 machines disconnected while they executed it: a, b" in str(request.error)
+    assert "the action was lost: 2 machines disconnected while executing it: a, b" in str(request.error)
 
 
 def test_received_reply_is_not_replaced_by_an_error() -> None:

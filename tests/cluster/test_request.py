@@ -16,11 +16,11 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cluster.request import (
     ActionRequest,
     LocalOnlyError,
+    build_request,
     list_files,
     parse_action,
     parse_toolchain,
     read_request,
-    request_of,
 )
 from epbuild.core.digest import Blob, hash_file
 from epbuild.plan.steps import Action
@@ -46,7 +46,7 @@ def test_request_has_an_equal_key_elsewhere_and_no_local_path(recipe: str, tmp_p
     assert sent
     for action in sent:
         digests = {file: hash_file(file) for file in list_files(action)}
-        text = request_of(action, KEY, digests).text
+        text = build_request(action, KEY, digests).text
         assert str(RECIPES) not in text
         assert str(RECIPES.parent) not in text
         received = parse_action(read_request(text), store)
@@ -64,7 +64,7 @@ def test_every_input_of_an_action_is_listed_with_its_size(tmp_path: Path) -> Non
     [first, *_] = actions(RECIPES / "quickstart.yaml")
     digests = {file: hash_file(file) for file in list_files(first)}
     more = Blob("1" * 64, 7)
-    request = request_of(first, KEY, digests, [more])
+    request = build_request(first, KEY, digests, [more])
     sizes = {Blob(digest, file.stat().st_size) for file, digest in digests.items()}
     assert set(request.files) == {*sizes, more}
 
@@ -73,7 +73,7 @@ def test_lock_is_part_of_the_request() -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
     digests = {file: hash_file(file) for file in list_files(first)}
     locked = LockedEnvironment("cpython-3.11", (Package("numpy", "2.0", ("a" * 64, "b" * 64)),))
-    request = replace(request_of(first, KEY, digests, environment=locked), memory=1 << 30, seconds=2.5)
+    request = replace(build_request(first, KEY, digests, environment=locked), memory=1 << 30, seconds=2.5)
     assert read_request(request.text) == request
 
 
@@ -84,7 +84,7 @@ def test_local_toolchain_cannot_be_requested_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "models").symlink_to(RECIPES / "models")
     [first, *_] = actions(recipe)
     with pytest.raises(LocalOnlyError, match="environment on this machine"):
-        request_of(first, KEY, dict.fromkeys(list_files(first), "0" * 64))
+        build_request(first, KEY, dict.fromkeys(list_files(first), "0" * 64))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_local_toolchain_cannot_be_requested_elsewhere(tmp_path: Path) -> None:
 )
 def test_invalid_request_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
-    document = json.loads(request_of(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
+    document = json.loads(build_request(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
     with pytest.raises(ValidationError):
         parse_action(read_request(json.dumps({**document, **change})), BlobStore(tmp_path))
 
@@ -110,7 +110,7 @@ def test_invalid_request_is_refused(change: dict[str, Any], tmp_path: Path) -> N
 @pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "0" * 63, "", "\ud800", 1, None])
 def test_file_is_named_only_by_its_digest(path: object, tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
-    document = json.loads(request_of(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
+    document = json.loads(build_request(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
     document["action"]["members"][0]["compiled_from"]["graph"] = path
     with pytest.raises(ValidationError):
         parse_action(read_request(json.dumps(document)), BlobStore(tmp_path))
@@ -118,7 +118,7 @@ def test_file_is_named_only_by_its_digest(path: object, tmp_path: Path) -> None:
 
 def test_lone_surrogate_in_place_of_another_type_is_refused(tmp_path: Path) -> None:
     [first, *_] = actions(RECIPES / "quickstart.yaml")
-    document = json.loads(request_of(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
+    document = json.loads(build_request(first, KEY, {file: hash_file(file) for file in list_files(first)}).text)
     document["action"]["members"] = "\ud800"
     with pytest.raises(ValidationError):
         parse_action(read_request(json.dumps(document)), BlobStore(tmp_path))

@@ -16,8 +16,8 @@ KEY = {"EPBUILD_SIGNING_KEY": OURS.text}
 @pytest.mark.parametrize(
     ("environment", "code", "words"),
     [
-        (CACHE, "EPB277", "a worker signs its results"),
-        ({**CACHE, "EPBUILD_SIGNING_KEY": "nonsense"}, "EPB277", "contains no signing key"),
+        (CACHE, "EPB277", "a worker cannot sign its results"),
+        ({**CACHE, "EPBUILD_SIGNING_KEY": "nonsense"}, "EPB277", "does not contain a signing key"),
         (KEY, "EPB275", "no remote cache is set"),
         ({**KEY, "EPBUILD_REMOTE_CACHE": "off"}, "EPB275", "no remote cache is set"),
         ({**KEY, "EPBUILD_REMOTE_CACHE": "http://elsewhere.example/x"}, "EPB275", "without TLS"),

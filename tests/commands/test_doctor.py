@@ -168,7 +168,7 @@ def test_missing_remote_cache_is_a_note(tmp_path: Path) -> None:
         ({REMOTE: "gopher://x"}, "remote cache", "error", "gopher"),
         ({REMOTE: "https://cache.example"}, "remote cache", "error", "without a trusted key"),
         ({REMOTE: "/no/such/folder"}, "remote cache", "warning", "the folder does not exist"),
-        ({SIGNING_KEY: "nonsense"}, "signing key", "warning", "contains no signing key"),
+        ({SIGNING_KEY: "nonsense"}, "signing key", "warning", "does not contain a signing key"),
         ({SIGNING_KEY: KEY}, "signing key", "warning", "contains a public key"),
     ],
 )
@@ -221,7 +221,9 @@ def test_wrong_or_unreachable_cluster_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    wrong = PlanError(Problem("EPB536", "invalid scheduler address: x", Argument("--executor x"), "Write it as dask://h:1."))
+    wrong = PlanError(
+        Problem("EPB536", "invalid scheduler address 'x'", Argument("--executor x"), "Write the address as dask://h:1.")
+    )
     for cluster, code in ((wrong, "EPB536"), (ClusterAddress(f"tcp://127.0.0.1:{port}"), "EPB535")):
         found = by_topic(check_servers(Servers(None, tmp_path, {}, cluster)))["cluster"]
         assert (found.state, found.code, bool(found.hint)) == ("error", code, True)

@@ -166,7 +166,7 @@ def damaged(place: Place) -> None:
     ("harm", "why"),
     [
         (damaged, "one of its files is damaged in the remote cache: "),
-        (cut, "it is damaged or not an epbuild record"),
+        (cut, "it is damaged, or not a record of epbuild"),
         (signed_by_another, f"it is signed by a key that the recipe does not trust: {THEIRS.public}"),
     ],
 )

@@ -141,7 +141,7 @@ CASES = {
         "EPB401",
         BuildError,
         (
-            "can execute at least one subgraph in the model. Most often the model has open dimensions, which need sizes (`input_shapes`)",
+            "can execute at least one subgraph in the model. Usually, the model has open dimensions, which need sizes (`input_shapes`)",
         ),
     ),
     "an option that the EP refuses in its own log format": Case(
@@ -272,7 +272,7 @@ CASES = {
         BuildError,
         (
             "compiling 'decode' for npu failed: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",
-            "QNNExecutionProvider cannot compile this graph for SM8350: it needs more memory than this SoC",
+            "QNNExecutionProvider cannot compile this graph for SM8350: the graph needs more memory than this SoC",
         ),
         options={"soc_model": "SM8350"},
     ),

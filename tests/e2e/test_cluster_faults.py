@@ -92,7 +92,7 @@ def test_an_action_that_kills_its_workers_fails_without_affecting_others(tmp_pat
         (project.folder / "scripts" / "kill.py").write_text(KILLS, encoding="utf-8")
         code, events, text = run(project, cluster, "--keep-going")
         assert (code, failures(events)) == (1, {"prepare:left/1-run": ["EPB534"]}), text
-        assert "machines disconnected while they executed it" in text
+        assert "machines disconnected while executing it" in text
         assert outcomes(events)[RIGHT][0] == "built"
         # The machines still serve other builds, and the next build retries lost actions.
         (project.folder / "scripts" / "kill.py").write_text(COPIES, encoding="utf-8")

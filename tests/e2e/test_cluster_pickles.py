@@ -116,7 +116,7 @@ def test_replies_of_a_hostile_worker_run_no_code_and_are_errors(hostile: Cluster
     try:
         wait_until(lambda: len(executor.offers()) == 1, PATIENCE, "the worker is connected")
         request = ActionRequest(f"key-{kind}", f"{kind}:{tmp_path / 'made'}", "compile", {}, ())
-        with pytest.raises(BuildError, match=r"sent no reply"):
+        with pytest.raises(BuildError, match=r"sent no valid reply"):
             executor.execute(request, Placement(frozenset({"x"})), EventList())
     finally:
         executor.close()

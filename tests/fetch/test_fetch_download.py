@@ -177,12 +177,12 @@ def test_file_that_differs_from_its_pin_is_refused_and_not_kept(server: FileServ
 
 
 @pytest.mark.parametrize(
-    ("status", "advice"), [(404, "Check the address."), (410, "Check the address."), (403, "may read it"), (401, "may read it")]
+    ("status", "advice"), [(404, "Check the address."), (410, "Check the address."), (403, "may read the file"), (401, "may read the file")]
 )
 def test_refusal_by_the_server_is_reported_at_once(server: FileServer, store: BlobStore, status: int, advice: str) -> None:
     address = server.serve("/m.onnx", File(BODY, answers=[status]))
     message = refused("EPB510", FetchError, lambda: fetched(address, store))
-    assert f"the server answered {status}" in message
+    assert f"the server responded with {status}" in message
     assert message.endswith(advice) or advice in message
     assert len(server.requests) == 1
     assert partials(store) == []
@@ -197,7 +197,7 @@ def test_failing_server_is_retried(server: FileServer, store: BlobStore, status:
 def test_permanently_failing_server_is_not_retried_forever(server: FileServer, store: BlobStore) -> None:
     address = server.serve("/m.onnx", File(BODY, answers=[500] * 100))
     message = refused("EPB510", FetchError, lambda: fetched(address, store))
-    assert "the server answered 500" in message
+    assert "the server responded with 500" in message
     assert "Check the network, then run again." in message
     assert len(server.requests) == 4
 

@@ -107,7 +107,7 @@ def check(folder: Path, text: str, *expected: tuple[str, str]) -> None:
         (
             "backend_type: htp\n      soc_model: SM8750\n",
             f"enable_htp_fp16_precision: {MARK}true\n",
-            "QNNExecutionProvider: fp16 needs soc_model: without it the EP refuses the pair.",
+            "QNNExecutionProvider: fp16 needs soc_model; without it, the EP rejects the option.",
         ),
         (
             "soc_model: SM8750\n",
@@ -300,19 +300,19 @@ def test_a_target_lists_each_ep_once(workshop: Path) -> None:
             "WebGpuExecutionProvider",
             (
                 "its library does not support EPContext, and its shaders are compiled when the model runs; "
-                "name an EP that compiles ahead of time"
+                "use an EP that compiles ahead of time"
             ),
         ),
         (
             "MIGraphXExecutionProvider",
             (
                 "its library does not support EPContext and keeps compiled models in migraphx_model_cache_dir; "
-                "name an EP that compiles ahead of time"
+                "use an EP that compiles ahead of time"
             ),
         ),
         (
             "CoreMLExecutionProvider",
-            "CoreML compiles when a model is loaded, into ModelCacheDirectory; name an EP that compiles ahead of time",
+            "CoreML compiles when a model is loaded, into ModelCacheDirectory; use an EP that compiles ahead of time",
         ),
     ],
 )

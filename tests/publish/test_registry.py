@@ -169,7 +169,7 @@ class TestFailures:
         code, text = pusher.fails(gone)
         assert code == "EPB426"
         assert text.startswith(
-            f"the registry 127.0.0.1:{gone.port} cannot be pushed to: no server is listening there. Check the reference"
+            f"the registry 127.0.0.1:{gone.port} cannot be pushed to: no server listens at this address. Check the reference"
         )
 
     def test_unknown_host_is_reported(self, registry: Registry, pusher: Pusher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ class TestFailures:
         monkeypatch.setattr(socket, "getaddrinfo", unknown)
         code, text = pusher.fails(registry, host="registry.example")
         assert code == "EPB426"
-        assert "its host name cannot be resolved" in text
+        assert "the host name cannot be resolved" in text
 
     def test_missing_repository_is_reported(self, registry: Registry, pusher: Pusher) -> None:
         unknown: Answer = (404, {}, said("NAME_UNKNOWN", "The repository with name 'team/models' does not exist"))

@@ -172,7 +172,7 @@ class TestSignIn:
         registry.allowed, registry.challenge = set(), tokens.challenge
         code, text = pusher.fails(registry)
         assert code == "EPB426"
-        assert "it redirects a request that carries credentials to another host" in text
+        assert "the server redirects a request that carries credentials to another host" in text
         assert elsewhere.requests == []
         assert identity not in text
 
@@ -299,7 +299,7 @@ class TestTls:
     def test_remote_registry_needs_tls_and_a_valid_certificate(self, secure: Registry, pusher: Pusher) -> None:
         code, text = pusher.fails(secure, host="registry.example")
         assert code == "EPB426"
-        assert "its certificate is not valid" in text
+        assert "the server's certificate is not valid" in text
         assert "SSL_CERT_FILE" in text
         assert secure.requests == []
 
@@ -316,7 +316,7 @@ class TestTls:
         self.trust(authority, tmp_path, monkeypatch)
         code, text = pusher.fails(secure, host="other.example")
         assert code == "EPB426"
-        assert "its certificate is not valid" in text
+        assert "the server's certificate is not valid" in text
 
     def test_plain_http_location_of_a_tls_registry_is_upgraded(
         self, secure: Registry, authority: trustme.CA, pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -357,8 +357,8 @@ LASTING = {
     "401": (Fault("status", status=401), "401 Unauthorized"),
     "403": (Fault("status", status=403), "403 Forbidden"),
     "reset": (Fault("reset"), "the connection was closed unexpectedly"),
-    "nonsense": (Fault("nonsense"), "its response is invalid"),
-    "hang": (Fault("hang"), "it took too long to answer"),
+    "nonsense": (Fault("nonsense"), "the server's response is invalid"),
+    "hang": (Fault("hang"), "the server took too long to respond"),
 }
 
 
@@ -432,7 +432,7 @@ def test_unreachable_server_is_reported(user: Maker, server: CacheServer) -> Non
     remote = user.remote(gone, trust=TRUST)
     assert set(remote.look_up_all(COMPILE, [f"{number:064x}" for number in range(50)]).values()) == {Miss(answered=False)}
     [problem] = user.warnings
-    assert "no server is listening there" in problem.message
+    assert "no server listens at this address" in problem.message
 
 
 @pytest.mark.parametrize("status", [401, 403, 405, 507, 503, 413])

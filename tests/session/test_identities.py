@@ -192,7 +192,7 @@ def test_a_differing_toolchain_of_a_worker_is_a_warning_on_this_platform(asking:
     found.fetch()
     [warning] = [event.problem for event in found.events if isinstance(event, Warned)]
     assert warning.code == "EPB532"
-    assert warning.message.startswith("on builder: the toolchain 'qnn' differs on this machine")
+    assert warning.message.startswith("on builder: the worker's toolchain 'qnn' differs")
     assert found.known.of(found.plan.actions[CLASSIFIER]) is None
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from epbuild.transfer.http import retry_after
+from epbuild.transfer.http import parse_retry_after
 
 
 def test_build_without_remote_files_does_not_import_the_http_client() -> None:
@@ -28,5 +28,5 @@ def test_build_without_remote_files_does_not_import_the_http_client() -> None:
     ],
 )
 def test_pause_requested_by_a_server_may_be_a_number_or_a_date(text: str, shortest: float, longest: float) -> None:
-    assert shortest <= retry_after({"Retry-After": text}) <= longest
-    assert retry_after({}) == 0
+    assert shortest <= parse_retry_after({"Retry-After": text}) <= longest
+    assert parse_retry_after({}) == 0

@@ -184,7 +184,7 @@ def test_remote_cache_with_a_huge_size_is_reported(server: RawServer, call: str)
     server.answer = lambda: NUMBERS["a huge Content-Length"](server)
     error = in_time(lambda: REMOTE_CALLS[call](store_on(server)))
     assert isinstance(error, TransferError)
-    assert error.reason == "its response is invalid (Content-Length)"
+    assert error.reason == "the server's response is invalid (Content-Length)"
 
 
 def test_connection_is_reusable_after_each_way_of_reading(server: RawServer) -> None:

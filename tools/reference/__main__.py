@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from tools.reference.pages import reference_pages
-from tools.reference.report_schema import report_schema
+from tools.reference.pages import build_reference_pages
+from tools.reference.report_schema import build_report_schema
 
 _ROOT = Path(__file__).parents[2]
 _FOLDER = _ROOT / "docs" / "reference"
@@ -25,16 +25,16 @@ def main() -> int:
     if arguments.write:
         write(arguments.folder)
         if arguments.folder == _FOLDER:
-            _REPORT_SCHEMA.write_text(report_schema(), encoding="utf-8", newline="\n")
-    stale = differences(arguments.folder)
+            _REPORT_SCHEMA.write_text(build_report_schema(), encoding="utf-8", newline="\n")
+    stale = find_differences(arguments.folder)
     for name in stale:
         sys.stderr.write(f"{arguments.folder / name} is out of date; run `python -m tools.reference --write`\n")
     return 1 if stale else 0
 
 
-def differences(folder: Path) -> list[str]:
+def find_differences(folder: Path) -> list[str]:
     """Return the names of pages that are missing, out of date, or obsolete."""
-    pages = reference_pages()
+    pages = build_reference_pages()
     there = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     return sorted(name for name in pages.keys() | there.keys() if pages.get(name) != there.get(name))
 
@@ -42,7 +42,7 @@ def differences(folder: Path) -> list[str]:
 def write(folder: Path) -> None:
     """Write the pages into the folder, and remove obsolete ones."""
     folder.mkdir(parents=True, exist_ok=True)
-    pages = reference_pages()
+    pages = build_reference_pages()
     for path in folder.iterdir():
         if path.name not in pages:
             path.unlink()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from typer.main import get_command
 
 from epbuild.cli import app
-from tools.reference.markdown import anchor, code, paragraph, table
+from tools.reference.markdown import build_anchor, format_code, format_paragraph, format_table
 
 _INTRODUCTION = """\
 Every command has the option `-h`, `--help`, which prints what this page says about it.
@@ -39,51 +39,52 @@ class _Help(NamedTuple):
         return cls(f"{_SUFFIX.sub('', text)}{bound}", found.get("default", ""), found.get("env", ""))
 
 
-def commands_page() -> Iterator[str]:
+def build_commands_page() -> Iterator[str]:
     """Yield the parts of the page, after its title."""
     root: Any = get_command(app._application)
-    yield from map(paragraph, _INTRODUCTION.split("\n\n"))
-    names = [*_names(root)]
-    yield table(
-        ("command", "purpose"), [(f"[`{' '.join(name)}`](#{anchor(' '.join(('epbuild', *name)))})", text) for name, text in names]
+    yield from map(format_paragraph, _INTRODUCTION.split("\n\n"))
+    names = [*_list_commands(root)]
+    yield format_table(
+        ("command", "purpose"),
+        [(f"[`{' '.join(name)}`](#{build_anchor(' '.join(('epbuild', *name)))})", text) for name, text in names],
     )
     yield "## epbuild"
-    yield paragraph(root.help or "")
+    yield format_paragraph(root.help or "")
     yield "```text\nepbuild [OPTIONS] COMMAND [ARGS]...\n```"
-    yield from _options(root.params)
+    yield from _build_option_tables(root.params)
     for name, _ in names:
-        yield from _command(root, name)
+        yield from _build_command(root, name)
 
 
-def _names(root: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+def _list_commands(root: Any) -> Iterator[tuple[tuple[str, ...], str]]:
     for name, text in app._COMMANDS.items():
         yield (name,), text
         for child, command in getattr(root.commands.get(name), "commands", {}).items():
             yield (name, child), command.short_help
 
 
-def _command(root: Any, name: tuple[str, ...]) -> Iterator[str]:
+def _build_command(root: Any, name: tuple[str, ...]) -> Iterator[str]:
     command, context = root, root.make_context("epbuild", [], resilient_parsing=True)
     for part in name:
         command = command.commands.get(part)
         context = type(context)(command, info_name=part, parent=context)
     usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
     yield f"## epbuild {' '.join(name)}"
-    yield from (paragraph(text) for text in command.help.split("\n\n"))
+    yield from (format_paragraph(text) for text in command.help.split("\n\n"))
     yield f"```text\n{usage}\n```"
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     if arguments:
         found = [(parameter, _Help.of(parameter)) for parameter in arguments]
-        yield table(
+        yield format_table(
             ("argument", "meaning", "default"),
-            [(code(parameter.metavar), help_.text, _default(parameter, help_)) for parameter, help_ in found],
+            [(format_code(parameter.metavar), help_.text, _format_default(parameter, help_)) for parameter, help_ in found],
         )
-    yield from _options(command.params)
+    yield from _build_option_tables(command.params)
     exits = getattr(command.callback, "exits", None) or {}
-    yield table(("exit code", "meaning"), [(code(str(number)), meaning) for number, meaning in exits.items()])
+    yield format_table(("exit code", "meaning"), [(format_code(str(number)), meaning) for number, meaning in exits.items()])
 
 
-def _options(parameters: Iterable[Any]) -> Iterator[str]:
+def _build_option_tables(parameters: Iterable[Any]) -> Iterator[str]:
     """Yield a table for each panel of options, the general options first."""
     panels: dict[str, list[Any]] = {"": []}
     for parameter in parameters:
@@ -93,25 +94,25 @@ def _options(parameters: Iterable[Any]) -> Iterator[str]:
         if not options:
             continue
         rows = [
-            (_spelling(option), found.text, _default(option, found), found.variable)
+            (_format_spelling(option), found.text, _format_default(option, found), found.variable)
             for option in options
             for found in [_Help.of(option)]
         ]
         head = ("option" if not title else f"option: {title[:1].lower()}{title[1:]}", "meaning", "default", "variable")
         has_variables = any(row[3] for row in rows)
-        yield table(
+        yield format_table(
             head if has_variables else head[:3],
-            [(*row[:3], code(row[3]) if row[3] else "") if has_variables else row[:3] for row in rows],
+            [(*row[:3], format_code(row[3]) if row[3] else "") if has_variables else row[:3] for row in rows],
         )
 
 
-def _spelling(option: Any) -> str:
+def _format_spelling(option: Any) -> str:
     value = "" if option.is_flag else f" {option.metavar or option.type.name.upper()}"
     names = sorted(option.opts, key=len)
-    return ", ".join(code(f"{name}{value}" if name == names[-1] else name) for name in [*names, *option.secondary_opts])
+    return ", ".join(format_code(f"{name}{value}" if name == names[-1] else name) for name in [*names, *option.secondary_opts])
 
 
-def _default(parameter: Any, found: _Help) -> str:
+def _format_default(parameter: Any, found: _Help) -> str:
     if parameter.required:
         return "required"
     return found.default

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tools.reference.markdown import code, paragraph, table
+from tools.reference.markdown import format_code, format_paragraph, format_table
 
 _FILE = Path(__file__).with_name("environment.toml")
 _STANDARD = """\
@@ -23,24 +23,24 @@ It becomes part of the action key. Programs that install toolchains do not inher
 """
 
 
-def variables() -> dict[str, Any]:
+def read_variables() -> dict[str, Any]:
     """Return the data of the page."""
     return tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
 
-def environment_page() -> Iterator[str]:
+def build_environment_page() -> Iterator[str]:
     """Yield the parts of the page, after its title."""
-    data = variables()
+    data = read_variables()
     yield "## Variables of epbuild"
-    rows = ((code(name), found["meaning"], found["default"], found["commands"]) for name, found in data["epbuild"].items())
-    yield table(("variable", "meaning", "default", "commands"), rows)
+    rows = ((format_code(name), found["meaning"], found["default"], found["commands"]) for name, found in data["epbuild"].items())
+    yield format_table(("variable", "meaning", "default", "commands"), rows)
     yield "## Standard variables"
-    yield paragraph(_STANDARD)
+    yield format_paragraph(_STANDARD)
     for group in dict.fromkeys(one["group"] for one in data["standard"]):
         rows_of_group = (
-            (", ".join(map(code, one["names"])), one["meaning"]) for one in data["standard"] if one["group"] == group
+            (", ".join(map(format_code, one["names"])), one["meaning"]) for one in data["standard"] if one["group"] == group
         )
-        yield table((f"variable: {group if group.isupper() else group.lower()}", "meaning"), rows_of_group)
+        yield format_table((f"variable: {group if group.isupper() else group.lower()}", "meaning"), rows_of_group)
     yield "## Variables in recipes and in workers"
-    yield paragraph(_RECIPES)
-    yield paragraph(_WORKERS)
+    yield format_paragraph(_RECIPES)
+    yield format_paragraph(_WORKERS)

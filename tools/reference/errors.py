@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from epbuild.report.ci.sarif import ErrorCode, read_error_codes
-from tools.reference.markdown import paragraph, table
+from tools.reference.markdown import format_paragraph, format_table
 
 _INTRODUCTION = """\
 Every error, warning and note of epbuild ends with a code. The first digit is the part of epbuild that reports it, and decides the exit
@@ -65,24 +65,24 @@ _TOPICS = {
 _LINK = re.compile(r"\]\((?!https?:)")
 
 
-def errors_page() -> Iterator[str]:
+def build_errors_page() -> Iterator[str]:
     """Yield the parts of the page, after its title."""
-    yield from map(paragraph, _INTRODUCTION.split("\n\n"))
+    yield from map(format_paragraph, _INTRODUCTION.split("\n\n"))
     codes = read_error_codes()
     groups = {prefix: [code for code in codes if code.startswith(prefix)] for prefix in _GROUPS}
-    yield table(
+    yield format_table(
         ("codes", "about", "exit code"),
         [(f"[{prefix}xx](#{prefix.lower()}xx)", about, exits) for prefix, (about, exits) in _GROUPS.items()],
     )
-    yield "\n".join(_contents(codes))
+    yield "\n".join(_build_contents(codes))
     for prefix, members in groups.items():
         yield f"## {prefix}xx"
         yield f"Codes about {_GROUPS[prefix][0]}."
         for code in members:
-            yield from _entry(code, codes[code])
+            yield from _build_entry(code, codes[code])
 
 
-def _contents(codes: Iterable[str]) -> Iterator[str]:
+def _build_contents(codes: Iterable[str]) -> Iterator[str]:
     """Yield a list item with links for each topic. Raises ValueError if a code has no topic."""
     left = list(codes)
     for topic, numbers in _TOPICS.items():
@@ -95,13 +95,13 @@ def _contents(codes: Iterable[str]) -> Iterator[str]:
         raise ValueError(f"without a topic: {left}")
 
 
-def _entry(code: str, found: ErrorCode) -> Iterator[str]:
+def _build_entry(code: str, found: ErrorCode) -> Iterator[str]:
     yield f"### {code}"
-    yield paragraph(_relative(found.meaning))
+    yield format_paragraph(_relocate_links(found.meaning))
     yield f"```text\n{found.example.strip()}\n```"
-    yield paragraph(f"**Fix**: {_relative(found.action)}").replace("\\*\\*", "**")
+    yield format_paragraph(f"**Fix**: {_relocate_links(found.action)}").replace("\\*\\*", "**")
 
 
-def _relative(text: str) -> str:
+def _relocate_links(text: str) -> str:
     """Return a text whose links lead from docs/reference/ instead of docs/."""
     return _LINK.sub("](../", text).replace("](../reference/", "](")

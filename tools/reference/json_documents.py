@@ -24,7 +24,7 @@ from epbuild.report.json.documents import ProblemView
 from epbuild.report.json.events import event_name
 from epbuild.session import events
 from epbuild.verify import inspected
-from tools.reference.markdown import anchor, code, paragraph, table
+from tools.reference.markdown import build_anchor, format_code, format_paragraph, format_table
 
 _SCALARS = {str: "text", int: "integer", float: "number", bool: "`true`, `false`", object: "any", Any: "any"}
 _INTRODUCTION = """\
@@ -79,70 +79,70 @@ UNREPORTED = {StepsCurrent, events.ToolchainLocked}
 """Events without a line of their own: one is printed as many others, and one belongs to `epbuild lock`."""
 
 
-def json_page() -> Iterator[str]:
+def build_json_page() -> Iterator[str]:
     """Yield the parts of the page, after its title."""
-    yield from map(paragraph, _INTRODUCTION.split("\n\n"))
-    shared = _shared_types()
-    links = [f"- [`epbuild {document.first}`](#{anchor(_heading(document))})" for document in DOCUMENTS]
+    yield from map(format_paragraph, _INTRODUCTION.split("\n\n"))
+    shared = _find_shared_types()
+    links = [f"- [`epbuild {document.first}`](#{build_anchor(_format_heading(document))})" for document in DOCUMENTS]
     yield "\n".join(["- [Events of `epbuild run --json`](#events)", *links, "- [Shared objects](#shared-objects)"])
     yield "## Events"
-    yield paragraph(_COMMON_KEYS)
+    yield format_paragraph(_COMMON_KEYS)
     nested: dict[Any, None] = {}
-    for event in sorted(_event_types(), key=event_name):
+    for event in sorted(_list_event_types(), key=event_name):
         yield f"### {event_name(event)}"
-        yield from _keys(event)
-        nested |= dict.fromkeys(_nested(event))
-    yield from _objects(kind for kind in nested if kind not in shared)
+        yield from _build_key_table(event)
+        nested |= dict.fromkeys(_find_nested(event))
+    yield from _build_objects(kind for kind in nested if kind not in shared)
     for document in DOCUMENTS:
-        yield f"## {_heading(document)}"
-        yield "Printed by " + ", ".join(code(f"epbuild {command}") for command in document.commands.split(", ")) + "."
+        yield f"## {_format_heading(document)}"
+        yield "Printed by " + ", ".join(format_code(f"epbuild {command}") for command in document.commands.split(", ")) + "."
         if document.type in _SCHEMAS:
             name = _SCHEMAS[document.type]
             yield f"JSON Schema: [`{name}.schema.json`](../../schemas/{name}.schema.json), or `epbuild schema {name}`."
-        yield from _keys(document.type, with_meaning=False)
-        yield from _objects(kind for kind in _nested(document.type) if kind not in shared)
+        yield from _build_key_table(document.type, with_meaning=False)
+        yield from _build_objects(kind for kind in _find_nested(document.type) if kind not in shared)
     yield "## Shared objects"
-    yield from _objects(shared)
+    yield from _build_objects(shared)
 
 
-def _heading(document: _Document) -> str:
+def _format_heading(document: _Document) -> str:
     return document.first.replace(" --json", "")
 
 
-def _event_types() -> list[Any]:
+def _list_event_types() -> list[Any]:
     _ = sizes  # its import defines events
     return [event for event in Event.__subclasses__() if event not in UNREPORTED and event.__module__.startswith("epbuild.")]
 
 
-def _shared_types() -> dict[Any, None]:
+def _find_shared_types() -> dict[Any, None]:
     """Return the types that several documents have."""
     seen: dict[Any, None] = {}
     shared: dict[Any, None] = {}
-    groups = [dict.fromkeys(kind for event in _event_types() for kind in _nested(event))]
-    for found in [*groups, *(dict.fromkeys(_nested(document.type)) for document in DOCUMENTS)]:
+    groups = [dict.fromkeys(kind for event in _list_event_types() for kind in _find_nested(event))]
+    for found in [*groups, *(dict.fromkeys(_find_nested(document.type)) for document in DOCUMENTS)]:
         shared |= {kind: None for kind in found if kind in seen}
         seen |= found
     return shared
 
 
-def _objects(kinds: Any) -> Iterator[str]:
+def _build_objects(kinds: Any) -> Iterator[str]:
     for kind in kinds:
-        yield f"### {_title(kind)}"
-        yield from _keys(kind)
+        yield f"### {_format_title(kind)}"
+        yield from _build_key_table(kind)
 
 
-def _title(kind: Any) -> str:
+def _format_title(kind: Any) -> str:
     name = re.sub(r"(View|Document)$", "", kind.__name__)
     words = re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower()
     return f"report {words.removeprefix('reported ')}" if kind.__module__.startswith("epbuild.commands.reporting") else words
 
 
-def _keys(kind: Any, *, with_meaning: bool = True) -> Iterator[str]:
+def _build_key_table(kind: Any, *, with_meaning: bool = True) -> Iterator[str]:
     if with_meaning:
-        yield paragraph(re.sub(r"\bNone\b", "null", (inspect.getdoc(kind) or "").split("\n\n")[0]))
-    rows = [(code(field.name), _type(field.type), field.meaning) for field in _fields(kind)]
+        yield format_paragraph(re.sub(r"\bNone\b", "null", (inspect.getdoc(kind) or "").split("\n\n")[0]))
+    rows = [(format_code(field.name), _describe_type(field.type), field.meaning) for field in _list_fields(kind)]
     if rows:
-        yield table(("key", "type", "meaning"), rows)
+        yield format_table(("key", "type", "meaning"), rows)
 
 
 class _Field(NamedTuple):
@@ -152,24 +152,24 @@ class _Field(NamedTuple):
 
 
 @cache
-def _fields(kind: Any) -> Sequence[_Field]:
+def _list_fields(kind: Any) -> Sequence[_Field]:
     """Return the keys of an object. Raises KeyError for a field without a docstring."""
-    hints, meanings = _hints(kind), _meanings(kind)
+    hints, meanings = _read_hints(kind), _read_meanings(kind)
     if is_typeddict(kind):
         return [_Field(name, hints[name], meanings[name]) for name in hints]
     names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
     return [_Field(encoded.rstrip("_"), hints[name], meanings[name]) for name, encoded in names]
 
 
-def _hints(kind: Any) -> dict[str, Any]:
+def _read_hints(kind: Any) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for base in reversed(getattr(kind, "__mro__", (kind,))):
-        names |= _imported_for_types(base.__module__) if base.__module__.startswith("epbuild.") else {}
+        names |= _import_for_types(base.__module__) if base.__module__.startswith("epbuild.") else {}
     return get_type_hints(kind, localns=names)
 
 
 @cache
-def _imported_for_types(module: str) -> Mapping[str, Any]:
+def _import_for_types(module: str) -> Mapping[str, Any]:
     """Return the names that a module imports for type checkers only."""
     found: dict[str, Any] = {}
     for node in ast.parse(inspect.getsource(sys.modules[module])).body:
@@ -181,7 +181,7 @@ def _imported_for_types(module: str) -> Mapping[str, Any]:
     return found
 
 
-def _meanings(kind: Any) -> dict[str, str]:
+def _read_meanings(kind: Any) -> dict[str, str]:
     """Return the docstring of each field, also of fields of bases."""
     found: dict[str, str] = {}
     for base in reversed(getattr(kind, "__mro__", (kind,))):
@@ -194,46 +194,46 @@ def _meanings(kind: Any) -> dict[str, str]:
     return found
 
 
-def _nested(kind: Any) -> dict[Any, None]:
+def _find_nested(kind: Any) -> dict[Any, None]:
     """Return the types of objects inside an object, in order."""
     found: dict[Any, None] = {}
     waiting = [kind]
     while waiting:
         current = waiting.pop(0)
-        for field in _fields(current):
-            for inner in _object_types(field.type):
+        for field in _list_fields(current):
+            for inner in _find_object_types(field.type):
                 if inner not in found and inner not in _ROOTS:
                     found[inner] = None
                     waiting.append(inner)
     return found
 
 
-def _object_types(kind: Any) -> Iterator[Any]:
+def _find_object_types(kind: Any) -> Iterator[Any]:
     if _is_object(kind):
         yield ProblemView if kind is Problem else kind
     for argument in get_args(kind):
         if get_origin(kind) is not Literal:
-            yield from _object_types(argument)
+            yield from _find_object_types(argument)
 
 
 def _is_object(kind: Any) -> bool:
     return is_typeddict(kind) or (isinstance(kind, type) and issubclass(kind, Struct))
 
 
-def _type(kind: Any) -> str:
+def _describe_type(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        words = [_type(one) for one in arguments if one not in (NoneType, UnsetType)]
+        words = [_describe_type(one) for one in arguments if one not in (NoneType, UnsetType)]
         ends = [*(["null"] if NoneType in arguments else []), *(["absent"] if UnsetType in arguments else [])]
         return " or ".join([*words, *ends])
     if origin is Literal:
-        return ", ".join(code(str(value)) for value in arguments)
+        return ", ".join(format_code(str(value)) for value in arguments)
     if origin in (tuple, list) or kind in (tuple, list):
-        return f"list of {_type(arguments[0])}"
+        return f"list of {_describe_type(arguments[0])}"
     if origin is not None and issubclass(origin, Mapping):
-        return f"object: {_type(arguments[1])} by name"
+        return f"object: {_describe_type(arguments[1])} by name"
     if _is_object(kind):
         shown = ProblemView if kind is Problem else kind
-        section = next((_heading(document) for document in DOCUMENTS if document.type is shown), _title(shown))
-        return f"[{_title(shown)}](#{anchor(section)})"
+        section = next((_format_heading(document) for document in DOCUMENTS if document.type is shown), _format_title(shown))
+        return f"[{_format_title(shown)}](#{build_anchor(section)})"
     return _SCALARS[kind]

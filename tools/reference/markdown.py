@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table. The text of a cell may have several lines."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell(text) for text in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(format_cell(text) for text in line) + " |" for line in lines)
 
 
-def cell(text: str) -> str:
+def format_cell(text: str) -> str:
     """Return the text of a cell on one line, with its bars escaped."""
-    return inline(text).replace("\\|", "|").replace("|", "\\|")
+    return format_inline(text).replace("\\|", "|").replace("|", "\\|")
 
 
-def inline(text: str) -> str:
+def format_inline(text: str) -> str:
     """Return a text on one line, with brackets and stars outside of code escaped."""
     pieces = " ".join(text.split()).split("`")
     return "`".join(
@@ -26,23 +26,23 @@ def inline(text: str) -> str:
     )
 
 
-def paragraph(text: str) -> str:
+def format_paragraph(text: str) -> str:
     """Return a paragraph, wrapped at 100 columns."""
-    return textwrap.fill(inline(text), 100, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(format_inline(text), 100, break_long_words=False, break_on_hyphens=False)
 
 
-def code(text: str) -> str:
+def format_code(text: str) -> str:
     """Return a text as code."""
     if not text:
         return '`""`'
     return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
-def json_value(value: Any) -> str:
+def format_json_value(value: Any) -> str:
     """Return a JSON scalar as code."""
-    return code(str(value).lower() if isinstance(value, bool) else str(value))
+    return format_code(str(value).lower() if isinstance(value, bool) else str(value))
 
 
-def anchor(title: str) -> str:
+def build_anchor(title: str) -> str:
     """Return the anchor of a heading, as GitHub and the site make it."""
     return "".join(character for character in title.lower().replace(" ", "-") if character.isalnum() or character in "-_")

@@ -23,7 +23,7 @@ from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.publish.registry.credentials import PASSWORD, REGISTRY, USER, Credentials, UnusableCredentials, find_credentials
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
 from epbuild.transfer.connection import Body
-from epbuild.transfer.http import Answer, HttpClient, get_origin, is_transient, retry_after
+from epbuild.transfer.http import Answer, HttpClient, get_origin, is_transient, parse_retry_after
 from epbuild.transfer.objects import TransferError
 from epbuild.transfer.retry import RetryPolicy
 
@@ -249,7 +249,7 @@ class _Push:
 def _check_status(answer: Answer) -> Answer:
     """Return the answer unchanged. Raises TransferError if its status is transient."""
     if is_transient(answer.status):
-        raise TransferError(f"it answered {_summary(answer)}", "Run again later.", pause=retry_after(answer.headers))
+        raise TransferError(f"it answered {_summary(answer)}", "Run again later.", pause=parse_retry_after(answer.headers))
     return answer
 
 

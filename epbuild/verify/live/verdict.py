@@ -53,7 +53,7 @@ class Rules(Struct, frozen=True):
 
     @property
     def usual(self) -> Thresholds:
-        return self.numbers.quantised if self.quantised else self.numbers.floats
+        return self.numbers.quantized if self.quantised else self.numbers.floats
 
     def thresholds(self, figures: Figures) -> Thresholds:
         asked = self.user_thresholds
@@ -85,7 +85,7 @@ class Rules(Struct, frozen=True):
         if missed and (too_small := self._why_too_small(figures)) is not None:
             return OutputVerdict(figures, "unjudgeable", too_small, OTHER_INPUTS)
         if missed:
-            hint = self.numbers.far_quantised if self.quantised or figures.kind == "steps" else self.numbers.far
+            hint = self.numbers.far_quantized if self.quantised or figures.kind == "steps" else self.numbers.far
             return OutputVerdict(figures, "failed", ", ".join(missed), hint or None, self._met_by_zeros(figures))
         if (no_proof := self._why_no_proof(figures, thresholds)) is not None:
             return OutputVerdict(figures, "unjudgeable", no_proof, f"{OTHER_INPUTS} `max_abs` can judge such an output anyway.")

@@ -44,7 +44,7 @@ def test_the_hint_about_half_precision_is_for_float_models_only() -> None:
     wide = judged(np.array([900, 1], np.uint16), np.array([10_900, 1], np.uint16))
     for found in (judged(SIGNAL, far, quantised=True), short, wide):
         assert found.outcome == "failed"
-        assert found.hint == HTP.far_quantised
+        assert found.hint == HTP.far_quantized
         assert "65504" not in found.hint
         assert "quantized values" in found.hint
 
