@@ -177,7 +177,8 @@ def test_file_that_differs_from_its_pin_is_refused_and_not_kept(server: FileServ
 
 
 @pytest.mark.parametrize(
-    ("status", "advice"), [(404, "Check the address."), (410, "Check the address."), (403, "may read the file"), (401, "may read the file")]
+    ("status", "advice"),
+    [(404, "Check the address."), (410, "Check the address."), (403, "may read the file"), (401, "may read the file")],
 )
 def test_refusal_by_the_server_is_reported_at_once(server: FileServer, store: BlobStore, status: int, advice: str) -> None:
     address = server.serve("/m.onnx", File(BODY, answers=[status]))
