@@ -209,7 +209,7 @@ def test_an_unreachable_package_index_is_reported(index: Index, monkeypatch: pyt
     assert "Check the network" in text
 
 
-# -- Wheels that a lock has ---------------------------------------------------------------------------------------------
+# -- Locked wheels ------------------------------------------------------------------------------------------------------
 
 
 def digest(path: Path) -> str:

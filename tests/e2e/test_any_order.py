@@ -40,7 +40,7 @@ from epbuild.survey.snapshot import list_snapshots
 from tests.e2e.test_kills import KILLED_BEFORE_A_CHANGE
 from tests.support import warm_start
 from tests.support.projects import Project
-from tests.support.quick_builds import PATIENCE, no_worker_stays, start, write_model
+from tests.support.quick_builds import PATIENCE, check_no_workers, start, write_model
 from tests.support.recipe_edits import Document, edits_of
 
 pytestmark = [
@@ -279,7 +279,7 @@ class Projects(RuleBasedStateMachine):
                 continue
             self.recipes[recipe] = edited
             self.write_recipe(recipe)
-            self.answers_agree(recipe)
+            self.check_answers(recipe)
             if self.epbuild("plan", recipe).returncode == 0:
                 document = edited
             else:
@@ -291,12 +291,12 @@ class Projects(RuleBasedStateMachine):
             assert self.epbuild("run", recipe, "--check").returncode != 0
             done = self.epbuild("run", recipe)
             assert done.returncode == code, done.stdout + done.stderr
-            self.leave_all_open((recipe, ""))
+            self.forget_all_content((recipe, ""))
             self.recipes[recipe] = before
             self.write_recipe(recipe)
 
     @step(recipe=st.sampled_from(RECIPES))
-    def begin_anew(self, recipe: str) -> None:
+    def restart(self, recipe: str) -> None:
         self.recipes[recipe] = new_recipe(recipe)
         self.write_recipe(recipe)
 
@@ -308,16 +308,16 @@ class Projects(RuleBasedStateMachine):
             shutil.copyfile(away, path.with_suffix(".new"))
             path.with_suffix(".new").replace(path)
         shutil.move(path, away)
-        put_in_place(path, away, how)
+        replace_by(path, away, how)
         if how == "link":
             return
         for recipe in RECIPES:
-            self.answers_agree(recipe)
+            self.check_answers(recipe)
             done = self.epbuild("run", recipe)
             if done.returncode == 0:  # it does not need the model
-                self.is_right((recipe, ""))
+                self.check_outputs((recipe, ""))
             elif done.returncode != 2:
-                self.leave_all_open((recipe, ""))
+                self.forget_all_content((recipe, ""))
         path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
         shutil.move(away, path)
 
@@ -347,26 +347,26 @@ class Projects(RuleBasedStateMachine):
             if how != "change":
                 away = self.folder / "elsewhere" / f"{second}"
                 shutil.move(path, away)
-                put_in_place(path, away, how)
+                replace_by(path, away, how)
                 self.owned[place].tree = None
                 if how != "link":
-                    self.builds_refuse(path)
+                    self.check_refused(path)
         if place in self.owned:
             self.owned[place].tree = None
 
-    def builds_refuse(self, path: Path) -> None:
+    def check_refused(self, path: Path) -> None:
         """Assert that no build replaces the pipe or the folder in the place of one of its files, and remove that."""
         for recipe in RECIPES:
-            self.answers_agree(recipe)
+            self.check_answers(recipe)
             is_pipe = path.is_fifo()
             done = self.epbuild("run", recipe)
             if done.returncode == 0:  # it emits nothing there, and may have removed the output with empty folders in it
                 assert path.is_fifo() or not is_pipe
-                self.is_right((recipe, ""))
+                self.check_outputs((recipe, ""))
             else:
                 assert path.is_fifo() or path.is_dir()
                 assert (done.returncode, "[EPB423]" in done.stderr) == (1, True), done.stdout + done.stderr
-                self.leave_all_open((recipe, ""))
+                self.forget_all_content((recipe, ""))
         path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
 
     def remove(self, place: str) -> None:
@@ -451,13 +451,13 @@ class Projects(RuleBasedStateMachine):
     def build_that_is_killed(self, recipe: str, change: int) -> None:
         before, environment = KILLED_BEFORE_A_CHANGE.format(change), self.project.command()[1]
         done = warm_start.run(("run", recipe), self.project.folder, environment, timeout=PATIENCE, before=before)
-        no_worker_stays(self.project)
+        check_no_workers(self.project)
         if done.returncode == 0:
-            self.is_right((recipe, ""))
+            self.check_outputs((recipe, ""))
             return
         assert done.returncode == -signal.SIGKILL, done.stderr
         # Its outputs may be old, absent or new, and recorded or not. The next build determines which.
-        self.leave_open((recipe, ""))
+        self.forget_content((recipe, ""))
         self.half_written[(recipe, "")] = set(self.places((recipe, "")))
 
     @step(recipe=st.sampled_from(RECIPES), where=st.sampled_from(("", *PLACES)), remote=st.sampled_from(("off", "read", "write")))
@@ -493,7 +493,7 @@ class Projects(RuleBasedStateMachine):
             assert (state == "current") <= (outcomes[step] == "current"), (step, state, outcomes)
             done_without_a_compile = outcomes[step] in ("restored", "emitted", "current") or step.startswith("merge:")
             assert (state == "restorable") <= done_without_a_compile, (step, state, outcomes)
-        self.is_right(owner)
+        self.check_outputs(owner)
 
     @step(owners=st.lists(st.tuples(st.sampled_from(RECIPES), st.sampled_from(("", *PLACES))), min_size=2, max_size=3))
     def build_at_once(self, owners: list[Owner]) -> None:
@@ -506,7 +506,7 @@ class Projects(RuleBasedStateMachine):
             _, said = build.communicate(timeout=PATIENCE)
             assert build.returncode == self.reference(owner).code, said
         for owner in owners:
-            self.leave_open(owner)
+            self.forget_content(owner)
         # Two builds may have written to one place. Their order is unknown, but each is right when it runs alone.
         self.build_as(owners[0])
 
@@ -517,7 +517,7 @@ class Projects(RuleBasedStateMachine):
         for place in self.places((recipe, "")):
             output = self.owned.get(place)
             if output is not None and output.tree is not None and {name for name, _ in output.owners} == {recipe}:
-                self.is_gone(place)
+                self.check_absent(place)
                 output.owners, output.tree = set(), None  # the user's files may be left
             elif output is not None and not output.owners:
                 output.tree = None  # its writer is unknown: files that are recognizably epbuild's are removed
@@ -544,21 +544,21 @@ class Projects(RuleBasedStateMachine):
         return [*self.reference(owner).trees]
 
     @invariant()
-    def fast_answers_are_full_answers(self) -> None:
+    def check_fast_path(self) -> None:
         for recipe in RECIPES:
-            self.answers_agree(recipe)
+            self.check_answers(recipe)
 
     @invariant()
-    def known_outputs_stay(self) -> None:
+    def check_known_outputs(self) -> None:
         for place, output in self.owned.items():
             if output.tree is not None:
-                self.is_whole(place, output.tree)
+                self.check_tree(place, output.tree)
 
-    def is_whole(self, place: str, tree: Tree) -> None:
+    def check_tree(self, place: str, tree: Tree) -> None:
         found = self.tree(place)
         assert {name: found.get(name) for name in tree} == tree, f"{place} is not what a build from nothing makes"
 
-    def answers_agree(self, recipe: str) -> None:
+    def check_answers(self, recipe: str) -> None:
         """Assert that commands give the same answers with and without a snapshot."""
         if not list_snapshots(str(self.project.folder / recipe), str(self.project.cache)):
             return
@@ -587,7 +587,7 @@ class Projects(RuleBasedStateMachine):
             found |= {" ".join(("plan", *steps, name)): value for name, value in document.items()}
         return found
 
-    def is_right(self, owner: Owner) -> None:
+    def check_outputs(self, owner: Owner) -> None:
         """Assert that all outputs are as expected after a successful build of `owner`."""
         expected = self.reference(owner).trees
         for place, output in list(self.owned.items()):
@@ -598,7 +598,7 @@ class Projects(RuleBasedStateMachine):
                 output.owners.discard(owner)
                 if not output.owners:
                     if output.tree is not None:
-                        self.is_gone(place)
+                        self.check_absent(place)
                     self.move_away_what_was_changed(place)
                     del self.owned[place]
         for place, tree in expected.items():
@@ -607,7 +607,7 @@ class Projects(RuleBasedStateMachine):
             self.owned[place] = Owned({owner, *others}, tree)
         for place, output in self.owned.items():
             if output.tree is not None:
-                self.is_whole(place, output.tree)
+                self.check_tree(place, output.tree)
         for place in expected:
             links = [name for name in expected[place] if (self.project.folder / place / name).is_symlink()]
             assert links == [], f"{place} has links"
@@ -628,18 +628,18 @@ class Projects(RuleBasedStateMachine):
         check = self.epbuild("run", *self.arguments(owner), "--check")
         assert check.returncode == 0 or self.reference(owner).has_failures, check.stdout + check.stderr
 
-    def leave_open(self, owner: Owner) -> None:
+    def forget_content(self, owner: Owner) -> None:
         """Forget the expected content and ownership of the outputs of `owner`."""
         for place, output in self.owned.items():
             if owner in output.owners or place in self.places(owner):
                 output.owners, output.tree = {owner, *output.owners}, None
 
-    def leave_all_open(self, owner: Owner) -> None:
+    def forget_all_content(self, owner: Owner) -> None:
         """Forget the expected content and ownership of all outputs, after a build that failed."""
         for output in self.owned.values():
             output.owners, output.tree = {owner, *output.owners}, None
 
-    def is_gone(self, place: str) -> None:
+    def check_absent(self, place: str) -> None:
         kept = self.tree(place).keys() - {"notes.txt"}
         strange = [name for name in kept if self.tree(place)[name] not in self.tampered.get(place, ())]
         assert strange == [], f"{place} was not removed"
@@ -678,7 +678,7 @@ def tree_at(path: Path) -> Tree:
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def put_in_place(path: Path, away: Path, how: str) -> None:
+def replace_by(path: Path, away: Path, how: str) -> None:
     """Put a link to `away`, a pipe or a folder in the place of a file."""
     match how:
         case "link":

@@ -75,7 +75,7 @@ needs_ctime = pytest.mark.skipif(
 )
 
 
-# -- The build that is changed -----------------------------------------------------------------------------------------
+# -- The project that is changed ---------------------------------------------------------------------------------------
 
 
 def _write_model(path: Path, rows: int, own: int) -> None:
@@ -180,10 +180,10 @@ def case(request: pytest.FixtureRequest, built: Case) -> Case:
     return built
 
 
-# -- What is asserted of every change ----------------------------------------------------------------------------------
+# -- Assertions for every change ---------------------------------------------------------------------------------------
 
 
-def look(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_steps(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the steps of `plan` and of `explain` by id. Both must agree with each other and with `run --check`."""
     steps = {step["id"]: step for step in case.ask("plan")["steps"]}
     reasons = {step["id"]: step for step in case.ask("explain", "*")["steps"]}
@@ -259,7 +259,7 @@ class Row:
 
 
 COMPILED = {"built": 3, "emitted": 1}
-MENDED = {"current": 3, "emitted": 1}
+EMITTED = {"current": 3, "emitted": 1}
 NOTHING = {"current": 4}
 
 
@@ -268,17 +268,17 @@ def compiles(change: Callable[[Case], object], *causes: str, steps: int = 3) -> 
     return Row(change, "out of date", "out of date", causes, {"built": steps, "emitted": 1})
 
 
-def mends(change: Callable[[Case], object], cause: str) -> Row:
+def restores_outputs(change: Callable[[Case], object], cause: str) -> Row:
     """Expect that emitted files are restored without a compile."""
-    return Row(change, "current", "restorable", (cause,), MENDED)
+    return Row(change, "current", "restorable", (cause,), EMITTED)
 
 
-def lays_out_again(change: Callable[[Case], object], cause: str) -> Row:
+def emits_again(change: Callable[[Case], object], cause: str) -> Row:
     """Expect a new manifest, but no compile."""
-    return Row(change, "current", "out of date", (cause,), MENDED)
+    return Row(change, "current", "out of date", (cause,), EMITTED)
 
 
-def means_nothing(change: Callable[[Case], object]) -> Row:
+def has_no_effect(change: Callable[[Case], object]) -> Row:
     """Expect no effect."""
     return Row(change, "current", "current", (), NOTHING)
 
@@ -297,7 +297,7 @@ def swap_members(case: Case) -> None:
     aside.rename(decode)
 
 
-def in_secret(name: str) -> Callable[[Case], None]:
+def with_unchanged_time(name: str) -> Callable[[Case], None]:
     """Write different bytes of the same size into a file and restore its modification time."""
 
     def change(case: Case) -> None:
@@ -321,7 +321,7 @@ def set_variable(case: Case) -> None:
     case.environment["EPBUILD_TEST_SETTING"] = "two"
 
 
-def reorder_and_remark(case: Case) -> None:
+def reorder_and_comment(case: Case) -> None:
     parts = RECIPE.split("\ntargets:\n")
     head, models = parts[0].split("\nmodels:\n")
     lines = "\n".join(reversed([f"{line}  # a remark" for line in models.splitlines()]))
@@ -377,33 +377,41 @@ ROWS: dict[str, Row] = {
         use_another_runtime, "package onnxruntime changed: 1.31.1 -> 1.31.0", "library onnxruntime/"
     ),
     # Settings that only the runtime reads and the name of a recipe are in the manifest. They cause no compile.
-    "an option that only the runtime reads": lays_out_again(
+    "an option that only the runtime reads": emits_again(
         edit("backend_type: htp\n", "backend_type: htp\n      htp_performance_mode: burst\n"),
         "option htp_performance_mode of QNNExecutionProvider added: burst",
     ),
-    "the recipe renamed": lays_out_again(edit("name: changes", "name: other"), "the recipe's name changed: changes -> other"),
+    "the recipe renamed": emits_again(edit("name: changes", "name: other"), "the recipe's name changed: changes -> other"),
     # Outputs. Some build tools only check that a file exists.
-    "an output edited": mends(
+    "an output edited": restores_outputs(
         below_output(lambda path: path.write_bytes(path.read_bytes() + b"more")),
         "prefill_qnn.bin has 81924 bytes instead of 81920",
     ),
-    "an output truncated": mends(below_output(lambda path: os.truncate(path, 0)), "prefill_qnn.bin has 0 bytes instead of 81920"),
-    "an output deleted": mends(below_output(Path.unlink), "prefill_qnn.bin is missing"),
-    "a manifest deleted": mends(below_output(lambda path: (path.parent / "manifest.json").unlink()), "manifest.json is missing"),
-    "a whole output folder deleted": mends(below_output(lambda path: shutil.rmtree(path.parent)), "prefill_qnn.bin is missing"),
+    "an output truncated": restores_outputs(
+        below_output(lambda path: os.truncate(path, 0)), "prefill_qnn.bin has 0 bytes instead of 81920"
+    ),
+    "an output deleted": restores_outputs(below_output(Path.unlink), "prefill_qnn.bin is missing"),
+    "a manifest deleted": restores_outputs(
+        below_output(lambda path: (path.parent / "manifest.json").unlink()), "manifest.json is missing"
+    ),
+    "a whole output folder deleted": restores_outputs(
+        below_output(lambda path: shutil.rmtree(path.parent)), "prefill_qnn.bin is missing"
+    ),
     # No change. Some build tools compare modification times, or the text of the configuration.
-    "keys reordered and remarks added": means_nothing(reorder_and_remark),
-    "everything touched": means_nothing(touch_everything),
-    "everything written again": means_nothing(write_again),
+    "keys reordered and remarks added": has_no_effect(reorder_and_comment),
+    "everything touched": has_no_effect(touch_everything),
+    "everything written again": has_no_effect(write_again),
 }
 SECRET_ROWS: dict[str, Row] = {
     "a source changed with its size and time kept": compiles(
-        in_secret("weights.bin"), "model prefill: external data weights.bin"
+        with_unchanged_time("weights.bin"), "model prefill: external data weights.bin"
     ),
     "a file that an option names changed with its size and time kept": compiles(
-        in_secret("ir.bin"), "the file of option qnn_ir_backend_path of QNNExecutionProvider changed: "
+        with_unchanged_time("ir.bin"), "the file of option qnn_ir_backend_path of QNNExecutionProvider changed: "
     ),
-    "an output with different content of the same size and time": mends(in_secret(BINARY), "prefill_qnn.bin was changed"),
+    "an output with different content of the same size and time": restores_outputs(
+        with_unchanged_time(BINARY), "prefill_qnn.bin was changed"
+    ),
 }
 _ALONE = 20  # copies for the tests outside the table
 _COPIES: int = 2 * (len(ROWS) + len(SECRET_ROWS)) + _ALONE
@@ -426,7 +434,7 @@ def test_each_change_is_detected_reported_and_rebuilt(row: Row, case: Case) -> N
         check_outputs(case, saved.keys())
         assert {name: data for name, data in case.files("dist/pair").items() if name in saved} == saved
         return
-    steps, reasons = look(case)
+    steps, reasons = read_steps(case)
     assert (steps[SHARE]["state"], steps[EMIT]["state"]) == (row.group, row.output)
     found = root_causes(reasons[EMIT])
     assert bool(found) == bool(row.causes)
@@ -438,7 +446,7 @@ def test_each_change_is_detected_reported_and_rebuilt(row: Row, case: Case) -> N
     check_run(case, row.does, saved.keys())
 
 
-# -- Changes that take more than a line --------------------------------------------------------------------------------
+# -- Changes outside the table -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -463,7 +471,7 @@ def test_a_replaced_ep_library_of_equal_version_is_another_toolchain(case: Case,
     library.write_bytes(content + b"\0")
     os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
     try:
-        steps, reasons = look(case)
+        steps, reasons = read_steps(case)
         assert steps[SHARE]["state"] == "out of date"
         [cause] = root_causes(reasons[EMIT])
         assert cause.startswith(f"library onnxruntime_qnn/{name} changed: ")
@@ -480,7 +488,7 @@ def test_going_back_to_an_earlier_recipe_restores_and_compiles_nothing(built: Ca
     check_run(built, COMPILED)
     assert built.files() != first
     built.edit("quality: 1", "quality: 3")
-    steps, reasons = look(built)
+    steps, reasons = read_steps(built)
     assert (steps[SHARE]["state"], steps[EMIT]["state"]) == ("restorable", "out of date")
     assert root_causes(reasons[EMIT]) == [f"{OPTION} changed: 1 -> 3"]
     check_run(built, {"restored": 3, "emitted": 1})
@@ -502,22 +510,22 @@ def test_a_recipe_moved_with_all_its_files_stays_current(case: Case) -> None:
     place.parent.mkdir()
     case.folder.rename(place)
     moved = case.moved(place)
-    assert {step["state"] for step in look(moved)[0].values()} == {"current"}
+    assert {step["state"] for step in read_steps(moved)[0].values()} == {"current"}
     check_run(moved, NOTHING)
 
 
 def test_a_full_copy_has_its_own_state(case: Case) -> None:
     copy = case.moved(case.folder.with_name("copy"))
     shutil.copytree(case.folder, copy.folder)
-    in_secret("weights.bin")(copy)
-    assert look(case)[0][SHARE]["state"] == "current"
-    assert look(copy)[0][SHARE]["state"] == "out of date"
+    with_unchanged_time("weights.bin")(copy)
+    assert read_steps(case)[0][SHARE]["state"] == "current"
+    assert read_steps(copy)[0][SHARE]["state"] == "out of date"
 
 
 def test_a_new_clone_restores_and_compiles_nothing(built: Case) -> None:
     clone = built.moved(built.folder.with_name("clone"))
     shutil.copytree(built.folder, clone.folder, ignore=shutil.ignore_patterns(".epbuild", "dist"))
-    steps, reasons = look(clone)
+    steps, reasons = read_steps(clone)
     assert (steps[SHARE]["state"], steps[EMIT]["state"]) == ("restorable", "new")
     assert reasons[SHARE]["previous_key"] is None
     check_run(clone, {"restored": 3, "emitted": 1})
@@ -529,13 +537,13 @@ def in_place(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def by_a_rename(path: Path, content: bytes) -> None:
+def by_rename(path: Path, content: bytes) -> None:
     aside = path.with_name("aside")
     aside.write_bytes(content)
     aside.replace(path)
 
 
-@pytest.mark.parametrize("way", [in_place, by_a_rename])
+@pytest.mark.parametrize("way", [in_place, by_rename])
 def test_a_source_that_changes_during_its_compile_fails_the_step(built: Case, way: Callable[[Path, bytes], None]) -> None:
     first, records = built.files(), set((built.cache / "actions").rglob("*.json"))
     built.edit("quality: 3", "quality: 1")
@@ -555,7 +563,7 @@ def test_a_source_that_changes_during_its_compile_fails_the_step(built: Case, wa
     assert "model prefill: external data weights.bin changed: " in problem["message"]
     assert built.files() == first
     assert set((built.cache / "actions").rglob("*.json")) == records
-    found = root_causes(look(built)[1][EMIT])
+    found = root_causes(read_steps(built)[1][EMIT])
     assert f"{OPTION} changed: 3 -> 1" in found
     assert any(reason.startswith("model prefill: external data weights.bin changed: ") for reason in found)
     check_run(built, COMPILED)

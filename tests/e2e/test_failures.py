@@ -48,7 +48,7 @@ def _matmul(path: Path, seed: int = 0) -> None:
     )
 
 
-def _nothing_for_the_npu(path: Path) -> None:
+def _write_without_npu_nodes(path: Path) -> None:
     # Double precision in and out, which QNN does not support.
     _save(path, [helper.make_node("Erf", ["x"], ["y"], name="erf")], TensorProto.DOUBLE, [])
 
@@ -70,7 +70,7 @@ def two_groups(project: Project) -> Project:
 def test_a_model_without_nodes_for_the_ep_fails_without_affecting_others(two_groups: Project) -> None:
     two_groups.build()
     before = two_groups.files()
-    _nothing_for_the_npu(two_groups.folder / "bad.onnx")
+    _write_without_npu_nodes(two_groups.folder / "bad.onnx")
     _matmul(two_groups.folder / "good.onnx", seed=2)
     done = two_groups.epbuild("run", "-j", "1", "--keep-going")
     assert done.returncode == 1
@@ -88,7 +88,7 @@ def test_a_workflow_gets_each_problem_once_as_an_annotation_and_tables_of_result
     two_groups.edit("good: {models: [good], targets: [npu]}", "good: {models: [good, also], targets: [npu]}")
     two_groups.edit("  bad: bad.onnx", "  bad: bad.onnx\n  also: also.onnx")
     for name in ("bad.onnx", "also.onnx"):
-        _nothing_for_the_npu(two_groups.folder / name)
+        _write_without_npu_nodes(two_groups.folder / name)
     summary = two_groups.folder / "summary.md"
     two_groups.environment |= {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary), "FORCE_COLOR": "1"}
     done = two_groups.epbuild("run", "--keep-going")
@@ -113,7 +113,7 @@ def test_a_workflow_gets_each_problem_once_as_an_annotation_and_tables_of_result
 
 
 def test_keep_going_ends_with_each_reason_once_and_the_result_sizes(two_groups: Project) -> None:
-    _nothing_for_the_npu(two_groups.folder / "bad.onnx")
+    _write_without_npu_nodes(two_groups.folder / "bad.onnx")
     done = two_groups.epbuild("run", "--keep-going")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
@@ -156,7 +156,7 @@ def test_a_soc_name_that_the_ep_does_not_understand_is_caught_in_the_binary(two_
 
 def test_without_keep_going_no_step_starts_after_a_failure(two_groups: Project) -> None:
     path = two_groups.folder / "bad.onnx"
-    _nothing_for_the_npu(path)
+    _write_without_npu_nodes(path)
     model = onnx.load(path)
     model.doc_string = "x" * 1_000_000  # the larger model is started first
     onnx.save(model, path)

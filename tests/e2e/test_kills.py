@@ -25,10 +25,10 @@ from tests.support.quick_builds import (
     QUALITIES,
     Contents,
     Process,
-    blobs_are_what_their_names_say,
-    look,
-    no_worker_stays,
-    nothing_is_left_over,
+    check_blobs,
+    check_no_leftovers,
+    check_no_workers,
+    read_folder,
     start,
     wait_until,
     workers,
@@ -47,7 +47,7 @@ WORKER_SECONDS = 0.3
 LOOK_EVERY_SECONDS = 0.01
 FEWEST_CHANGES = 20
 """Minimum number of file operations. A build with fewer was not killed as intended."""
-TOLD_BY_A_BUILD_WHOSE_WORKER_IS_KILLED = {0, 3}
+EXIT_CODES_AFTER_A_KILLED_WORKER = {0, 3}
 """Exit codes: success if the worker had just ended by itself, else a failure of the machine, not of the model."""
 
 Reference = Mapping[str, Mapping[str, Contents]]
@@ -63,7 +63,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> Re
         shutil.copytree(quick_store, folder / "cache")
         project = write_project(Project(folder / "project", folder / "cache"))
         project.build("--set", f"vars.quality={quality}")
-        made[quality] = {group: look(project.folder / "dist" / group) or {} for group in GROUPS}
+        made[quality] = {group: read_folder(project.folder / "dist" / group) or {} for group in GROUPS}
     assert len({str(made[quality]["left"]) for quality in QUALITIES}) == len(QUALITIES)
     return made
 
@@ -76,40 +76,40 @@ class Watched:
         self.reference = reference
 
     def outputs(self) -> dict[str, dict[str, bytes] | None]:
-        return {group: look(self.project.folder / "dist" / group) for group in GROUPS}
+        return {group: read_folder(self.project.folder / "dist" / group) for group in GROUPS}
 
-    def shows_one_build_at_a_time(self) -> None:
+    def check_single_build(self) -> None:
         """Assert that an output directory has files of one build, each complete. Some may be missing during a replacement."""
         for group, found in self.outputs().items():
             if found is not None:
                 assert any(found.items() <= made[group].items() for made in self.reference.values()), sorted(found)
 
-    def is_whole(self) -> None:
+    def check_complete(self) -> None:
         """Assert that each output directory is absent or completely of one build. No build may be running."""
-        no_worker_stays(self.project)
+        check_no_workers(self.project)
         for group, found in self.outputs().items():
             assert found is None or any(found == made[group] for made in self.reference.values()), sorted(found)
-        blobs_are_what_their_names_say(self.project.cache)
+        check_blobs(self.project.cache)
 
-    def builds_right(self, quality: str) -> None:
+    def check_build(self, quality: str) -> None:
         done = self.project.epbuild("run", "--set", f"vars.quality={quality}")
         assert done.returncode == 0, done.stdout + done.stderr
         assert self.outputs() == self.reference[quality]
-        nothing_is_left_over(self.project)
-        blobs_are_what_their_names_say(self.project.cache)
+        check_no_leftovers(self.project)
+        check_blobs(self.project.cache)
 
-    def lose_the_store(self) -> None:
+    def delete_store(self) -> None:
         shutil.rmtree(self.project.cache, ignore_errors=True)
 
     @contextmanager
-    def being_read(self) -> Iterator[None]:
+    def reading_outputs(self) -> Iterator[None]:
         """Read the outputs continuously while the block runs."""
         over, broken = threading.Event(), []
 
         def read() -> None:
             try:
                 while not over.wait(LOOK_EVERY_SECONDS):
-                    self.shows_one_build_at_a_time()
+                    self.check_single_build()
             except BaseException as error:  # noqa: BLE001 - it is raised again where pytest sees it
                 broken.append(error)
 
@@ -134,7 +134,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def build_that_is_at_work(project: Project, quality: str) -> Process:
+def start_working_build(project: Project, quality: str) -> Process:
     build = start(project, "run", "--json", "-j", "2", "--set", f"vars.quality={quality}")
     assert build.stdout is not None
     # The first build warns of a workspace that outlived its store, which has the user's key.
@@ -146,9 +146,9 @@ def wait_for_a_worker(project: Project, build: Process) -> None:
     wait_until(lambda: bool(workers(project)) or build.poll() is not None)
 
 
-def time_at_work(project: Project, quality: str) -> float:
+def measure_build(project: Project, quality: str) -> float:
     """Return the seconds from the moment when a build starts its work to its end."""
-    build = build_that_is_at_work(project, quality)
+    build = start_working_build(project, quality)
     begin = time.monotonic()
     build.communicate(timeout=PATIENCE)
     return time.monotonic() - begin
@@ -163,7 +163,7 @@ def seed_and_length(asked: str | None) -> tuple[int, float | None]:
 
 
 @contextmanager
-def told_how_to_replay(seed: int, length: float, hits: Mapping[str, int]) -> Iterator[None]:
+def noting_replay(seed: int, length: float, hits: Mapping[str, int]) -> Iterator[None]:
     """Add to failures in the block how to repeat them, and the number of kills so far."""
     try:
         yield
@@ -175,11 +175,11 @@ def told_how_to_replay(seed: int, length: float, hits: Mapping[str, int]) -> Ite
 def test_kills_at_random_moments_leave_no_partial_output(
     watched: Watched, request: pytest.FixtureRequest, exhaustive: bool
 ) -> None:
-    watched.builds_right(QUALITIES[0])
+    watched.check_build(QUALITIES[0])
     seed, length = seed_and_length(request.config.getoption("--kills-seed", default=None))
-    length = time_at_work(watched.project, QUALITIES[1]) if length is None else length
+    length = measure_build(watched.project, QUALITIES[1]) if length is None else length
     hits: Counter[str] = Counter()
-    with told_how_to_replay(seed, length, hits):
+    with noting_replay(seed, length, hits):
         kill_at_random(watched, random.Random(seed), length, hits, KILLS if exhaustive else SAMPLE)
 
 
@@ -190,9 +190,9 @@ def kill_at_random(watched: Watched, draw: random.Random, length: float, hits: C
         victim = draw.choice(("epbuild", "epbuild", "worker", "both"))
         quality = draw.choice(QUALITIES)
         if victim != "epbuild" or draw.random() < 0.5:
-            watched.lose_the_store()
-        with watched.being_read():
-            build = build_that_is_at_work(project, quality)
+            watched.delete_store()
+        with watched.reading_outputs():
+            build = start_working_build(project, quality)
             victims = [] if victim == "worker" else [build.pid]
             if victim == "epbuild":
                 time.sleep(draw.uniform(0, length))
@@ -206,12 +206,12 @@ def kill_at_random(watched: Watched, draw: random.Random, length: float, hits: C
                     kill(pid)
             _, told = build.communicate(timeout=PATIENCE)
         if victim == "worker":
-            assert build.returncode in TOLD_BY_A_BUILD_WHOSE_WORKER_IS_KILLED, told
+            assert build.returncode in EXIT_CODES_AFTER_A_KILLED_WORKER, told
             assert "Traceback" not in told
-        watched.is_whole()
+        watched.check_complete()
         if draw.random() < 1 / KILLS_BETWEEN_BUILDS:
-            watched.builds_right(draw.choice(QUALITIES))
-    watched.builds_right(draw.choice(QUALITIES))
+            watched.check_build(draw.choice(QUALITIES))
+    watched.check_build(draw.choice(QUALITIES))
 
 
 # Kills epbuild just before the file operation with the given number.
@@ -240,7 +240,7 @@ def test_a_kill_before_any_file_operation_leaves_no_partial_output(watched: Watc
 
     def build(killed_before: int) -> subprocess.CompletedProcess[str]:
         if lost == "the store":
-            watched.lose_the_store()
+            watched.delete_store()
         arguments = ("run", "epbuild.yaml", "*left*", "--set", f"vars.quality={other()}")
         before = KILLED_BEFORE_A_CHANGE.format(killed_before)
         environment = watched.project.command()[1]
@@ -251,7 +251,7 @@ def test_a_kill_before_any_file_operation_leaves_no_partial_output(watched: Watc
         return next(quality for quality in QUALITIES if watched.outputs()["left"] != watched.reference[quality]["left"])
 
     for quality in QUALITIES:
-        watched.builds_right(quality)
+        watched.check_build(quality)
     whole = build(killed_before=0)
     assert whole.returncode == 0, whole.stderr
     changes = int(whole.stderr.rpartition("changes: ")[2])
@@ -259,7 +259,7 @@ def test_a_kill_before_any_file_operation_leaves_no_partial_output(watched: Watc
     every = range(1, changes + 1)
     for number in every if exhaustive else sorted(random.Random(SEED).sample(every, SAMPLE)):
         done = build(number)
-        watched.is_whole()
+        watched.check_complete()
         # The state that builds find varies a little, so the last operations may not happen.
         assert done.returncode == -signal.SIGKILL or (done.returncode == 0 and number > FEWEST_CHANGES), done.stderr
-    watched.builds_right(other())
+    watched.check_build(other())

@@ -511,7 +511,7 @@ REFUSED = {
         "EPB225",
         "would both write the component 'same'",
     ),
-    "a model's name without the model": (
+    "a fixed model name for several models": (
         one_output(layout="directory", path='"dist/${target}"', model="model.onnx"),
         "EPB222",
         "have the same path",
@@ -526,7 +526,7 @@ REFUSED = {
         "EPB108",
         "nobody",
     ),
-    "a reference that is none": (
+    "an invalid registry reference": (
         one_output(layout="directory", archive="oci", path='"dist/${group}"', registry='"Registry/${group}"'),
         "EPB239",
         "registry",

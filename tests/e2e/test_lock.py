@@ -87,7 +87,7 @@ def test_locking_twice_writes_identical_bytes(locked: Project, tmp_path: Path) -
     assert lock_of(fresh).read_bytes() == lock_of(locked).read_bytes()
 
 
-# -- Building with it --------------------------------------------------------------------------------------------------
+# -- Locked builds -----------------------------------------------------------------------------------------------------
 
 
 def test_a_build_has_the_same_keys_with_and_without_locked(project: Project) -> None:
@@ -124,7 +124,7 @@ def test_a_locked_older_version_is_used_for_the_build(project: Project) -> None:
     assert f'"numpy": "{older[1]}"' in manifest.read_text(encoding="utf-8")
 
 
-# -- Refusing ----------------------------------------------------------------------------------------------------------
+# -- Refusals ----------------------------------------------------------------------------------------------------------
 
 ZERO = "0" * 64
 
@@ -157,8 +157,8 @@ TAMPERED: list[tuple[str, Callable[[str], str], int, str, str]] = [
         "EPB244",
         "has 2.6.0",
     ),
-    ("a toolchain less", lambda text: text.replace("toolchain.qnn.", "toolchain.npu."), 2, "EPB244", "is not in epbuild.lock"),
-    ("a platform less", lambda text: text.replace(f"toolchain.qnn.{HERE}.", "toolchain.qnn.macos-x86_64."), 2, "EPB245", HERE),
+    ("a missing toolchain", lambda text: text.replace("toolchain.qnn.", "toolchain.npu."), 2, "EPB244", "is not in epbuild.lock"),
+    ("a missing platform", lambda text: text.replace(f"toolchain.qnn.{HERE}.", "toolchain.qnn.macos-x86_64."), 2, "EPB245", HERE),
     (
         "the catalog",
         lambda text: text.replace('catalog.session-keys = "', 'catalog.session-keys = "9'),
@@ -166,11 +166,11 @@ TAMPERED: list[tuple[str, Callable[[str], str], int, str, str]] = [
         "EPB246",
         "session-keys",
     ),
-    ("a model more", lambda text: f'{text}model.decode.graph = "sha256:{ZERO}"\n', 2, "EPB247", "'decode'"),
+    ("an additional model", lambda text: f'{text}model.decode.graph = "sha256:{ZERO}"\n', 2, "EPB247", "'decode'"),
     ("no lock at all", lambda text: "", 2, "EPB242", "the lock is empty"),
     ("a digest", swap_digest, 3, "EPB307", "Hash mismatch"),
     (
-        "a package less",
+        "a missing package",
         lambda text: re.sub(rf"toolchain\.qnn\.{HERE}\.numpy = .*\n", "", text),
         3,
         "EPB307",

@@ -34,14 +34,14 @@ def write_recipe(project: Project, *models: str) -> None:
     project.recipe.write_text(text.replace("MODELS", ", ".join(models)), encoding="utf-8")
 
 
-def write_source(project: Project, name: str, output: list[int], *, initialised_input: bool = False) -> Path:
+def write_source(project: Project, name: str, output: list[int], *, overridable_weights: bool = False) -> Path:
     """Write a product of matrices with a wrong declared output shape.
 
     The last node falls back to the CPU, as QNN accepts no wrong shape.
     """
     weights = np.random.default_rng(3).standard_normal((8, 8)).astype(np.float32)
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
-    if initialised_input:
+    if overridable_weights:
         inputs.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [8, 8]))
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)]
     nodes = [helper.make_node("MatMul", ["x", "w"], ["product"]), helper.make_node("Mod", ["product", "many"], ["y"], fmod=1)]
@@ -77,7 +77,7 @@ def test_a_wrong_output_shape_in_a_source_fails_no_check_of_a_new_build(project:
 
 
 def test_a_source_with_overridable_weights_is_refused_before_compiling(project: Project) -> None:
-    write_source(project, "open", [2, 8], initialised_input=True)
+    write_source(project, "open", [2, 8], overridable_weights=True)
     write_recipe(project, "open")
     done = project.epbuild("run")
     assert done.returncode == 2

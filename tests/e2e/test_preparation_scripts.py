@@ -286,7 +286,7 @@ def test_generating_samples_requires_sizes_for_dynamic_dimensions(bench: Bench, 
     assert "QuantizeLinear" in operators(model)
 
 
-# -- The others --------------------------------------------------------------------------------------------------------
+# -- Other preparations ------------------------------------------------------------------------------------------------
 
 
 def test_float16_halves_a_model_and_can_keep_input_and_output_types(bench: Bench, network: Path) -> None:

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from epbuild.core.schemas import read_schema
 from tests.support.projects import Project, compiled, emitted
-from tests.support.quick_builds import PATIENCE, no_worker_stays, start, wait_until, workers, write_project
+from tests.support.quick_builds import PATIENCE, check_no_workers, start, wait_until, workers, write_project
 
 PREPARED = """\
 models:
@@ -128,7 +128,7 @@ def test_a_program_ends_with_the_build(prepared: Project, end: signal.Signals) -
     running.send_signal(end)
     running.communicate(timeout=PATIENCE)
     assert running.returncode == (130 if end is signal.SIGINT else -signal.SIGKILL)
-    no_worker_stays(prepared)
+    check_no_workers(prepared)
     write(prepared, "scale.py", SCALE)
     assert {SCALED, COMPILED} <= compiled(prepared.build("emit:left/*"))
 

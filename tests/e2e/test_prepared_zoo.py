@@ -56,12 +56,12 @@ def zoo(project: Project) -> Project:
             for value in header.graph.input
         }
         numpy.savez(project.folder / f"samples/{number}.npz", **arrays)  # type: ignore[arg-type]
-    _nothing_for_the_npu(project.folder / "odd.onnx")
+    _write_without_npu_nodes(project.folder / "odd.onnx")
     project.recipe.write_text(RECIPE, encoding="utf-8")
     return project
 
 
-def _nothing_for_the_npu(path: Path) -> None:
+def _write_without_npu_nodes(path: Path) -> None:
     value = helper.make_tensor_value_info
     weights = [numpy_helper.from_array(numpy.ones((4, 4)), "w")]
     ends = [value(name, TensorProto.DOUBLE, [1, 4]) for name in "xy"]

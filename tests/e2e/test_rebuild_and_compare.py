@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from epbuild.core.schemas import read_schema
 from tests.support.projects import Project
-from tests.support.quick_builds import GROUPS, PATIENCE, no_worker_stays, nothing_is_left_over, start, write_project
+from tests.support.quick_builds import GROUPS, PATIENCE, check_no_leftovers, check_no_workers, start, write_project
 
 ONE_SOC, SOCS = "soc_model: SM8750", "soc_model: 'SC8380XP,SM8750'"
 MULTIPLIED = 128
@@ -176,9 +176,9 @@ def test_an_interrupted_comparison_keeps_built_outputs(project: Project) -> None
     running.send_signal(signal.SIGINT)
     running.communicate(timeout=PATIENCE)
     assert running.returncode == 130
-    no_worker_stays(project)
+    check_no_workers(project)
     assert project.files() == before
     project.build()
-    nothing_is_left_over(project)
+    check_no_leftovers(project)
     assert not any((project.folder / ".epbuild/rebuilt").glob("*"))
     assert len(GROUPS) == 2, "so that one was still to come"

@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Callable[[Path], None], int, str]] = {
     "a model that is cut off": (_truncate, 2, "not a complete ONNX file"),
     "a missing external data file": (_remove("weights.bin"), 2, "weights.bin"),
     "external data outside the model's folder": (_outside, 2, "outside its own folder"),
-    "an EP that nobody knows": (
+    "an unknown EP": (
         _recipe("QNNExecutionProvider", "QNNExecutionProvidr"),
         2,
         "Did you mean 'QNNExecutionProvider'?",

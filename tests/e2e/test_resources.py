@@ -18,10 +18,10 @@ from tests.support.quick_builds import (
     GROUPS,
     PATIENCE,
     Contents,
-    blobs_are_what_their_names_say,
-    look,
-    no_worker_stays,
-    nothing_is_left_over,
+    check_blobs,
+    check_no_leftovers,
+    check_no_workers,
+    read_folder,
     write_model,
     write_project,
 )
@@ -62,7 +62,7 @@ def uneven(project: Project) -> Project:
 
 
 def outputs(project: Project) -> dict[str, Contents]:
-    return {group: found for group in GROUPS if (found := look(project.folder / "dist" / group)) is not None}
+    return {group: found for group in GROUPS if (found := read_folder(project.folder / "dist" / group)) is not None}
 
 
 class Starved:
@@ -87,16 +87,16 @@ class Starved:
         assert "Traceback" not in told
         assert "internal error" not in told
         assert bool(told) == bool(done.returncode)
-        self.shows_nothing_half_done()
+        self.check_no_partial_files()
         return told
 
-    def shows_nothing_half_done(self) -> None:
-        no_worker_stays(self.seen)
+    def check_no_partial_files(self) -> None:
+        check_no_workers(self.seen)
         for group, found in outputs(self.seen).items():
             assert found == self.reference[group]
-        blobs_are_what_their_names_say(self.seen.cache)
+        check_blobs(self.seen.cache)
 
-    def is_right_with_enough(self, store: Path | None = None) -> None:
+    def check_recovery(self, store: Path | None = None) -> None:
         """Build without a shortage and check the result. Copy missing files from a `store` first; existing ones stay."""
         for path in store.rglob("*") if store else ():
             place = self.seen.cache / path.relative_to(store or path)
@@ -106,8 +106,8 @@ class Starved:
         done = self._build()
         assert done.returncode == 0, done.stderr
         assert outputs(self.seen) == self.reference
-        nothing_is_left_over(self.seen)
-        blobs_are_what_their_names_say(self.seen.cache)
+        check_no_leftovers(self.seen)
+        check_blobs(self.seen.cache)
 
     def _build(self, limit: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
         arguments = ("run", "--keep-going", "-j", "1")
@@ -153,7 +153,7 @@ def test_a_file_size_limit_is_reported_and_fails_only_larger_results(starved: St
     if kilobytes >= 100:
         assert outputs(starved.project).keys() == {"left"}
         assert "compile:right/npu/right" in told
-    starved.is_right_with_enough(whole_store if kilobytes % 60 else None)
+    starved.check_recovery(whole_store if kilobytes % 60 else None)
 
 
 def test_an_unwritable_binary_is_reported_as_an_environment_error(starved: Starved) -> None:
@@ -167,7 +167,7 @@ def test_an_unwritable_binary_is_reported_as_an_environment_error(starved: Starv
 def test_insufficient_memory_is_reported(starved: Starved, megabytes: int, whole_store: Path) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_AS", megabytes << 20))
     assert "memory" in told or "that a process may map here (`ulimit -v`)" in told
-    starved.is_right_with_enough(whole_store if megabytes > 64 else None)
+    starved.check_recovery(whole_store if megabytes > 64 else None)
 
 
 def test_a_memory_limit_is_not_blamed_on_the_model(starved: Starved) -> None:
@@ -211,14 +211,14 @@ def test_a_read_only_output_folder_is_reported_and_kept(bound: Starved) -> None:
     for group in GROUPS:
         assert f"emit:{group}/npu/directory: error: the output {group} cannot be written: Permission denied." in told
     bound.reference = wanted
-    bound.is_right_with_enough()
+    bound.check_recovery()
 
 
 def test_a_recipe_folder_without_write_permission_is_reported_before_any_compile(bound: Starved) -> None:
     with read_only(bound.project.folder):
         told = bound.fails(ENVIRONMENT)
     assert f"cannot make {bound.project.folder / '.epbuild'}: Permission denied. Give this user permission to access it." in told
-    bound.is_right_with_enough()
+    bound.check_recovery()
 
 
 def test_a_read_only_store_still_restores_results(bound: Starved) -> None:
@@ -234,7 +234,7 @@ def test_a_read_only_store_still_restores_results(bound: Starved) -> None:
         assert outputs(project).keys() == {"left"}
     assert "Permission denied. Give this user permission to access it, or set EPBUILD_CACHE_DIR" in told
     assert compiled(project.build()) == {"compile:right/npu/right"}
-    bound.is_right_with_enough()
+    bound.check_recovery()
 
 
 @contextmanager
@@ -282,7 +282,7 @@ def test_a_full_file_system_is_reported_and_fails_only_larger_results(
         assert f"[{code}]" in told
         assert outputs(full.seen).keys() == {"left"}
         subprocess.run([*full.prefix, "mount", "-o", "remount,size=64M", tmp_path / place], check=True)
-        full.is_right_with_enough()
+        full.check_recovery()
 
 
 def test_a_read_only_file_system_is_reported(starved: Starved) -> None:
@@ -295,4 +295,4 @@ def test_a_read_only_file_system_is_reported(starved: Starved) -> None:
         told = fixed.fails(ENVIRONMENT)
         assert "the output left cannot be written: Read-only file system." in told
         assert outputs(fixed.seen) == before
-    starved.is_right_with_enough()
+    starved.check_recovery()

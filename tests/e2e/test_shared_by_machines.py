@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from epbuild.remote.keys import SigningKey
 from tests.support.cache_server import CacheServer, Fault, serving_cache
 from tests.support.projects import Project
-from tests.support.quick_builds import COMPILES, PATIENCE, nothing_is_left_over, start, wait_until, write_model, write_project
+from tests.support.quick_builds import COMPILES, PATIENCE, check_no_leftovers, start, wait_until, write_model, write_project
 from tests.support.remote_caches import DirectoryPlace, Place, ServerPlace
 
 pytestmark = pytest.mark.gate
@@ -156,4 +156,4 @@ def test_an_interrupt_during_upload_leaves_no_partial_result(
     assert project.epbuild(*command).returncode == 0
     assert len(place.names("ac")) == len(COMPILES)
     if command[0] == "run":
-        nothing_is_left_over(project)
+        check_no_leftovers(project)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.projects import Project, toolchain_python
-from tests.support.quick_builds import PATIENCE, no_worker_stays, nothing_is_left_over, start, wait_until, workers, write_project
+from tests.support.quick_builds import PATIENCE, check_no_leftovers, check_no_workers, start, wait_until, workers, write_project
 
 pytestmark = [pytest.mark.gate, pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")]
 
@@ -91,8 +91,8 @@ def tell_failure(project: Project, status: int, code: str) -> str:
     assert "emitted" in done.stdout, "what does not depend on the failed step goes on"
     assert (project.folder / "dist/right/manifest.json").is_file()
     assert not (project.folder / "dist/left").exists()
-    no_worker_stays(project, within=1)
-    nothing_is_left_over(project)
+    check_no_workers(project, within=1)
+    check_no_leftovers(project)
     [told] = [line for line in done.stderr.splitlines() if "error:" in line]
     assert told.startswith("compile:left/bad/left: error: ")
     assert told.endswith(f"[{code}]")
@@ -178,8 +178,8 @@ def test_ctrl_c_stops_all_workers_promptly_for_any_number_of_presses(misbehave: 
     _, told = build.communicate(timeout=PATIENCE)
     assert build.returncode == 130
     assert told.strip() == INTERRUPTED
-    no_worker_stays(project, within=STOPS_WITHIN - (time.monotonic() - begin))
-    nothing_is_left_over(project)
+    check_no_workers(project, within=STOPS_WITHIN - (time.monotonic() - begin))
+    check_no_leftovers(project)
 
 
 def test_ctrl_c_at_any_moment_leaves_no_process_or_partial_file(
@@ -203,8 +203,8 @@ def test_ctrl_c_at_any_moment_leaves_no_process_or_partial_file(
         finished = "run_finished" in events.read_text(encoding="utf-8")
         assert told.strip() == INTERRUPTED or (finished and told == "")
         assert build.returncode == 130 or finished
-        no_worker_stays(project, within=STOPS_WITHIN - (time.monotonic() - begin))
-        nothing_is_left_over(project)
+        check_no_workers(project, within=STOPS_WITHIN - (time.monotonic() - begin))
+        check_no_leftovers(project)
     project.build()
 
 
@@ -214,4 +214,4 @@ def test_child_processes_of_a_worker_end_when_epbuild_is_killed(misbehave: Calla
     wait_until(lambda: len(workers(project)) == 2)
     build.kill()
     build.communicate(timeout=PATIENCE)
-    no_worker_stays(project)
+    check_no_workers(project)

@@ -10,7 +10,7 @@ import pytest
 from epbuild.plan.key import describe_differences
 from epbuild.plan.steps import SessionGroup
 from tests.support.plan_recipes import RECIPE, document_of, edited, plan_of, problems_of, write_models
-from tests.support.recipe_texts import MARK, told
+from tests.support.recipe_texts import MARK, codes_and_places
 
 PACKAGES = "    packages: [onnxruntime-qnn==2.7.0]\n"
 SHARED = "share:decoder/phone"
@@ -87,4 +87,4 @@ def test_keys_without_custom_operators_have_no_entry_for_operators(workshop: Pat
 
 def test_an_invalid_library_is_reported_along_with_other_problems(workshop: Path) -> None:
     text = edited(with_ops("[nosuch.so]"), ("soc_model: SM8750", "soc_model: SM8750\n      nosuch: 1"))
-    assert sorted(code for code, *_ in told(problems_of(workshop, text))) == ["EPB211", "EPB252"]
+    assert sorted(code for code, *_ in codes_and_places(problems_of(workshop, text))) == ["EPB211", "EPB252"]

@@ -19,7 +19,7 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import ModelSpec
 from tests.support.plan_recipes import RECIPE, codes, document_of, edited, plan_of, problems_of, write_model, write_models
-from tests.support.recipe_texts import MARK, places, told
+from tests.support.recipe_texts import MARK, codes_and_places, places
 
 TARGET = "    ep: OpenVINOExecutionProvider\n    provider_options:\n      device_type: CPU\n"
 OPENVINO = "openvino:\n    packages: [onnxruntime-openvino==1.24.1]"
@@ -84,7 +84,7 @@ def check(folder: Path, text: str, *expected: tuple[str, str]) -> None:
     """Check that `text` is refused with these codes and sentences, at its marks in their order."""
     text, marks = places(text)
     found = problems_of(folder, text)
-    assert told(found) == [(code, *mark) for (code, _), mark in zip(expected, marks, strict=True)]
+    assert codes_and_places(found) == [(code, *mark) for (code, _), mark in zip(expected, marks, strict=True)]
     assert [problem.text for problem in found] == [sentence for _, sentence in expected]
 
 
@@ -176,7 +176,7 @@ def test_an_unusable_catalog_file_is_reported_at_its_path_with_the_place_in_it(
         (workshop / "contoso.toml").write_text(content, encoding="utf-8")
     text, (mark,) = places(edited(RECIPE, ("name: tiny\n", f"name: tiny\ncatalogs: [{MARK}contoso.toml]\n")))
     (problem,) = problems_of(workshop, text)
-    assert told([problem]) == [("EPB217", *mark)]
+    assert codes_and_places([problem]) == [("EPB217", *mark)]
     assert problem.message.startswith("the catalog file 'contoso.toml' cannot be used: ")
     assert words in problem.message
 
@@ -185,7 +185,7 @@ def test_two_catalog_files_for_one_ep_are_refused_at_the_second(workshop: Path) 
     (workshop / "again.toml").write_text(CONTOSO, encoding="utf-8")
     text, (mark,) = places(contoso(("[contoso.toml]", f"[contoso.toml, {MARK}again.toml]")))
     found = problems_of(workshop, text)
-    assert told(found) == [("EPB217", *mark)]
+    assert codes_and_places(found) == [("EPB217", *mark)]
     assert "already described by contoso.toml" in found[0].message
 
 
@@ -225,7 +225,7 @@ def test_a_device_that_an_ep_does_not_have_is_refused(
         return
     text, (mark,) = places(text)
     (problem,) = problems_of(workshop, text)
-    assert told([problem]) == [("EPB218", *mark)]
+    assert codes_and_places([problem]) == [("EPB218", *mark)]
     assert problem.text.startswith(sentence)
 
 
@@ -247,7 +247,7 @@ def test_a_users_catalog_file_adds_an_ep_with_the_usual_checks(workshop: Path) -
 def test_without_its_catalog_file_the_ep_is_unknown(workshop: Path) -> None:
     text, (mark,) = places(target(f"    ep: {MARK}ContosoExecutionProvider\n"))
     (problem,) = problems_of(workshop, text)
-    assert told([problem]) == [("EPB210", *mark)]
+    assert codes_and_places([problem]) == [("EPB210", *mark)]
 
 
 def test_an_ep_with_its_own_library_requires_no_package(workshop: Path) -> None:
@@ -469,7 +469,7 @@ def test_a_plugin_ep_is_refused_for_an_onnx_runtime_without_plugin_support(works
 def test_releases_in_a_users_catalog_limit_options_as_well(workshop: Path, version: str, known: bool) -> None:
     text, marks = places(dated(workshop, packages(f"onnxruntime==1.31.1, contoso-ep=={version}"), LIBRARY))
     found = problems_of(workshop, text)
-    assert told(found) == [("EPB211", *mark) for mark in marks if not known]
+    assert codes_and_places(found) == [("EPB211", *mark) for mark in marks if not known]
     sentence = f"contoso-ep {version} does not know the option 'late', which is available since 3.2 and until 3.4."
     assert [problem.text for problem in found] == [f"{sentence} {ADVICE.format('option')}"] * (not known)
 
@@ -582,7 +582,7 @@ def test_packages_that_cannot_work_together_are_refused(
     text = RECIPE.replace(TARGET, lines).replace("name: tiny\n", "name: tiny\ncatalogs: [contoso.toml]\n")
     text, (mark,) = places(text.replace(f"  {OPENVINO}", f"  {MARK}openvino:\n    packages: [{packages}]"))
     [problem] = problems_of(workshop, text)
-    assert (told([problem]), problem.message) == ([(code, *mark)], message)
+    assert (codes_and_places([problem]), problem.message) == ([(code, *mark)], message)
 
 
 def test_a_default_toolchain_without_an_ep_is_reported_with_the_fix(workshop: Path) -> None:
@@ -625,7 +625,7 @@ def test_every_ep_of_a_target_gets_its_own_binary_in_order_of_preference(worksho
 def test_two_eps_cannot_write_one_binary_and_the_hint_names_the_variable(workshop: Path) -> None:
     text, (mark,) = places(target(TWO_EPS) + f"    context_binary: {MARK}${{first_model}}.bin\n")
     found = problems_of(workshop, text)
-    assert told(found) == [("EPB222", *mark)] * 2
+    assert codes_and_places(found) == [("EPB222", *mark)] * 2
     assert found[0].message == (
         "the context binary of 'classifier' by QNNExecutionProvider and the context binary of 'classifier' by "
         "OpenVINOExecutionProvider would both be written to 'classifier.bin'"
@@ -645,7 +645,7 @@ def test_a_group_shares_weights_only_if_every_ep_of_its_target_can(workshop: Pat
     text = target(lines, ("    targets: [cpu]\n", f"    targets: [{MARK}cpu]\n    share_weights: true\n"))
     text, (mark,) = places(text.replace("onnxruntime-ep-openvino==1.8.1", "onnxruntime-ep-nv-tensorrt-rtx"))
     found = problems_of(workshop, text)
-    assert told(found) == [("EPB231", *mark)]
+    assert codes_and_places(found) == [("EPB231", *mark)]
     assert "each TensorRT RTX engine holds its own weights" in found[0].message
 
 
@@ -683,7 +683,7 @@ def test_settings_of_one_member_do_not_affect_other_members(workshop: Path) -> N
 def test_a_member_with_an_embedded_context_prevents_sharing_in_its_group(workshop: Path) -> None:
     text = edited(RECIPE, ("[prefill, decode]", f"[prefill, {{model: decode, compile: {{embed: {MARK}true}}}}]"))
     text, (mark,) = places(text)
-    assert told(problems_of(workshop, text)) == [("EPB230", *mark)]
+    assert codes_and_places(problems_of(workshop, text)) == [("EPB230", *mark)]
 
 
 # -- Remote models -----------------------------------------------------------------------------------------------------
@@ -732,7 +732,7 @@ def test_a_fetched_file_that_is_not_a_model_is_reported_at_its_address(workshop:
     text, (mark,) = places(edited(RECIPE, (REMOTE[0], REMOTE[1].replace("'https", f"{MARK}'https"))))
     with pytest.raises(PlanError) as caught:
         plan_of(workshop, text, locate=Asked(page))
-    assert told(caught.value.problems) == [("EPB202", *mark)]
+    assert codes_and_places(caught.value.problems) == [("EPB202", *mark)]
 
 
 # -- Keys --------------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def changed(folder: Path, before: str, after: str, action: str = SHARED, now: st
     return found
 
 
-# -- What changes nothing ----------------------------------------------------------------------------------------------
+# -- Edits without effect ----------------------------------------------------------------------------------------------
 
 
 def test_two_checkouts_have_equal_keys(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_the_order_of_options_does_not_change_the_key(order: list[str]) -> None:
     assert keys[0] == keys[1]
 
 
-# -- What changes the key, and its name --------------------------------------------------------------------------------
+# -- Changes of the key, and their reasons -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -431,7 +431,7 @@ def test_consequences_of_a_change_are_reported_only_without_a_cause() -> None:
     assert describe_differences(old, image) == ["the image's index added: dddddddd"]
 
 
-# -- What holds for all documents --------------------------------------------------------------------------------------
+# -- Properties of all documents ---------------------------------------------------------------------------------------
 
 
 def texts_in(value: Any) -> Iterator[str]:
@@ -547,7 +547,7 @@ def test_comparing_in_reverse_reports_the_inverse_changes(old: dict[str, Any], n
     assert there == {
         (change.place, back[change.kind], repr(change.new), repr(change.old)) for change in compare_documents(new, old)
     }
-    assert len({place for place, *_ in there}) == len(compare_documents(old, new)), "each fact is told once"
+    assert len({place for place, *_ in there}) == len(compare_documents(old, new)), "each change is reported once"
 
 
 @given(old=documents, new=documents, data=st.data())

@@ -9,7 +9,7 @@ import pytest
 from epbuild.onnxfile.merge.connection import Connection
 from epbuild.plan.steps import Step
 from tests.support.plan_recipes import RECIPE, edited, plan_of, problems_of, write_models
-from tests.support.recipe_texts import MARK, places, told
+from tests.support.recipe_texts import MARK, codes_and_places, places
 
 SHARED = "share:decoder/phone"
 MERGE = "merge:decoder/phone"
@@ -111,13 +111,13 @@ def test_merge_settings_that_do_not_fit_the_group_are_reported_in_place(workshop
     assert MARK in text
     recipe, marks = places(merging(text))
     found = problems_of(workshop, recipe)
-    assert told(found) == [(code, *mark) for mark in marks]
+    assert codes_and_places(found) == [(code, *mark) for mark in marks]
     assert words in found[0].text
 
 
 def test_merging_a_single_model_is_the_only_problem_reported(workshop: Path) -> None:
     recipe, marks = places(edited(merging(f"{MARK}{{name: llm}}"), ("models: [prefill, decode]", "models: [prefill]")))
-    assert told(problems_of(workshop, recipe)) == [("EPB234", *mark) for mark in marks]
+    assert codes_and_places(problems_of(workshop, recipe)) == [("EPB234", *mark) for mark in marks]
 
 
 def test_a_merged_model_cannot_have_the_name_of_a_context_binary(workshop: Path) -> None:

@@ -21,7 +21,7 @@ def node_of(text: str) -> Node:
     return root.entries["options"].node
 
 
-def told(kind: str, text: str) -> list[tuple[str, int, int]]:
+def codes_and_places(kind: str, text: str) -> list[tuple[str, int, int]]:
     found = []
     for problem in resolve_preparation_options(kind, node_of(text), WHERE)[1]:
         assert isinstance(problem.where, Position)
@@ -40,7 +40,7 @@ def told(kind: str, text: str) -> list[tuple[str, int, int]]:
     ],
 )
 def test_invalid_preparation_options_are_reported_at_their_position(kind: str, text: str, column: int) -> None:
-    assert ("EPB280", 1, column) in told(kind, text)
+    assert ("EPB280", 1, column) in codes_and_places(kind, text)
 
 
 def test_an_unknown_preparation_is_refused_with_the_nearest_name() -> None:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from epbuild.catalog.catalog import get_short_name, known_eps
 from tests.support.plan_recipes import RECIPE, codes, document_of, edited, plan_of, problems_of, write_model, write_models
-from tests.support.recipe_texts import MARK, places, told
+from tests.support.recipe_texts import MARK, codes_and_places, places
 
 PREFILL = "prefill: models/prefill.onnx"
 OUTPUT = "path: dist/${group}/${target}\n"
@@ -27,7 +27,7 @@ def check(folder: Path, text: str, *expected: tuple[str, str]) -> None:
     """Check that `text` is refused with these codes and parts of sentences, at its marks in their order."""
     text, marks = places(text)
     found = problems_of(folder, text)
-    assert told(found) == [(code, *mark) for (code, _), mark in zip(expected, marks, strict=True)]
+    assert codes_and_places(found) == [(code, *mark) for (code, _), mark in zip(expected, marks, strict=True)]
     for problem, (_, words) in zip(found, expected, strict=True):
         assert words in problem.text
 
@@ -95,7 +95,7 @@ def test_a_compiled_model_is_refused_as_a_source(workshop: Path) -> None:
     check(workshop, text, ("EPB205", "the model 'prefill' is already compiled"))
 
 
-def save_with_initialised_input(path: Path, ir_version: int) -> None:
+def save_with_overridable_weights(path: Path, ir_version: int) -> None:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "w", "v", "y")]
     weights = [helper.make_tensor(name, TensorProto.FLOAT, [4], [1.0] * 4) for name in ("w", "v")]
     nodes = [helper.make_node("Sum", ["x", "w", "v"], ["y"])]
@@ -104,12 +104,12 @@ def save_with_initialised_input(path: Path, ir_version: int) -> None:
 
 
 def test_overridable_weights_are_refused_if_the_ep_cannot_open_the_result(workshop: Path) -> None:
-    save_with_initialised_input(workshop / "models" / "decode.onnx", 8)
+    save_with_overridable_weights(workshop / "models" / "decode.onnx", 8)
     words = "'decode' has initializers that are also inputs ('w' and 1 more)"
     check(workshop, edited(RECIPE, ("decode: models/decode.onnx", f"decode: {MARK}models/decode.onnx")), ("EPB259", words))
-    save_with_initialised_input(workshop / "models" / "decode.onnx", 3)  # it had no other way to store weights
+    save_with_overridable_weights(workshop / "models" / "decode.onnx", 3)  # it had no other way to store weights
     plan_of(workshop, RECIPE)
-    save_with_initialised_input(workshop / "models" / "classifier.onnx", 8)  # for an EP without a known limitation of that kind
+    save_with_overridable_weights(workshop / "models" / "classifier.onnx", 8)  # for an EP without a known limitation of that kind
     plan_of(workshop, RECIPE)
 
 
@@ -429,7 +429,7 @@ def test_a_model_cannot_be_in_a_group_twice(workshop: Path) -> None:
 def test_no_output_path_escapes_the_recipes_folder(workshop: Path, path: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     found = problems_of(workshop, text)
-    assert set(told(found)) == {("EPB221", *mark)}
+    assert set(codes_and_places(found)) == {("EPB221", *mark)}
     assert "is outside the recipe's folder" in found[0].message
 
 
@@ -437,7 +437,7 @@ def test_no_output_path_escapes_the_recipes_folder(workshop: Path, path: str) ->
 def test_the_recipes_folder_is_refused_as_an_output(workshop: Path, path: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     (problem, *_) = problems_of(workshop, text)
-    assert told([problem]) == [("EPB221", *mark)]
+    assert codes_and_places([problem]) == [("EPB221", *mark)]
     assert "is the folder itself" in problem.message
 
 
@@ -445,7 +445,7 @@ def test_the_recipes_folder_is_refused_as_an_output(workshop: Path, path: str) -
 def test_an_output_in_epbuilds_state_folder_is_refused(workshop: Path, path: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     found = problems_of(workshop, text)
-    assert set(told(found)) == {("EPB221", *mark)}
+    assert set(codes_and_places(found)) == {("EPB221", *mark)}
     assert "is in the folder where epbuild keeps its state" in found[0].message
 
 
@@ -453,7 +453,7 @@ def test_an_output_in_epbuilds_state_folder_is_refused(workshop: Path, path: str
 @pytest.mark.parametrize("path", ["../${model}", "/${model}", r"a\..\..\${model}", "C:${model}", "a/.."])
 def test_no_file_of_an_output_escapes_its_folder(workshop: Path, word: str, path: str) -> None:
     text, (mark,) = places(RECIPE + f"    {word}: {MARK}{path}\n")
-    assert set(told(problems_of(workshop, text))) == {("EPB221", *mark)}
+    assert set(codes_and_places(problems_of(workshop, text))) == {("EPB221", *mark)}
 
 
 @pytest.mark.parametrize("path", ["dist/./${group}//${target}/", r"dist\${group}\${target}", "x/../dist/${group}/${target}"])
@@ -502,7 +502,7 @@ def test_two_outputs_with_the_same_registry_tag_are_refused(workshop: Path, push
 def test_a_path_that_is_invalid_on_windows_is_refused_everywhere(workshop: Path, path: str, name: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     found = [problem for problem in problems_of(workshop, text) if f"'{name}' is not a valid name on Windows" in problem.message]
-    assert told(found) == [("EPB229", *mark)]
+    assert codes_and_places(found) == [("EPB229", *mark)]
 
 
 @pytest.mark.parametrize(
@@ -522,7 +522,7 @@ def test_a_path_that_is_invalid_on_windows_is_refused_everywhere(workshop: Path,
 def test_a_path_that_is_invalid_on_every_file_system_is_refused(workshop: Path, output: str, words: str) -> None:
     text, (mark,) = places(edited(RECIPE, (OUTPUT, output)))
     found = [problem for problem in problems_of(workshop, text) if problem.code == "EPB229"]
-    assert {(*told([problem])[0],) for problem in found} == {("EPB229", *mark)}
+    assert {(*codes_and_places([problem])[0],) for problem in found} == {("EPB229", *mark)}
     assert all(words in problem.text for problem in found)
 
 
@@ -548,7 +548,7 @@ def test_names_that_resemble_reserved_windows_names_are_accepted(workshop: Path,
 def test_paths_that_differ_only_in_letter_case_are_refused(workshop: Path) -> None:
     second = f"  - layout: directory\n    path: {MARK}DIST/${{group}}/${{target}}\n"
     text, (mark,) = places(RECIPE + second)
-    assert told(problems_of(workshop, text)) == [("EPB222", *mark)] * 2
+    assert codes_and_places(problems_of(workshop, text)) == [("EPB222", *mark)] * 2
 
 
 @pytest.mark.parametrize("inner_first", [False, True])
@@ -563,7 +563,7 @@ def test_an_output_inside_another_is_refused(
     assert codes(found) == ["EPB222"] * 2
     assert all("is inside the output" in problem.message for problem in found)
     line = 1 + text.splitlines().index(f"    path: {inner}")
-    assert {place[1] for place in told(found)} == {line}, "the inner one is told"
+    assert {place[1] for place in codes_and_places(found)} == {line}, "the inner output is reported"
 
 
 @pytest.mark.parametrize(
@@ -587,14 +587,14 @@ def test_an_output_inside_another_is_refused(
             ),
         ),
     ],
-    ids=["two models", "letter case", "binary over manifest", "model over manifest", "a file in a file"],
+    ids=["two models", "letter case", "binary over manifest", "model over manifest", "a file below a file"],
 )
 def test_two_files_of_an_output_with_the_same_name_are_refused(workshop: Path, lines: str, words: str) -> None:
     text, marks = places(RECIPE + lines)
     found = [problem for problem in problems_of(workshop, text) if words in problem.message]
     assert codes(found) == ["EPB222"]
     if marks:
-        assert told(found) == [("EPB222", *marks[0])]
+        assert codes_and_places(found) == [("EPB222", *marks[0])]
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "provenance.intoto.json", "bom.cdx.json", "shared_assets", "Shared_Assets"])
@@ -607,7 +607,7 @@ def test_a_group_cannot_have_the_name_of_a_packages_own_file_or_folder(workshop:
 def test_every_model_of_an_unshared_group_needs_its_own_binary(workshop: Path) -> None:
     text, (mark,) = places(RECIPE + f"    context_binary: {MARK}fixed.bin\n")
     (problem,) = problems_of(workshop, text)
-    assert told([problem]) == [("EPB222", *mark)]
+    assert codes_and_places([problem]) == [("EPB222", *mark)]
     assert problem.message == (
         "the context binary of 'classifier' by OpenVINOExecutionProvider and the context binary of 'prefill' by "
         "OpenVINOExecutionProvider would both be written to 'fixed.bin'"
@@ -625,14 +625,14 @@ def test_every_model_of_an_unshared_group_needs_its_own_binary(workshop: Path) -
 def test_a_binary_outside_its_models_folder_is_refused(workshop: Path, lines: str) -> None:
     text, (mark,) = places(RECIPE + lines)
     found = problems_of(workshop, text)
-    assert set(told(found)) == {("EPB223", *mark)}
+    assert set(codes_and_places(found)) == {("EPB223", *mark)}
     assert "is not below the folder of its model" in found[0].message
 
 
 def test_one_binary_cannot_serve_models_in_different_folders(workshop: Path) -> None:
     text, (mark,) = places(RECIPE + f"    model: ${{model}}/model.onnx\n    context_binary: {MARK}${{model}}/context.bin\n")
     (problem,) = problems_of(workshop, text)
-    assert told([problem]) == [("EPB223", *mark)]
+    assert codes_and_places([problem]) == [("EPB223", *mark)]
     assert "the context binary 'prefill/context.bin' is not below the folder of its model 'decode/model.onnx'" in (
         problem.message
     )
@@ -655,7 +655,7 @@ def test_invalid_files_for_external_initializers_are_refused(workshop: Path, fil
     text = edited(RECIPE, ("  vision:\n", f"  {MARK}vision:\n{compile_}"))
     text, (mark,) = places(text)
     found = problems_of(workshop, text)
-    assert told(found[:1]) == [(code, *mark)]
+    assert codes_and_places(found[:1]) == [(code, *mark)]
     assert words in found[0].message
 
 
@@ -666,7 +666,7 @@ def test_external_initializers_can_have_a_file_name_per_model(workshop: Path) ->
     assert group.members[0].external_file == "classifier.weights"
 
 
-# -- All of it ---------------------------------------------------------------------------------------------------------
+# -- All problems at once ----------------------------------------------------------------------------------------------
 
 
 def test_all_problems_are_reported_in_one_run_in_order_of_position(workshop: Path) -> None:
@@ -685,7 +685,7 @@ def test_all_problems_are_reported_in_one_run_in_order_of_position(workshop: Pat
     text, marks = places(text)
     found = problems_of(workshop, text)
     expected = ["EPB201", "EPB203", "EPB212", "EPB211", "EPB212", "EPB232", "EPB230", "EPB231"]
-    assert told(found) == [(code, *mark) for code, mark in zip(expected, marks, strict=True)]
+    assert codes_and_places(found) == [(code, *mark) for code, mark in zip(expected, marks, strict=True)]
 
 
 def test_a_problem_of_several_steps_is_reported_once(workshop: Path) -> None:

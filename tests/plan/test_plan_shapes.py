@@ -10,7 +10,7 @@ import yaml
 
 from epbuild.core.errors import EpbuildError
 from tests.support.plan_recipes import RECIPE, edited, plan_of, problems_of, write_model, write_models
-from tests.support.recipe_texts import MARK, places, told
+from tests.support.recipe_texts import MARK, codes_and_places, places
 
 Dims = Sequence[int | str | None]
 PHONE = "  decoder:\n    models: [prefill, decode]"
@@ -95,7 +95,7 @@ def test_sizes_that_do_not_fit_are_refused_at_their_place(workshop: Path, shape:
     with pytest.raises(EpbuildError) as refused:
         plan_of(workshop, plain)
     (problem,) = refused.value.problems
-    assert told([problem]) == [(code, *where)]
+    assert codes_and_places([problem]) == [(code, *where)]
     assert words in problem.text
 
 
@@ -104,7 +104,7 @@ def test_an_open_dimension_is_refused_for_eps_that_need_static_shapes(workshop: 
     write_prefill(workshop, *shape)
     text, [where] = places(edited(RECIPE, ("  prefill: models", f"  {MARK}prefill: models")))
     (problem,) = problems_of(workshop, text)
-    assert told([problem]) == [("EPB264", *where)]
+    assert codes_and_places([problem]) == [("EPB264", *where)]
     shown = "?" if shape[0] in (None, -1) else shape[0]
     assert f"an input with open dimensions, x[{shown}, 3]; QNNExecutionProvider supports static shapes only" in problem.message
     assert problem.hint == "Set the sizes that you need, such as `input_shapes: {x: [1, 3]}`."
@@ -189,7 +189,7 @@ def test_member_names_identify_genai_roles_and_connections(workshop: Path) -> No
 def test_listing_a_model_twice_requires_two_names(workshop: Path) -> None:
     text, [where] = places(edited(RECIPE, (PHONE, f"  decoder:\n    models: [prefill, {{model: {MARK}prefill}}]")))
     (problem,) = problems_of(workshop, text)
-    assert told([problem]) == [("EPB232", *where)]
+    assert codes_and_places([problem]) == [("EPB232", *where)]
     assert problem.hint == "List each model once, or give one of them another 'name'."
 
 
@@ -206,5 +206,5 @@ def test_a_member_name_that_is_unfit_for_files_and_steps_is_refused(workshop: Pa
     with pytest.raises(EpbuildError) as refused:
         plan_of(workshop, text)
     (problem,) = refused.value.problems
-    assert told([problem])[0][1:] == where
+    assert codes_and_places([problem])[0][1:] == where
     assert words in problem.message

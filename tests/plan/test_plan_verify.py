@@ -10,7 +10,7 @@ import pytest
 from epbuild.plan.steps import Step
 from epbuild.plan.verification import Verification
 from tests.support.plan_recipes import RECIPE, edited, plan_of, problems_of, write_models
-from tests.support.recipe_texts import MARK, places, told
+from tests.support.recipe_texts import MARK, codes_and_places, places
 
 SHARED = "share:decoder/phone"
 VERIFY = "verify:decoder/phone"
@@ -97,5 +97,5 @@ def test_an_output_without_verification_does_not_wait_for_another_targets(worksh
 def test_missing_input_files_are_reported_at_their_position(workshop: Path, verify: str, code: str, words: str) -> None:
     text, marked = places(checking(verify))
     problems = problems_of(workshop, text)
-    assert told(problems)[0] == (code, *marked[0])
+    assert codes_and_places(problems)[0] == (code, *marked[0])
     assert words in problems[0].message

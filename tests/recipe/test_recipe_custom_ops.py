@@ -9,7 +9,7 @@ import pytest
 from epbuild.recipe.load import load
 from epbuild.recipe.paths import is_library_path
 from tests.recipe.texts import MINIMAL, load_text, problems_of
-from tests.support.recipe_texts import MARK, told
+from tests.support.recipe_texts import MARK, codes_and_places
 
 PACKAGES = "    packages: [onnxruntime-qnn==2.7.0]\n"
 
@@ -70,4 +70,4 @@ def test_a_library_path_is_relative_to_the_file_that_names_the_library(tmp_path:
 
 
 def test_an_empty_list_is_refused(tmp_path: Path) -> None:
-    assert told(problems_of(tmp_path, with_ops("[]")))
+    assert codes_and_places(problems_of(tmp_path, with_ops("[]")))

@@ -8,7 +8,7 @@ import pytest
 
 from epbuild.recipe.model import Recipe, Target
 from tests.recipe.texts import load_text, problems_of
-from tests.support.recipe_texts import changed, places, told
+from tests.support.recipe_texts import changed, codes_and_places, places
 
 SHORT = """\
 epbuild: 1
@@ -244,7 +244,7 @@ def test_a_mistake_in_a_short_form_has_its_position_and_a_fix(
 ) -> None:
     text, expected = places(changed(SHORT, change))
     problems = problems_of(folder, text)
-    assert told(problems)[:1] == [(code, *place) for place in expected], problems
+    assert codes_and_places(problems)[:1] == [(code, *place) for place in expected], problems
     assert message in problems[0].message
     assert hint in (problems[0].hint or "")
 

@@ -11,7 +11,7 @@ from epbuild.core.errors import Position, RecipeError
 from epbuild.recipe.load import load
 from epbuild.report.terminal.problems import print_problems
 from tests.recipe.texts import MINIMAL, load_text, problems_of, values
-from tests.support.recipe_texts import places, told
+from tests.support.recipe_texts import codes_and_places, places
 
 
 def write(folder: Path, **files: str) -> None:
@@ -220,7 +220,7 @@ def test_an_extended_file_is_named_by_its_normalized_path(tmp_path: Path) -> Non
 
 
 def test_a_missing_include_is_the_only_problem_reported(tmp_path: Path) -> None:
-    assert told(problems_of(tmp_path, "epbuild: 1\ninclude: [gone.yaml]\n")) == [("EPB100", 2, 11)]
+    assert codes_and_places(problems_of(tmp_path, "epbuild: 1\ninclude: [gone.yaml]\n")) == [("EPB100", 2, 11)]
 
 
 def test_a_recipe_with_too_long_a_name_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from epbuild.core.errors import Position
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.names import name_problem
 from tests.recipe.texts import load_text, problems_of
-from tests.support.recipe_texts import places, told
+from tests.support.recipe_texts import codes_and_places, places
 
 HEAD = "epbuild: 1\nname: shop\ntargets: {phone: {ep: qnn, soc: SM8750}}\n"
 FILES = ("models/det.onnx", "models/det.onnx.data", "models/cls.onnx", "models/.det.onnx", "models/more/seg v2.onnx", "big.onnx")
@@ -158,7 +158,7 @@ def test_a_mistake_is_one_problem_with_its_position(folder: Path, text: str, cod
     text, expected = places(f"{HEAD}{text}")
     for more in ("\n", *([rest] if code != "EPB105" and "con.onnx" not in text else [])):
         problems = problems_of(folder, text + more, environment={})
-        assert told(problems) == [(code, *place) for place in expected], problems
+        assert codes_and_places(problems) == [(code, *place) for place in expected], problems
         assert message in problems[0].message
         assert hint in (problems[0].hint or "")
 

@@ -416,7 +416,7 @@ TYPED = {
         lambda r: r.groups["decoder"].members[0].verify.made.ranges,
         {"ids": (0.0, 99.0)},
     ),
-    "a threshold, with what its store asks for": (
+    "a threshold, with the file of an external store": (
         "targets: [npu]",
         "targets: [npu]\n    compile: {initializers: {store: '${vars.store}', file: w, threshold: '${vars.it}'}}",
         "7",

@@ -10,7 +10,7 @@ import pytest
 from epbuild.core.errors import RecipeError
 from epbuild.recipe.load import load
 from tests.recipe.texts import MINIMAL, load_text, problems_of
-from tests.support.recipe_texts import MARK, places, told
+from tests.support.recipe_texts import MARK, codes_and_places, places
 
 IN_GROUP = "    targets: [npu]\n"
 LEVEL = "{graph_optimization_level: ‸%s}"
@@ -39,7 +39,7 @@ MISTAKES = [
     ("unknown alias", "name: tiny", "name: ‸*tiny", "EPB101", "'*tiny'"),
     ("alias inside itself", "vars:\n", "vars: &v\n  again: ‸*v\n", "EPB101", "refers to a value that contains it"),
     ("control character", "name: tiny", "name: ti‸\x07ny", "EPB101", "U+0007"),
-    ("escape that is no character", "name: tiny", 'name: "\\U‸FFFFFFFF"', "EPB101", ""),
+    ("escape beyond the last character", "name: tiny", 'name: "\\U‸FFFFFFFF"', "EPB101", ""),
     ("key twice", "    ep: QNNExecutionProvider\n", "    ep: A\n    ‸ep: B\n", "EPB102", "line 13, column 5"),
     ("key twice, once in quotes", "    ep: Q", "    session_options: {1: a, ‸'1': b}\n    ep: Q", "EPB102", "'1'"),
     ("section twice", "outputs:", "‸vars: {}\noutputs:", "EPB102", "line 3, column 1"),
@@ -126,13 +126,13 @@ MISTAKES = [
     ("timeout by a negative variable", "quality: 3", "quality: -3", "EPB106", "more than 0"),
     ("short digest", "prefill.onnx", "{path: a, sha256: ‸3f5a}", "EPB106", "64"),
     ("empty path", "prefill: prefill.onnx", "prefill: ‸''", "EPB106", "empty"),
-    ("file name that a variable empties", "quality: 3", "quality: ''", "EPB106", "empty"),
+    ("file name emptied by a variable", "quality: 3", "quality: ''", "EPB106", "empty"),
     ("no packages", "[onnxruntime-qnn==2.7.0]", "‸[]", "EPB106", "empty"),
     ("no groups", "groups:\n  decoder:\n    models: [prefill]\n    targets: [npu]\n", "groups: ‸{}\n", "EPB106", "empty"),
     ("no environment", "    packages: [onnxruntime-qnn==2.7.0]", "    ‸python: '3.11'", "EPB106", "'interpreter'"),
-    ("range of an environment that is there", "    packages: [onnxruntime-qnn==2.7.0]",
+    ("packages of an interpreter with a range", "    packages: [onnxruntime-qnn==2.7.0]",
      "    packages: [a==1, ‸b>=1.2]\n    interpreter: b", "EPB106", "With 'interpreter', write"),
-    ("extra of an environment that is there", "    packages: [onnxruntime-qnn==2.7.0]",
+    ("packages of an interpreter with an extra", "    packages: [onnxruntime-qnn==2.7.0]",
      "    packages: [‸'a[b]==1']\n    interpreter: b", "EPB106", "<name>==<version>"),
     *((f"package that is {what}", "[onnxruntime-qnn==2.7.0]", f"[a==1, ‸{json.dumps(text)}]", "EPB106", "UV_FIND_LINKS")
       for what, text in {
@@ -246,10 +246,10 @@ MISTAKES = [
     ("repository without a file", "prefill.onnx", "‸hf://owner/name@main", "EPB106", "does not name a file of a repository"),
     ("repository without a pin", "prefill.onnx", "‸hf://owner/name/a.onnx@main", "EPB104", "A full commit id (40 digits)"),
     ("repository that cannot be one", "prefill.onnx", "‸hf://../name/a.onnx@main", "EPB106", "'../name'"),
-    ("address with a part that climbs", "prefill.onnx", "‸https://example.com/../a.onnx", "EPB106", "'..'"),
+    ("address with '..'", "prefill.onnx", "‸https://example.com/../a.onnx", "EPB106", "'..'"),
     ("address with a space", "prefill.onnx", "‸'s3://bucket/my model.onnx'", "EPB106", "a space"),
     ("address without a host", "prefill.onnx", "‸https://:80/a.onnx", "EPB106", "no valid host"),
-    ("address that a variable makes", "quality: 3", "quality: ftp://a/b", "EPB106", "ftp"),
+    ("address from a variable", "quality: 3", "quality: ftp://a/b", "EPB106", "ftp"),
     ("folder of data for an address", "prefill.onnx", f"{{path: 'hf://a/b/m@{'0' * 40}', external_data: ‸data}}", "EPB106", "address"),
     ("empty folder of data", "prefill.onnx", "{path: a, external_data: ‸''}", "EPB106", "empty"),
     ("short digest of external data", "prefill.onnx", "{path: a, data_sha256: {a.data: ‸3f5a}}", "EPB106", "64"),
@@ -303,8 +303,8 @@ MISTAKES = [
      "EPB106", "disable_all"),
     ("YAML 1.1 minutes for a timeout", IN_GROUP, IN_GROUP + "    timeout: ‸1:30\n", "EPB106", "seconds"),
     ("octal timeout", IN_GROUP, IN_GROUP + "    timeout: ‸012\n", "EPB106", "seconds"),
-    ("another's word for a level", IN_GROUP, f"{IN_GROUP}    compile: {LEVEL % 'ORT_ENABLE_ALL'}\n", "EPB106", "Use 'all' instead"),
-    ("a level that is enabled", IN_GROUP, f"{IN_GROUP}    compile: {LEVEL % 'enable_basic'}\n", "EPB106", "Use 'basic' instead"),
+    ("level in C spelling", IN_GROUP, f"{IN_GROUP}    compile: {LEVEL % 'ORT_ENABLE_ALL'}\n", "EPB106", "Use 'all' instead"),
+    ("level with enable_", IN_GROUP, f"{IN_GROUP}    compile: {LEVEL % 'enable_basic'}\n", "EPB106", "Use 'basic' instead"),
     ("a key that looks like a template", "ep: Q", "environment: {‸'A=${x}': 1}\n    ep: Q", "EPB107", "must not be empty or contain '='"),
     ("memory without a unit", IN_GROUP, IN_GROUP + "    memory: ‸'8'\n", "EPB106", "8 GB"),
     ("memory in an unknown unit", IN_GROUP, IN_GROUP + "    memory: ‸8 gigs\n", "EPB106", "8 GB"),
@@ -321,7 +321,7 @@ MISTAKES = [
 ]  # fmt: skip
 # Further replacements, for mistakes far from their reported position, or that need a change elsewhere to be the only one.
 ELSEWHERE = {
-    "file name that a variable empties": ("    path: dist", "    model: ‸${vars.quality}\n    path: dist"),
+    "file name emptied by a variable": ("    path: dist", "    model: ‸${vars.quality}\n    path: dist"),
     "missing colon after a section": ("    toolchain:", "    toolchain‸:"),
     "list closed too late": ("targets: [npu]", "targets‸: [npu]"),
     "missing section": ("epbuild: 1", "‸epbuild: 1"),
@@ -334,7 +334,7 @@ ELSEWHERE = {
         ("package that a variable empties", "marker that a variable makes"),
         ("    packages: [onnxruntime-qnn==2.7.0]", "    packages: [‸'${vars.quality}']\n    interpreter: b"),
     ),
-    "address that a variable makes": ("prefill: prefill.onnx", "prefill: ‸'${vars.quality}'"),
+    "address from a variable": ("prefill: prefill.onnx", "prefill: ‸'${vars.quality}'"),
     "dimension by a negative variable": (
         "prefill: prefill.onnx",
         "prefill: {path: a, dimensions: {seq: ‸'${vars.quality}'}}",
@@ -355,7 +355,7 @@ def test_a_mistake_is_reported_once_with_its_code_and_exact_position(
     text = MINIMAL.replace(old, new, 1).replace(*ELSEWHERE.get(name, ("", "")), 1)
     text, [place] = places(text)
     problems = problems_of(tmp_path, text)
-    assert told(problems) == [(code, *place)], problems
+    assert codes_and_places(problems) == [(code, *place)], problems
     assert says in str(problems[0])
     assert problems[0].text[-1] in ".!?"
     assert "\n" not in str(problems[0])
@@ -382,7 +382,7 @@ outputs:
   - {layout: directory, path: ‸"x${grup}"}
 """)
     codes = ["EPB103", "EPB105", "EPB109", "EPB108", "EPB103", "EPB108", "EPB105", "EPB108", "EPB106", "EPB109"]
-    assert told(problems_of(tmp_path, text)) == [(code, *place) for code, place in zip(codes, expected, strict=True)]
+    assert codes_and_places(problems_of(tmp_path, text)) == [(code, *place) for code, place in zip(codes, expected, strict=True)]
 
 
 def test_valid_fields_beside_an_invalid_field_are_still_checked(tmp_path: Path) -> None:
@@ -402,23 +402,23 @@ outputs:
   - {layout: ‸zip, path: ‸"x${grup}"}
 """)
     problems = problems_of(tmp_path, text)
-    assert [place for _, *place in told(problems)] == [list(place) for place in expected], problems
+    assert [place for _, *place in codes_and_places(problems)] == [list(place) for place in expected], problems
 
 
 def test_an_invalid_target_does_not_invalidate_its_groups(tmp_path: Path) -> None:
     text, [place] = places(MINIMAL.replace("    ep: Q", "    ep: ‸${matrix.x}Q"))
-    assert told(problems_of(tmp_path, text)) == [("EPB109", *place)]
+    assert codes_and_places(problems_of(tmp_path, text)) == [("EPB109", *place)]
 
 
 def test_an_invalid_variable_does_not_invalidate_its_references(tmp_path: Path) -> None:
     text, [place] = places(MINIMAL.replace("quality: 3", "quality: ‸{}").replace("prefill.onnx", "${vars.quality}.onnx"))
-    assert told(problems_of(tmp_path, text)) == [("EPB105", *place)]
+    assert codes_and_places(problems_of(tmp_path, text)) == [("EPB105", *place)]
 
 
 def test_a_mistake_in_a_matrix_target_is_reported_once(tmp_path: Path) -> None:
     text, [place] = places(MINIMAL.replace("    toolchain: qnn", "    matrix: {n: [1, 2, 3]}\n    toolchain: ‸cuda"))
     text = text.replace("targets: [npu]", "targets: [npu-*]")
-    assert told(problems_of(tmp_path, text)) == [("EPB108", *place)]
+    assert codes_and_places(problems_of(tmp_path, text)) == [("EPB108", *place)]
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n", "~", "--- # nothing\n...\n"])
@@ -429,11 +429,11 @@ def test_an_empty_recipe_is_reported_as_empty(tmp_path: Path, text: str) -> None
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "3"])
 def test_a_recipe_that_is_not_a_mapping_is_reported_at_its_start(tmp_path: Path, text: str) -> None:
-    assert told(problems_of(tmp_path, text)) == [("EPB105", 1, 1)]
+    assert codes_and_places(problems_of(tmp_path, text)) == [("EPB105", 1, 1)]
 
 
 def test_text_that_is_not_utf8_is_reported_at_its_first_invalid_byte(tmp_path: Path) -> None:
-    assert told(problems_of(tmp_path, "name: a\nname: é".encode() + b"\xff")) == [("EPB101", 2, 8)]
+    assert codes_and_places(problems_of(tmp_path, "name: a\nname: é".encode() + b"\xff")) == [("EPB101", 2, 8)]
     [problem] = problems_of(tmp_path, MINIMAL.encode("utf-16"))
     assert (problem.code, problem.hint) == ("EPB101", "Save the file as UTF-8.")
 
@@ -458,17 +458,17 @@ def test_positions_name_the_file_as_the_user_did(tmp_path: Path, monkeypatch: py
 
 def test_a_byte_order_mark_does_not_affect_positions_or_the_first_key(tmp_path: Path) -> None:
     load_text(tmp_path, b"\xef\xbb\xbf" + MINIMAL.encode())
-    assert told(problems_of(tmp_path, b"\xef\xbb\xbfnam: [")) == [("EPB101", 1, 7)]
+    assert codes_and_places(problems_of(tmp_path, b"\xef\xbb\xbfnam: [")) == [("EPB101", 1, 7)]
 
 
 def test_windows_line_endings_do_not_affect_positions(tmp_path: Path) -> None:
     text, [place] = places(MINIMAL.replace("toolchain: qnn", "toolchain: ‸qn"))
-    assert told(problems_of(tmp_path, text.replace("\n", "\r\n"))) == [("EPB108", *place)]
+    assert codes_and_places(problems_of(tmp_path, text.replace("\n", "\r\n"))) == [("EPB108", *place)]
 
 
 def test_columns_count_characters_not_bytes(tmp_path: Path) -> None:
     text, [place] = places(MINIMAL.replace("  prefill: prefill.onnx", "  prefill: {path: é𝄞.onnx, ‸pat: 1}"))
-    assert told(problems_of(tmp_path, text)) == [("EPB103", *place)]
+    assert codes_and_places(problems_of(tmp_path, text)) == [("EPB103", *place)]
     assert MARK not in text
 
 

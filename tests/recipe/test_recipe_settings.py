@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from epbuild.core.errors import Argument, Problem
 from epbuild.recipe.variables import read_overrides
 from tests.recipe.texts import MINIMAL, load_text, problems_of
-from tests.support.recipe_texts import told
+from tests.support.recipe_texts import codes_and_places
 
 ENVIRONMENT = {"SDK": "/opt/qnn", "EMPTY": "", "LEVEL": "3", "ProgramFiles(x86)": "C:/old", "BROKEN": "a\udcff"}
 
@@ -123,7 +123,7 @@ def test_invalid_settings_are_reported_along_with_mistakes_in_the_recipe(tmp_pat
 
 def test_setting_a_variable_does_not_hide_its_invalid_definition(tmp_path: Path) -> None:
     text = MINIMAL.replace("quality: 3", "quality: [3]")
-    assert told(problems_of(tmp_path, text, settings=("vars.quality=2",))) == [("EPB105", 4, 12)]
+    assert codes_and_places(problems_of(tmp_path, text, settings=("vars.quality=2",))) == [("EPB105", 4, 12)]
 
 
 def test_the_digest_of_a_recipe_covers_its_variables_and_environment(tmp_path: Path) -> None:

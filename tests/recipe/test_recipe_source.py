@@ -12,7 +12,7 @@ from epbuild.core.errors import RecipeError
 from epbuild.recipe.nodes import MAX_DEPTH, MAX_NODES, MappingNode, to_plain
 from epbuild.recipe.source import read
 from tests.recipe.texts import FULL, MINIMAL, load_text, problems_of, values
-from tests.support.recipe_texts import told
+from tests.support.recipe_texts import codes_and_places
 
 
 def parsed(text: str) -> object:
@@ -91,7 +91,7 @@ def test_a_mistake_in_a_merged_value_is_reported_at_its_definition(tmp_path: Pat
     text = MINIMAL.replace("  npu:\n", "  npu: &npu\n    ep: 3\n").replace(
         "    ep: QNNExecutionProvider\n", "  gpu: {<<: *npu}\n"
     )
-    assert told(problems_of(tmp_path, text)) == [("EPB105", 12, 9)]
+    assert codes_and_places(problems_of(tmp_path, text)) == [("EPB105", 12, 9)]
 
 
 def test_an_alias_bomb_is_refused_before_expansion(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_an_alias_bomb_is_refused_before_expansion(tmp_path: Path) -> None:
     problems = problems_of(tmp_path, "\n".join(lines))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert [(code, line) for code, line, _ in told(problems)] == [("EPB110", 6)]
+    assert [(code, line) for code, line, _ in codes_and_places(problems)] == [("EPB110", 6)]
     assert peak < 20_000_000
 
 
@@ -140,12 +140,14 @@ def test_a_file_too_large_for_a_recipe_is_refused(tmp_path: Path) -> None:
 def test_the_pure_python_parser_reads_the_same_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_c = load_text(tmp_path, FULL)
     bad = ["name: ${a", "a:\n\tb: 1", "a: b: c", "a: [{b: ${c}}]", "a\nb: 1", "a: 'b", "a: @b", "a: [b", "*a", "a: &a [*a]"]
-    told_with_c = [told(problems_of(tmp_path, text)) for text in bad]
+    told_with_c = [codes_and_places(problems_of(tmp_path, text)) for text in bad]
     monkeypatch.delattr(yaml, "CSafeLoader")
     assert load_text(tmp_path, FULL) == with_c
-    assert [told(problems_of(tmp_path, text)) for text in bad] == told_with_c
-    assert [code for code, _, _ in told(problems_of(tmp_path, 'a: "\\UFFFFFFFF"'))] == ["EPB101"]
-    assert [code for code, _, _ in told(problems_of(tmp_path, MINIMAL.replace("prefill.onnx", '"\\ud800"')))] == ["EPB106"]
+    assert [codes_and_places(problems_of(tmp_path, text)) for text in bad] == told_with_c
+    assert [code for code, _, _ in codes_and_places(problems_of(tmp_path, 'a: "\\UFFFFFFFF"'))] == ["EPB101"]
+    assert [code for code, _, _ in codes_and_places(problems_of(tmp_path, MINIMAL.replace("prefill.onnx", '"\\ud800"')))] == [
+        "EPB106"
+    ]
 
 
 def test_positions_of_keys_and_values_match_the_text() -> None:

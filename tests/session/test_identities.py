@@ -196,7 +196,7 @@ def test_a_differing_toolchain_of_a_worker_is_a_warning_on_this_platform(asking:
     assert found.known.of(found.plan.actions[CLASSIFIER]) is None
 
 
-@pytest.mark.parametrize("other", ["another toolchain", "a key that nobody trusts"])
+@pytest.mark.parametrize("other", ["another toolchain", "an untrusted key"])
 def test_for_another_platform_only_a_trusted_record_counts(other: str, asking: Callable[..., Asking]) -> None:
     found = asking(WINDOWS, signer=OURS if other == "another toolchain" else THEIRS)
     if other == "another toolchain":

@@ -91,7 +91,7 @@ def with_environment(lock: Lock, **changes: Any) -> Lock:
     return replace(lock, toolchains={"qnn": replace(qnn, platforms={HERE: replace(ENVIRONMENT, **changes)})})
 
 
-# -- A lock that fits --------------------------------------------------------------------------------------------------
+# -- Matching locks ----------------------------------------------------------------------------------------------------
 
 
 def test_the_lock_is_beside_its_recipe_with_the_recipes_name(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_without_a_lock_no_build_is_checked_against_a_lock(workshop: LockedWorks
     assert (workshop.made_with, workshop.warnings) == ([None], [])
 
 
-# -- What does not fit -------------------------------------------------------------------------------------------------
+# -- Deviations found before the build ---------------------------------------------------------------------------------
 
 
 def test_without_a_lock_a_locked_build_is_refused(workshop: LockedWorkshop) -> None:
@@ -291,7 +291,7 @@ def test_a_damaged_lock_stops_every_build(workshop: LockedWorkshop) -> None:
     assert workshop.compiled == []
 
 
-# -- Wheels that models are from ---------------------------------------------------------------------------------------
+# -- Wheels of models --------------------------------------------------------------------------------------------------
 
 IN_WHEEL = (REMOTE[0], "decode: package:my-models==1.1/decode.onnx")
 OTHER_WHEELS = [
@@ -334,7 +334,7 @@ def test_wheels_in_the_lock_of_another_recipe_are_ignored(workshop: LockedWorksh
     assert workshop.network.asked[-1][1].wheels == {}
 
 
-# -- What comes to light later -----------------------------------------------------------------------------------------
+# -- Deviations found during the build ---------------------------------------------------------------------------------
 
 
 def test_a_model_with_other_bytes_is_refused_with_locked_or_reported(workshop: LockedWorkshop) -> None:

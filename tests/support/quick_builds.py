@@ -109,11 +109,11 @@ def workers(project: Project) -> list[int]:
     return found
 
 
-def no_worker_stays(project: Project, within: float = ORPHANS_END_WITHIN) -> None:
+def check_no_workers(project: Project, within: float = ORPHANS_END_WITHIN) -> None:
     wait_until(lambda: not workers(project), within)
 
 
-def look(folder: Path) -> dict[str, bytes] | None:
+def read_folder(folder: Path) -> dict[str, bytes] | None:
     """Return the files of an opened folder, even while another replaces it. Return None if there is no folder."""
     try:
         opened = os.open(folder, os.O_RDONLY)
@@ -132,12 +132,12 @@ def look(folder: Path) -> dict[str, bytes] | None:
         os.close(opened)
 
 
-def blobs_are_what_their_names_say(cache: Path) -> None:
+def check_blobs(cache: Path) -> None:
     for blob in (cache / "cas" / "sha256").glob("*/*"):
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
 
 
-def nothing_is_left_over(project: Project) -> None:
+def check_no_leftovers(project: Project) -> None:
     """Assert that no staging directory, draft or folder beside an output remains of killed builds."""
     dist = project.folder / "dist"
     hidden = [

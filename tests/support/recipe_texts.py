@@ -28,7 +28,7 @@ def places(text: str) -> tuple[str, list[tuple[int, int]]]:
     return text, found
 
 
-def told(problems: Sequence[Problem]) -> list[tuple[str, int, int]]:
+def codes_and_places(problems: Sequence[Problem]) -> list[tuple[str, int, int]]:
     """Return the code and the place of each problem."""
     found = []
     for problem in problems:

@@ -166,13 +166,16 @@ def rewritten(name: str, old: str, new: str) -> Callable[[Path], object]:
 
 UNSTATED: dict[str, tuple[Callable[[Path], object], tuple[str, str]]] = {
     "no statement": (lambda folder: (folder / STATEMENT).unlink(), (STATEMENT, "EPB615")),
-    "a statement elsewhere": (rewritten("manifest.json", STATEMENT, "../provenance.json"), ("../provenance.json", "EPB615")),
+    "a statement outside the folder": (
+        rewritten("manifest.json", STATEMENT, "../provenance.json"),
+        ("../provenance.json", "EPB615"),
+    ),
     "no JSON": (lambda folder: (folder / STATEMENT).write_bytes(b"\xff"), (STATEMENT, "EPB613")),
     "another document": (rewritten(STATEMENT, "in-toto.io", "example.com"), (STATEMENT, "EPB613")),
     "a list": (lambda folder: (folder / STATEMENT).write_text("[]"), (STATEMENT, "EPB613")),
     "another manifest": (rewritten("manifest.json", "cpython-3.11", "cpython-3.12"), ("manifest.json", "EPB613")),
     "a file of another digest": (rewritten(STATEMENT, hashlib.sha256(SHARED).hexdigest(), "0" * 64), (BIN, "EPB613")),
-    "a file that it leaves out": (rewritten(STATEMENT, BIN, "other.bin"), (BIN, "EPB613")),
+    "an unlisted file": (rewritten(STATEMENT, BIN, "other.bin"), (BIN, "EPB613")),
 }
 
 
@@ -229,7 +232,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]
         {("schema", MODEL, "EPB614"), ("sharing", "decoder", "EPB607")},
         "no node of 'QNNExecutionProvider' has main_context 1",
     ),
-    "a context where there must be none": (
+    "a context on a secondary node": (
         decode(node(), node(main_context=0)),
         {("schema", MODEL, "EPB614")},
         "main_context 0 and a context of its own",

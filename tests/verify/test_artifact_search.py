@@ -136,10 +136,10 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "a newer format": (lambda document: document.update(format=2), "its format is 2; this epbuild reads 1"),
     "no models": (lambda document: document.update(models=[]), "$.models"),
     "files of another kind": (lambda document: document.update(files={"a": 1}), "$.files"),
-    "a size that is no number": (lambda document: document["files"][0].update(size="1"), "$.files[0].size"),
+    "a size as text": (lambda document: document["files"][0].update(size="1"), "$.files[0].size"),
     "a path upwards": (lambda document: document["files"][0].update(path="../x"), "outside its folder"),
     "an absolute path": (lambda document: document["files"][0].update(path="/etc/hostname"), "outside its folder"),
-    "a model that is no file of it": (lambda document: document["models"][0].update(file="x.onnx"), "but not its file"),
+    "a model missing from the files": (lambda document: document["models"][0].update(file="x.onnx"), "but not its file"),
     "a signature of another kind": (
         lambda document: document["models"][0]["source"].update(inputs=[1]),
         "$.models[0].source.inputs[0]",

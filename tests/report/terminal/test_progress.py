@@ -17,7 +17,7 @@ from epbuild.report.terminal.progress import LiveRows, PlainLines, make_reporter
 from epbuild.session.events import ComparisonStarted, Fetched, Fetching
 from tests.report.events import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Terminal
 
-COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|10\d)(?:;\d+)*m")
+COLOR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|10\d)(?:;\d+)*m")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -183,7 +183,7 @@ def test_a_log_is_colored_only_if_colors_are_forced(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("FORCE_COLOR", "1")
     out, error = reported(monkeypatch, io.StringIO(), io.StringIO())
     assert f"[1/3] \x1b[32mbuilt\x1b[0m      7.2 s  {COMPILE}" in out
-    assert COLOUR.search(error)
+    assert COLOR.search(error)
     monkeypatch.setenv("NO_COLOR", "1")
     out, error = reported(monkeypatch, io.StringIO(), io.StringIO())
     assert "\x1b" not in out + error
@@ -201,10 +201,10 @@ def test_output_of_an_ep_is_not_interpreted_as_markup(monkeypatch: pytest.Monkey
 
 def test_colors_are_used_on_terminals_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     out, error = reported(monkeypatch, Terminal(), Terminal())
-    assert COLOUR.search(out)
+    assert COLOR.search(out)
     monkeypatch.setenv("NO_COLOR", "1")
     out, error = reported(monkeypatch, Terminal(), Terminal())
-    assert not COLOUR.search(out + error)
+    assert not COLOR.search(out + error)
 
 
 class Watched(io.StringIO):

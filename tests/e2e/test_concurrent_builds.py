@@ -22,9 +22,9 @@ from tests.support.quick_builds import (
     PATIENCE,
     QUALITIES,
     Process,
-    blobs_are_what_their_names_say,
-    look,
-    nothing_is_left_over,
+    check_blobs,
+    check_no_leftovers,
+    read_folder,
     start,
     wait_until,
     workers,
@@ -66,18 +66,18 @@ def ended(*builds: Process) -> list[Events]:
 
 
 def outputs(project: Project) -> Mapping[str, Mapping[str, bytes] | None]:
-    return {group: look(project.folder / "dist" / group) for group in GROUPS}
+    return {group: read_folder(project.folder / "dist" / group) for group in GROUPS}
 
 
 @contextmanager
-def every_blob_is_whole(cache: Path) -> Iterator[None]:
+def checking_blobs(cache: Path) -> Iterator[None]:
     """Check the blobs of the store continuously while the block runs."""
     over, broken = threading.Event(), []
 
     def read() -> None:
         try:
             while not over.wait(0.05):
-                blobs_are_what_their_names_say(cache)
+                check_blobs(cache)
         except BaseException as error:  # noqa: BLE001 - it is raised again where pytest sees it
             broken.append(error)
 
@@ -100,11 +100,11 @@ def test_two_builds_in_one_workspace_run_each_action_once(
     for number in range(ROUNDS if exhaustive else SAMPLE):
         quality = ("--set", f"vars.quality={QUALITIES[number % len(QUALITIES)]}")
         shutil.rmtree(project.cache, ignore_errors=True)
-        with every_blob_is_whole(project.cache):
+        with checking_blobs(project.cache):
             events = ended(*(start(project, "run", "--json", "-j", jobs, *quality) for _ in range(2)))
         assert sorted(step for one in events for step in compiled(one)) == sorted(COMPILES)
         assert project.epbuild("run", "--check", *quality).returncode == 0
-        nothing_is_left_over(project)
+        check_no_leftovers(project)
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
@@ -115,17 +115,17 @@ def test_two_checkouts_on_one_store_compile_each_action_once(
     for number in range(ROUNDS if exhaustive else SAMPLE):
         quality = ("--set", f"vars.quality={QUALITIES[number % len(QUALITIES)]}")
         shutil.rmtree(first.cache, ignore_errors=True)
-        with every_blob_is_whole(first.cache):
+        with checking_blobs(first.cache):
             events = ended(*(start(project, "run", "--json", "-j", jobs, *quality) for project in checkouts))
         assert sorted(step for one in events for step in compiled(one)) == sorted(COMPILES)
         assert outputs(first) == outputs(second)
         for project in checkouts:
             assert project.epbuild("run", "--check", *quality).returncode == 0
-            nothing_is_left_over(project)
+            check_no_leftovers(project)
 
 
 @contextmanager
-def a_neighbour_that_compiles(project: Project, steps: str) -> Iterator[Process]:
+def another_compiling_build(project: Project, steps: str) -> Iterator[Process]:
     """Run a build of these steps, and stop its worker in the first compile for as long as the block lasts."""
     build = start(project, "run", "--json", "-j", "1", "epbuild.yaml", steps)
     wait_until(lambda: bool(workers(project)))
@@ -142,11 +142,11 @@ def a_neighbour_that_compiles(project: Project, steps: str) -> Iterator[Process]
 def test_a_waiting_build_continues_with_its_other_actions(checkouts: tuple[Project, Project], jobs: str) -> None:
     first, second = checkouts
     write_model(second.folder / "right.onnx", 8)
-    with a_neighbour_that_compiles(first, "*left*") as neighbour:
+    with another_compiling_build(first, "*left*") as other_build:
         build = start(second, "run", "--json", "-j", jobs)
         wait_until((second.folder / "dist/right/manifest.json").is_file)
         assert build.poll() is None
-    [own, common] = ended(build, neighbour)
+    [own, common] = ended(build, other_build)
     assert compiled(common) == {"compile:left/npu/left"}
     assert compiled(own) == {"compile:right/npu/right"}
     assert outputs(first)["left"] == outputs(second)["left"]
@@ -155,24 +155,24 @@ def test_a_waiting_build_continues_with_its_other_actions(checkouts: tuple[Proje
 @linux_only
 def test_a_waiting_build_reports_the_wait_and_restores_the_result(checkouts: tuple[Project, Project]) -> None:
     first, second = checkouts
-    with a_neighbour_that_compiles(first, "*left*") as neighbour:
+    with another_compiling_build(first, "*left*") as other_build:
         build = start(second, "run", "--json", "epbuild.yaml", "*left*")
         assert build.stdout is not None
         told = [json.loads(build.stdout.readline()) for _ in range(3)]
         assert told[-1]["text"] == "waiting for another build that runs this action"
-    [waited, _] = ended(build, neighbour)
+    [waited, _] = ended(build, other_build)
     assert [event["outcome"] for event in waited if event["event"] == "step_finished"] == ["restored", "emitted"]
 
 
 @linux_only
 def test_a_waiting_build_runs_the_action_of_a_killed_build(checkouts: tuple[Project, Project]) -> None:
     first, second = checkouts
-    with a_neighbour_that_compiles(first, "*left*") as neighbour:
+    with another_compiling_build(first, "*left*") as other_build:
         build = start(second, "run", "--json", "epbuild.yaml", "*left*")
         assert build.stdout is not None
         assert any("waiting" in line for line in build.stdout)
-        neighbour.kill()
-        neighbour.communicate()
+        other_build.kill()
+        other_build.communicate()
         [took_over] = ended(build)
         assert compiled(took_over) == {"compile:left/npu/left"}
     first.build()
