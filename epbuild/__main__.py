@@ -1,7 +1,7 @@
-"""Entry point: the fast path if nothing changed, else the command line.
+"""Entry point: the fast path if nothing has changed, or else the command line.
 
-Ctrl-C always ends the process with a message and status 130. Before and after a command there is nothing to undo, so the process exits
-at once: a KeyboardInterrupt during an import would show a traceback or get lost.
+Ctrl-C always ends the process with a message and status 130. Before and after a command, there is nothing to undo, so the process exits
+at once. A KeyboardInterrupt during an import would show a traceback or get lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-TYPE_CHECKING = False  # as type checkers read it, without the import of typing
+TYPE_CHECKING = False  # Type checkers assume that this name is true. The import of typing is slow.
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import FrameType
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _COLLECTION_THRESHOLD = 1_000_000
-"""New objects before Python collects garbage. Commands create few cycles: with Python's own threshold, planning 10,000 targets spends 0.7 s
-of 3.0 s on collections. This is the command line's own process; library code never touches the collector, which is its host's.
+"""Number of new objects before Python collects garbage. Commands create few cycles: with the default threshold, planning 10,000 targets
+spends 0.7 s of 3.0 s on collections. Library code never changes the threshold, because the collector belongs to the calling program.
 """
 
 
 def main() -> NoReturn:
-    """Run `epbuild` with the arguments of the process, and exit."""
+    """Run the command line of this process, and exit."""
     gc.set_threshold(_COLLECTION_THRESHOLD)
     _exit_on_interrupt()
     begin = time.perf_counter()
@@ -38,14 +38,14 @@ def main() -> NoReturn:
     arguments = sys.argv[1:]
     try:
         summary = answer(arguments, lambda: time.perf_counter() - begin, _warn)
-    except OSError:  # the reader of the warnings has gone: the command line handles that
+    except OSError:  # Standard error is closed. The command line handles this case.
         summary = None
     if summary is None:
         _exit(_execute(arguments))
     try:  # noqa: SIM105 - without the import of contextlib
         sys.stdout.write(f"{summary}\n")
     except OSError:
-        pass  # the flush in _exit fails too, and is reported there
+        pass  # The flush in _exit fails as well and reports the error.
     _exit(0)
 
 
@@ -56,7 +56,7 @@ def _execute(arguments: Sequence[str]) -> int:
     try:
         code = execute(arguments)
         _exit_on_interrupt()
-    except KeyboardInterrupt:  # while the outcome was reported
+    except KeyboardInterrupt:  # Ctrl-C while the command reported its outcome
         _exit_on_interrupt()
         _print_interrupted()
         return _INTERRUPTED
@@ -91,7 +91,7 @@ def _print_interrupted() -> None:
 
 
 def _repeat_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
-    """Raise an interrupt again a moment later if Python dropped it, as it does at the end of an import."""
+    """Raise a KeyboardInterrupt again a moment later if Python dropped the first one, as happens at the end of an import."""
     if not isinstance(unraisable.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
         return
@@ -108,11 +108,11 @@ def _raise_interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _exit(code: int) -> NoReturn:
-    """Flush the streams and exit without Python's shutdown, which takes a tenth of a short command. Nothing is left to clean up."""
+    """Flush the streams and exit without Python's shutdown, which takes 10 % of the time of a short command."""
     for stream in (sys.stderr, sys.stdout):
         try:
             stream.flush()
-        except BrokenPipeError:  # the reader has gone
+        except BrokenPipeError:  # The reader has closed the pipe.
             code = code or 1
         except OSError as error:
             code = code or 3

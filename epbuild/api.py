@@ -1,9 +1,8 @@
 """`plan`, `run`, `verify` and `inspect` for Python programs.
 
 The command line calls these functions. They print nothing, set no signal handler, and may be called from any thread. They
-import their modules when they are called, so that `import epbuild.api` takes about as long as `import typing`. Errors are
-raised as `EpbuildError`, with a code, a location and a hint for each problem. docs/guides/python-api.md lists the stable
-names.
+import their modules when they are called, so that `import epbuild.api` takes about as long as `import typing`. They raise
+`EpbuildError`, with a code, a location and a hint for each problem. docs/guides/python-api.md lists the stable names.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ _MODULES = {
     "epbuild.survey.status": ("StepStatus", "Survey"),
     "epbuild.verify.findings": ("Finding",),
 }
-"""Names that this module re-exports, by module. A module is imported when one of its names is first used."""
+"""Names that this module re-exports, by their module. `__getattr__` imports a module on the first use of a name."""
 
 
 def plan(request: Request | StrPath, progress: Progress | None = None) -> Survey:
-    """Return the state of every step of a recipe, with the reasons if it is out of date. Builds nothing. Raises EpbuildError.
+    """Return the state of every step of a recipe, with the reasons to run it. Builds nothing. Raises EpbuildError.
 
     If hashing files takes longer than a second, `progress` receives events about it. Events come from any thread, one at a
     time.
@@ -86,8 +85,8 @@ def plan(request: Request | StrPath, progress: Progress | None = None) -> Survey
 def run(request: Request | StrPath, progress: Progress | None = None, *, cancelled: threading.Event | None = None) -> BuildResult:
     """Build the out-of-date steps, and return the result. `progress` receives every event, from any thread, one at a time.
 
-    Raises BuildFailed if steps failed, and another EpbuildError if nothing could be started. Raises Cancelled once
-    `cancelled` is set, and KeyboardInterrupt. Finished results are kept in any case.
+    Raises BuildFailed if steps failed, and another EpbuildError if the build could not start. Raises Cancelled after
+    `cancelled` is set, and KeyboardInterrupt on Ctrl-C. Finished results are always kept.
     """
     from epbuild.commands.run import run as build
     from epbuild.core.errors import Cancelled
@@ -98,7 +97,7 @@ def run(request: Request | StrPath, progress: Progress | None = None, *, cancell
     try:
         build(_as_request(request), collector, cancelled)
     except KeyboardInterrupt as error:
-        if isinstance(error.__cause__, Cancelled):  # `cancelled` is set. An interrupt by Ctrl-C has no cause.
+        if isinstance(error.__cause__, Cancelled):  # `cancelled` is set. A KeyboardInterrupt by Ctrl-C has no cause.
             raise error.__cause__ from None
         raise
     return collector.result()
@@ -108,7 +107,7 @@ def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | 
     """Check all artifacts at a path, and return the findings. With `live`, load their models, and compare them if requested.
 
     `progress` receives `Noted` events about slow work, and events while files are hashed for longer than a second. Raises
-    Misuse if `live` does not fit the artifacts, and EpbuildError if there is nothing to verify. A damaged artifact is a
+    Misuse if `live` does not fit the artifacts, and EpbuildError if the path has nothing to verify. A damaged artifact is a
     finding, not an error.
     """
     from pathlib import Path
@@ -120,7 +119,7 @@ def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | 
 
 
 def inspect(*files: StrPath) -> Inspected:
-    """Return the contents of ONNX files, and of ONNX files in folders. Raises VerifyError for an unreadable or invalid model."""
+    """Return the contents of ONNX files. A folder stands for its ONNX files. Raises VerifyError for an unreadable or invalid model."""
     from pathlib import Path
 
     from epbuild.commands.artifacts import inspect as inspect_files

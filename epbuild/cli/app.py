@@ -1,4 +1,4 @@
-"""Command line: its commands, and the exit code and message of each error."""
+"""Command line: all commands, and exit codes and messages for errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from epbuild.core.shown import escape_sequences
 
 INTERRUPTED = 130
 _NO_MEMORY = ("can't start new thread", "failed to map segment")
-"""Messages of Python and the dynamic loader that mean that memory is exhausted."""
+"""Messages of Python and the dynamic loader when memory is exhausted."""
 USAGE = 2
 _ENVIRONMENT = 3
 _COMMANDS = {
@@ -59,7 +59,7 @@ _COMMANDS = {
 
 
 class _Commands(TyperGroup):
-    """Group of commands that imports only the module of the command that runs."""
+    """Group of commands that imports a command's module only when the command runs."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -68,7 +68,7 @@ class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_COMMANDS)
 
-    # Typer would import every command to read its help.
+    # Typer would import all commands to read their help.
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -119,9 +119,9 @@ def execute(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code. Errors are printed to standard error, without a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # An EP's log must not fail on the encoding of a terminal.
+            # An EP's log may contain characters that the terminal's encoding lacks.
             stream.reconfigure(errors="backslashreplace")
-    with contextlib.suppress(ValueError):  # only the main thread receives SIGINT
+    with contextlib.suppress(ValueError):  # Only the main thread may set a signal handler.
         signal.signal(signal.SIGINT, _interrupt_once)
     try:
         command = get_command(_application)
@@ -163,7 +163,7 @@ def execute(arguments: Sequence[str]) -> int:
     except MemoryError:
         text = "error: out of memory. Provide more memory, or check the limits of this process (`ulimit -a`)."
         return _end_failed(_ENVIRONMENT, arguments, text)
-    except Exception as error:  # noqa: BLE001 - users see a traceback of epbuild only with --debug
+    except Exception as error:  # noqa: BLE001 - users see tracebacks only with --debug
         if any(sign in str(error) for sign in _NO_MEMORY):
             text = f"error: out of memory: {error}. Check the limits of this process (`ulimit -a`)."
             return _end_failed(_ENVIRONMENT, arguments, text)
@@ -182,13 +182,13 @@ def _folder_is_gone() -> bool:
 
 
 def _interrupt_once(number: int, frame: object) -> None:
-    """Handle the first Ctrl-C, and ignore all later Ctrl-C. Stopping the workers takes a moment and must finish."""
+    """Raise KeyboardInterrupt for the first Ctrl-C, and ignore the signal afterwards, so that workers can be stopped."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def discard_output() -> int:
-    """Discard further output, including the flush at exit, after the reader has closed standard output. Return the exit code."""
+    """Discard all further output after the reader has closed standard output. Return the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 

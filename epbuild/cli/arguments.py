@@ -110,7 +110,7 @@ InsecureCache = Annotated[bool, declare_option("--insecure", help="Allow a remot
 
 
 class Selection(NamedTuple):
-    """Recipe and steps of a command. `places` has the position of each step that a file names."""
+    """Recipe and steps of a command. `places` has the positions of steps that files name."""
 
     recipe: Path
     steps: tuple[str, ...]
@@ -118,7 +118,7 @@ class Selection(NamedTuple):
 
 
 class Target(OptionGroup, frozen=True, kw_only=True):
-    """Recipe, optionally with some of its steps."""
+    """Arguments for a recipe, optionally with some of its steps."""
 
     names: Names
     recipe: RecipeOption = None
@@ -130,12 +130,12 @@ class Target(OptionGroup, frozen=True, kw_only=True):
 
 
 class TargetSteps(Target, frozen=True, kw_only=True):
-    """Recipe with at least one of its steps."""
+    """Arguments for a recipe with at least one of its steps."""
 
     names: Annotated[list[str], _names_argument("[RECIPE] STEP...", _GLOBS)]
 
     def selection(self) -> Selection:
-        """Return the recipe and the steps. Raises UsageError without a step."""
+        """Return the recipe and the steps. Raises UsageError if no step is named."""
         found = super().selection()
         if not found.steps:
             raise UsageError(f"'{found.recipe}' is a recipe: name a step as well, such as 'compile:*'")
@@ -143,12 +143,12 @@ class TargetSteps(Target, frozen=True, kw_only=True):
 
 
 class TargetStep(Target, frozen=True, kw_only=True):
-    """Recipe, optionally with one of its steps."""
+    """Arguments for a recipe, optionally with one of its steps."""
 
     names: Annotated[list[str], _names_argument("[RECIPE] [STEP]", "the id of one step", default_factory=list)]
 
     def selection(self) -> Selection:
-        """Return the recipe and at most one step. Raises UsageError for several steps."""
+        """Return the recipe and at most one step. Raises UsageError if several steps are named."""
         found = super().selection()
         if len(found.steps) > 1:
             raise UsageError(f"expected one step, found {len(found.steps)}: {', '.join(found.steps)}")
@@ -174,7 +174,7 @@ class RemoteReading(OptionGroup, frozen=True, kw_only=True):
 
     @property
     def choice(self) -> RemoteChoice:
-        """Choice of the remote cache for a request."""
+        """Remote cache options of a request."""
         return RemoteChoice(self.remote_cache, self.offline, self.insecure)
 
 
@@ -206,7 +206,7 @@ Certificates = Annotated[
 
 
 class Cluster(OptionGroup, frozen=True, kw_only=True):
-    """Options for a scheduler of other machines that compile."""
+    """Options for a cluster that compiles."""
 
     panel: ClassVar[str] = "Cluster"
 
@@ -223,9 +223,9 @@ class Cluster(OptionGroup, frozen=True, kw_only=True):
     tls: Certificates = None
 
     def address(self, *, insecure: bool) -> ClusterAddress | None:
-        """Return the address of the scheduler from the option or EPBUILD_EXECUTOR, or None if this machine compiles.
+        """Return the address of the scheduler from the option or EPBUILD_EXECUTOR, or None to compile on this machine.
 
-        Without an option, EPBUILD_CLUSTER_TLS names the certificates. Raises PlanError.
+        If `--tls` is not set, EPBUILD_CLUSTER_TLS names the certificates. Raises PlanError.
         """
         text = self.executor if self.executor is not None else os.environ.get(EXECUTOR, "")
         if text in ("", _LOCAL):
@@ -237,7 +237,7 @@ class Cluster(OptionGroup, frozen=True, kw_only=True):
 
 
 class ClusterOfPlan(Cluster, frozen=True, kw_only=True):
-    """Options for a scheduler of other machines to plan for."""
+    """Options for a cluster to plan for."""
 
     executor: Annotated[
         str | None,

@@ -37,7 +37,7 @@ AGAINST_NEEDS_REPORT = Needs(("--against",), ("--report",), "--against requires 
 
 
 class BuildFiles(OptionGroup, frozen=True, kw_only=True):
-    """Options for the files that a build writes about itself."""
+    """Options for files that describe a build."""
 
     panel: ClassVar[str] = "Files"
 
@@ -63,7 +63,7 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
     ] = None
 
     def check(self, recipe: Path) -> None:
-        """Raise UsageError if a file cannot be written."""
+        """Raise UsageError if a file is the recipe, or has an unsupported suffix."""
         refuse_recipe(recipe, self.junit, self.sarif, self.trace, self.summary)
         if self.report is not None:
             check_suffix(self.report)
@@ -95,7 +95,7 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
             yield
         except EpbuildError:
             self._write_trace(request, began)
-            with suppress(EpbuildError):  # Without a plan, there is no report. The raised error gives the reason.
+            with suppress(EpbuildError):  # Without a plan, there is no report. The original error states the reason.
                 self._write_report(request)
             raise
         except BaseException:
@@ -123,7 +123,7 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
 
 
 def check_suffix(file: Path) -> None:
-    """Raise UsageError unless a report's file has a suffix of a supported format."""
+    """Raise UsageError if the suffix of a report's file is not supported."""
     if file.suffix.lower() not in (".html", ".htm", ".json"):
         raise UsageError(f"invalid report file '{file}': the name must end in .html or .json")
 

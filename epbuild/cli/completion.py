@@ -1,7 +1,7 @@
 """Shell completion of commands, options, recipes and step ids.
 
-Bash also splits words at `:` and `=` (COMP_WORDBREAKS), and replaces only the last part. Typer's script passes these parts
-on. This module joins the parts of a step id. From each proposal, it removes the beginning that bash keeps.
+Bash also splits words at `:` and `=` (COMP_WORDBREAKS), and replaces only the last part. Typer's script passes all parts to
+epbuild. This module joins the parts of a step id, and removes from each proposal the beginning that bash keeps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 from epbuild.cli.names import split_names
 
 VARIABLE = "_EPBUILD_COMPLETE"
-"""Environment variable that a shell's script sets to request completions."""
+"""Environment variable that a shell's completion script sets."""
 
 _BREAKS = ":="
 _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")  # Characters that bash would interpret.
@@ -55,7 +55,7 @@ def _is_recipe(path: Path) -> bool:
 
 
 def _steps(recipe: Path, settings: Sequence[str]) -> list[str]:
-    """Return the ids of a recipe's steps. Empty if the recipe cannot be planned, because a completion shows no errors."""
+    """Return the ids of a recipe's steps. Return an empty list if the recipe cannot be planned, since completions show no errors."""
     from epbuild.core.errors import EpbuildError
     from epbuild.session.planning import read_plan
     from epbuild.session.request import Request

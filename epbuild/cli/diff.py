@@ -24,7 +24,7 @@ _RULES = (
 
 
 class _LogLines:
-    """Progress lines on standard error, because standard output contains only the result."""
+    """Progress lines on standard error. Standard output contains only the result."""
 
     def report(self, text: str, /) -> None:
         typer.echo(text, err=True)

@@ -37,7 +37,7 @@ EXITS = {
 NoCompile = Annotated[bool, declare_option("--no-compile", help="Compile no test models; only list devices.")]
 
 Check = Callable[[DoctorRequest, HealthListener], Diagnoses]
-"""Function that checks all or part of this machine."""
+"""Function that runs some or all checks of this machine."""
 
 
 def find_recipe(recipe: Path | None) -> Path | None:

@@ -1,4 +1,4 @@
-"""`epbuild gc`: make the store smaller."""
+"""`epbuild gc`: remove unused results from the store."""
 
 from __future__ import annotations
 

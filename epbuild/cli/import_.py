@@ -1,4 +1,4 @@
-"""`epbuild import`: recipe from another tool's build."""
+"""`epbuild import`: recipe from the configuration of another tool."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from epbuild.cli.options import UsageError, declare_option, declare_options
 
-if TYPE_CHECKING:  # Import for types only: only CI uses jobs.
+if TYPE_CHECKING:  # Most commands need no jobs, so import them only for types.
     from epbuild.plan.shards import Shard
     from epbuild.survey.jobs import Label
 
@@ -19,7 +19,7 @@ _EQUAL_JOBS = {
     "BITBUCKET_PARALLEL_STEP": ("BITBUCKET_PARALLEL_STEP_COUNT", 0),
     "SYSTEM_JOBPOSITIONINPHASE": ("SYSTEM_TOTALJOBSINPHASE", 1),  # Azure Pipelines
 }
-"""Variables of CI systems that start equal jobs: the job's number, the number of jobs, and the first job's number."""
+"""Variables of CI systems with parallel jobs: the job's number, the number of jobs, and the number of the first job."""
 
 Matrix = Annotated[
     int | None,
@@ -78,7 +78,7 @@ def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
 def _equal_job(environment: Mapping[str, str]) -> str:
     for name, (total, first) in _EQUAL_JOBS.items():
         number = environment.get(name, "")
-        if environment.get(total) == "1":  # For a single job, GitLab sets only this variable.
+        if environment.get(total) == "1":  # For a single job, GitLab sets only the total.
             return "1/1"
         if number and environment.get(total):
             return f"{int(number) - first + 1 if number.isdecimal() else number}/{environment[total]}"

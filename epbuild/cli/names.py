@@ -38,9 +38,9 @@ def _is_step(name: str) -> bool:
 
 
 def expand_step_files(names: Sequence[str]) -> tuple[tuple[str, ...], Mapping[str, Position]]:
-    """Replace each `@FILE` in `names` with the steps in the file. Also return the positions of these steps.
+    """Replace each `@FILE` in `names` with the steps in the file. Return all steps, and the positions of steps in files.
 
-    Raises PlanError (EPB278) for a file that cannot be read or names no step, because no step would mean every step.
+    Raises PlanError (EPB278) for a file that cannot be read or is empty, because an empty selection means all steps.
     """
     steps: dict[str, Position | None] = {}
     for name in names:
@@ -52,7 +52,7 @@ def _read_steps(name: str) -> Iterator[tuple[str, Position]]:
     path = name[1:]
     try:
         content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name that cannot be a file name
+    except (OSError, ValueError) as error:  # ValueError: the text is not a valid file name.
         why = error.strerror if isinstance(error, OSError) else error
         raise PlanError(Problem("EPB278", f"the file of steps cannot be read: {why}", Argument(name), None)) from error
     found = False

@@ -41,14 +41,14 @@ _OPTIONS = "Options"
 
 
 class OptionGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that belong together. Each field is an option. A parameter of this type gives a command all of the options."""
+    """Related options. Each field is an option. A parameter of this type adds all of these options to a command."""
 
     panel: ClassVar[str | None] = None
     """Title of the options in the help, or None for general options."""
 
 
 class Excludes(NamedTuple):
-    """Rule that no option can be combined with any of `others`."""
+    """Rule that `options` cannot be combined with `others`."""
 
     options: Collection[str]
     others: Collection[str]
@@ -60,7 +60,7 @@ class Excludes(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """Rule that each option needs at least one of `others` to have an effect."""
+    """Rule that `options` require at least one of `others`."""
 
     options: Collection[str]
     others: Collection[str]
@@ -76,7 +76,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def make_application(**settings: Any) -> _Application:
-    """Return the application for the module of one command. Its help is plain text, and `app.execute` shows its errors."""
+    """Return the Typer application of one command, with plain-text help. `app.execute` prints its errors."""
     return _Application(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
 
 
@@ -84,7 +84,7 @@ class _Application(typer.Typer):
     def command(
         self, *arguments: Any, rules: Iterable[Rule] = (), exits: Mapping[int, str] | None = None, **settings: Any
     ) -> Callable[[Function], Function]:
-        """Register a command. `exits` has the meanings of exit codes for which the command differs from most commands."""
+        """Register a command. `exits` describes the exit codes whose meaning differs from most commands."""
         codes = None if exits is None else dict(sorted((_EXITS | {**exits}).items()))
         register = super().command(*arguments, cls=_Command, epilog=None if codes is None else _epilog(codes), **settings)
 
@@ -175,7 +175,7 @@ def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
         default = inspect.Parameter.empty if field.required else field.default
         kind, info = get_args(field.type)
         if group.panel is not None:
-            info = copy.copy(info)  # Copy it: other commands have the same option without a panel.
+            info = copy.copy(info)  # Other commands use the same option without a panel.
             info.rich_help_panel = group.panel
         yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 
@@ -198,13 +198,13 @@ def declare_option(
     variable: str | None = None,
     **settings: Any,
 ) -> Any:
-    """Declare an option with one value. `default` describes its default. `variable` is the environment variable for it."""
+    """Declare an option with one value. `default` describes the default, and `variable` names the environment variable."""
     text = with_default(help, default) if variable is None else f"{with_default(help, default)} [env: {variable}]"
     return typer.Option(*names, help=text, show_default=False, **settings)
 
 
 def with_default(text: str, default: str | None) -> str:
-    """Return the help of a parameter, extended by its default."""
+    """Return the help of a parameter, with its default."""
     return text if default is None else f"{text} [default: {default}]"
 
 
@@ -226,7 +226,7 @@ def make_amount_parser(name: str, read: Callable[[str], int]) -> Callable[[str],
 
 
 def make_choice(names: Collection[str]) -> dict[str, Any]:
-    """Return the settings for an option or an argument whose value is one of `names`, in any case."""
+    """Return Typer settings for a parameter whose value is one of `names`, in upper or lower case."""
 
     def convert(text: str) -> str:
         if text.lower() not in names:

@@ -1,4 +1,4 @@
-"""`epbuild report`: results of builds, as a page, as JSON, or in short."""
+"""`epbuild report`: results of builds, as a page, as JSON, or as a summary."""
 
 from __future__ import annotations
 

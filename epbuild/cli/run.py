@@ -165,10 +165,10 @@ def _show_plan(request: Request, *, check: bool, all_warnings: bool, json: bool)
 
 
 def _build(request: Request, progress: Progress) -> int:
-    """Build once, and return the exit code. Raises EpbuildError if nothing could be started."""
+    """Build once, and return the exit code. Raises EpbuildError if the build could not start."""
     try:
         api.run(request, progress)
-    except BuildFailed as error:  # The problems have already been reported.
+    except BuildFailed as error:  # Events have already reported the problems.
         return error.result.finished.exit_code
     return 0
 

@@ -53,7 +53,7 @@ def _metric(text: str) -> tuple[str, float]:
 
 
 def _custom_ops(text: str) -> str:
-    """Return the absolute path of an existing library, or the name of a package. Raises BadParameter for a missing library."""
+    """Return the absolute path of a library, or the name of a package. Raises BadParameter for a missing library."""
     if Path(text).is_file():
         return str(Path(text).absolute())
     if is_library_path(text):

@@ -43,14 +43,14 @@ class Inspected(Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
-        """True if every model file is complete and all files that it refers to exist."""
+        """True if all model files are complete, and all files that they refer to exist."""
         problems = [model.get("problem") for model in self.models]
         problems += [node["problem"] for model in self.models if "problem" not in model for node in model["ep_context_nodes"]]
         return not any(problems)
 
 
 def inspect(files: Sequence[Path]) -> Inspected:
-    """Inspect one file, or several files and folders. Raises VerifyError (EPB600, EPB602)."""
+    """Inspect one file, or several files and folders, and return their contents. Raises VerifyError (EPB600, EPB602)."""
     if len(files) == 1 and not is_folder(files[0]):
         model = inspect_model(files[0])
         return Inspected(model, (model,))
@@ -59,7 +59,7 @@ def inspect(files: Sequence[Path]) -> Inspected:
 
 
 def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
-    """Compare the artifacts at `a` and `b`, which may be archives.
+    """Compare the artifacts at `a` and `b`, which may be archives, and return their differences.
 
     `lines` receives progress messages and the files in the archives that the comparison skips.
 
@@ -68,7 +68,7 @@ def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
     try:
         with open_artifact(a, lines) as old, open_artifact(b, lines) as new:
             found = compare(old.place, new.place)
-    except UnsoundArchive as error:  # An unreadable archive gives no answer: neither `same` nor `different`.
+    except UnsoundArchive as error:  # The verdict is unknown: neither `same` nor `different`.
         raise Incomparable(*error.problems) from error
     for received in (old, new):
         for place in received.find_skipped():
@@ -77,7 +77,7 @@ def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
 
 
 def find_models(paths: Iterable[Path]) -> list[Path]:
-    """Return the models that `paths` name, or that are in folders. Raises ChangeRefused (EPB620) for a folder without models."""
+    """Return the models at `paths`. A folder stands for all models in it. Raises ChangeRefused (EPB620) for a folder without models."""
     found = []
     for path in paths:
         models = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
@@ -88,9 +88,10 @@ def find_models(paths: Iterable[Path]) -> list[Path]:
 
 
 def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, output: Path | None) -> Repackaged:
-    """Embed, extract or rename the context binary of models. Without an `output`, change the models in place.
+    """Embed, extract or rename the context binary of models, and return the changed files.
 
-    Raises ChangeRefused, with code EPB625 for an in-place change to an emitted output.
+    If `output` is None, the models are changed in place. Raises ChangeRefused, with code EPB625 for an in-place change to an emitted
+    output.
     """
     listed = cache(read_listed_files)
     for model in models if output is None else ():
@@ -103,9 +104,9 @@ def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, out
 
 
 def merge(models: Sequence[Path], prefixes: Sequence[str], connections: Sequence[str], output: Path) -> Merged:
-    """Merge models, in the order in which they run, into `output`. Raises ChangeRefused.
+    """Merge models, in the order in which they run, into `output`. Return a summary of the merge. Raises ChangeRefused.
 
-    `prefixes` has one prefix for each model, or is empty.
+    `prefixes` is empty or has one prefix for each model.
     """
     wanted = None
     if connections:

@@ -69,7 +69,7 @@ class CacheCheck:
 
 
 def count_cache(root: Path, toolchains: Path) -> CacheStats:
-    """Count the entries of the store at `root`, and the toolchain environments. Does not write anything. Raises StoreError."""
+    """Count the entries of the store at `root`, and the toolchain environments. Writes nothing. Raises StoreError."""
     found: dict[Kind, tuple[int, int]] = dict.fromkeys(KINDS, (0, 0))
     kinds = (open_action_records(root), open_address_records(root), open_toolchain_records(root))
     records = itertools.chain.from_iterable(each.entries() for each in kinds)
@@ -83,9 +83,9 @@ def count_cache(root: Path, toolchains: Path) -> CacheStats:
 
 
 def check_cache(root: Path, progress: ByteProgress, cancelled: threading.Event | None = None) -> CacheCheck:
-    """Read every blob and record of the store, and quarantine damaged ones, so that the next build restores them.
+    """Read all blobs and records of the store, and quarantine damaged ones, so that the next build restores them.
 
-    Raises StoreError. Raises Cancelled when `cancelled` is set.
+    Return the counts and the damaged entries. Raises StoreError. Raises Cancelled after `cancelled` is set.
     """
     found = CacheCheck()
     if not root.is_dir():
@@ -117,7 +117,7 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
     def check(entry: CacheEntry) -> str | None:
         try:
             store.check(entry.name, read)
-        except MissingBlob:  # The record was removed after the listing.
+        except MissingBlob:  # Another process removed the blob after the listing.
             return None
         except DamagedBlob:
             return "the content does not match the digest"
@@ -129,7 +129,7 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
     entries = store.entries()
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="verify")
     try:
-        # Read records in batches: a store may hold any number of them.
+        # Check blobs in batches: a store may contain any number of blobs.
         while batch := list(itertools.islice(entries, _BATCH)):
             for entry, why in zip(batch, pool.map(check, batch), strict=True):
                 found.blobs += 1
@@ -144,14 +144,14 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
 
 
 def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
-    """Quarantine broken records. Return the records that lost one of the `bad` blobs, and the faults of broken records by key."""
+    """Quarantine broken records. Return the records that refer to `bad` blobs, and the faults of broken records by key."""
     store, records = BlobStore(root), open_action_records(root)
     lost: list[Mapping[str, Any]] = []
     broken: dict[str, str] = {}
     for key, record in _read_records(records, found, broken):
         blobs = get_blob_sizes(record["result"])
         log = record["result"]["log"]["digest"]
-        # The log of another machine's result stays in the remote cache.
+        # If another machine built the result, its log may be only in the remote cache.
         missing = [digest for digest, size in blobs.items() if not store.has(digest, size) and (digest != log or digest in bad)]
         if missing and not bad.keys() & missing:
             broken[key] = f"the record refers to a missing blob: {missing[0]}"
@@ -162,12 +162,12 @@ def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tup
         records.set_aside(key)
     for others in (open_address_records(root), open_toolchain_records(root)):
         for _ in _read_records(others, found, broken):
-            pass  # Missing addresses are fetched again, and toolchain records have no blobs.
+            pass  # Builds fetch missing addresses again, and toolchain records have no blobs.
     return lost, broken
 
 
 def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the readable records with their keys. Damaged records are quarantined, and their faults are added to `broken`."""
+    """Yield the readable records with their keys. Quarantine damaged records, and add their faults to `broken`."""
     for entry in records.entries():
         found.records += 1
         try:
@@ -201,18 +201,18 @@ class _Origins:
         return tuple(self._of_keys.get(key, ()))
 
     def of_blob(self, digest: str) -> tuple[str, ...]:
-        """Return the steps that have the blob, with its name in each. If no workspace knows the blob, return the lost records."""
+        """Return the name of the blob in each step that uses it. If no workspace knows the blob, use the lost records."""
         return tuple(dict.fromkeys(self._of_blobs.get(digest, []) or self._of_lost.get(digest, [])))
 
 
 def _made_from(document: Mapping[str, Any]) -> str:
-    """Describe the result of an unknown step by its inputs in the key document."""
+    """Describe the result of an unknown step by the inputs in its key document."""
     if document.get("kind") == "prepare":
         return f"prepared from {', '.join(document['source'])}"
     return f"compiled from {', '.join(member['name'] for member in document['members'])}"
 
 
 def _note_blobs(found: dict[str, list[str]], result: Mapping[str, Any], of: str) -> None:
-    """Add the name of each blob in a result to `found`, under its digest. The suffix `of` names the result's owner."""
+    """Add the name of each blob in a result to `found`, by digest. The suffix `of` names the owner of the result."""
     for name, blob in (*result["artifacts"].items(), ("the log", result["log"])):
         found.setdefault(blob["digest"], []).append(f"{name}{of}")

@@ -49,7 +49,7 @@ def clean(request: Request, progress: Progress | None = None, *, force: bool = F
     variables = ReadVariables()
     recipe, plan = read_plan(request, environment=variables)
     globs = request.selection or ("*",)
-    # Exclude the dependencies of these steps.
+    # The plan also contains the dependencies of the requested steps. Exclude them.
     ids = {step.id: step.action for step in plan.steps}
     asked = {ident for glob in globs for ident in match_ids(ids, glob)}
     wanted = dict.fromkeys(action for ident, action in ids.items() if ident in asked)
@@ -73,11 +73,11 @@ def clean(request: Request, progress: Progress | None = None, *, force: bool = F
                     digests = Digests(workspace.files, HashingEvents(NoProgress() if progress is None else progress).counting)
                     emitted = Emitted(emission.id, emission.path, recorded, digests, force=force, claimed=claimed)
                     found = emitted.plan_removal() if dry_run else emitted.remove(recipe.directory, hidden)
-                # Keep the record of changed files: the next `clean` needs it to recognize them.
+                # Keep the record of changed files. The next `clean` needs the record to recognize the files.
                 if not dry_run and not found.kept_for("changed since"):
                     memory.forget_steps([emission.id])
                     if output is not None:
-                        # Outputs of all settings of the recipe are released.
+                        # Release the output for all settings of the recipe.
                         memory.release(output.place, [owner for owner in output.owners if owner not in others])
             yield found
         if not dry_run:

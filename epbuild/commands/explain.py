@@ -30,8 +30,7 @@ from epbuild.survey.status import Survey
 class Explanation(Struct, frozen=True):
     """State of a step and its reasons. `built` is the time of its last run in Unix seconds, or None if it never ran.
 
-    `reasons` are the texts of the survey. `changes` are the facts that changed the key. `causes` explain two kinds of
-    steps: the steps
+    `reasons` are the reasons in the survey, as texts. `changes` are the facts that changed the key. `causes` explain the steps
     that this step waits for, and the steps whose results have changed.
     """
 
@@ -48,11 +47,10 @@ class Explanation(Struct, frozen=True):
 
 
 def explain(request: Request, steps: Sequence[str], progress: Progress | None = None) -> list[Explanation]:
-    """Explain every step that matches one of the globs `steps`, in the order of the plan.
+    """Return explanations of all steps that match one of the globs `steps`, in the order of the plan.
 
-    The whole recipe is surveyed, because whether a step has to run depends on the steps that need it. Raises PlanError
-    (EPB240) if a
-    glob matches nothing, and the errors of `survey`.
+    The whole recipe is surveyed, because a step may have to run only for the steps that depend on it. Raises PlanError
+    (EPB240) if a glob matches nothing, and the errors of `survey`.
     """
     with open_session(request, progress) as session:
         found = session.survey()
@@ -74,7 +72,7 @@ class _Explainer(Struct, frozen=True, dict=True):
         return {step.action: step for step in self.found.plan.steps if step.id == step.action}
 
     def explain(self, step: Step, made_of: str | None = None) -> Explanation:
-        """Explain the state of `step`. `made_of` is the key of its earlier result if a later step was made from that result.
+        """Explain the state of `step`. `made_of` is the key of its earlier result if a later step was built from that result.
 
         The steps of one action share an explanation, which is computed once.
         """
@@ -88,7 +86,7 @@ class _Explainer(Struct, frozen=True, dict=True):
         before = self.memory.previous(step.action)
         document: Mapping[str, Any] | None = before.key_document if before else None
         if made_of and before and before.action_key == status.key:
-            # The action was rebuilt since then; its earlier document explains why.
+            # The action was rebuilt since then. The key document of its earlier result shows what changed.
             document = (self.records.get(made_of) or {}).get("document")
         return Explanation(
             step=step,
@@ -114,7 +112,7 @@ class _Explainer(Struct, frozen=True, dict=True):
                 yield self.explain(self._last[ident], used.get(ident))
 
     def _used_keys(self, action: Action) -> dict[str, str]:
-        """Return the keys of the results that were the inputs of an action's last run, by action."""
+        """Return the keys of the results that an action's last run used as inputs, by action."""
         before = self.memory.previous(action.id)
         made = before.key_document.get("made", {}) if before else {}
         return {ident: item["key"] for ident, item in made.items()}

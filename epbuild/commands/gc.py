@@ -36,7 +36,7 @@ class Collection(Struct, frozen=True):
 def collect_garbage(root: Path, limits: Limits, *, dry_run: bool = False) -> Collection:
     """Remove entries that no workspace needs, and entries that exceed the limits. With `dry_run`, only return them.
 
-    Raises StoreError, for example if the needs of a workspace are unknown. Nothing is removed in that case.
+    Raises StoreError, for example if a workspace cannot be read. In this case, nothing is removed.
     """
     if not root.is_dir():
         return Collection(Collected(), (), ())
@@ -75,8 +75,7 @@ def find_needed_entries(workspaces: Iterable[Path], root: Path) -> Needs:
     """Return the entries of the store at `root` that workspaces need. Raises StoreError.
 
     Workspaces need three kinds of entries: results in existing outputs, results of each recipe's last build that are not
-    yet in an
-    output, and remote models.
+    yet in an output, and remote models.
     """
     keys: set[str] = set()
     blobs: set[str] = set()
@@ -120,7 +119,7 @@ def _needed_keys(workspace: Workspace) -> set[str]:
 
 
 def list_blobs(record: Mapping[str, Any]) -> Iterable[str]:
-    """Return the digests of a record's artifacts and log. Return nothing for a record that builds cannot read."""
+    """Return the digests of a record's artifacts and log. The result is empty for a record that builds cannot read."""
     return get_blob_sizes(record["result"]).keys() if is_action_record(record) else ()
 
 
@@ -136,7 +135,7 @@ def open_workspace(directory: Path) -> Iterator[Workspace]:
 
 
 def get_blob_sizes(result: Any) -> dict[str, int]:
-    """Return the sizes of the blobs in a session group's result, by digest."""
+    """Return the sizes of the blobs in a result, by digest. The result is empty for a result without blobs."""
     match result:
         case {"artifacts": dict(artifacts), "log": dict(log)}:
             named = (*artifacts.values(), log)

@@ -20,7 +20,7 @@ WORST_FIRST: tuple[StepState, ...] = ("failed", "out of date", "new", "restorabl
 _MIN_NAMES = {"emit": 3}
 """Minimum number of names in the id of a step that belongs to one group and one target, by kind of step.
 
-An output's id has three names in this case: the group, the target and the layout.
+The id of such an emit step has three names: the group, the target and the layout.
 """
 _Key = tuple[str, ...]
 _PAIRS = "group and target"
@@ -28,14 +28,14 @@ _PAIRS = "group and target"
 
 
 class GraphNode(Struct, frozen=True):
-    """Step, or a group of steps. A node for a single step has its id and its reasons."""
+    """Step or group of steps. A node for a single step has the step's id and reasons."""
 
     name: str
     """Id of the step, or the common part of the group."""
     title: str
     """Name without the part that the box shows."""
     box: str
-    """Name of the enclosing box, or an empty text."""
+    """Name of the enclosing box, or an empty string."""
     states: Mapping[str, int]
     """Number of steps in each state, as named by `format_state`, worst state first."""
     reasons: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class _Parts(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Return the group and the target of a step. Empty for a step that serves several, such as a preparation."""
+        """Group and target of the step. Empty for a step that serves several targets, such as a preparation."""
         return self.names[:2] if self.kind != "prepare" and len(self.names) >= _MIN_NAMES.get(self.kind, 2) else ()
 
     @property
@@ -88,7 +88,7 @@ class _Parts(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Return the kind and the name without the part that the box shows."""
+        """Kind and name of the step, without the part that the box shows."""
         if self.kind == "prepare":
             return "/".join(self.names[1:])
         return " ".join([self.kind, "/".join(self.names[len(self.place) :])]).strip()
@@ -114,7 +114,7 @@ def format_state(status: StepStatus) -> str:
 
 
 def build_step_graph(recipe: str, statuses: Sequence[StepStatus], most: int = MAX_NODES) -> StepGraph:
-    """Return the graph of a plan. Steps are grouped if there are more than `most`, with the finest grouping that is readable."""
+    """Return the graph of a plan. If there are more than `most` steps, use the finest readable grouping."""
     parts = {status.step.id: _Parts.of(status.step.id) for status in statuses}
     states = _count_states(map(format_state, statuses))
     whole = StepGraph(

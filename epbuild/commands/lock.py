@@ -43,7 +43,7 @@ _CATALOG_PROBLEMS = ("EPB210", "EPB217")
 
 
 class Upgrade(Struct, frozen=True):
-    """Distributions to upgrade instead of keeping their locked versions: some, or all."""
+    """Distributions to upgrade: the named `packages`, or `everything`. Other distributions keep their locked versions."""
 
     packages: Collection[str] = ()
     everything: bool = False
@@ -56,12 +56,12 @@ class Resolver(Protocol):
     """Resolver of packages, such as `epbuild.toolchain.resolve`."""
 
     def find_python(self, toolchain: ToolchainSpec) -> Python:
-        """Find the Python of a toolchain."""
+        """Return the Python of a toolchain."""
 
     def resolve_packages(
         self, toolchain: ToolchainSpec, python: Python, platform: str, preferred: Mapping[str, str]
     ) -> LockedEnvironment:
-        """Resolve the packages of a toolchain on a platform, with the `preferred` versions where possible."""
+        """Return the resolved packages of a toolchain on a platform. Use the `preferred` versions where possible."""
 
 
 class Locking(Struct, frozen=True):
@@ -83,7 +83,7 @@ def make_lock(
     fetcher: ModelFetcher | None = None,
     resolver: Resolver | None = None,
 ) -> Locking:
-    """Resolve the lock of a recipe. Versions in the existing lock are kept if they still fit and are not upgraded.
+    """Return a new lock for a recipe. Versions in the existing lock are kept if they still fit, unless `upgrade` names them.
 
     Writes nothing except fetched models. Raises RecipeError, PlanError, ToolchainError (EPB309 if locking is impossible)
     and FetchError.
@@ -116,7 +116,7 @@ def write_lock(locking: Locking) -> None:
 def export_lock(locking: Locking) -> dict[str, Path | None]:
     """Write a `pylock.toml` (PEP 751) for each toolchain, and return the paths by toolchain.
 
-    The path is None for a toolchain without files to list. Raises EnvironmentFailure (EPB518).
+    The path is None for a toolchain without locked files. Raises EnvironmentFailure (EPB518).
     """
     paths: dict[str, Path | None] = dict.fromkeys(locking.lock.toolchains)
     for name, toolchain in locking.lock.toolchains.items():
@@ -188,7 +188,7 @@ class _LockBuilder:
             raise PlanError(*problems) from error
         toolchains = {name: self._lock_toolchain(toolchain) for name, toolchain in self.recipe.toolchains.items()}
         toolchains = {name: toolchain for name, toolchain in toolchains.items() if toolchain.requires or toolchain.platforms}
-        wheels = self._find_wheels()  # Resolve wheels before models are fetched: the models come from these wheels.
+        wheels = self._find_wheels()  # Resolve wheels before fetching models, because models come from these wheels.
         models = {name: self._lock_model(model, wheels) for name, model in list_remote_models(self.recipe).items()}
         return Lock(self.recipe.name, toolchains, models, catalog, wheels)
 
@@ -204,7 +204,7 @@ class _LockBuilder:
         return LockedToolchain(list_requirements(toolchain), platforms)
 
     def _resolve(self, toolchain: ToolchainSpec, locked: LockedToolchain) -> dict[str, LockedEnvironment]:
-        """Resolve the packages of a toolchain that epbuild provisions, for each of its platforms."""
+        """Return the packages of a toolchain that epbuild provisions, resolved for each of its platforms."""
         old = {
             platform: environment
             for platform, environment in locked.platforms.items()
@@ -236,7 +236,7 @@ class _LockBuilder:
         return resolved
 
     def _with_locked_python(self, toolchain: ToolchainSpec, old: Mapping[str, LockedEnvironment]) -> ToolchainSpec:
-        """Return the toolchain with the locked Python if it does not name one, since a user's own Python may differ."""
+        """Return the toolchain with the locked Python, unless the recipe names a Python. The current Python may differ from the lock."""
         pythons = {environment.python for environment in old.values()}
         if toolchain.python is not None or self.upgrade.everything or len(pythons) != 1:
             return toolchain
@@ -244,7 +244,7 @@ class _LockBuilder:
         return replace(toolchain, python=python) if parse_named_python(python) else toolchain
 
     def _list_installed(self, toolchain: ToolchainSpec, old: LockedToolchain) -> dict[str, LockedEnvironment]:
-        """List the packages of an existing environment here, and keep the packages that are locked for other platforms."""
+        """Return the packages of an existing environment on this machine, and the packages that are locked for other platforms."""
         kept = old.platforms if old.requires == list_requirements(toolchain) else {}
         platforms = {platform: environment for platform, environment in kept.items() if environment.is_installed}
         if self.here is None or not self.toolchains.ready(toolchain, self.recipe.directory):
@@ -277,12 +277,12 @@ class _LockBuilder:
         return tuple(sorted(releases))
 
     def _lock_model(self, model: ModelSpec, wheels: Sequence[Package]) -> LockedModel:
-        """Return the digests of a remote model: pinned digests if the recipe must pin it, or else the digests of its files."""
+        """Return the digests of a remote model: pinned digests if its address is mutable, or else digests of the fetched files."""
         if model.sha256 is not None and not is_immutable(parse_address(model.path)):
             return LockedModel(model.sha256, model.data_sha256)
         with open_workspace(self.recipe.file) as workspace:
             allowed = {release.requirement: release.files for release in wheels}
-            # The locked model must be the one in the wheel.
+            # The lock must describe the model in the wheel.
             is_in_wheel = isinstance(parse_address(model.path), PackageAddress)
             remote = RemoteModels(workspace, BlobStore(find_cache_directory()), allowed, is_in_wheel, self.fetcher)
             graph = remote.fetched(model, self.progress, self.cancelled)
@@ -293,7 +293,7 @@ class _LockBuilder:
 
 
 def _keep_files(locked: Package | None, package: Package) -> Package:
-    """Return the locked package if its version and files still exist: files published later do not count as a change."""
+    """Return the locked package if its version is unchanged and its files still exist. New files of the version are ignored."""
     if locked is None or not locked.files or locked.version != package.version:
         return package
     return locked if set(locked.files) <= set(package.files) else package

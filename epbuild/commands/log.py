@@ -22,14 +22,14 @@ _CHUNK = 1 << 16
 
 def list_logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
     """Return the ids of the steps whose last compile has a log, in the order of the plan."""
-    has_log = cache(partial(_has_log, workspace, recipe))  # The steps of an action share a log.
+    has_log = cache(partial(_has_log, workspace, recipe))  # The steps of one action share a log.
     return [step.id for step in plan.steps if step.kind != "emit" and has_log(step.action)]
 
 
 def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings: RemoteSettings | None = None) -> Iterator[str]:
-    """Yield the lines of the log of a step's last compile. Read another machine's log from the remote cache of `settings`.
+    """Yield the log of a step's last compile, in pieces. Fetch the log of another machine from the remote cache in `settings`.
 
-    Raises BuildError if there is no log, and StoreError if the store has lost the log.
+    Raises BuildError if the step has no log, and StoreError if the log is missing in the store.
     """
     action = next((found.action for found in plan.steps if found.id == step), step)
     path = log_file(workspace.directory, action, recipe.name)

@@ -10,11 +10,10 @@ from epbuild.survey.status import Survey
 
 
 def survey(request: Request, progress: Progress | None = None) -> Survey:
-    """Return the state of every step, with the reasons if it is out of date. Raises EpbuildError.
+    """Return the state of every step, with the reasons to run it. Raises EpbuildError.
 
     Builds nothing and provisions no toolchain. If nothing has changed since the last run, the survey contains only the
-    states of steps.
-    `progress` receives events while files are hashed.
+    states of steps. `progress` receives events while files are hashed.
     """
     last = read_last(request)
     if last is not None:

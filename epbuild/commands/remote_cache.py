@@ -1,4 +1,4 @@
-"""Push and check of a recipe's results in its remote cache."""
+"""Upload and check of a recipe's results in its remote cache."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ class RemoteCheck(Struct, frozen=True):
 def push_results(
     request: Request, progress: ByteProgress, *, replace: bool = False, cancelled: threading.Event | None = None
 ) -> Push:
-    """Push the results of a recipe from the store to its remote cache: the missing results, or all results with `replace`.
+    """Upload results of a recipe from the store to its remote cache: missing results, or all results if `replace` is set.
 
-    Raises EpbuildError. Raises Cancelled if `cancelled` is set.
+    Return the outcome of each result. Raises EpbuildError. Raises Cancelled after `cancelled` is set.
     """
     stop, warnings = cancelled or threading.Event(), list[Problem]()
     with open_session(request, cancelled=stop, warn=warnings.append) as session:
@@ -120,7 +120,7 @@ def push_results(
 
 
 def check_results(request: Request, progress: ByteProgress, cancelled: threading.Event | None = None) -> RemoteCheck:
-    """Read all results of a recipe in its remote cache. Raises EpbuildError. Raises Cancelled if `cancelled` is set."""
+    """Read all results of a recipe in its remote cache, and return the outcomes. Raises EpbuildError, and Cancelled on request."""
     stop, warnings = cancelled or threading.Event(), list[Problem]()
     with open_session(request, cancelled=stop, warn=warnings.append) as session:
         found = session.survey()
@@ -153,7 +153,7 @@ def check_results(request: Request, progress: ByteProgress, cancelled: threading
 
 
 def _push_toolchains(session: Session, remote: RemoteCache) -> None:
-    """Push the records of locked toolchains, so that other machines know their keys without provisioning them."""
+    """Upload the records of locked toolchains. Other machines can then compute action keys without provisioning the toolchains."""
     toolchains = session.toolchains
     for name, environment in toolchains.environments.items() if not session.lock.warnings else ():
         for key, record in toolchains.records(name, environment).items():
@@ -170,7 +170,7 @@ def _named(remote: RemoteCache | None) -> RemoteCache:
 
 
 def _select_general_warnings(warnings: Iterable[Problem]) -> list[Problem]:
-    """Return the last warning of each code, except EPB522, whose warnings are in the outcomes."""
+    """Return the last warning of each code. Exclude EPB522, because the outcomes contain its warnings."""
     return list({problem.code: problem for problem in warnings if problem.code != "EPB522"}.values())
 
 
@@ -212,7 +212,7 @@ def _checked(ident: str, key: str | None, found: LookUp | None, wrong: Mapping[B
 
 
 def _each(items: Iterable[T], act: Callable[[T], object], stop: threading.Event, advance: Callable[[], None]) -> None:
-    """Call `act` on items concurrently. An exception, such as KeyboardInterrupt, sets `stop`, which ends the other calls."""
+    """Call `act` for each item, concurrently. On an exception, such as KeyboardInterrupt, set `stop` to end the other calls."""
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="transfer")
     try:
         waiting = [pool.submit(act, item) for item in items]

@@ -23,8 +23,8 @@ def run(
 ) -> int:
     """Build the out-of-date steps, report every event to `progress`, and return the exit code. `fetcher` fetches remote models.
 
-    Raises EpbuildError if nothing could be started, and KeyboardInterrupt if the user stopped the build. Failed steps are
-    reported as events.
+    Raises EpbuildError if the build could not start, and KeyboardInterrupt if the user stopped it. Failed steps are reported
+    as events.
     """
     begin = time.monotonic()
     with recorded(request, progress) as recording:
@@ -38,17 +38,17 @@ def run(
 
 
 def cover(request: Request, progress: Progress) -> None:
-    """Compile the out-of-date steps, emit nothing, and report the coverage of each model to `progress`.
+    """Compile the out-of-date steps without emitting outputs, and report the coverage of each model to `progress`.
 
     If a model fails or does not meet `expect`, the other models are still compiled. Raises the same errors as `run`.
     """
     request = replace(request, emits=False, keep_going=True, every_model=True)
-    # Do not write this recording: `report` describes the last build, and this is not a build.
+    # Do not write a build record: `report` describes the last build, and this command does not build outputs.
     _build(request, Recording(request, progress), threading.Event(), None)
 
 
 def _report_unchanged(request: Request, progress: Progress, last: Snapshot, begin: float) -> int:
-    """Report a run without work, because nothing has changed, and return its exit code."""
+    """Report that all steps are current, because nothing has changed. Return the exit code."""
     found = read_survey(last)
     for warning in found.plan.warnings:
         progress.report(Warned(warning))

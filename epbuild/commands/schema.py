@@ -1,7 +1,7 @@
-"""JSON Schemas for editors, with every option of every EP for recipes.
+"""JSON Schemas for editors. The recipe schema includes the options of every EP.
 
-The schema never rejects values that the catalog accepts, and it allows options that the catalog lacks: `epbuild validate`
-decides.
+The schema never rejects values that the catalog accepts, and it allows options that the catalog lacks. `epbuild validate`
+is stricter.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _ep_names() -> _Schema:
 
 
 def _short_keys(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
-    """Return the target keys that are short forms of an EP's option, with the known values."""
+    """Return the schemas of the target keys that abbreviate an option of an EP, with the known values."""
     found = {}
     for entry in entries:
         start = entry.start
@@ -87,7 +87,7 @@ def _short_keys(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
 
 
 def _let_variables_stand_for(definition: _Schema) -> None:
-    """Allow `${...}` in place of every non-string value of a definition. The value is checked after substitution."""
+    """Allow `${...}` in place of every non-string value of a definition. epbuild checks the value after substitution."""
     values = [*definition.get("properties", {}).values(), definition.get("additionalProperties"), definition]
     for value in values:
         if not isinstance(value, dict):
@@ -102,7 +102,7 @@ def _let_variables_stand_for(definition: _Schema) -> None:
 
 
 def _is_strictly(ep: str, properties: Mapping[str, Any]) -> _Schema:
-    """Return the condition that selects targets of this EP whose options are checked."""
+    """Return the condition that selects the targets of an EP whose options must be known."""
     condition: _Schema = {"properties": {"ep": {"enum": [ep, get_short_name(ep)]}}, "required": ["ep"]}
     if "allow_unknown_options" in properties:
         condition["not"] = {"properties": {"allow_unknown_options": {"const": True}}, "required": ["allow_unknown_options"]}
@@ -191,7 +191,7 @@ def format_default(option: Option) -> str:
 
 
 def _values(option: Option, names: tuple[str, ...]) -> _Schema:
-    """Return the schema of an option's values: accepted values and values to propose. Every value may be a `${...}`."""
+    """Return the schema of an option's values, with accepted and proposed values. Every value may be `${...}`."""
     match option.type:
         case "boolean":
             return {"anyOf": [{"type": "boolean"}, {"enum": [0, 1]}, _words(_SWITCHES)]}
@@ -210,12 +210,12 @@ def _values(option: Option, names: tuple[str, ...]) -> _Schema:
 
 
 def _words(words: Iterable[str]) -> _Schema:
-    """Return the schema of a string that is one of the words in any case, or contains a `${...}`."""
+    """Return the schema of a string that equals one of the words in any case, or that contains `${...}`."""
     return {"type": "string", "pattern": f"^\\s*({'|'.join(map(_any_case, words))})\\s*$|{_SUBSTITUTION}"}
 
 
 def _any_case(word: str) -> str:
-    # Patterns of JSON Schema have no flags, so each letter is matched in both cases.
+    # Patterns in JSON Schema have no flags, so match each letter in both cases.
     return "".join(_letter(character) for character in word)
 
 

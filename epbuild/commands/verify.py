@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Misuse(ValueError):
-    """Error for an option that does not fit the artifacts. `option` is None if a required option is missing."""
+    """Error for an unsuitable command-line option. `option` is None if a required option is missing."""
 
     def __init__(self, message: str, option: str | None = None) -> None:
         super().__init__(message)
@@ -98,7 +98,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
 
 
 class _Renamed(Struct, frozen=True):
-    """Progress lines that show unpacked artifacts under the name that the user gave."""
+    """Progress lines that show the user's path in place of the folder of an unpacked archive."""
 
     received: OpenedArtifact
     lines: ProgressLines
@@ -108,7 +108,7 @@ class _Renamed(Struct, frozen=True):
 
 
 def _findings(artifact: ArtifactFolder, check: LiveCheck | None, lines: ProgressLines, *, sound: bool) -> Iterator[Finding]:
-    """Yield the findings about an artifact's bytes, then the findings of its EPs. Models with a known fault are not loaded."""
+    """Yield the findings about an artifact's files, then the findings of its EPs. Models with a known fault are not loaded."""
     found = []
     for finding in check_artifact(artifact):
         found.append(finding)
@@ -156,7 +156,7 @@ def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> Li
 
 
 def _model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) -> list[str]:
-    """Return the models' names for the command line. Raises Misuse if a model needs `--interpreter` and the option is missing."""
+    """Return the names of all models. Raises Misuse if a model needs `--interpreter` and the option is missing."""
     from epbuild.verify.live.check import list_model_names
 
     names: list[str] = []
@@ -179,7 +179,7 @@ def _check_ranges(ranges: Mapping[str, object], artifacts: Sequence[ArtifactFold
 
 
 def _by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
-    """Return the paths by model name. The empty name stands for all models. Raises Misuse for an unknown model."""
+    """Parse `[MODEL=]PATH` texts to paths by model name. The empty name stands for all models. Raises Misuse."""
     found: dict[str, Path] = {}
     for text in texts:
         name, equals, place = text.partition("=")

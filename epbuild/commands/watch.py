@@ -1,9 +1,9 @@
 """Watch of the files that a build depends on.
 
-The size, time and inode of each file are polled, for three reasons. inotify and similar systems miss writes of other
-machines on network file systems. They run out of watches. They watch folders, while a build depends on single files
-anywhere. Polling 3,000 files takes 15 ms. After a slow poll, the next poll waits longer, so that polling takes at most a
-twentieth of a CPU.
+The watch polls the size, time and inode of each file, because inotify and similar systems have three limits. They miss
+writes of other machines on network file systems. Their number of watches is limited. They watch folders, while a build
+depends on single files anywhere. Polling 3,000 files takes 15 ms. After a slow poll, the next poll waits longer, so that
+polling takes at most 5 % of a CPU.
 """
 
 from __future__ import annotations
@@ -54,16 +54,18 @@ class SourceWatch:
         self._before = {place: _written(place) for place in self._snapshots()}
 
     def end(self, error: EpbuildError | None = None) -> None:
-        """Record the files that a build read. If the build failed to start with `error`, record its sources instead."""
+        """Record the files that a build read. If the build could not start because of `error`, record its sources instead."""
         for place in self._snapshots():
             if error is None and _written(place) not in (None, self._before.get(place)):
-                with suppress(OSError, ValueError, EOFError, TypeError):  # The snapshot is damaged.
+                with suppress(OSError, ValueError, EOFError, TypeError):  # The snapshot may be damaged.
                     self.files = _seen(place)
                     self._has_snapshot = True
                     return
         self._has_snapshot = False
         sources, outputs = list(_sources(self.request, error)), list(_main_outputs(self.request))
-        before = {path: state for path, state in self.files.items() if path not in outputs}  # exclude outputs of the build
+        before = {
+            path: state for path, state in self.files.items() if path not in outputs
+        }  # The build itself changes its outputs.
         self.files = {path: get_watched_state(path) for path in (*before, *sources, *outputs)} | before
 
     def wait(self) -> tuple[str, ...]:
@@ -86,7 +88,7 @@ class SourceWatch:
                 return tuple(format_path(Path(path)) for path in changed)
 
     def _is_as_it_was(self) -> bool:
-        """Return whether all contents still match the last build's snapshot, so that files were only touched."""
+        """Return whether all contents still match the last build's snapshot, because files were touched but not changed."""
         if not self._has_snapshot:
             return False
         return read_unchanged(str(self.request.recipe), self.request.settings, self.request.selection) is not None
@@ -105,7 +107,7 @@ class SourceWatch:
 def get_watched_state(path: str) -> FileState:
     """Return the size, time and inode of a file, or None if it does not exist.
 
-    The ctime is excluded, because it changes when another build links the file.
+    The ctime is ignored, because it changes when another build links the file.
     """
     try:
         seen = os.stat(path)  # noqa: PTH116 - faster; this runs thousands of times, several times a second
@@ -129,7 +131,7 @@ def _seen(place: str) -> dict[str, FileState]:
 
 
 def _sources(request: Request, error: EpbuildError | None) -> Iterator[str]:
-    """Yield the files that a recipe names, as far as the recipe can be read, and the files with errors."""
+    """Yield the files that the readable parts of a recipe name, and the files with errors."""
     for problem in error.problems if error is not None else ():
         if isinstance(problem.where, Position):
             yield str(Path(problem.where.file).absolute())

@@ -24,9 +24,9 @@ def work(
     only: Collection[str] = (),
     insecure: bool = False,
 ) -> None:
-    """Execute up to `slots` actions of a scheduler at once, until the process is interrupted.
+    """Execute actions of a scheduler, at most `slots` at once, until the process is interrupted.
 
-    `only` limits the EPs; it may also contain `prepare`. Raises EpbuildError.
+    `only` lists the accepted EPs, and `prepare` for preparations. Empty means all. Raises EpbuildError.
     """
     for ep in only:
         if (ep not in known_eps() or ep == CPU_EP) and ep != PREPARES:

@@ -52,7 +52,7 @@ def build_matrix(request: Request, most: int, labels: Mapping[str, Label], progr
 
 
 def list_locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
-    """Return the platforms that each toolchain is locked for. Empty without a lock."""
+    """Return the platforms that each toolchain is locked for. Empty if there is no lock."""
     path = lock_path(request.recipe)
     text = read_lock_text(path)
     if text is None:
@@ -63,7 +63,7 @@ def list_locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
 
 
 class UnfitMachine(Struct, frozen=True, order=True):
-    """Machine that cannot do certain work, with the reason as a clause."""
+    """Machine that cannot run certain actions, with the reason as a clause."""
 
     machine: str
     why: str
@@ -83,18 +83,18 @@ class Workload(Struct, frozen=True):
     real_device: bool = False
     """True if the actions run on a real device of these EPs."""
     untried: tuple[str, ...] = ()
-    """Machines that can run the actions but have not tried such work yet."""
+    """Machines that accept the actions, but have not yet tested the EPs that the actions need."""
     others: tuple[UnfitMachine, ...] = ()
-    """Machines that cannot do the work."""
+    """Machines that cannot run the actions."""
 
     @property
     def likely_seconds(self) -> float | None:
-        """Estimated seconds that these machines need, or None without machines."""
+        """Estimated seconds that these machines need, or None if no machine can run the actions."""
         return self.seconds / min(self.slots, self.actions) if self.slots else None
 
 
 def list_workloads(request: Request, found: Survey, address: ClusterAddress) -> tuple[Workload, ...]:
-    """Return the outstanding work by requirements, longest first. Raises EpbuildError if the scheduler is unreachable."""
+    """Return the outstanding work, grouped by requirements, longest first. Raises EpbuildError if the scheduler is unreachable."""
     executor = DaskExecutor(address, threading.Event())
     try:
         offers = executor.offers()

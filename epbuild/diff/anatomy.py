@@ -1,4 +1,4 @@
-"""Named parts of a file: parts of an ONNX model, and members of an archive."""
+"""Named parts of files: parts of ONNX models, and members of archives."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from epbuild.verify.payload import Payload
 _CONTEXT = "attribute ep_cache_context"
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # Header of a ZIP member: signature, lengths of name and extra field.
 _LOCAL_SIGNATURE = b"PK\x03\x04"
-_MIN_ARCHIVE_BYTES = 1 << 10  # A context that is shorter is the name of a file.
+_MIN_ARCHIVE_BYTES = 1 << 10  # Shorter contexts are file names.
 _MAX_MEMBERS = 10_000
 
 
 class FilePart(Struct, frozen=True):
-    """Part of a file, with a title for users. Bytes between the named parts have no title."""
+    """Part of a file, with a title for users. The title is empty for bytes between named parts."""
 
     title: str
     bytes: Payload
@@ -46,7 +46,7 @@ def split_file(path: Path) -> tuple[FilePart, ...]:
 
 
 def fill_gaps(path: Path, parts: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
-    """Fill the gaps between parts with untitled parts. Gaps hold tags, lengths, headers and alignment."""
+    """Return the parts, with untitled parts for the gaps between them. Gaps contain tags, lengths, headers and alignment."""
     filled: list[FilePart] = []
     position = 0
     for part in parts:
@@ -61,11 +61,11 @@ def fill_gaps(path: Path, parts: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
 
 
 def _split_archive(part: FilePart) -> Iterator[FilePart]:
-    """Yield the members of a part that is a ZIP file, or else the part itself. Some contexts for several SoCs are ZIP files."""
+    """Yield the members of a ZIP file, or else the part itself. Some contexts for several SoCs are ZIP files."""
     try:
         members = list(_find_members(part.bytes))
     except (zipfile.BadZipFile, struct.error, ValueError, EOFError, NotImplementedError, OSError):
-        members = []  # If the file cannot be read, a later comparison of its bytes raises the error.
+        members = []  # If the file is unreadable, the later comparison of its bytes raises the error.
     if not members:
         yield part
         return

@@ -1,7 +1,6 @@
-"""Bytes in which two files differ, and their meaning: times, padding, texts.
+"""Differing bytes of two files, and their meanings: times, padding, texts.
 
-The patterns were observed in files of EPs (docs/internals/facts.md). One or two bytes are never enough to recognize a
-pattern.
+The patterns occur in files of EPs (docs/internals/facts.md). One or two bytes never suffice to recognize a pattern.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Meaning = Literal["timestamp", "padding", "text", "size", "missing", "added", "bytes"]
-"""Kind of difference.
+"""Meaning of a difference.
 
 `timestamp`: a date and time, as text. `padding`: unset 16-bit slots between used slots. `text`: a short text. `size`: the
 number of bytes. `missing`, `added`: a part that only one file has. `bytes`: anything else.
@@ -35,21 +34,21 @@ number of bytes. `missing`, `added`: a part that only one file has. `bytes`: any
 _CHUNK = 1 << 20
 _NEAR = 64  # Differing bytes that are at most this far apart form one run.
 _MAX_RUN_LENGTH = 4096
-_MAX_RUNS = 4096  # Approximate limit of runs to examine in one file. Padding never has more.
-_AROUND = 32  # Number of bytes to read on both sides of a run. No timestamp is longer.
+_MAX_RUNS = 4096  # Approximate limit of runs to examine in one file. Padding never has more runs.
+_AROUND = 32  # Number of bytes to read before and after a run, enough for any timestamp.
 _MAX_TEXT_LENGTH = 256
 _SHOWN = 16
 _STAMP = re.compile(rb"(?<![0-9])[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?![0-9])(?: UTC|Z)?")
 _SLOT = 2  # Bytes of a half-precision number.
-_MIN_PADDING = 4  # Minimum number of padding bytes in one part. Fewer bytes can be in such slots by chance.
+_MIN_PADDING = 4  # Minimum number of padding bytes in one part. Fewer bytes may match the pattern by chance.
 
 
 class DifferingBytes(Struct, frozen=True):
     """Differing bytes with one meaning in one part of a file: `count` bytes in `runs` ranges.
 
     `offset` is the position of the first byte in the old file. `part` is empty outside named parts. `old` and `new` show
-    the first difference: the texts, the sizes, or a few bytes in quotes or hexadecimal. They are None if the file has no
-    such part.
+    the first difference: the texts, the sizes, or a few bytes in quotes or hexadecimal. They are None if the file lacks
+    the part.
     """
 
     meaning: Meaning
@@ -70,9 +69,9 @@ class DifferingBytes(Struct, frozen=True):
 
 
 class FileDifference(Struct, frozen=True):
-    """Difference between a rebuilt file and the stored file. Sizes are in bytes, and None if the file does not exist.
+    """Difference between a stored file and its rebuilt version. Sizes are in bytes, and None if the file does not exist.
 
-    `offset` is the first byte that differs. `count` is the number of differing bytes, including bytes that only the larger
+    `offset` is the position of the first differing byte. `count` is the number of differing bytes, including bytes that only the larger
     file has.
     """
 
@@ -87,11 +86,11 @@ class FileDifference(Struct, frozen=True):
     count: int = 0
     """Number of bytes that differ, including bytes that only the larger file has."""
     found: tuple[DifferingBytes, ...] = ()
-    """Kinds of difference; empty if parts were not compared."""
+    """Differences by part and meaning; empty if parts were not compared."""
 
     @property
     def meanings(self) -> frozenset[Meaning]:
-        """Kinds of difference; empty if the parts were not compared."""
+        """Meanings of the differences; empty if parts were not compared."""
         return frozenset(item.meaning for item in self.found)
 
 
@@ -141,7 +140,7 @@ def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], ol
 
 
 def _pair_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...]) -> list[tuple[FilePart, FilePart]]:
-    """Pair parts by title. Parts with the same title are paired in their order."""
+    """Return pairs of parts with the same title. Parts with the same title are paired in order."""
     theirs = dict(zip(_number_titles(after), after, strict=True))
     return [(part, theirs[key]) for key, part in zip(_number_titles(before), before, strict=True) if key in theirs]
 
@@ -167,9 +166,9 @@ def _alone(
 
 
 def _compare_part(old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO, budget: list[int]) -> Iterator[DifferingBytes]:
-    """Compare a part that both files have, and yield its differences.
+    """Yield the differences in a part that both files have.
 
-    `budget[0]` is the number of runs of differing bytes that may still be examined. Each examined run lowers it by one.
+    `budget[0]` is the remaining number of runs to examine. Each examined run lowers it by one.
     """
     title, start = old.title, old.bytes.start
     texts = [_short_text(payload, file) for payload, file in ((old.bytes, before), (new.bytes, after))]
@@ -195,7 +194,7 @@ def _compare_part(old: FilePart, new: FilePart, before: BinaryIO, after: BinaryI
 
 
 def _runs(positions: NDArray[intp]) -> list[NDArray[intp]]:
-    """Group neighboring positions into runs of at most 4096 bytes."""
+    """Group positions that are close together into runs of at most 4096 bytes."""
     import numpy
 
     cuts = numpy.flatnonzero((numpy.diff(positions) > _NEAR) | (numpy.diff(positions // _MAX_RUN_LENGTH) > 0)) + 1
@@ -205,7 +204,7 @@ def _runs(positions: NDArray[intp]) -> list[NDArray[intp]]:
 def _run_differences(
     run: NDArray[intp], old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO
 ) -> Iterator[DifferingBytes]:
-    """Split a run into the bytes of each timestamp and all other bytes."""
+    """Yield the differences in a run: one for each timestamp, and one for all other bytes."""
     around = max(0, int(run[0]) - _AROUND)
     end = min(old.bytes.size, int(run[-1]) + 1 + _AROUND)
     left, right = (_read_part(part.bytes, file, around, end) for part, file in ((old, before), (new, after)))
@@ -226,7 +225,7 @@ def _run_differences(
 
 
 def _stamps(left: bytes, right: bytes) -> Iterator[re.Match[bytes]]:
-    """Yield the timestamps that are at the same position in both texts but differ."""
+    """Yield matches of timestamps that differ between the texts, but have the same position."""
     theirs = {match.span() for match in _STAMP.finditer(right)}
     for match in _STAMP.finditer(left):
         other = right[match.start() : match.end()]
@@ -243,9 +242,9 @@ def _is_time(text: bytes) -> bool:
 
 
 def _is_padding(left: bytes, right: bytes, positions: NDArray[intp], around: int) -> bool:
-    """Return whether all positions are in padding that was never set.
+    """Return whether all positions are in uninitialized padding.
 
-    Such padding is in odd 16-bit slots, each of which follows a slot that is used and equal.
+    Padding occupies odd 16-bit slots. The slot before padding is used, and equal in both texts.
     """
     import numpy
 
@@ -268,7 +267,7 @@ def _shown(left: bytes, right: bytes) -> tuple[str, str]:
 
 
 def _short_text(payload: Payload, file: BinaryIO) -> str | None:
-    """Read a part as text. Return None unless the part is one short line of printable text."""
+    """Return the text of a part, or None if the part is not one short line of printable text."""
     if payload.size > _MAX_TEXT_LENGTH:
         return None
     try:
@@ -279,9 +278,9 @@ def _short_text(payload: Payload, file: BinaryIO) -> str | None:
 
 
 def _chunks(old: Payload, new: Payload, before: BinaryIO, after: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield pieces of equal size from both payloads, with their offset, up to the end of the shorter payload.
+    """Yield chunks of both payloads with their offset, up to the end of the shorter payload.
 
-    A piece has at most 1 MiB.
+    A chunk has at most 1 MiB.
     """
     size = min(old.size, new.size)
     for at in range(0, size, _CHUNK):

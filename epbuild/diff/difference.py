@@ -1,8 +1,8 @@
 """Differences between two artifacts, by category.
 
 Each artifact is read as facts (`traits`) in categories: names, target, toolchain, settings, weights or graph. Options,
-toolchain and source models are only in a manifest. If one artifact has no manifest, these facts are not compared, and the
-result says so.
+toolchain and source models are only in manifests. If one artifact has no manifest, these facts are not compared, and the
+result lists the artifact.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from epbuild.verify.payload import Payload
 
 SENSES: tuple[Sense, ...] = get_args(Sense)
 _FROM_MANIFESTS = frozenset[Sense]({"graph or weights", "weights", "settings", "toolchain"})
-"""Categories in which artifacts without manifests cannot be called equal."""
+"""Categories whose equality can be determined only with manifests."""
 _EFFECTS = frozenset[Sense]({"context", "names"})
-"""Categories whose differences cannot cause a different context."""
+"""Categories whose differences never cause different contexts."""
 _LONE_ARTIFACT = ("artifact",)
 
 Side = Literal["A", "B"]
 
 
 class Difference(Struct, frozen=True):
-    """Fact in which two artifacts differ. `old` or `new` is None if that artifact lacks the fact.
+    """Fact in which two artifacts differ. `old` or `new` is None if the artifact lacks the fact.
 
-    `artifact` is the folder below the compared paths, if these paths hold several artifacts.
+    `artifact` is the folder below the compared paths, if the paths contain several artifacts.
     """
 
     sense: Sense
@@ -47,7 +47,7 @@ class Difference(Struct, frozen=True):
 
     @property
     def lone(self) -> bool:
-        """True if the difference is one or several models that only one artifact has."""
+        """True if only one artifact has one or several models."""
         return self.place == _LONE_ARTIFACT or (len(self.place) == 2 and self.place[0] == "models")
 
     @property
@@ -80,7 +80,7 @@ class Comparison(Struct, frozen=True):
     accepted: bool = False
     """True if only bytes of contexts differ, and the recipes of both artifacts accept such differences."""
     artifacts: tuple[str, ...] = ("",)
-    """Folders of the compared artifacts below the two paths. Each has models that both sides have."""
+    """Folders, below the two paths, of the artifacts that have models on both sides."""
 
     @property
     def senses(self) -> tuple[Sense, ...]:
@@ -116,7 +116,7 @@ class Comparison(Struct, frozen=True):
 
 
 def compare(old: Path, new: Path) -> Comparison:
-    """Compare two paths, each of which is a folder, a manifest or a model.
+    """Compare the artifacts at two paths. Each path is a folder, a manifest or a model.
 
     Raises NothingToVerify (EPB600) if a path has no artifact, and Incomparable (EPB630) if a file cannot be read.
     """
@@ -157,7 +157,7 @@ def compare_artifacts(old: Traits, new: Traits) -> Comparison:
     causes = [item for item in found if item.sense not in _EFFECTS and item.place[-1] != ACTION_KEY]
     contexts = [item for item in found if item.sense == "context"]
     if causes or not contexts:
-        # Show a changed key only if contexts differ and no fact explains the difference: the manifest does not list its cause.
+        # Show a changed action key only if contexts differ and no other fact explains the difference.
         found = [item for item in found if item.place[-1] != ACTION_KEY]
     return Comparison(
         differences=_sort(found),
@@ -203,13 +203,13 @@ def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, mani
 def _changes(old: Facts, new: Facts, place: Place = ()) -> Iterator[Difference]:
     for sense in SENSES:
         for kind, found, before, after in compare_facts(old.get(sense, {}), new.get(sense, {})):
-            # The number of nodes already covers nodes that only one model has.
+            # The number of nodes already reports nodes that only one model has.
             if found and (found[0] != "nodes" or kind == "changed"):
                 yield Difference(sense, kind, (*place, *found), before, after)
 
 
 def _align(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return digests by location, or by number if only the locations differ."""
+    """Return both mappings with digests by location, or by number if only the locations differ."""
     if old.keys() == new.keys() or sorted(old.values()) != sorted(new.values()):
         return old, new
     numbered = {str(number): digest for number, digest in enumerate(sorted(old.values()))}
@@ -217,7 +217,7 @@ def _align(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str,
 
 
 def _with_place(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | None, place: str) -> Comparison:
-    """Add the artifact's place to its differences and sizes."""
+    """Return a comparison with the place of the artifact in its differences and sizes."""
     found = list(part.differences)
     if old is not None and new is not None and old.place != new.place:
         found.append(Difference("names", "changed", ("folder",), old.title.rstrip("/"), new.title.rstrip("/")))

@@ -21,11 +21,10 @@ Matches = Iterator[tuple[ModelTraits, ModelTraits]]
 
 
 def pair_artifacts(old: Sequence[ArtifactFolder], new: Sequence[ArtifactFolder]) -> list[ArtifactPair]:
-    """Pair the artifacts of two sides. An artifact without a partner is paired with None.
+    """Return pairs of the artifacts of two sides. An artifact without a partner is paired with None.
 
-    If each side has only one artifact, the two are partners. Otherwise, three rules apply in this order. Partners have the
-    same group, target and place below the compared paths. Partners have the same group and target, if the pair is unique on
-    each side. Partners have the same place.
+    If each side has only one artifact, the two artifacts are a pair. Otherwise, artifacts are paired by group, target and place
+    below the compared paths, then by group and target, and then by place. Each name must be unique on both sides.
     """
     if len(old) == len(new) == 1:
         return [(old[0], new[0])]
@@ -60,7 +59,7 @@ def _group_and_target(artifact: ArtifactFolder) -> object:
 
 
 def pair_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[ModelPair]:
-    """Pair the models of two artifacts by name, or else by file name, or else by facts. The last unpaired models form a pair."""
+    """Return pairs of the models of two artifacts: by name, then by file name, then by facts, and then the last two models."""
     partners: dict[int, ModelTraits] = {}
     old_rest, new_rest = list(old), list(new)
     for match in (partial(_pair_by_name, attrgetter("name")), partial(_pair_by_name, attrgetter("file")), _pair_by_facts):
@@ -77,7 +76,7 @@ def pair_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[
 def _pair_by_name(
     name_of: Callable[[ModelTraits], str | None], old: Sequence[ModelTraits], new: Sequence[ModelTraits]
 ) -> Matches:
-    """Pair models with the same name, in order."""
+    """Yield pairs of models with the same name, in order."""
     named: dict[str | None, deque[ModelTraits]] = {}
     for model in new:
         named.setdefault(name_of(model), deque()).append(model)
@@ -88,7 +87,7 @@ def _pair_by_name(
 
 
 def _pair_by_facts(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> Matches:
-    """Pair each model with the first model that differs only in names."""
+    """Yield pairs of each model and the first model that differs only in names."""
     candidates: dict[Hashable, dict[int, _Names]] = {}
     for number, model in enumerate(new):
         candidates.setdefault(_facts(model), {})[number] = _Names.of(model)

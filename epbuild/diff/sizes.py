@@ -15,23 +15,23 @@ SizedKind = Literal["model", "context binary", "external data"]
 
 
 class FileSizes(Struct, frozen=True):
-    """Sizes of a model and of the files it refers to, by POSIX path below the artifact's folder."""
+    """Sizes of a model and of its files, by POSIX path below the artifact's folder."""
 
     label: str
     """Name of the model."""
     size: int | None
     """Bytes of the model, or None if the model cannot be read."""
     references: tuple[str | None, ...]
-    """Context binary of each EPContext node, in order. None for a node that names no context binary."""
+    """Context binary of each EPContext node, in order. None for a node without a context binary."""
     binaries: Mapping[str, int]
     data: Mapping[str, int]
 
 
 class SizeChange(Struct, frozen=True):
-    """Change of a file's size. `before` or `after` is None if the file does not exist on that side.
+    """Change of a file's size. `before` or `after` is None if only the other side has the file.
 
-    `name` is the file's name, or a model's name from its manifest. `artifact` is the folder below the compared paths if
-    these paths hold several artifacts.
+    `name` is the file's name, or the model's name in its manifest. `artifact` is the folder below the compared paths if
+    the paths contain several artifacts.
     """
 
     kind: SizedKind
@@ -42,7 +42,7 @@ class SizeChange(Struct, frozen=True):
 
 
 def read_model_sizes(model: Model, label: str) -> FileSizes:
-    """Read the sizes of a model and of the files it refers to. Missing and unreadable files are omitted."""
+    """Return the sizes of a model and of its files. Missing and unreadable files are omitted."""
     if isinstance(model.header, str):
         return FileSizes(label, None, (), {}, {})
     references = tuple(map(model.binary, model.nodes))
@@ -59,9 +59,9 @@ def read_model_sizes(model: Model, label: str) -> FileSizes:
 
 
 def compare_sizes(pairs: Sequence[tuple[FileSizes | None, FileSizes | None]]) -> Iterator[SizeChange]:
-    """Yield the sizes of all files in pairs of models. A file that several models use is listed once.
+    """Yield the sizes of all files in pairs of models. A file that several models use appears once.
 
-    Files with the same name are compared. Context binaries are also compared if the same node of a model refers to them.
+    Files are paired by name. Context binaries are also paired if the same node of a model refers to them.
     """
     renamed: dict[str, str] = {}
     for old, new in pairs:

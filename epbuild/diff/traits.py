@@ -27,14 +27,14 @@ from epbuild.verify.signature import get_signature
 Sense = Literal["graph", "graph or weights", "weights", "target", "settings", "toolchain", "context", "names"]
 """Category of facts. `context`: bytes that the EP wrote.
 
-`graph or weights`: a file that contains both, if only the digest of the file is known.
+`graph or weights`: a file that contains graph and weights, if only the digest of the file is known.
 """
 
 Facts = dict[Sense, dict[str, Any]]
 
 SOURCE_FILE = "source file"
 ACTION_KEY = "action key"
-"""Name of the fact that holds a model's action key. Only manifests have it."""
+"""Name of the fact for a model's action key. Only manifests contain action keys."""
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _BESIDE = ("base-model", "base-data", "genai-config", "asset")
@@ -42,13 +42,13 @@ _BESIDE = ("base-model", "base-data", "genai-config", "asset")
 
 
 class Incomparable(VerifyError):
-    """Error for an artifact that cannot be read, so that the result is neither `same` nor `different` (EPB630)."""
+    """Error for an artifact that cannot be read (EPB630). The verdict is neither `same` nor `different`."""
 
     exit_code = 2
 
 
 class ModelTraits(Struct, frozen=True):
-    """Facts of a model: `inside` from its own file, `outside` from its manifest and the files it refers to."""
+    """Facts of a model: `inside` from the model's file, `outside` from its manifest and its other files."""
 
     name: str | None
     """Name in the manifest."""
@@ -76,11 +76,11 @@ class Traits(Struct, frozen=True):
     whole: Facts
     models: tuple[ModelTraits, ...]
     accepts_other_bytes: bool = False
-    """True if the artifact's recipe accepts a compile that is not reproducible."""
+    """True if the artifact's recipe accepts compiles that are not reproducible."""
 
 
 def read_traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> Traits:
-    """Read the facts of an artifact. `sha256` computes digests. Raises Incomparable (EPB630)."""
+    """Return the facts of an artifact. `sha256` computes digests. Raises Incomparable (EPB630)."""
     if artifact.flaw is not None:
         raise _incomparable(f"the manifest in {artifact.folder} cannot be used: {artifact.flaw}")
     manifest = artifact.manifest
@@ -153,7 +153,7 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callab
 
 
 def _context_facts(model: Model, nodes: Sequence[EPContextNode], sha256: Callable[[Payload], str]) -> Facts:
-    """Read the digest, the size and the target of each node's context. Raises BadReference and OSError."""
+    """Return the digest, the size and the target of each node's context. Raises BadReference and OSError."""
     contexts: dict[str, Any] = {}
     targets: dict[str, Any] = {}
     for number, node in enumerate(nodes):
@@ -168,7 +168,7 @@ def _context_facts(model: Model, nodes: Sequence[EPContextNode], sha256: Callabl
 
 
 def _source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return digests by location, or by model and location if the model was merged from several."""
+    """Return digests by location, or by model and location if several models were merged."""
     several = len(sources) > 1
     return {
         f"{name}/{location}" if several else location: digest
@@ -232,7 +232,7 @@ def _node_facts(node: EPContextNode) -> Facts:
 
 
 def _find_defaults(node: EPContextNode) -> Iterator[str]:
-    """Yield the attributes whose written value is the default."""
+    """Yield the attributes that the node sets to their defaults."""
     is_default = {"main_context": node.main_context == 1, "embed_mode": node.embed_mode == 1, "max_size": node.max_size == 0}
     for name, kind in node.written:
         if kind == SCHEMA_TYPES.get(name) and is_default.get(name, getattr(node, name, None) == ""):
@@ -240,9 +240,9 @@ def _find_defaults(node: EPContextNode) -> Iterator[str]:
 
 
 def _split_compatibility(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Split a compatibility string into the fields of the target and of the toolchain.
+    """Return the fields of a compatibility string that describe the target, and the fields that describe the toolchain.
 
-    Text that the catalog cannot parse belongs to the target.
+    Text that the catalog cannot parse is a field of the target.
     """
     entry = find_entry(ep)
     match = re.search(entry.compatibility.pattern, text) if entry is not None and entry.compatibility.pattern else None

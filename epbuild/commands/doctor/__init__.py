@@ -1,1 +1,1 @@
-"""Health checks of this machine, with remedies for problems that stop builds."""
+"""Health checks of this machine, with hints for problems that stop builds."""

@@ -1,4 +1,4 @@
-"""Attempts with EPs: a small model compiled and opened as in a build."""
+"""Attempts to compile and open a small model with an EP, as builds do."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from epbuild.verify.live.session import open_target_session
 from epbuild.verify.live.worker import Load, run_models
 
 _SECONDS = 60.0
-"""Limit for opening a model."""
+"""Maximum number of seconds for opening a model."""
 
 
 class CompileAttempt(Struct, frozen=True):
     """Outcome of compiling and opening a small model."""
 
     target: str
-    """Target by its name in the recipe, or the example of the catalog."""
+    """Name of the target in the recipe, or the catalog's example target."""
     seconds: float | None = None
     """Duration of the compile in seconds, or None if it failed."""
     opened: bool = False
@@ -39,7 +39,7 @@ class CompileAttempt(Struct, frozen=True):
 
 
 class Bench(Struct, frozen=True):
-    """Environment and empty folder for an attempt. Setting `cancelled` stops the attempt."""
+    """Environment and empty folder for an attempt. The event `cancelled` stops the attempt."""
 
     environment: Environment
     folder: Path
@@ -59,7 +59,7 @@ def attempt_target(recipe: Recipe, target: str, bench: Bench) -> CompileAttempt:
 
 
 def attempt_entry(entry: EpEntry, bench: Bench) -> CompileAttempt | None:
-    """Compile and open a small model for the catalog's example target. Returns None for an EP without an example."""
+    """Compile and open a small model for the catalog's example target. Return None if the catalog has no example for the EP."""
     if entry.start is None:
         return None
     return _attempt(entry.start.example, plan_probe(Ability(entry), bench.environment, bench.folder), bench)

@@ -47,7 +47,7 @@ class EpDevice(Struct, frozen=True):
 
 
 class EpHealth(Struct, frozen=True):
-    """EP in a toolchain, with its devices and the attempt to compile with it, or None without an attempt."""
+    """EP in a toolchain, with its devices. `attempt` is None if no compile was attempted."""
 
     ep: str
     packages: str
@@ -55,7 +55,7 @@ class EpHealth(Struct, frozen=True):
     missing: str = ""
     """Reason why ONNX Runtime lacks the EP, as a clause."""
     mend: str | None = None
-    """Remedy for a missing EP, or None."""
+    """Hint for a missing EP, or None."""
     limit: str = ""
     """Reason from the catalog why the EP cannot compile on this machine, as a clause."""
     attempt: CompileAttempt | None = None
@@ -64,7 +64,7 @@ class EpHealth(Struct, frozen=True):
 
 
 class ToolchainHealth(Struct, frozen=True):
-    """Toolchain with its health check and its EPs."""
+    """Toolchain with its health check and the health of its EPs."""
 
     name: str
     packages: str
@@ -74,22 +74,22 @@ class ToolchainHealth(Struct, frozen=True):
 
 
 class _Asked(Struct, frozen=True):
-    """EP to check, by itself or for a target of a recipe."""
+    """EP to check, alone or for a target of a recipe."""
 
     entry: EpEntry
     target: PlannedTarget | None = None
 
 
 class EpSurvey(Struct, frozen=True):
-    """Survey of the EPs of toolchains. With `attempts`, the survey compiles a small model with each EP."""
+    """Survey of the EPs of toolchains. If `attempts` is set, the survey compiles a small model with each EP."""
 
     toolchains: Toolchains
     attempts: bool = True
     cancelled: threading.Event = field(default_factory=threading.Event)
-    """Event that stops running work."""
+    """Event that stops the survey."""
 
     def of_recipe(self, recipe: Recipe, plan: Plan) -> list[ToolchainHealth]:
-        """Return the health of a recipe's toolchains without installing any. Raises PlanError for an unreadable lock."""
+        """Return the health of a recipe's toolchains. Installs nothing. Raises PlanError for an unreadable lock."""
         lock = hold_lock(recipe, plan, strict=False)
         targets = {group.target.name: group.target for group in plan.session_groups.values()}
 
@@ -151,9 +151,9 @@ class EpSurvey(Struct, frozen=True):
     def _examine(
         self, known: ToolchainHealth, environment: Environment, asked: Sequence[_Asked], recipe: Recipe | None, mend: str
     ) -> ToolchainHealth:
-        """Examine an existing toolchain and its EPs. `mend` is the hint if ONNX Runtime does not load."""
+        """Return the health of an existing toolchain and its EPs. `mend` is the hint if ONNX Runtime does not load."""
         python, check = environment.fingerprint.python, known.check
-        if environment.onnxruntime == "unknown" and not asked:  # A toolchain without ONNX Runtime only prepares models.
+        if environment.onnxruntime == "unknown" and not asked:  # Toolchains without ONNX Runtime only prepare models.
             return replace(known, check=replace(check, text=check.text or f"{python}: {known.packages}"))
         release, why, _ = self._list_devices(environment, None)
         if why:
@@ -189,8 +189,7 @@ class EpSurvey(Struct, frozen=True):
     def _list_devices(self, environment: Environment, asked: _Asked | None) -> tuple[str | None, str, list[tuple[str, EpDevice]]]:
         """List the devices of an environment.
 
-        Return the release of ONNX Runtime, the reason why ONNX Runtime or the EP does not load, and the devices with their
-        EPs.
+        Return the release of ONNX Runtime, the reason why ONNX Runtime or the EP does not load, and pairs of EPs and devices.
         """
         eps = []
         if asked is not None:
@@ -208,7 +207,7 @@ class EpSurvey(Struct, frozen=True):
 
 
 def _sound(name: str) -> HealthCheck:
-    """Return a passed check of a toolchain. The caller sets its text."""
+    """Return a passed check of a toolchain. The caller adds the text."""
     return HealthCheck("toolchain", "ok", "", name=name)
 
 
@@ -225,7 +224,7 @@ def _unmade(asked: _Asked) -> EpHealth:
 
 
 def _limit(asked: _Asked) -> str:
-    """Return the reason why an EP cannot compile here, as a clause, or an empty text. The catalog and the drivers decide."""
+    """Return the reason why an EP cannot compile here, as a clause, or an empty string. Catalog and drivers decide."""
     entry = asked.entry
     if is_driver_missing(entry):
         return next(f"cannot {row.what} here: {row.why}" for row in entry.cannot if row.driver is not None)
@@ -235,7 +234,7 @@ def _limit(asked: _Asked) -> str:
 
 
 def check_eps(found: Iterable[ToolchainHealth], *, needed: bool) -> Iterator[HealthCheck]:
-    """Yield the checks of toolchains and their EPs. Set `needed` if a recipe compiles with them."""
+    """Yield the checks of toolchains and their EPs. Set `needed` if a recipe needs the toolchains."""
     for toolchain in found:
         yield toolchain.check
         for ep in toolchain.eps:

@@ -36,9 +36,9 @@ class DoctorRequest(Struct, frozen=True):
     recipe: Path | None
     settings: tuple[str, ...] = ()
     attempts: bool = True
-    """Set to compile a small model with each EP."""
+    """True to compile a small model with each EP."""
     offline: bool = False
-    """Set to contact no other machine."""
+    """True to contact no other machine."""
     insecure: bool = False
     cluster: ClusterAddress | EpbuildError | None = None
     machine: ThisMachine = field(default_factory=ThisMachine)
@@ -46,7 +46,7 @@ class DoctorRequest(Struct, frozen=True):
 
 
 class Diagnoses(Struct, frozen=True):
-    """Results of all checks, and the full details of the toolchains."""
+    """Results of all checks, and the details of the toolchains."""
 
     checks: tuple[HealthCheck, ...]
     toolchains: tuple[ToolchainHealth, ...]
@@ -62,7 +62,7 @@ HealthListener = Callable[[HealthCheck], None]
 
 
 def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
-    """Run all checks. Problems are in the result and are not raised."""
+    """Run all checks, and return the results. Problems are results and are not raised."""
     found = _Found(listener)
     recipe, plan, checks = _check_recipe(request)
     with _parallel() as (pool, cancelled):
@@ -80,7 +80,7 @@ def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
 
 
 def check_devices(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
-    """Check only the toolchains and EPs. Problems are in the result and are not raised."""
+    """Check only toolchains and EPs, and return the results. Problems are results and are not raised."""
     found = _Found(listener)
     recipe, plan, checks = _check_recipe(request)
     found.add(*(check for check in checks if check.state == "error"))
@@ -92,7 +92,7 @@ def check_devices(request: DoctorRequest, listener: HealthListener) -> Diagnoses
 
 @dataclasses.dataclass
 class _Found:
-    """Collector of checks that forwards each to the listener."""
+    """Collector of checks that forwards each check to the listener."""
 
     listener: HealthListener
     checks: list[HealthCheck] = dataclasses.field(default_factory=list)
@@ -105,7 +105,7 @@ class _Found:
 
 @contextmanager
 def _parallel() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
-    """Provide a thread pool and an event that stops its work. An exception, such as KeyboardInterrupt, sets the event."""
+    """Provide a thread pool, and an event that stops the pool's work. An exception, such as KeyboardInterrupt, sets the event."""
     cancelled = threading.Event()
     with ThreadPoolExecutor(2) as pool:
         try:
@@ -116,7 +116,7 @@ def _parallel() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
 
 
 def _check_recipe(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, list[HealthCheck]]:
-    """Check the recipe. Return the recipe and its plan, or None if they cannot be read, and the results of the check."""
+    """Check the recipe. Return the recipe and its plan, both None if the recipe is invalid, and the results of the check."""
     if request.recipe is None:
         return None, None, []
     try:
@@ -134,7 +134,7 @@ def _check_recipe(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, l
 
 
 def _place_checks(request: DoctorRequest) -> Iterator[HealthCheck]:
-    """Check each folder that epbuild writes to."""
+    """Yield the checks of all folders that epbuild writes to."""
     try:
         places = [
             Place("cache", find_cache_directory(), _MOVE_CACHE),

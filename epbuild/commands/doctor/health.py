@@ -1,4 +1,4 @@
-"""`HealthCheck`, and checks of Python, uv, clock, locale and memory."""
+"""Health checks of Python, uv, clock, locale and memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _EXTRAS = {
     "hf": ("huggingface_hub",),
     "dask": ("distributed", "cryptography"),
 }
-"""Modules that each extra of epbuild installs."""
+"""Modules that epbuild's extras install, by extra."""
 RunProgram = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
@@ -64,7 +64,7 @@ def make_error_check(topic: Topic, error: EpbuildError, state: HealthState = "er
 
 
 class TooSlow(Exception):
-    """Error for work that did not finish in time. The work may continue in its thread."""
+    """Error for work that exceeded its time limit. The work may continue in its thread."""
 
 
 def run_within(seconds: float, work: Callable[[], T]) -> T:
@@ -89,7 +89,7 @@ def run_within(seconds: float, work: Callable[[], T]) -> T:
 
 
 class ThisMachine(Struct, frozen=True):
-    """Access to this machine. Tests replace it."""
+    """Functions that read the state of this machine. Tests replace them."""
 
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     system: str = sys.platform
@@ -148,7 +148,7 @@ def _memory(here: ThisMachine) -> HealthCheck:
 
 
 def _clock(here: ThisMachine) -> HealthCheck:
-    """Check that the current time is not before epbuild was installed: TLS and file times depend on the clock."""
+    """Check that the clock is later than the installation of epbuild. TLS and file times depend on the clock."""
     now = here.now()
     shown = datetime.fromtimestamp(now, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
     if now < Path(__file__).stat().st_mtime - _DAY_SECONDS:

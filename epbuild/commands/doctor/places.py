@@ -1,4 +1,4 @@
-"""Health of folders that epbuild writes to: permissions, space, links, lengths."""
+"""Health of folders that epbuild writes to: permissions, space, links, paths."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def check_file_systems(cache: Path, workspace: Path) -> HealthCheck | None:
 
 
 def get_file_system(path: Path) -> str:
-    """Return the type of a path's file system, or `unknown`."""
+    """Return the type of the file system of a path, or `unknown`."""
     import psutil
 
     place, best = os.path.realpath(path), ("", "unknown")
@@ -120,7 +120,7 @@ def _space(path: Path) -> tuple[int, int]:
 
 
 class Disks(Struct, frozen=True):
-    """Access to file systems. Tests replace it."""
+    """Functions that read the state of file systems. Tests replace them."""
 
     space: Callable[[Path], tuple[int, int]] = _space
     """Function that returns the total and free bytes of a path's file system."""
@@ -141,7 +141,7 @@ def _nearest(path: Path) -> Path:
 def _why_not_writable(path: Path, there: Path) -> str | None:
     if not there.is_dir():
         return f"expected a folder, found a file: {there}"
-    if there != path:  # A check must not create a folder.
+    if there != path:  # The check must not create folders.
         return None if os.access(there, os.W_OK | os.X_OK) else f"this user may not write to {there}"
     try:
         with tempfile.TemporaryFile(dir=path, prefix=".epbuild-doctor-") as file:
@@ -153,7 +153,7 @@ def _why_not_writable(path: Path, there: Path) -> str | None:
 
 
 def _links(folder: Path) -> str:
-    """Return the supported ways to share a file's content in a folder, such as `hard links and clones`."""
+    """Describe how files in a folder can share their contents, such as `hard links and clones`."""
     ways = []
     with suppress(OSError), tempfile.TemporaryDirectory(dir=folder, prefix=".epbuild-doctor-") as place:
         source, other = Path(place, "source"), Path(place, "other")
@@ -168,7 +168,7 @@ def _links(folder: Path) -> str:
 
 
 def _skew(folder: Path) -> float:
-    """Return the difference in seconds between the file system's time and the clock."""
+    """Return the seconds by which the file system's clock differs from this machine's clock."""
     with suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, prefix=".epbuild-doctor-") as file:
         file.write(b"epbuild")
         file.flush()

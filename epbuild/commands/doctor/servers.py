@@ -30,13 +30,13 @@ _NETWORK = "Check the address and the network. Builds work without the remote ca
 
 
 class Servers(Struct, frozen=True):
-    """Servers of a build: the recipe's remote cache, the recipe's folder, the environment variables, and the scheduler."""
+    """Settings that determine the servers of a build. `choice` is the recipe's remote cache."""
 
     choice: CacheChoice | None
     folder: Path
     environment: Mapping[str, str]
     cluster: ClusterAddress | EpbuildError | None = None
-    """Address of the scheduler, the error of an invalid address, or None."""
+    """Address of the scheduler, the error for an invalid address, or None if no cluster is used."""
     insecure: bool = False
 
 
@@ -63,12 +63,12 @@ def _remote(servers: Servers) -> HealthCheck:
         return run_within(ANSWER_SECONDS, lambda: _look_up(settings))
     except TooSlow:
         return HealthCheck("remote cache", "warning", f"{settings.address} did not answer within {ANSWER_SECONDS:g} s", _NETWORK)
-    except EpbuildError as error:  # A package is missing, or the cloud's environment variables are wrong.
+    except EpbuildError as error:  # A package is missing, or environment variables of the cloud are invalid.
         return make_error_check("remote cache", error)
 
 
 def _look_up(settings: RemoteSettings) -> HealthCheck:
-    """Check the remote cache by looking up a key that no cache has."""
+    """Check the remote cache by looking up a random key."""
     from epbuild.remote.cache import Miss  # Import these modules only if a remote cache is used.
     from epbuild.remote.opening import open_remote
 
@@ -77,7 +77,7 @@ def _look_up(settings: RemoteSettings) -> HealthCheck:
     cache = open_remote(settings, warnings.append)
     try:
         while cache.look_up(COMPILE, secrets.token_hex(32)) == Miss(answered=False) and not warnings:
-            pass  # Repeat until a warning gives the reason.
+            pass  # Repeat until a warning states the reason.
     finally:
         cache.close()
     took = f"{(time.monotonic() - begin) * 1000:.0f} ms"
@@ -106,7 +106,7 @@ def _cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
         return make_error_check("cluster", address)
     url = urlsplit(address.text)
     try:
-        # Dask takes longer to detect an unreachable scheduler.
+        # Dask needs longer to detect an unreachable scheduler.
         with socket.create_connection((url.hostname, url.port), _CONNECT_SECONDS):
             pass
         offers = run_within(ANSWER_SECONDS, lambda: _offers(address))

@@ -1,4 +1,4 @@
-"""`ImportedBuild`: a build of another tool, as settings of a recipe."""
+"""Build of another tool, as settings of a recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IMPLIED = {
     "ep.share_ep_contexts": "1",
     "ep.stop_share_ep_contexts": "1",
 }
-"""Session options that epbuild always sets to these values."""
+"""Session options that epbuild itself sets, with their values."""
 _PREFIX = "ep.context_node_name_prefix"
 
 
@@ -49,7 +49,7 @@ class ImportedBuild:
     provider_options: dict[str, str] = field(default_factory=dict)
     session_options: dict[str, str] = field(default_factory=dict)
     compile: dict[str, str] = field(default_factory=dict)
-    """Keys of a group's `compile`."""
+    """Settings of a group's `compile`."""
     device: Literal["npu", "gpu", "cpu"] | None = None
     share_weights: bool = False
     fallback_nodes: Literal["0", "any"] = "any"
@@ -102,7 +102,7 @@ class ImportedBuild:
                 self.session_options[name] = text
 
     def drop_prefix(self) -> None:
-        """Remove the node name prefix if the EP finds its contexts by node name."""
+        """Remove the node name prefix if the EP finds contexts by node name."""
         rule = self.kind.entry.node_names
         if rule is not None and rule.found_by == "name" and "node_name_prefix" in self.compile:
             what = f"{_PREFIX}={self.compile.pop('node_name_prefix')}"

@@ -1,4 +1,4 @@
-"""`epbuild import`: write the recipe of another tool's build if it can be built."""
+"""`epbuild import`: write a recipe for the build of another tool."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MAX_BYTES = 16 << 20
 
 
 class ImportRequest(Struct, frozen=True):
-    """Source of an import, with the command line's options."""
+    """Source of an import, with options of the command line."""
 
     words: tuple[str, ...]
-    """Path of a file, or the words of a command line."""
+    """Path of a configuration, or words of a command line."""
     output: Path
     models: tuple[str, ...] = ()
     targets: Mapping[str, str] | None = None
-    """Target values by name, or None for the targets of the source."""
+    """Target values by name, or None to use the targets of the source."""
     ep: str | None = None
     name: str | None = None
     force: bool = False
@@ -155,7 +155,7 @@ def _is_htp(build: ImportedBuild) -> bool:
 
 
 def _target_name(kind: StarterKind, value: str) -> str:
-    """Return the common name of a target value, such as the name of a SoC for its number."""
+    """Return the usual name of a target value, such as the name of a SoC for its number."""
     table = kind.entry.names.get(kind.start.option or "")
     for known in table.rows if table is not None else ():
         if value in (known.name, known.canonical, *known.spellings):
@@ -164,7 +164,7 @@ def _target_name(kind: StarterKind, value: str) -> str:
 
 
 def _sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, Sized]]:
-    """Return the sizes of the models' inputs, by path of the model."""
+    """Return the sizes of inputs, by path of the model and name of the input."""
     found, left = find_models(models, sure=True)
     for item in left:
         raise refuse(f"{item.path} cannot be compiled: {item.why.rstrip('.')}", item.path)

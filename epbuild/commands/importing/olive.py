@@ -1,6 +1,6 @@
 """Configurations of Microsoft Olive.
 
-EPContextBinaryGenerator is the pass that compiles. Sources: olive/workflows/run/config.py and
+The pass EPContextBinaryGenerator compiles. Sources: olive/workflows/run/config.py and
 olive/passes/onnx/context_binary.py (commit ee6f40fbefcc).
 """
 
@@ -15,7 +15,7 @@ from epbuild.commands.init.choices import KINDS
 
 TOOL = "Olive"
 _OWN_EP = "QNNExecutionProvider"
-"""The only EP that the pass supports."""
+"""The only EP that the compiling pass supports."""
 _COMPILER = "epcontextbinarygenerator"
 _LEVELS = {0: "disable_all", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
 """Names of the values of onnxruntime.GraphOptimizationLevel."""
@@ -29,7 +29,7 @@ _PASSES = {
     "onnxfloattofloat16": ("half precision", "See `prepare: float16`, or use the model that Olive converted."),
     "addolivemetadata": ("Olive's metadata", "The manifest records the sources of an artifact."),
 }
-"""Purpose and hint by pass."""
+"""Purpose and hint, by type of the pass."""
 _BEFORE = "Run Olive up to this pass, and set --model to its result."
 _REST = {
     "data_configs": ("data for Olive's own passes and evaluators", "Set samples for comparing numbers in a group's `verify`."),
@@ -64,7 +64,7 @@ def is_configuration(document: Mapping[str, Any]) -> bool:
 
 
 def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild:
-    """Return the build of a configuration. Raises PlanError if it compiles nothing."""
+    """Return the build in a configuration. Raises PlanError if nothing is compiled."""
     passes = dict(_passes(document))
     found = [name for name, (kind, _) in passes.items() if kind.lower() == _COMPILER]
     if not found:
@@ -97,7 +97,7 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
 
 
 def _passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
-    """Yield the name, the type and the settings of each pass. In older configurations, the settings are in `config`."""
+    """Yield the name, the type and the settings of each pass. Older configurations have the settings in `config`."""
     for name, value in as_mapping(document.get("passes")).items():
         one = value[0] if isinstance(value, list) and value else value
         settings = dict(as_mapping(one))
@@ -106,7 +106,7 @@ def _passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mappi
 
 
 def _accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the EP and the device of a configuration. Its target is preferred over the first system with an EP."""
+    """Return the EP and the device of a configuration: of its target, or else of the first system with an EP."""
     systems = as_mapping(document.get("systems"))
     target = document.get("target")
     chosen = (

@@ -40,7 +40,7 @@ def is_command(words: Sequence[str]) -> bool:
 
 
 def read_command(words: Sequence[str]) -> ImportedBuild:
-    """Return the build of a command line. Raises PlanError for a command line that the tool itself rejects."""
+    """Return the build in a command line. Raises PlanError for a command line that the tool itself rejects."""
     try:
         options, rest = getopt.getopt(list(words[1:]), "e:p:o:u:i:C:vh")
     except getopt.GetoptError as error:
@@ -92,7 +92,7 @@ def _build(options: Mapping[str, str]) -> ImportedBuild:
 
 
 def _plugin(path: Path) -> ImportedBuild:
-    """Return the build of a plugin EP's configuration file."""
+    """Return the build in the configuration file of a plugin EP."""
     try:
         document = json.loads(read_regular(path).decode("utf-8"))
     except json.JSONDecodeError as error:

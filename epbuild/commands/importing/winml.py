@@ -1,4 +1,4 @@
-"""Configurations of `winml` (microsoft/winml-cli): their section `compile`.
+"""Configurations of `winml` (microsoft/winml-cli), in their section `compile`.
 
 Sources (commit 0876e5ae1c98): src/winml/modelkit/compiler/configs.py for the keys of `compile`, as the program reads
 them, and docs/reference/index.md for the keys of `compile.ep_config`.
@@ -51,7 +51,7 @@ def is_configuration(document: Mapping[str, Any]) -> bool:
 
 
 def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) -> ImportedBuild:
-    """Return the build of a configuration. `ep` is the EP on the command line. Raises PlanError if nothing is compiled."""
+    """Return the build in a configuration. `ep` is the EP on the command line. Raises PlanError if nothing is compiled."""
     section = document.get("compile")
     settings = {**as_mapping(section), **as_mapping(as_mapping(section).get("ep_config"))}
     named = ep or str(
@@ -79,7 +79,7 @@ def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) 
 def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str) -> None:
     options = dict(as_mapping(settings.get("provider_options")))
     if build.kind.start.option != "device_type" and str(options.get("device_type") or "").lower() == device:
-        del options["device_type"]  # winml uses this option only to separate devices in its cache.
+        del options["device_type"]  # winml uses this option only to distinguish devices in its cache.
     if build.kind.start.name == "qnn" and device in ("gpu", "cpu"):
         build.provider_options["backend_type"] = device
     elif build.kind.start.option == "device_type" and device in ("gpu", "cpu", "npu"):
@@ -104,7 +104,7 @@ def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str
 
 
 def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
-    """Read the sizes of inputs from an export. Its other settings do not affect compiles."""
+    """Read the sizes of inputs from the section `export`. Its other settings do not affect compiles."""
     sizes = {}
     for tensor in as_sequence(export.get("input_tensors")):
         shape = as_mapping(tensor).get("shape")

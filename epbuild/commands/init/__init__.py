@@ -1,1 +1,1 @@
-"""First recipes: a recipe that builds, from a few models and answers."""
+"""First recipes, from models and answers of users."""

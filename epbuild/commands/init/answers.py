@@ -1,4 +1,4 @@
-"""Answers about a first recipe, from the command line or from questions."""
+"""Choices for a first recipe, from the command line or from questions."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from epbuild.core.safepath import is_folder
 
 
 class BadAnswer(ValueError):
-    """Error for an invalid command line of `init` or `import`. Its text is a sentence without a full stop."""
+    """Error for an invalid answer or option of `init` or `import`."""
 
 
 class Questions(SizeQuestions, Protocol):
-    """Interface that asks a user questions and displays findings."""
+    """Interface that asks users questions and shows the models found."""
 
     def models(self) -> Sequence[str]:
-        """Ask for files, folders or globs of models."""
+        """Ask for models, and return files, folders or globs."""
 
     def kind(self) -> StarterKind:
-        """Ask for the EP and its packaging."""
+        """Ask for the EP and its packaging, and return them."""
 
     def targets(self, kind: StarterKind) -> Sequence[str]:
-        """Ask for targets."""
+        """Ask for targets, and return them as VALUE or NAME=VALUE."""
 
     def share_weights(self) -> bool:
-        """Ask whether the models share one context binary."""
+        """Ask whether the models share one context binary, and return the answer."""
 
     def show_found(self, found: Sequence[FoundModel]) -> None:
         """Show the models."""
@@ -204,7 +204,7 @@ def _read_size(text: str) -> tuple[str, Sizes]:
 
 
 def name_targets(targets: Sequence[str]) -> dict[str, str]:
-    """Return the values of targets by name. A target without a name is named after its value."""
+    """Return the values of targets by name. The default name of a target is its value. Raises BadAnswer."""
     named: dict[str, str] = {}
     for target in targets:
         name, equals, value = target.partition("=")

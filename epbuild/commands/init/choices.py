@@ -1,4 +1,4 @@
-"""Models and EPs that a first recipe can start from."""
+"""Models and EPs for a first recipe."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from epbuild.plan.sources import find_source
 from epbuild.recipe.model import ModelSpec
 
 _CONDITIONS = ("compile without", "be installed")
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # At least two letters, because a single letter is a Windows drive.
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # Require two letters, because a single letter is a Windows drive.
 _ENDING = ".onnx"
 
 
 class StarterKind(Struct, frozen=True):
-    """EP in one packaging, with the parts of its first recipe."""
+    """EP in one packaging, with the catalog's facts for its first recipe."""
 
     entry: EpEntry
     start: Start
@@ -43,7 +43,7 @@ class StarterKind(Struct, frozen=True):
         return next((f"cannot {row.what} here: {row.why}" for row in _limits(self, platform) if row.stops), None)
 
     def condition(self, platform: str = sys.platform) -> str | None:
-        """Return the EP's known requirement on the machine, as a clause, or None."""
+        """Return a known requirement of the EP on the machine, as a clause, or None."""
         rows = (
             row for row in _limits(self, platform) if not row.stops and row.during is None and row.what.startswith(_CONDITIONS)
         )
@@ -70,7 +70,7 @@ def _kinds() -> Mapping[str, StarterKind]:
 
 
 def find_eps_without_recipe() -> dict[str, list[str]]:
-    """Return the EPs that `init` cannot write a recipe for, by the reason as a clause."""
+    """Return the EPs that `init` cannot write a recipe for, by reason. Reasons are clauses."""
     found: dict[str, list[str]] = {}
     for ep in known_eps():
         entries = entries_for(ep)
@@ -85,9 +85,9 @@ KINDS: Mapping[str, StarterKind] = _kinds()
 
 
 class FoundModel(Struct, frozen=True):
-    """Model, by the path or address that the user named. `size` includes external data.
+    """Model at a path or address, as written by the user. `size` includes external data.
 
-    Size and header are None for a remote or unreadable model.
+    `size` and `header` are None for a remote or unreadable model.
     """
 
     path: str
@@ -101,7 +101,7 @@ class FoundModel(Struct, frozen=True):
 
 
 class LeftOut(Struct, frozen=True):
-    """Model that cannot be compiled, with the reason as a sentence."""
+    """File that cannot be compiled, with the reason as a sentence."""
 
     path: str
     why: str
@@ -110,8 +110,8 @@ class LeftOut(Struct, frozen=True):
 def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[FoundModel], list[LeftOut]]:
     """Return the models at `places` without duplicates, and the files that are not models.
 
-    Places are files, folders, globs and addresses. With `sure`, single files are not checked, because the planner rejects
-    invalid ones with an error code.
+    Places are files, folders, globs and addresses. If `sure` is set, invalid files that `places` name are kept, because the
+    planner rejects them with an error code.
     """
     found: dict[object, FoundModel] = {}
     left: dict[object, LeftOut] = {}
@@ -143,7 +143,7 @@ def find_patterns(model: FoundModel, kind: StarterKind) -> tuple[str, ...]:
 
 
 def is_address(place: str) -> bool:
-    """Return whether a model is named by an address or a package rather than by a path."""
+    """Return whether a model's place is an address or a package, not a path."""
     return _ADDRESS.match(place) is not None
 
 

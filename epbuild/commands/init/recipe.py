@@ -1,4 +1,4 @@
-"""Text of a first recipe. Its file is written only if it can be planned."""
+"""Text of a first recipe, which is written only if it can be planned."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CarriedOver(Struct, frozen=True):
     """Settings of another tool's configuration that a recipe keeps."""
 
     head: tuple[str, ...] = ()
-    """Lines of the comment at the top."""
+    """Lines of the comment at the top of the recipe."""
     provider_options: Mapping[str, str] = field(default_factory=dict)
     session_options: Mapping[str, str] = field(default_factory=dict)
     compile: Mapping[str, str] = field(default_factory=dict)
@@ -74,13 +74,13 @@ def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False)
         try:
             warnings = make_plan(load(draft)).warnings
         except EpbuildError as error:
-            # Positions in the draft mean nothing to the user.
+            # Users do not know the draft, so remove positions in it.
             raise type(error)(*(replace(problem, where=None) for problem in error.problems)) from None
     return tuple(replace(problem, where=None) for problem in warnings)
 
 
 def find_plan_problem(path: Path, choices: RecipeChoices) -> str | None:
-    """Return the reason why a recipe cannot be planned, as a sentence, or None if it can. The temporary file is removed."""
+    """Return the reason why a recipe cannot be planned, as a sentence, or None if the recipe can be planned."""
     draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
         draft.write_text(format_recipe(path, choices), encoding="utf-8", newline="\n")
@@ -177,7 +177,7 @@ def _targets(choices: RecipeChoices) -> Iterator[str]:
 
 
 def _asked_key(kind: StarterKind) -> str:
-    """Return the target key whose value distinguishes the targets of an EP."""
+    """Return the key of a target that selects the device of an EP, such as `soc`."""
     return kind.start.key or kind.start.option or kind.start.metadata or ""
 
 
@@ -223,7 +223,7 @@ def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
     else:
         yield "# `verify: true` compares numbers with the source model, if compiled models can be loaded."
         yield f"# groups: {{{shared or f'{next(iter(models))}: {{verify: true}}'}}}"
-        if DEFAULT_GROUPS in models:  # A group cannot have this name if a model has it.
+        if DEFAULT_GROUPS in models:  # The model uses the default name of groups, so name the group.
             yield f"groups: {{{_GROUP}: {_flow({'models': [DEFAULT_GROUPS]})}}}"
         return
     yield "groups:"
@@ -247,7 +247,7 @@ def _carried(carried: CarriedOver) -> _Fields:
 
 
 def _entry(name: str, fields: _Fields) -> Iterator[str]:
-    """Yield the lines of a named mapping: one line, or one line per field if it is too long."""
+    """Yield the lines of a named mapping: a single line, or one line per field if the line would be too long."""
     line = f"  {format_scalar(name)}: {_flow(fields)}"
     if len(line) <= _WIDTH:
         yield line
@@ -258,7 +258,7 @@ def _entry(name: str, fields: _Fields) -> Iterator[str]:
 
 
 def _flow(value: str | Sequence[str] | _Fields) -> str:
-    """Return a value as YAML in flow style. Strings are YAML already, but names in a list are still formatted."""
+    """Return a value as YAML in flow style. Strings must be YAML. Names in lists are converted to YAML."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
@@ -272,7 +272,7 @@ def _setting(text: str) -> str:
 
 
 def name_models(models: Sequence[str]) -> dict[str, str]:
-    """Return the models by unique name: the stem of the file, with the folder's name before it or a number after it if needed."""
+    """Return the models by unique name: the stem of the file, if needed with the folder's name as a prefix or a number as a suffix."""
     stems = [name_of_text(PurePath(model).stem) or "model" for model in models]
     counts = Counter(stems)
     names: dict[str, str] = {}
@@ -292,6 +292,6 @@ def _relative(model: str, folder: Path) -> str:
         return model
     try:
         path = Path(os.path.relpath(model, folder))
-    except ValueError:  # The paths are on different Windows drives.
+    except ValueError:  # The model and the folder are on different Windows drives.
         path = Path(model).absolute()
     return escape(path.as_posix())

@@ -21,17 +21,17 @@ _MADE_UP = re.compile(r"[0-9]")
 
 
 class BadSizes(ValueError):
-    """Error for sizes that an input cannot have. The text is a sentence."""
+    """Error for sizes that an input cannot have. The message is a sentence."""
 
 
 class Sized(Struct, frozen=True):
-    """Sizes of an input, with its declared shape. `chosen` is set if the user chose the sizes for this model."""
+    """Sizes of an input, with its declared shape. `chosen` is True if the user chose the sizes for this model."""
 
     sizes: Sizes
     declared: str
     chosen: bool
     by_names: bool = False
-    """True if dimensions with these names have these sizes in another model."""
+    """True if the sizes come from dimensions of the same names in another model."""
 
 
 class SizeAnswer(Protocol):
@@ -42,15 +42,15 @@ class SizeAnswer(Protocol):
 
 
 class SizeQuestions(Protocol):
-    """Interface that asks a user for sizes."""
+    """Interface that asks users for sizes."""
 
     def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, answer: SizeAnswer) -> Sizes:
-        """Ask for the sizes of a model's input until the answer is valid. `suggested` is an optional suggestion."""
+        """Ask for the sizes of a model's input until the answer is valid, and return them. `suggested` is the default answer, if any."""
 
 
 @dataclass
 class Sizing:
-    """Sizes of the inputs of models, found for one model after another. Without `questions`, suggested sizes are used."""
+    """Sizes of inputs, determined for one model after another. If `questions` is None, suggested sizes are used."""
 
     given: Mapping[str, Sizes] = field(default_factory=dict)
     """Sizes by `input`, for every model with an input of this name, or by `model:input`."""
@@ -61,9 +61,9 @@ class Sizing:
     """Sizes of named dimensions in earlier models."""
 
     def sizes_of(self, model: str, header: ModelHeader, *, static: bool) -> dict[str, Sized]:
-        """Return the sizes of a model's inputs: all sizes if they must be `static`, or else only the given sizes.
+        """Return the sizes of a model's inputs: all sizes if `static` is set, or else only the given sizes.
 
-        Raises BadSizes for given sizes that an input cannot have, and for an input whose number of dimensions is unknown.
+        Raises BadSizes for given sizes that an input cannot have, and for an input with an unknown number of dimensions.
         """
         found = {value.name: Sized(sizes, format_shape(value.shape), chosen=True) for value, sizes in self._given(model, header)}
         _check(model, header, found)
@@ -92,7 +92,7 @@ class Sizing:
                 yield value, self.given[key]
 
     def _known(self, shape: tuple[Dimension, ...] | None) -> tuple[Dimension, ...] | None:
-        """Return the shape, with the known sizes in place of its named dimensions."""
+        """Return the shape, with the known sizes of named dimensions."""
         return None if shape is None else tuple(self._symbols.get(get_symbol(size) or "", size) for size in shape)
 
     def _learn(self, value: ValueInfo, sizes: Sequence[int]) -> None:
@@ -132,7 +132,7 @@ def read_sizes(text: str) -> Sizes:
 
 
 def _open(header: ModelHeader, found: Mapping[str, Sized]) -> list[ValueInfo]:
-    """Return the inputs that still have an open dimension after the known sizes are applied."""
+    """Return the inputs that still have an open dimension when the known sizes are applied."""
     shapes = fit_sizes(header, {name: sized.sizes for name, sized in found.items()}).shapes
     inputs = apply_shapes(header, shapes).inputs
     return [

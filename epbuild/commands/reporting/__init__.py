@@ -1,1 +1,1 @@
-"""Reports: results of a recipe's builds, and changes since other builds."""
+"""Reports about the builds of a recipe, and changes since other builds."""

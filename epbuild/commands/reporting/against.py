@@ -50,19 +50,19 @@ class _ComparedOutput(Struct, frozen=True):
 
 
 class _Side(Struct, frozen=True):
-    """One side of a comparison: a report, or outputs with the facts that a report also has."""
+    """One side of a comparison: facts from a report or from emitted outputs."""
 
     recipe: str
     models: Mapping[_Key, ComparedModel]
     outputs: Mapping[str, _ComparedOutput]
-    """Outputs, by the step that emits each output."""
+    """Outputs, by emit step."""
     versions: Mapping[str, Mapping[str, str]]
     sources: Mapping[str, tuple[str | None, Mapping[str, str]]] | None
     """Digest of each source model with the digests of its external data, or None if unknown."""
     toolchains: Mapping[str, str]
-    """Name of each target's toolchain. Manifests do not contain this name."""
+    """Name of each target's toolchain. Empty for outputs, because manifests do not contain the name."""
     merged: frozenset[tuple[str, str]] = frozenset()
-    """Groups and targets whose models were merged into one model, so that no single model can be compared."""
+    """Groups and targets whose models were merged, so that their models cannot be compared individually."""
 
 
 def with_comparison(report: Report, path: Path) -> Report:
@@ -113,7 +113,7 @@ def read_report(path: Path) -> Report | None:
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, f"cannot be read: {error}") from error
     if not isinstance(document, dict) or "steps" not in document:
-        return None  # The file is a manifest or belongs to another program.
+        return None  # The file is a manifest or a file of another program.
     if document.get("format") != FORMAT:
         raise _unreadable(path, f"is a report of format {document.get('format')}, but this epbuild reads format {FORMAT}")
     try:
@@ -158,9 +158,9 @@ def _side_of_report(report: Report) -> _Side:
 
 
 def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
-    """Reduce a report's side to the groups and targets that the outputs at `path` cover.
+    """Return the part of a report's side that concerns the outputs at `path`.
 
-    A single output covers only its own group and target.
+    A single output concerns only its own group and target.
     """
     outputs = {step: output for step, output in after.outputs.items() if step in before.outputs}
     is_of_many = path.is_dir() and not (path / MANIFEST).exists()
@@ -170,7 +170,7 @@ def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
 
 
 def _side_of_outputs(path: Path, report: _Side) -> _Side:
-    """Return the side of the outputs at a path. Each output gets the step that the report has for its group and target."""
+    """Return the side of the outputs at a path. The report maps groups and targets to emit steps."""
     try:
         with open_artifact(path) as found:
             artifacts = [item for item in find_artifacts(found.place) if item.document is not None and item.listed]
@@ -243,7 +243,7 @@ def _source_changes(before: _Side, after: _Side) -> Iterator[SourceChange]:
 
 
 def _changes(before: Mapping[str, T], after: Mapping[str, T]) -> Iterator[tuple[str, T | None, T | None]]:
-    """Yield each name whose values differ, with the old and the new value. The value of a missing name is None."""
+    """Yield each name whose values differ, with the old and the new value. A missing value is None."""
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if old != new:

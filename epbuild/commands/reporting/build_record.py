@@ -1,7 +1,7 @@
 """Records of builds in a workspace: the steps of each build and their times.
 
-A record is a JSON file in `.epbuild/reports`. It is written when a build ends, even if the build fails or is interrupted. A
-killed build has no record. Without its record, a build only lacks a timeline in reports.
+A record is a JSON file in `.epbuild/reports`. A build writes its record when it ends, even if it fails or is interrupted. A
+killed build has no record, so reports lack its timeline.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ReportedSpan(Struct, frozen=True):
     ended: float
     """End, in seconds since the start of the build."""
     failed: bool
-    """True if the work failed or did not end."""
+    """True if the work failed or was interrupted."""
 
 
 class ReportedChange(Struct, frozen=True):
@@ -83,7 +83,7 @@ class ReportedChange(Struct, frozen=True):
 
 
 class ReportedPublication(Struct, frozen=True):
-    """Output that a build emitted or removed. Its sizes and files exclude manifest and provenance."""
+    """Output that a build emitted or removed. Sizes and files exclude the manifest and the provenance."""
 
     step: str
     """Emit step."""
@@ -128,17 +128,17 @@ class StepRun(Struct, frozen=True):
     started: float | None
     ended: float | None
     worker: int | None
-    """Number of its action's slot, from 0, among the actions that ran at once."""
+    """Number of the action's slot, from 0. Actions that run at once have different slots."""
     machine: str | None
-    """Name of the machine that built it, if it was another machine."""
+    """Name of the machine that ran the step, or None for this machine."""
     origin: Origin | None
-    """Source of a restored result, if it is not the store."""
+    """Source of a restored result, or None for the store."""
     was: StepState | None
     """State before the build."""
     because: tuple[str, ...]
-    """Reasons why the build ran it."""
+    """Reasons why the build ran the step."""
     key: str | None
-    """Action key, if it was known before the build."""
+    """Action key, or None if the key was unknown before the build."""
     size: int | None
     memory: int | None
     errors: tuple[ReportedError, ...]

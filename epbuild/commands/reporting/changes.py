@@ -1,6 +1,6 @@
-"""Differences between a report and another report, or between it and outputs.
+"""Differences between a report and an earlier report or emitted outputs.
 
-Descriptions in `schemas/report.schema.json` come from docstrings of fields, as in `recipe_values`.
+Docstrings of fields are the descriptions in `schemas/report.schema.json`, as in `recipe_values`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from epbuild.session.events import Coverage
 
 
 class ComparedModel(Struct, frozen=True):
-    """A model for a target, on one side of a comparison."""
+    """Model for a target, on one side of a comparison."""
 
     outcome: Coverage
     """Coverage of the model."""
@@ -31,7 +31,7 @@ class ComparedModel(Struct, frozen=True):
 
 
 class ModelChange(Struct, frozen=True):
-    """Model for a target that differs between the sides, or that only one side has."""
+    """Model for a target that differs between the sides or exists on only one side."""
 
     group: str
     """Name of the group."""
@@ -46,7 +46,7 @@ class ModelChange(Struct, frozen=True):
 
 
 class ComparedFile(Struct, frozen=True):
-    """A file on one side of a comparison."""
+    """File on one side of a comparison."""
 
     size: int
     """Bytes."""
@@ -55,7 +55,7 @@ class ComparedFile(Struct, frozen=True):
 
 
 class FileChange(Struct, frozen=True):
-    """File of an output that differs between the sides, or that only one side has."""
+    """File of an output that differs between the sides or exists on only one side."""
 
     path: str
     """Path relative to the output."""
@@ -66,14 +66,14 @@ class FileChange(Struct, frozen=True):
 
 
 class OutputChange(Struct, frozen=True):
-    """Output that differs between the sides, or that only one side has. Manifest and provenance are excluded."""
+    """Output that differs between the sides or exists on only one side. The manifest and the provenance are ignored."""
 
     path: str
     """Path of the output."""
     groups: tuple[str, ...]
-    """Groups of its models."""
+    """Groups of the output's models."""
     targets: tuple[str, ...]
-    """Targets of its models."""
+    """Targets of the output's models."""
     before: int | None
     """Old bytes; null if the output is new."""
     after: int | None
@@ -105,11 +105,11 @@ class SourceChange(Struct, frozen=True):
     after: str | None
     """New SHA-256 of the graph; null if the model was removed."""
     data: bool
-    """True if its external data differs."""
+    """True if the external data differs."""
 
 
 class ReportedAgainst(Struct, frozen=True):
-    """Changes since another report was made or since outputs were emitted."""
+    """Changes since an earlier report was written or outputs were emitted."""
 
     path: str
     """Path of the other report or the outputs."""
@@ -118,11 +118,11 @@ class ReportedAgainst(Struct, frozen=True):
     recipe: str
     """Name of the other side's recipe."""
     made_at: str | None
-    """Time when the other report was made."""
+    """Time when the other report was written; null for outputs."""
     epbuild: str | None
-    """Version of epbuild that wrote the other side."""
+    """Version of epbuild that wrote the other report; null for outputs."""
     build_seconds: float | None
-    """Duration of the other side's last build."""
+    """Duration of the last build in the other report; null if unknown."""
     models: tuple[ModelChange, ...]
     """Models that differ."""
     outputs: tuple[OutputChange, ...]

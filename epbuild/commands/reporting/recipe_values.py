@@ -43,18 +43,18 @@ class ReportedMachine(Struct, frozen=True):
 
 
 class ReportedPackage(Struct, frozen=True):
-    """A package of a toolchain."""
+    """Package of a toolchain."""
 
     name: str
-    """Name."""
+    """Name of the package."""
     version: str
-    """Version."""
+    """Version of the package."""
     sha256: tuple[str, ...]
     """SHA-256 of each file that the lock allows for the package; empty if the package is not locked."""
 
 
 class ReportedToolchain(Struct, frozen=True):
-    """A toolchain."""
+    """Toolchain of the plan."""
 
     name: str
     """Name in the recipe."""
@@ -63,9 +63,9 @@ class ReportedToolchain(Struct, frozen=True):
     interpreter: str | None
     """Interpreter of an existing environment; null if epbuild provisions the toolchain."""
     python: str | None
-    """Python, such as `cpython-3.11`; null if unknown."""
+    """Python implementation and version, such as `cpython-3.11`; null if unknown."""
     platform: str | None
-    """Platform, in Python's spelling; null if unknown."""
+    """Platform, as named by Python; null if unknown."""
     locked: bool
     """True if the toolchain is locked."""
     packages: tuple[ReportedPackage, ...]
@@ -73,7 +73,7 @@ class ReportedToolchain(Struct, frozen=True):
 
 
 class ReportedEp(Struct, frozen=True):
-    """An EP of a target."""
+    """EP of a target."""
 
     ep: str
     """Name of the EP."""
@@ -88,16 +88,16 @@ class ReportedEp(Struct, frozen=True):
 
 
 class ReportedTarget(Struct, frozen=True):
-    """A target."""
+    """Target of the plan."""
 
     name: str
     """Name of the target."""
     toolchain: str
-    """Name of its toolchain."""
+    """Name of the target's toolchain."""
     platforms: tuple[str, ...]
-    """Platforms of the toolchain in the recipe; empty means any."""
+    """Platforms that the recipe lists for the toolchain; empty if the recipe lists none."""
     soc: str | None
-    """Target that context binaries name; null if it is unknown or if they name none."""
+    """Target that the context binaries name, such as a SoC; null if it is unknown."""
     eps: tuple[ReportedEp, ...]
     """EPs in order of priority."""
 
@@ -155,7 +155,7 @@ class ReportedCoverage(Struct, frozen=True):
     member: str
     """Name of the model in its group."""
     group: str
-    """Group."""
+    """Name of the group."""
     target: str
     """Name of the target."""
     outcome: Coverage
@@ -178,7 +178,7 @@ class ReportedCoverage(Struct, frozen=True):
 
 
 class ReportedFile(Struct, frozen=True):
-    """A file of an output."""
+    """File of an output."""
 
     path: str
     """Path relative to the output."""
@@ -192,19 +192,19 @@ class ReportedOutput(Struct, frozen=True):
     """Output of the recipe."""
 
     step: str
-    """Step that emits it."""
+    """Step that emits the output."""
     path: str
     """Path, relative to the recipe's folder."""
     layout: str
-    """Layout."""
+    """Layout of the output."""
     archive: str | None
     """Format of the archive or image; null for a folder."""
     registry: str | None
-    """Image in the registry to which the output is pushed; null if it is not pushed."""
+    """Image reference in a registry; null if the output is not pushed."""
     groups: tuple[str, ...]
-    """Groups of its models."""
+    """Groups of the output's models."""
     targets: tuple[str, ...]
-    """Targets of its models."""
+    """Targets of the output's models."""
     in_place: bool
     """True if the output is up to date on disk."""
     key: str | None
@@ -214,11 +214,11 @@ class ReportedOutput(Struct, frozen=True):
     size: int
     """Bytes of all files in the output."""
     files: tuple[ReportedFile, ...]
-    """Files, as last emitted."""
+    """Files of the output when it was last emitted."""
 
 
 class ReportedSharing(Struct, frozen=True):
-    """Savings of a group that shares weights, for a target."""
+    """Savings of a weight-sharing group, for a target."""
 
     step: str
     """Share step."""

@@ -1,7 +1,7 @@
-"""Recording of a build: its events with their times, and its `BuildRecord`.
+"""Recording of a build: events with their times, and the `BuildRecord`.
 
-While a build runs, events are only collected. The record is computed once, at the end. From its first event to its last, an
-action has a slot: a number among the actions that run at once. The last step of an action spans the whole action. Every
+During a build, events are only collected. The record is computed once, at the end. From its first to its last event, an
+action has a slot: a number that differs from the slots of other running actions. The last step of an action spans the whole action. Every
 other step lasts until the next step of the action begins.
 """
 
@@ -69,7 +69,7 @@ _MANY = (StepOutput, StepsCurrent, ToolchainInstalling)
 
 
 class Recording:
-    """`Progress` that forwards all events, and keeps the events that a build record needs."""
+    """Receiver that forwards all events, and stores the events that a build record needs."""
 
     def __init__(self, request: Request, progress: Progress) -> None:
         self.request = request
@@ -77,7 +77,7 @@ class Recording:
         self.events: list[tuple[float, Event]] = []
         """Events, with the seconds since the build's start."""
         self.found: Survey | None = None
-        """Survey of the build, or None until the survey is known."""
+        """Survey of the build, or None before `expect` is called."""
         self.seconds = 0.0
         self.exit_code = 0
         self._workspace: Workspace | None = None
@@ -85,13 +85,13 @@ class Recording:
         self._progress = forward_one_by_one(progress)
 
     def report(self, event: Event, /) -> None:
-        """Keep and forward an event. Frequent events, and events of current steps, are only forwarded."""
+        """Store and forward an event. Frequent events and events of current steps are only forwarded."""
         if not isinstance(event, _MANY):
             self.events.append((time.monotonic() - self._begin, event))
         self._progress.report(event)
 
     def expect(self, found: Survey, workspace: Workspace) -> None:
-        """Set the survey of the build, and the workspace that keeps the record."""
+        """Set the survey of the build, and the workspace to write the record to."""
         self.found, self._workspace = found, workspace
 
     def end(self, exit_code: int) -> None:
@@ -99,7 +99,7 @@ class Recording:
         self.exit_code, self.seconds = exit_code, time.monotonic() - self._begin
         if self.found is None or self._workspace is None or not self.found.todo:
             return
-        with suppress(OSError):  # A record that cannot be written must not fail the build.
+        with suppress(OSError):  # A failure to write the record must not fail the build.
             BuildRecords(self._workspace.directory).put(self.record())
 
     def record(self) -> BuildRecord:
@@ -151,7 +151,7 @@ def recorded(request: Request, progress: Progress) -> Iterator[Recording]:
 
 @dataclass
 class _Running:
-    """Running action."""
+    """Action that is running."""
 
     place: int
     begun: float
@@ -168,7 +168,7 @@ class _Running:
 
 
 class _RecordMaking:
-    """Collector that turns a build's events, in order, into the parts of its record."""
+    """Builder of the parts of a build record from events in their order."""
 
     def __init__(self, found: Survey) -> None:
         self.runs: dict[str, StepRun] = {}
@@ -182,10 +182,10 @@ class _RecordMaking:
             self._steps.setdefault(step.action, []).append(step.id)
         self._running: dict[str, _Running] = {}
         self._left: dict[str, set[str]] = {}
-        """Steps of each running action that have not ended."""
+        """Unfinished steps of each running action."""
         self._free: list[int] = []
         self._open: dict[tuple[str, str], float] = {}
-        """Start of each span that has not ended, by kind and name."""
+        """Start of each unfinished span, by kind and name."""
         self._over = False
 
     def add(self, at: float, event: Event) -> None:
@@ -221,7 +221,7 @@ class _RecordMaking:
                 self.remote.append(ReportedTraffic(**asdict(event)))
 
     def stop(self, at: float) -> None:
-        """Mark all steps and spans that have not ended as interrupted."""
+        """Mark all unfinished steps and spans as interrupted."""
         at = round(at, 3)
         for action in list(self._running):
             for step in list(self._left[action]):
@@ -281,6 +281,6 @@ class _RecordMaking:
 
 
 def report_error(problem: Problem, step: str) -> ReportedError:
-    """Return a step's problem in the form that reports use."""
+    """Return a problem of a step as an error for reports."""
     where = problem.where if isinstance(problem.where, str) and problem.where != step else None
     return ReportedError(problem.code, problem.message, problem.reason, problem.hint, where)

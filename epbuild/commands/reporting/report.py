@@ -51,7 +51,7 @@ def report(request: Request, progress: Progress | None = None) -> Report:
 
     Builds, fetches and provisions nothing.
     """
-    # A report needs every model of the recipe, not only those that changed since the last survey.
+    # A report needs all models of the recipe, not only the models that changed since the last survey.
     with open_session(replace(request, every_model=True), progress) as session:
         return _Report(session, BuildRecords(get_workspace_folder(request.recipe)), str(request.recipe)).report()
 
@@ -103,7 +103,7 @@ class _Report:
         )
 
     def _result(self, ident: str) -> ActionResult | None:
-        """Return the known result of an action, even if it does not meet the recipe's expectations, or None."""
+        """Return the known result of an action, or None. The result may violate the recipe's expectations."""
         status, action = self._found.actions[ident], self._plan.actions[ident]
         if status.made is not None:
             return status.made.result
@@ -112,7 +112,7 @@ class _Report:
         return self._session.surveyor.result(action, status.key) or self._session.surveyor.result_here(action, status.key)
 
     def _failure(self, ident: str) -> Sequence[Problem]:
-        """Return the problems of a failed action: from its result, its remembered failure or the last build, in this order."""
+        """Return the problems of a failed action: from its result, or else its stored failure, or else the last build."""
         status, action, result = self._found.actions[ident], self._plan.actions[ident], self._results.get(ident)
         if status.state == "current" or status.made is not None:
             return ()
@@ -170,7 +170,7 @@ class _Report:
         )
 
     def _all_ends(self) -> Iterator[StepEnd]:
-        """Yield the step ends of all actions whose results are known."""
+        """Yield the ends of the steps of all actions with known results."""
         for ident, action in self._plan.actions.items():
             if isinstance(action, Emission):
                 record = self._session.surveyor.outputs.last(action.path)
@@ -197,7 +197,7 @@ class _Report:
 
 
 def _group_and_target(action: Action) -> tuple[str | None, str | None]:
-    """Return the group and the target of an action, or None for an action that serves several."""
+    """Return the group and the target of an action, or (None, None) for an action with several targets."""
     match action:
         case SessionGroup() | Verification():
             return action.group, action.target.name

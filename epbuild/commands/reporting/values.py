@@ -39,9 +39,9 @@ class ReportedStep(Struct, frozen=True):
     action: str
     """Id of the action, which is the id of its last step. The steps of one action run together."""
     group: str | None
-    """Group; null if the step serves several."""
+    """Group; null if the step serves several groups."""
     target: str | None
-    """Target; null if the step serves several."""
+    """Target; null if the step serves several targets."""
     needs: tuple[str, ...]
     """Ids of the steps that must finish first."""
     state: StepState
@@ -49,41 +49,41 @@ class ReportedStep(Struct, frozen=True):
     remote: bool
     """True if the result is only in the remote cache."""
     reasons: tuple[str, ...]
-    """Reasons why a build would run it; empty if it is current."""
+    """Reasons why a build would run the step; empty if the step is current."""
     key: str | None
     """Action key; null if it is not known yet."""
     seconds: float | None
     """Duration of the run that built the result. A share step includes its compiles."""
     size: int | None
-    """Number of bytes that it wrote."""
+    """Number of bytes that the step wrote."""
     memory: int | None
-    """Peak memory of the action's processes in bytes; only on the last step of the action."""
+    """Peak memory of the action's processes in bytes; null except for the last step of the action."""
     note: str
     """Remarks on the result."""
     outcome: RunOutcome | None
-    """Outcome in the last build; null if it was not part of it."""
+    """Outcome in the last build; null if the build did not include the step."""
     was: StepState | None
     """State before the last build."""
     because: tuple[str, ...]
-    """Reasons why the last build ran it."""
+    """Reasons why the last build ran the step."""
     took: float | None
     """Duration in the last build. A share step includes its compiles."""
     started: float | None
-    """Start in the last build, in seconds since the build's start; null if it did not run."""
+    """Start in the last build, in seconds since the build's start; null if the step did not run."""
     ended: float | None
     """End in the last build, in seconds since the build's start."""
     worker: int | None
-    """Number of its action's slot, from 0, among the actions that ran at once."""
+    """Number of the action's slot, from 0. Actions that run at once have different slots."""
     machine: str | None
-    """Name of the machine that built it; null for this machine."""
+    """Name of the machine that ran the step; null for this machine."""
     origin: Origin | None
     """Source of a restored result; null for the store."""
     errors: tuple[ReportedError, ...]
-    """Errors of its last failure; empty if an input has changed since then."""
+    """Errors of the step's last failure; empty if an input has changed since then."""
 
 
 class ReportedBuild(Struct, frozen=True):
-    """Last build of this recipe with these settings in which a step was out of date."""
+    """Last build of the recipe, with the same settings, in which a step was out of date."""
 
     began: str
     """Start of the build, in RFC 3339 format."""
@@ -132,11 +132,11 @@ class Report(Struct, frozen=True):
     epbuild: str
     """Version of epbuild."""
     made_at: str
-    """Time when the report was made, in RFC 3339 format."""
+    """Time when the report was written, in RFC 3339 format."""
     recipe: ReportedRecipe
     """The recipe."""
     machine: ReportedMachine
-    """The machine that made the report."""
+    """The machine that wrote the report."""
     toolchains: tuple[ReportedToolchain, ...]
     """Toolchains of the plan."""
     targets: tuple[ReportedTarget, ...]
@@ -150,7 +150,7 @@ class Report(Struct, frozen=True):
     outputs: tuple[ReportedOutput, ...]
     """Outputs of the recipe."""
     sharing: tuple[ReportedSharing, ...]
-    """Savings of sharing groups, as far as they are known."""
+    """Known savings of weight-sharing groups."""
     accuracy: tuple[ReportedAccuracy, ...]
     """Differences between outputs of compiled models and outputs of their sources, if the recipe verifies them."""
     build: ReportedBuild | None
@@ -158,4 +158,4 @@ class Report(Struct, frozen=True):
     warnings: tuple[ReportedWarning, ...]
     """Warnings about the recipe and its plan."""
     against: ReportedAgainst | None
-    """Changes since another report was made or since outputs were emitted; null if nothing was compared."""
+    """Changes since an earlier report was written or outputs were emitted; null if nothing was compared."""
