@@ -123,6 +123,9 @@ class Bench:
     def output(self) -> Path:
         return self.folder / str(self.runs) / "out"
 
+    def log(self) -> str:
+        return (self.folder / str(self.runs) / "log").read_text(encoding="utf-8")
+
     def bytes(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in self.output.iterdir()}
 
@@ -218,6 +221,18 @@ def test_calibration_uses_the_values_in_the_sample_files(bench: Bench, network: 
     scale = next(values[node.input[1]] for node in model.graph.node if node.input[0] == "image")
     assert scale == pytest.approx(image().max() * 3 / 255, rel=1e-3)
     assert "calibrating with 2 files" in bench.worker.words
+
+
+def test_quantize_continues_if_symbolic_shape_inference_fails(bench: Bench, tmp_path: Path) -> None:
+    source = tmp_path / "two_names.onnx"
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Add", ["a", "y"], ["z"])]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, 4]) for name, size in (("x", "n"), ("y", "m"))]
+    output = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "sum", inputs, [output], [numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), source)
+    arrays = {name: np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4) for name in "xy"}
+    assert bench.run("quantize", source, {}, [sample(tmp_path, "a.npz", **arrays)])["event"] == "finished"
+    assert "symbolic shape inference failed, so quantization continues without it" in bench.log()
 
 
 def test_a_decoder_is_quantized_with_dynamic_sizes_and_external_weights(bench: Bench) -> None:

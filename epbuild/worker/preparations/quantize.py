@@ -224,13 +224,13 @@ def preprocess(request: dict[str, Any], options: dict[str, Any]) -> None:
     try:
         quant_pre_process(request["source"], PREPROCESSED, **options, **(large if external else {}))
     except Exception as error:
-        if "symbolic shape inference" not in str(error):
+        if options.get("skip_symbolic_shape") or "symbolic shape inference" not in str(error):
             raise
-        opened = step.open_inputs(step.load_header(request))
-        inputs = ", ".join(f"{name} [{', '.join(map(str, sizes or ['?']))}]" for name, sizes in opened.items())
-        advice = "set 'skip_symbolic_shape: true'"
-        hint = f"Fix the sizes of {inputs} with 'input_shapes' of the model, or {advice}." if opened else f"Else {advice}."
-        raise step.Refused(f"onnxruntime's symbolic shape inference failed for the model: {error}", hint) from error
+        step.log(f"onnxruntime's symbolic shape inference failed, so quantization continues without it: {error}")
+        errors.messages.clear()
+        quant_pre_process(
+            request["source"], PREPROCESSED, **{**options, "skip_symbolic_shape": True}, **(large if external else {})
+        )
     finally:
         logger.removeHandler(errors)
     if errors.messages:

@@ -184,12 +184,6 @@ def sizes_of(value: Any) -> list[int | str] | None:
     ]
 
 
-def open_inputs(model: Any) -> dict[str, Any]:
-    """Return the inputs that have open sizes, with all their sizes."""
-    found = {value.name: sizes_of(value) for value in required_inputs(model)}
-    return {name: sizes for name, sizes in found.items() if sizes is None or not all(isinstance(size, int) for size in sizes)}
-
-
 def node_count(model: Any) -> str:
     """Return the number of nodes of a model, as text."""
     count = len(model.graph.node)
