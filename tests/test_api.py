@@ -153,7 +153,7 @@ def test_an_exception_of_a_listener_ends_the_build_and_propagates(workshop: Work
 
 
 def test_an_invalid_number_of_jobs_is_refused(workshop: Workshop) -> None:
-    with pytest.raises(ValueError, match="invalid number of jobs: 0"):
+    with pytest.raises(ValueError, match="invalid number of jobs '0': expected 1 or more"):
         api.Request(jobs=0)
 
 

@@ -129,7 +129,7 @@ def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> 
     share, name = group.steps[-1], member.name
     compile_step = group.steps[group.members.index(member)]
     alone = replace(group, members=(replace(member, expect=Expectation()),), share=False, steps=(compile_step,))
-    execution.progress.report(StepOutput(share, f"compiling {name} alone to measure the savings by sharing"))
+    execution.progress.report(StepOutput(share, f"compiling {name} alone to measure the savings from sharing"))
     try:
         files = rebuild(
             alone,
@@ -138,7 +138,7 @@ def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> 
         )
     except EpbuildError as error:
         problems = (
-            replace(problem, message=f"the model '{name}' could not be measured alone: {problem.message}", where=StepId(share))
+            replace(problem, message=f"the model '{name}' could not be compiled alone: {problem.message}", where=StepId(share))
             for problem in error.problems
         )
         raise type(error)(*problems) from error
@@ -244,7 +244,7 @@ def _fix_input_sizes(group: SessionGroup, staging: Path) -> None:
         try:
             fix_sizes(member.graph, graph, member.inputs)
         except MalformedModel as error:
-            message = f"the inputs of the model '{member.name}' do not accept their sizes: {error}"
+            message = f"the input sizes of the model '{member.name}' cannot be set: {error}"
             raise BuildError(Problem("EPB265", message, StepId(group.id), "Export the model again.")) from error
 
 
@@ -368,7 +368,7 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
         quote = extract_last_lines(ending.tail)
         if not quote:
             raise
-        logged = Problem("EPB610", f"while it compiled, the EP logged: {quote}", StepId(group.id))
+        logged = Problem("EPB610", f"the EP logged during the compile: {quote}", StepId(group.id))
         raise VerifyError(*error.problems, logged) from error
 
 

@@ -22,7 +22,7 @@ from epbuild.verify.fallback import Outside
 _NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
 _TWO_LIBRARIES = "Domain already set in registry"
 _NOTHING = "Unable to compile any nodes"
-_BY_SOMEBODY = f"If that was not deliberate, the cause was probably a lack of memory. {MORE_MEMORY}"
+_BY_SOMEBODY = f"Unless it was stopped deliberately, it probably ran out of memory. {MORE_MEMORY}"
 
 
 def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequence[LeftNode] = ()) -> EpbuildError | None:
@@ -37,7 +37,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
     at_fault = _member_at_fault(group, ending.reports)
     step = StepId(group.steps[at_fault])
     subject = _subject(group, step)
-    hint = f"The whole log: {log}."
+    hint = f"See the whole log: {log}."
     whole = found.raised
     raised, quote = merge_reasons(whole, ending.tail)
     finished = f"at exit, after it had compiled every model for {group.target.name}"
@@ -47,8 +47,8 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
         message = f"{subject} did not finish {allowed} and was stopped.{quote}"
         return BuildError(Problem("EPB403", message, step, hint, f"it did not finish {allowed}.{quote}"))
     if raised is not None and is_at_address_limit(last):
-        share = f"at {last['mapped'] / 1e6:.0f} of the {last['mappable'] / 1e6:.0f} MB that a process may map here (`ulimit -v`)"
-        cure = f"Raise that limit: an EP that reaches it may blame the model. {hint}"
+        share = f"after mapping {last['mapped'] / 1e6:.0f} of the {last['mappable'] / 1e6:.0f} MB that a process may map (`ulimit -v`)"
+        cure = f"Raise this limit. An EP that reaches it may report that the model is at fault. {hint}"
         why = f"{share}: {raised}.{quote}"
         return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
     known_limits = _limitations(group, group.members[at_fault], ending, refused)
@@ -79,7 +79,11 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
     if found.cause == "unfit":
         return EnvironmentFailure(Problem("EPB411", why, step, hint))
     if found.cause == "custom operators":
-        return EnvironmentFailure(Problem("EPB444", why, step, f"It must be built for this machine and ONNX Runtime. {hint}"))
+        return EnvironmentFailure(
+            Problem(
+                "EPB444", why, step, f"Use a library that was built for this machine and this version of ONNX Runtime. {hint}"
+            )
+        )
     hint = f"{_about_custom_ops(whole)}{hint}"
     if found.cause == "cannot write":
         room = f"{FREE_SPACE} {hint}"
@@ -93,9 +97,9 @@ def _about_custom_ops(raised: str) -> str:
     """Return a hint about custom operators with a trailing space, or an empty string if they are not the cause."""
     unknown = _NO_OPERATOR.search(raised)
     if unknown is not None:
-        return f"If {unknown[1]} is a custom operator, name its library or package in 'custom_ops'. "
+        return f"If {unknown[1]} is a custom operator, add its library or package to 'custom_ops'. "
     if _TWO_LIBRARIES in raised:
-        return "Two of the 'custom_ops' have operators of the same domain: name one of them. "
+        return "Two of the 'custom_ops' have operators of the same domain. Keep only one of them. "
     return ""
 
 
@@ -132,7 +136,9 @@ def _about_patterns(group: SessionGroup, member: Member) -> list[str]:
 def _why_nothing(refused: Sequence[LeftNode]) -> str:
     """Return why an EP took no nodes, with a leading space, or an empty string if the EP logged no reason."""
     outside = Outside("", len(refused), tuple(refused))
-    return f" It compiled none of {format_count(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""
+    return (
+        f" The EP compiled none of {format_count(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""
+    )
 
 
 def _member_at_fault(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> int:

@@ -82,7 +82,7 @@ def _check_renamed(group: SessionGroup, member: Member, before: ModelHeader, aft
     are_prefixed = all(name.startswith(prefix) for name in new_names)
     if not are_prefixed or len(new_names) != len(old_names) or _without_names(after) != _without_names(before):
         message = f"renaming the EPContext nodes of '{member.name}' changed more than their names; nothing was kept"
-        raise VerifyError(Problem("EPB441", message, StepId(group.id), "Report it, with the model."))
+        raise VerifyError(Problem("EPB441", message, StepId(group.id), "Report it as a bug in epbuild, and attach the model."))
 
 
 def _without_names(header: ModelHeader) -> ModelHeader:

@@ -114,7 +114,7 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
                 staged.chmod(0o644 | (path.stat().st_mode & 0o111))
         (staging / REQUEST).write_text(json.dumps(_request(preparation, execution), indent=1, sort_keys=True), encoding="utf-8")
     except MalformedModel as error:
-        message = f"the inputs of the model '{preparation.model.name}' do not accept their sizes: {error}"
+        message = f"the input sizes of the model '{preparation.model.name}' cannot be set: {error}"
         raise BuildError(Problem("EPB265", message, StepId(preparation.id), "Export the model again.")) from error
     except OSError as error:
         message = f"the files of the preparation could not be staged: {error.strerror or error}"
@@ -144,7 +144,7 @@ def _program(preparation: Preparation, execution: Execution) -> str:
     found = shutil.which(name, path=str(interpreter.parent)) if Path(name).name == name else None
     if found is None:
         message = f"the toolchain '{preparation.toolchain.name}' has no program '{name}'"
-        hint = f"Write 'python' for its interpreter, or add the package that installs '{name}' to its packages."
+        hint = f"Use 'python' for the toolchain's interpreter, or add the package that installs '{name}' to its packages."
         raise EnvironmentFailure(Problem("EPB452", message, StepId(preparation.id), hint))
     return found
 
@@ -153,7 +153,7 @@ def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError |
     found = diagnose(ending)
     if found is None:
         return None
-    step, hint, printed = StepId(preparation.id), f"The whole log: {log}.", _last_output(ending.tail)
+    step, hint, printed = StepId(preparation.id), f"See the whole log: {log}.", _last_output(ending.tail)
     report = found.report
     if report and report["kind"] == "error" and preparation.script is None:
         # The exit status of a user's program.
@@ -163,7 +163,7 @@ def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError |
     match found.cause:
         case "timed out":
             message = f"{title} did not finish within {preparation.timeout:g} s and was stopped{printed}"
-            return BuildError(Problem("EPB453", message, step, f"Give it more time with 'timeout'. {hint}"))
+            return BuildError(Problem("EPB453", message, step, f"Increase its 'timeout'. {hint}"))
         case "out of memory":
             message = f"{title} ran out of memory" + (f": {why}" if report else printed)
             return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
@@ -183,7 +183,7 @@ def _program_error(preparation: Preparation, ending: Ending, log: str) -> Epbuil
     last = ending.tail[-_MAX_QUOTES:]
     found = diagnose(replace(ending, tail=last))
     cause, end = (found.cause, found.end) if found is not None else ("", "")
-    step, hint = StepId(preparation.id), f"The whole log: {log}."
+    step, hint = StepId(preparation.id), f"See the whole log: {log}."
     message = f"'{preparation.title}' {'ran out of memory' if cause == 'out of memory' else end}{_last_output(ending.tail)}"
     if cause in ("out of memory", "ended"):
         return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
@@ -213,16 +213,16 @@ def _last_output(lines: Sequence[str]) -> str:
 def _check_prepared(preparation: Preparation, execution: Execution, ending: Ending) -> ModelHeader:
     """Return the header of the prepared model. Raises BuildError if the model or its external data is incomplete."""
     folder, path = execution.staging / "out", execution.staging / preparation.output
-    printed, log = _last_output(ending.tail), f"The whole log: {execution.shown_log}."
+    printed, log = _last_output(ending.tail), f"See the whole log: {execution.shown_log}."
 
     def wrong(message: str, hint: str) -> BuildError:
         return BuildError(Problem("EPB457", f"{message}{printed}", StepId(preparation.id), f"{hint} {log}".strip()))
 
     if not path.is_file():
         others = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
-        instead = f", but wrote {', '.join(others[:3])}" if others else ""
+        instead = f"; it wrote {', '.join(others[:3])} instead" if others else ""
         hint = "Write the model to the path of ${out}." if preparation.script is None else ""
-        raise wrong(f"'{preparation.title}' succeeded without writing {preparation.output}{instead}", hint)
+        raise wrong(f"'{preparation.title}' succeeded but did not write {preparation.output}{instead}", hint)
     if path.is_symlink() or not is_inside(path, folder):
         raise wrong(f"'{preparation.title}' wrote a link instead of the file {preparation.output}", "Write the model itself.")
     try:
@@ -232,7 +232,7 @@ def _check_prepared(preparation: Preparation, execution: Execution, ending: Endi
     except OSError as error:
         raise wrong(f"'{preparation.title}' wrote a model that cannot be read: {error.strerror}", "") from error
     if header.is_compiled:
-        hint = "Leave compiling to the later steps."
+        hint = "Do not compile the model in a preparation."
         raise wrong(f"'{preparation.title}' wrote a model that is already compiled: it contains EPContext nodes", hint)
     if not header.outputs:
         raise wrong(f"'{preparation.title}' wrote a model without outputs", "")

@@ -172,9 +172,9 @@ class Actions:
             self._held_back[ident] = failed
             if isinstance(other, Emission) and self._outputs.last(other.path) is not None and os.path.lexists(other.path):
                 message = (
-                    f"{format_path(other.path)} is left from an earlier build, because {failed} failed, which the recipe allows"
+                    f"{format_path(other.path)} is out of date but was kept: {failed} failed, and the recipe allows this failure"
                 )
-                hint = "Remove it if it must not be used anymore."
+                hint = "Delete it if it must not be used."
                 self._progress.report(Warned(Problem("EPB460", message, StepId(other.id), hint)))
 
     def skip(self, action: str) -> None:
@@ -348,7 +348,7 @@ class Actions:
         """Rebuild needed results that the store has lost. Return whether any result was lost."""
         lost = [made for made in needed if not self._surveyor.is_whole(made)]
         for made in lost:
-            self._progress.report(StepOutput(made.action.steps[0], "its result is missing from the store; rebuilding it"))
+            self._progress.report(StepOutput(made.action.steps[0], "the store has lost the result; rebuilding it"))
             self.remake(made.action.id)
         return bool(lost)
 

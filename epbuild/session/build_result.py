@@ -75,7 +75,7 @@ class ResultCollector(TakesMany):
     def result(self) -> BuildResult:
         """Return the result. Raises BuildFailed if the build did not succeed."""
         if self._finished is None:
-            raise AssertionError("the build ended without a BuildFinished event")
+            raise AssertionError("the build ended without a RunFinished event")
         found = BuildResult(self._outcomes, self._failures, tuple(self._warnings), self._finished)
         if self._finished.exit_code:
             raise BuildFailed(found, *self._refused)

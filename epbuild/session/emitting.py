@@ -242,10 +242,15 @@ def remove_orphans(found: Survey, surveyor: Surveyor, progress: Progress, cancel
     outputs = surveyor.outputs
     for left in outputs.release(emission.path for emission in found.plan.emissions.values()):
         place = format_path(surveyor.workspace.base / left.place)
-        message = f"the recipe no longer asks for {place}, but {outputs.writer(left)} also emits it, so it is kept"
+        message = f"the recipe no longer asks for {place}, which is kept because {outputs.writer(left)} also emits it"
         progress.report(
             Warned(
-                Problem("EPB514", message, None, "A build of the other recipe removes it once that one no longer asks for it.")
+                Problem(
+                    "EPB514",
+                    message,
+                    None,
+                    "A build of the other recipe removes the output once that recipe no longer asks for it.",
+                )
             )
         )
     hidden = HiddenFolders()

@@ -65,7 +65,7 @@ class WatchedExecution(Execution):
         touched = [str(path) for path, before in self.written.items() if stat_writes(path) != before]
         touched += environment.touched_since(self.environment)
         if not changes and touched:
-            changes = [f"{format_path(Path(touched[0]))} was touched, and may have changed in between"]
+            changes = [f"{format_path(Path(touched[0]))} was touched, so its content may have changed temporarily"]
         if changes:
             message = f"an input changed while the model was {kind.done}: {'; '.join(changes)}"
             raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))

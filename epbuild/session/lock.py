@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from epbuild.session.lock_fit import Misfit
     from epbuild.toolchain.lock import Lock, LockedEnvironment
 
-_LEFT_ALONE = "It is not used. `epbuild lock` replaces it by a lock of this recipe."
-_WITHOUT = "It is provisioned without the lock. Run `epbuild lock` to update the lock."
+_LEFT_ALONE = "The lock is not used. Run `epbuild lock` to replace it with a lock of this recipe."
+_WITHOUT = "The toolchain is provisioned without the lock. Run `epbuild lock` to update the lock."
 
 
 class HeldLock(Struct, frozen=True):
@@ -92,7 +92,7 @@ class HeldLock(Struct, frozen=True):
         other = [what for what in sorted(actual.keys() | locked_digests.keys()) if actual.get(what) != locked_digests.get(what)]
         if not other:
             return []
-        message = f"the remote model '{model.name}' differs from {self.path.name} in its {', '.join(other)}"
+        message = f"the remote model '{model.name}' differs from {self.path.name}: {', '.join(other)}"
         return [Problem("EPB247", message, model.path_where, "If the change is intended, run `epbuild lock`.")]
 
     def _raise_if_strict(self, kind: type[EpbuildError], problems: list[Problem]) -> list[Problem]:

@@ -156,7 +156,7 @@ def _catalog_reasons(recipe: Recipe, lock: Lock, name: str) -> Iterator[str]:
 
 def _revisions(then: str, now: str) -> str:
     old, new = (value.partition(" ")[0] for value in (then, now))
-    return f"revision {old} then, {new} now" if old != new else f"revision {old} has different content"
+    return f"revision {old} was replaced by {new}" if old != new else f"revision {old} has different content"
 
 
 def _model_reason(model: ModelSpec, locked: LockedModel | None, lock: str) -> str | None:

@@ -110,7 +110,7 @@ def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, wor
     if request.push_only:
         plan = plan.with_pushes_only()
         if not plan.actions:
-            message = "none of the requested outputs is pushed"
+            message = "no requested output is pushed to a registry"
             raise PlanError(Problem("EPB240", message, None, "Set `registry` of an output with `archive: oci` in the recipe."))
     if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
         from epbuild.output.genai_files import check_pipelines  # few recipes have any

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from epbuild.session.lock import HeldLock
     from epbuild.session.toolchains import PlanToolchains
 
-ONLINE = "Run this once without --offline."
-_LOCK_IT = "provisioned only to compute keys: with a lock (`epbuild lock`), this is not needed if all results are shared"
+ONLINE = "Run the command once without --offline."
+_LOCK_IT = "provisioned only to compute keys; with a lock (`epbuild lock`), a build skips this if all results are shared"
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 2.0
 

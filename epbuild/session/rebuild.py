@@ -133,7 +133,7 @@ class _Rebuilding:
             verdict = "different" if meant else "known"
         problems = tuple(_problem(item, made, place) for item in differences) if verdict == "different" else ()
         if problems and meant:
-            message = f"the rebuild has differences beyond the context bytes, where the recipe allows them: {'; '.join(meant)}"
+            message = f"the recipe allows only context bytes to differ, but the rebuild has other differences: {'; '.join(meant)}"
             problems = (Problem("EPB652", message, StepId(ident), f"Both versions are kept in {format_path(place)}."),)
         self._count(verdict, 1 if problems else 0)
         compared = StepCompared(
@@ -180,7 +180,7 @@ class _Rebuilding:
         except EnvironmentFailure:
             raise
         except EpbuildError as error:
-            hint = f"The whole log: {execution.shown_log}."
+            hint = f"See the whole log: {execution.shown_log}."
             problem = Problem("EPB431", "the rebuild failed, although a stored result exists", StepId(ident), hint)
             raise BuildError(problem, *error.problems) from error
 
@@ -221,7 +221,9 @@ def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference
     except EpbuildError as error:
         return tuple(problem.message for problem in error.problems)
     return tuple(
-        f"{item.what}: {format_value(item.old)}, then {format_value(item.new)}" for item in found.differences if not item.of_bytes
+        f"{item.what}: {format_value(item.old)} stored, {format_value(item.new)} rebuilt"
+        for item in found.differences
+        if not item.of_bytes
     )
 
 
@@ -229,9 +231,9 @@ def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
     ident, why = StepId(made.action.id), get_action_type(made.action).known_to_differ(made.action)
     hint = f"Both versions are kept in {format_path(place)}."
     if item.new_size is None:
-        return Problem("EPB651", f"the rebuild has no {item.file}", ident, hint)
+        return Problem("EPB651", f"the rebuild did not produce {item.file}", ident, hint)
     if item.old_size is None:
-        return Problem("EPB651", f"the rebuild has an additional file {item.file}", ident, hint)
+        return Problem("EPB651", f"the rebuild produced an additional file {item.file}", ident, hint)
     if not item.found:
         message = f"the SHA-256 of the rebuilt {item.file} differs, but the original is missing from the store"
         return Problem("EPB653", message, ident, f"The rebuilt file is kept in {format_path(place)}.")
@@ -239,7 +241,7 @@ def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
     extent = f"{item.count:,} of {size} bytes differ, the first at byte {item.offset:,}"
     if why is None:
         return Problem("EPB650", f"the rebuilt {item.file} differs: {extent}", ident, hint)
-    message = f"the rebuilt {item.file} has differences beyond those known for the target ({why}): {extent}"
+    message = f"the rebuilt {item.file} differs in more ways than are known for the target ({why}): {extent}"
     return Problem("EPB652", message, ident, hint)
 
 

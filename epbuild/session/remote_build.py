@@ -160,7 +160,7 @@ class RemoteMachines:
             raise decode_error(reply)
         result = self._results.fetch_new(key, action.id)
         if result is None:
-            message = f"{reply.machine} built it, but its result cannot be read from the remote cache"
+            message = f"{reply.machine} built the result, but it cannot be read from the remote cache"
             raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), LOOK_AT_CACHE))
         return RemoteResult(result, reply.machine, reply.outcome == "made")
 
@@ -197,8 +197,8 @@ class RemoteMachines:
             path = places.get(blob.digest)
             pieces = partial(store.pieces, blob.digest) if path is None else partial(_file_pieces, path)
             if not self._cache.upload_input(blob, pieces):
-                message = "its inputs cannot be written to the remote cache, from which other machines read them"
-                hint = "Check that this machine may write there, or build without --executor."
+                message = "the inputs of the action cannot be uploaded to the remote cache for other machines"
+                hint = "Check that this machine may write to the remote cache, or build without --executor."
                 raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), hint))
 
     def _keep_log(self, action: Action, reply: MachineReply) -> None:
@@ -254,7 +254,7 @@ class IdentityRequests:
         for item in offered.values():
             if self._known.of(item.action) is None and not self._known.is_for_here(item.action):
                 name = item.needs.toolchain.name
-                message = f"the record of the toolchain '{name}' on {item.platform} cannot be read from the remote cache"
+                message = f"the record of the toolchain '{name}' for {item.platform} cannot be read from the remote cache"
                 raise EnvironmentFailure(Problem("EPB537", message, item.needs.toolchain.where, LOOK_AT_CACHE))
 
     def _find_offered(self, unknown: Mapping[Place, UnknownToolchain]) -> dict[Place, UnknownToolchain]:
@@ -267,7 +267,7 @@ class IdentityRequests:
 
     def _request(self, item: UnknownToolchain) -> None:
         name, begin = item.needs.toolchain.name, time.monotonic()
-        self._progress.report(ToolchainStarted(name, f"asking a machine of the cluster for its record on {item.platform}"))
+        self._progress.report(ToolchainStarted(name, f"requesting the record for {item.platform} from a machine of the cluster"))
         request = build_toolchain_request(item.needs, item.locked, item.records)
         try:
             reply = self._reply(request, _placement(item))
@@ -279,7 +279,7 @@ class IdentityRequests:
                 self._progress.report(Warned(problem))
             return
         runtime = next((package.version for package in item.locked.packages if package.name == "onnxruntime"), "")
-        self._progress.report(ToolchainReady(name, runtime, time.monotonic() - begin, f"as recorded by {reply.machine}"))
+        self._progress.report(ToolchainReady(name, runtime, time.monotonic() - begin, f"recorded by {reply.machine}"))
 
     def _reply(self, request: ActionRequest, placement: Placement) -> MachineReply:
         """Return the reply of the first machine that has or provisions the toolchain. Raises the last machine's error."""

@@ -67,7 +67,7 @@ class Request(Struct, frozen=True):
     def __post_init__(self) -> None:
         """Check the number of jobs. Raises ValueError."""
         if self.jobs < 1:
-            raise ValueError(f"invalid number of jobs: {self.jobs}")
+            raise ValueError(f"invalid number of jobs '{self.jobs}': expected 1 or more")
 
     def without_programs(self) -> Request:
         """Return a copy of this request that starts no interpreters. Unknown toolchains then stay unknown."""

@@ -26,8 +26,8 @@ class MissingResultError(BuildError):
     """Error for a missing result that may not be built (EPB406)."""
 
     def __init__(self, action: Action) -> None:
-        message = "its result is neither in the store nor in a remote cache"
-        hint = f"Build it: epbuild run --no-emit --remote-cache write {shlex.quote(action.id)}"
+        message = "the result is neither in the store nor in a remote cache"
+        hint = f"Build it with `epbuild run --no-emit --remote-cache write {shlex.quote(action.id)}`."
         super().__init__(Problem("EPB406", message, StepId(action.id), hint))
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # the client of remote caches is loaded only if one is used
 _UPLOADS = 4
 """Number of results that are written in parallel."""
 _NOTHING_FOUND = (
-    "No machine has shared results of this epbuild for these files and toolchains. For EPs whose output depends on the machine, only a "
-    "machine like this one can share them. `docs/guides/remote-cache.md` lists what must match."
+    "No machine has shared results of this release of epbuild for these files and toolchains. If the output of an EP depends on "
+    "the machine, only a machine like this one can share them. `docs/guides/remote-cache.md` lists what must match."
 )
 
 

@@ -138,7 +138,7 @@ class PlanToolchains:
         """Return why the toolchain of an action is unknown."""
         name = action.runs_in.toolchain.name if action.runs_in is not None else ""
         if self.is_for_here(action) and not self._sources.environments.may_run and self.is_ready(name):
-            return f"the toolchain '{name}' is unknown: --no-exec starts no programs"
+            return f"the toolchain '{name}' is unknown, because --no-exec starts no programs"
         if self.is_for_here(action):
             return f"the toolchain '{name}' is not provisioned yet"
         return self.why_not_here(action)

@@ -137,5 +137,5 @@ def process_failures(process: str, step: StepId | None = None, shown_log: str | 
     except BadReport as error:
         message = f"the {process} sent an invalid report and was stopped: {error}"
         hint = f"Something in the toolchain writes to the pipe for the reports of the {process}."
-        log = f" The whole log: {shown_log}." if shown_log is not None else ""
+        log = f" See the whole log: {shown_log}." if shown_log is not None else ""
         raise BuildError(Problem("EPB311", message, step, hint + log)) from error

@@ -159,7 +159,7 @@ def test_without_a_terminal_init_names_missing_flags_and_does_not_wait(folder: P
         ([*FLAGS, "--size", "x=1,many"], "'1,many' is not a shape"),
         ([*FLAGS, "--size", "x=1,0"], "'1,0' is not a shape"),
         ([*FLAGS, "--size", "y=1,4"], "no model has an input 'y'"),
-        ([*FLAGS, "--size", "x=1,5"], "The input x of relu, dimension 2: the model has 4 there instead of 5."),
+        ([*FLAGS, "--size", "x=1,5"], "The input x of relu, dimension 2: its size is 4 in the model, not 5."),
         ([*FLAGS, "--size", "x=1,4,4"], "The input x of relu"),
         (
             ["text.onnx", "compiled.onnx", "--ep", "qnn", "--soc", "SM8750"],
@@ -337,7 +337,7 @@ def test_on_a_terminal_init_prompts_once_for_each_named_size(folder: Path) -> No
     )
     assert code == 0, said
     assert "a: sizes of x[batch,channels,8] [1,3,8]: " in said
-    assert "the model has 8 there instead of 9" in said
+    assert "its size is 8 in the model, not 9" in said
     assert "b: sizes" not in said
     assert "c: sizes of x[?,?,?,3] [1,224,224,3]: " in said
     recipe = load(folder / "epbuild.yaml")

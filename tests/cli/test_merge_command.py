@@ -52,7 +52,7 @@ def test_merging_unconnected_models_is_reported(tmp_path: Path) -> None:
         (["a.onnx", "b.onnx", "-o", "m.onnx", "-p", "a_"], "pass --prefix once for each of the 2 models"),
         (["a.onnx", "b.onnx", "-o", "m.onnx", "-c", "a.y"], "is not of the form MODEL.OUTPUT=MODEL.INPUT"),
         (["a.onnx", "b.onnx", "-o", "b.onnx"], "b.onnx already exists and is not overwritten"),
-        (["c.onnx", "d.onnx", "-o", "m.onnx"], "OpenVINOExecutionProvider loads 1 context from one model"),
+        (["c.onnx", "d.onnx", "-o", "m.onnx"], "OpenVINOExecutionProvider loads only 1 context per model"),
         (
             ["a.onnx", "d.onnx", "-o", "m.onnx", "-p", "", "-p", "d_"],
             "does not load a context whose inputs or outputs are renamed",

@@ -68,7 +68,10 @@ def test_read_only_commands_start_no_program_and_no_connection(arguments: tuple[
 def test_plan_no_exec_reports_unknown_toolchains(tmp_path: Path) -> None:
     write_project(tmp_path)
     done = epbuild(tmp_path, "plan", "--no-exec")
-    assert "new  compile:main/phone/relu\n       the toolchain 'qnn' is unknown: --no-exec starts no programs\n" in done.stdout
+    assert (
+        "new  compile:main/phone/relu\n       the toolchain 'qnn' is unknown, because --no-exec starts no programs\n"
+        in done.stdout
+    )
     epbuild(tmp_path, "plan")
     assert (tmp_path / MARK).exists()
     (tmp_path / MARK).unlink()

@@ -76,7 +76,7 @@ CASES = {
         BuildError,
         (
             "compiling 'decode' for npu failed: Fatal error",
-            "If ai.onnx.contrib:Inverse is a custom operator, name its library or package in 'custom_ops'.",
+            "If ai.onnx.contrib:Inverse is a custom operator, add its library or package to 'custom_ops'.",
         ),
     ),
     "two custom operator libraries with one domain": Case(
@@ -87,7 +87,7 @@ CASES = {
         BuildError,
         (
             "failed: Domain already set in registry.",
-            "Two of the 'custom_ops' have operators of the same domain: name one of them.",
+            "Two of the 'custom_ops' have operators of the same domain. Keep only one of them.",
         ),
     ),
     "an unloadable custom operator library": Case(
@@ -100,7 +100,10 @@ CASES = {
         (),
         "EPB444",
         EnvironmentFailure,
-        ("the custom operators of liba.so cannot be registered: invalid ELF header.", "It must be built for this machine"),
+        (
+            "the custom operators of liba.so cannot be registered: invalid ELF header.",
+            "Use a library that was built for this machine",
+        ),
     ),
     "a SoC unknown to the EP": Case(
         (*AT_DECODE, failed(NOT_COMPILED)),
@@ -223,7 +226,7 @@ CASES = {
         EnvironmentFailure,
         (
             "the worker was killed from outside (SIGKILL) while compiling 'decode' for npu.",
-            "If that was not deliberate, the cause was probably a lack",
+            "Unless it was stopped deliberately, it probably ran out of memory",
         ),
     ),
     "a failed QNN allocation": Case(
@@ -347,7 +350,7 @@ def test_compile_failure_is_reported_by_its_cause(name: str) -> None:
     for noise in ("\x1b", "2026-", "File mapped weights", "encryption", "LIBNATIVE", "ONNXRuntimeError", "..", "\n"):
         if case.said or noise not in ("2026-",):
             assert noise not in problem.text.replace(LOG, "")
-    assert problem.text.endswith(f"The whole log: {LOG}.")
+    assert problem.text.endswith(f"See the whole log: {LOG}.")
     last = [report["member"] for report in case.reports if report["event"] == "member_started"]
     assert problem.where == (COMPILES[1] if "decode" in last else COMPILES[0])
 
@@ -363,10 +366,10 @@ def test_node_reasons_are_reported_if_no_node_was_compiled() -> None:
         "EPB401",
         (
             "Set a size for every open dimension with the model's `input_shapes`, and leave graph_optimization_level at `basic`, "
-            f"which folds shape computations. The whole log: {LOG}."
+            f"which folds shape computations. See the whole log: {LOG}."
         ),
     )
-    assert "It compiled none of 3 nodes, and logged: Cannot get shape (3 nodes)." in problem.message
+    assert "The EP compiled none of 3 nodes, and logged: Cannot get shape (3 nodes)." in problem.message
 
 
 def test_onnx_runtime_refusal_is_quoted_without_its_source_location() -> None:
@@ -422,7 +425,7 @@ def test_known_limitation_is_reported_in_one_sentence(shown: str, ep: int) -> No
     assert (
         f"{name} cannot compile for a GPU that the machine does not have here: the compiler asks the GPU itself." in problem.text
     )
-    assert problem.text.endswith(f"The whole log: {LOG}.")
+    assert problem.text.endswith(f"See the whole log: {LOG}.")
 
 
 def test_platform_limitation_is_reported_on_its_platform() -> None:
@@ -488,7 +491,10 @@ def test_failure_close_to_a_memory_limit_is_not_blamed_on_the_model(mapped: int,
     assert error is not None
     [problem] = error.problems
     assert problem.code == code
-    told = "compiling 'decode' for npu failed at 590 of the 600 MB that a process may map here (`ulimit -v`): Unable to compile any nodes."
+    told = (
+        "compiling 'decode' for npu failed after mapping 590 of the 600 MB that a process may map (`ulimit -v`): "
+        "Unable to compile any nodes."
+    )
     assert (told in problem.message) == (code == "EPB404")
 
 
@@ -588,7 +594,7 @@ def test_huge_reason_is_shortened_in_the_middle() -> None:
     assert problem.message.startswith("compiling 'decode' for npu failed: Load failed: weights")
     assert " [...] " in problem.message
     assert "the reason at the end. The EP logged: error: xxx" in problem.message
-    assert problem.text.endswith(f"The whole log: {LOG}.")
+    assert problem.text.endswith(f"See the whole log: {LOG}.")
 
 
 @pytest.mark.parametrize(

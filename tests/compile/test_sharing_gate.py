@@ -15,7 +15,7 @@ from tests.support.fake_builds import COMPILES, EMIT_DECODER, SHARE, STEPS, Work
 
 EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
 CURRENT = dict.fromkeys(STEPS, "current")
-MEASURING = [f"compiling {name} alone to measure the savings by sharing" for name in ("prefill", "decode")]
+MEASURING = [f"compiling {name} alone to measure the savings from sharing" for name in ("prefill", "decode")]
 Meddle = Callable[[dict[str, Any], Path], Ending | None]
 
 
@@ -194,7 +194,7 @@ def test_failed_measurement_fails_only_the_share_step(workshop: Workshop, monkey
     [problem] = failed.problems
     assert (failed.step, problem.code) == (SHARE, "EPB401")
     assert problem.message.startswith(
-        "the model 'decode' could not be measured alone: compiling 'decode' for npu failed: no room"
+        "the model 'decode' could not be compiled alone: compiling 'decode' for npu failed: no room"
     )
     assert not workshop.output().exists()
     assert workshop.reasons(SHARE) == ("the model 'decode' is not measured alone yet",)

@@ -126,7 +126,7 @@ def test_a_model_without_its_library_is_refused_with_the_setting_to_add(inverse:
     text = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 1
     assert "ai.onnx.contrib:Inverse(-1) is not a registered function/op" in text
-    assert "If ai.onnx.contrib:Inverse is a custom operator, name its library or package in 'custom_ops'." in text
+    assert "If ai.onnx.contrib:Inverse is a custom operator, add its library or package to 'custom_ops'." in text
     assert "[EPB401]" in text
 
 

@@ -131,7 +131,7 @@ def test_an_input_that_changes_temporarily_leaves_no_result(
     done = while_it_compiles(own, lambda: change(file))
     assert done.returncode == 1, done.stdout + done.stderr
     shown = name if name == "left.onnx" else file
-    told = f"an input changed while the model was compiled: {shown} was touched, and may have changed in between."
+    told = f"an input changed while the model was compiled: {shown} was touched, so its content may have changed temporarily."
     assert f"error: {told} The result was discarded. Run the build again. [EPB415]" in done.stderr
     assert not list((own.cache / "actions").rglob("*/*"))
     assert compiled(own.build()) == {"compile:left/npu/left"}

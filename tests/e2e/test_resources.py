@@ -166,14 +166,14 @@ def test_an_unwritable_binary_is_reported_as_an_environment_error(starved: Starv
 @pytest.mark.parametrize("megabytes", sampled([64, 128, 192, 256, 320, 448, 640, 800], sample=[64, 192, 448]))
 def test_insufficient_memory_is_reported(starved: Starved, megabytes: int, whole_store: Path) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_AS", megabytes << 20))
-    assert "memory" in told or "that a process may map here (`ulimit -v`)" in told
+    assert "memory" in told or "that a process may map (`ulimit -v`)" in told
     starved.check_recovery(whole_store if megabytes > 64 else None)
 
 
 def test_a_memory_limit_is_not_blamed_on_the_model(starved: Starved) -> None:
     # QNN reports that it can validate no node, and does not mention memory.
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_AS", 640 << 20))
-    assert told.count("of the 671 MB that a process may map here (`ulimit -v`): Unable to compile any nodes.") == len(GROUPS)
+    assert told.count("of the 671 MB that a process may map (`ulimit -v`): Unable to compile any nodes.") == len(GROUPS)
 
 
 @pytest.fixture

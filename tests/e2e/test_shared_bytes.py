@@ -11,7 +11,7 @@ EXPECT = "share_weights: true\n    expect: {ep_context_nodes: 1, fallback_nodes:
 DECODER = "emit:decoder/snapdragon-SM8750/*"
 SHARE = "share:decoder/snapdragon-SM8750"
 FOLDER = "dist/quickstart/decoder/snapdragon-SM8750"
-MEASURED = {f"compiling {name} alone to measure the savings by sharing" for name in ("prefill", "decode")}
+MEASURED = {f"compiling {name} alone to measure the savings from sharing" for name in ("prefill", "decode")}
 
 
 def binaries(project: Project) -> int:

@@ -96,7 +96,7 @@ def tell_failure(project: Project, status: int, code: str) -> str:
     [told] = [line for line in done.stderr.splitlines() if "error:" in line]
     assert told.startswith("compile:left/bad/left: error: ")
     assert told.endswith(f"[{code}]")
-    assert "The whole log: .epbuild/logs/compile+left+bad+left.log." in told
+    assert "See the whole log: .epbuild/logs/compile+left+bad+left.log." in told
     assert "last words of the EP" in project.epbuild("log", "compile:left/bad/left").stdout
     return told
 
@@ -120,7 +120,7 @@ def test_a_hang_ends_at_its_timeout_with_all_child_processes(misbehave: Callable
 def test_a_worker_killed_from_outside_is_reported(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave("import signal; os.kill(os.getpid(), signal.SIGKILL)"), 3, "EPB404")
     assert "the worker was killed from outside (SIGKILL) while compiling 'left' for bad." in told
-    assert "If that was not deliberate, the cause was probably a lack of memory." in told
+    assert "Unless it was stopped deliberately, it probably ran out of memory." in told
 
 
 def test_a_memory_error_in_a_worker_is_reported(misbehave: Callable[..., Project]) -> None:

@@ -245,7 +245,7 @@ def test_small_weights_need_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoilt", "words"),
-    [("m.onnx", "cut short"), ("m.data", r"m\.onnx: the tensor 'w0' needs bytes 6 to 5,006 of m\.data, which has 2,503")],
+    [("m.onnx", "truncated"), ("m.data", r"m\.onnx: the tensor 'w0' needs bytes 6 to 5,006 of m\.data, which has 2,503 bytes")],
 )
 def test_incomplete_source_is_named_and_no_file_is_left(tmp_path: Path, spoilt: str, words: str) -> None:
     write_model(tmp_path / "good.onnx", [Weight(1, 5000, "raw")])

@@ -145,14 +145,14 @@ def test_initializer_that_is_also_an_input_keeps_its_size(tmp_path: Path) -> Non
     tensor = numpy_helper.from_array(np.zeros((2, 8), np.float32), "w")
     model = model_of({"x": ["n", 8], "w": ["n", 8]}, initializers=[tensor])
     assert dims(fixed(tmp_path, model, {"w": [2, 8]}).graph.input, "x") == [2, 8]
-    assert misfits(model, tmp_path, {"w": [4, 8]}) == [("contradiction", "the model has 2 there instead of 4", 0)]
+    assert misfits(model, tmp_path, {"w": [4, 8]}) == [("contradiction", "its size is 2 in the model, not 4", 0)]
 
 
 def test_misfit_is_reported_with_its_reason(tmp_path: Path) -> None:
     model = model_of({"x": ["n", 3, "n"], "y0": ["n"]})
     assert misfits(model, tmp_path, {"z": [1]}) == [("unknown", "the model has no such input", None)]
     assert misfits(model, tmp_path, {"x": [1, 3]}) == [("rank", "it has 3 dimensions, [n, 3, n], but 2 sizes are given", None)]
-    assert misfits(model, tmp_path, {"x": [1, 4, 1]}) == [("contradiction", "the model has 3 there instead of 4", 1)]
+    assert misfits(model, tmp_path, {"x": [1, 4, 1]}) == [("contradiction", "its size is 3 in the model, not 4", 1)]
     assert misfits(model, tmp_path, {"x": [1, 3, 2]}) == [("contradiction", "'n' is both 1 and 2", 2)]
     assert misfits(model, tmp_path, {"x": [1, 3, 1], "y0": [2]}) == [("contradiction", "'n' is 2 here and 1 in 'x'", 0)]
 
@@ -180,7 +180,7 @@ def test_placeholder_dimensions_can_have_different_sizes(tmp_path: Path) -> None
 def test_model_that_allows_no_sizes_gets_no_copy(tmp_path: Path) -> None:
     source, copy = tmp_path / "source.onnx", tmp_path / "copy.onnx"
     source.write_bytes(model_of({"x": ["n"]}).SerializeToString())
-    with pytest.raises(MalformedModel, match="does not allow sizes to be set"):
+    with pytest.raises(MalformedModel, match="declarations of its inputs cannot be changed"):
         fix_sizes(source, copy, {"nothing": (1,)})
     assert not copy.exists()
 

@@ -27,11 +27,11 @@ def test_field_is_found_at_its_exact_bytes() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\x08\x01\x12\x05abc", "the file is cut short: field 2 reaches past its end at byte 7, at byte 2"),
-        (b"\x12", "the file is cut short: field 2 .*, at byte 0"),
-        (b"\x08\x80", "the file is cut short: field 1 .*, at byte 0"),
-        (b"\x08\x01\x80", "the file is cut short: a field's tag .*, at byte 2"),
-        (b"\x1dabc", "the file is cut short: field 3 .*, at byte 0"),
+        (b"\x08\x01\x12\x05abc", "the file is truncated: field 2 extends past its last byte, 7, at byte 2"),
+        (b"\x12", "the file is truncated: field 2 .*, at byte 0"),
+        (b"\x08\x80", "the file is truncated: field 1 .*, at byte 0"),
+        (b"\x08\x01\x80", "the file is truncated: a field's tag .*, at byte 2"),
+        (b"\x1dabc", "the file is truncated: field 3 .*, at byte 0"),
         (b"\x08" + b"\xff" * 10 + b"\x01", "a varint is longer than ten bytes, at byte 1"),
         (b"\x08\x01\x0b\x0c", "field 1 is a group, which ONNX does not use, at byte 2"),
         (b"\x0e", "field 1 has the unknown wire type 6, at byte 0"),
@@ -52,7 +52,7 @@ def test_field_past_the_end_of_its_parent_is_refused() -> None:
     data = b"\x0a\x03\x12\x05a" + b"\x10\x01" * 8
     wire = reader(data)
     outer = next(wire.fields(0, len(data)))
-    with pytest.raises(MalformedModel, match=r"field 2 reaches past the end of its message at byte 5, at byte 2"):
+    with pytest.raises(MalformedModel, match=r"field 2 extends past the end of its message, byte 5, at byte 2"):
         list(wire.message(outer))
 
 
@@ -107,7 +107,7 @@ def test_huge_field_in_place_of_a_name_is_refused_and_not_loaded() -> None:
     length = 17 * 1024 * 1024
     wire = reader(b"\x0a" + encode_varint(length) + bytes(length))
     (field,) = wire.fields(0, wire.size)
-    with pytest.raises(MalformedModel, match="instead of a short value"):
+    with pytest.raises(MalformedModel, match="but a short value was expected"):
         wire.text(field)
 
 

@@ -45,7 +45,7 @@ def write_prefill(folder: Path, *shape: int | str | None, denotation: str = "") 
             "EPB261",
             "it has 2 dimensions, [?, 3], but 3 sizes are given",
         ),
-        ((None, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}4]}}"), "EPB262", "the model has 3 there instead of 4"),
+        ((None, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}4]}}"), "EPB262", "its size is 3 in the model, not 4"),
         (("n", "n"), recipe(model=f", input_shapes: {{x: [1, {MARK}4]}}"), "EPB262", "'n' is both 1 and 4"),
         ((1, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}0]}}"), "EPB106", "at least 1"),
         ((1, 3), recipe(model=f", input_shapes: {{x: [1, {MARK}-3]}}"), "EPB106", "at least 1"),

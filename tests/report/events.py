@@ -54,7 +54,7 @@ FAILURE = Problem(
     "EPB401",
     "compiling 'prefill' failed. The EP logged: → [bold]no[/]",
     StepId(COMPILE),
-    "The whole log: x.log.",
+    "See the whole log: x.log.",
     "→ [bold]no[/]",
 )
 WARNING = Problem("EPB233", "the model 'x' shares nothing", WHERE)

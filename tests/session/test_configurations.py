@@ -89,7 +89,7 @@ def test_moving_an_output_keeps_the_same_output_of_another_recipe(workshop: Work
     assert files(workshop) == before
     assert states(workshop) == states(workshop, other) == CURRENT
     messages = [event.problem.message for event in workshop.events if isinstance(event, Warned)]
-    assert [message.partition(", but ")[2] for message in messages] == ["epbuild.yaml also emits it, so it is kept"] * 2
+    assert [message.partition(", which ")[2] for message in messages] == ["is kept because epbuild.yaml also emits it"] * 2
     workshop.build(recipe=other)
     assert not any(isinstance(event, Warned) for event in workshop.events), "it is said once"
     edit(workshop.request.recipe, "dist/", "third/")

@@ -175,7 +175,7 @@ def test_a_toolchain_that_differs_from_the_lock_is_refused_with_locked(
     assert workshop.build().exit_code == 0
     [warning] = workshop.warnings
     assert (warning.code, warning.message) == ("EPB244", message)
-    assert warning.hint == "It is provisioned without the lock. Run `epbuild lock` to update the lock."
+    assert warning.hint == "The toolchain is provisioned without the lock. Run `epbuild lock` to update the lock."
     assert workshop.made_with == [None]
 
 
@@ -188,7 +188,7 @@ OTHER_MISFITS: list[tuple[Callable[[Lock], Lock], str, str]] = [
     (
         lambda lock: replace(lock, catalog={**lock.catalog, "session-keys": "1"}),
         "EPB246",
-        "the catalog entry of session-keys has changed since epbuild.lock was created: revision 1 then, 2 now",
+        "the catalog entry of session-keys has changed since epbuild.lock was created: revision 1 was replaced by 2",
     ),
     (
         lambda lock: replace(lock, catalog={**lock.catalog, "QNNExecutionProvider/onnxruntime-qnn": f"1 sha256:{A}"}),
@@ -250,7 +250,10 @@ def test_the_lock_of_another_recipe_is_refused_with_locked_or_ignored(workshop: 
     assert error.exit_code == 2
     assert workshop.build().exit_code == 0
     [warning] = workshop.warnings
-    assert (warning.code, warning.hint) == ("EPB243", "It is not used. `epbuild lock` replaces it by a lock of this recipe.")
+    assert (warning.code, warning.hint) == (
+        "EPB243",
+        "The lock is not used. Run `epbuild lock` to replace it with a lock of this recipe.",
+    )
     assert workshop.made_with == [None]
 
 
@@ -344,7 +347,7 @@ def test_a_model_with_other_bytes_is_refused_with_locked_or_reported(workshop: L
     with pytest.raises(PlanError) as caught:
         run(replace(workshop.request, locked=True), NoProgress(), fetcher=workshop.fetcher)
     (problem,) = caught.value.problems
-    assert (problem.code, problem.message) == ("EPB247", "the remote model 'decode' differs from epbuild.lock in its graph")
+    assert (problem.code, problem.message) == ("EPB247", "the remote model 'decode' differs from epbuild.lock: graph")
     assert workshop.compiled == []
     assert workshop.build().exit_code == 0
     assert [warning.code for warning in workshop.warnings] == ["EPB247"]

@@ -117,7 +117,7 @@ def test_without_compiling_a_missing_result_is_named_and_not_emitted(workshop: W
     [failed] = [event for event in workshop.events if isinstance(event, StepFailed)]
     assert failed.step == SHARE
     [problem] = failed.problems
-    assert problem.hint == f"Build it: epbuild run --no-emit --remote-cache write {SHARE}"
+    assert problem.hint == f"Build it with `epbuild run --no-emit --remote-cache write {SHARE}`."
     assert origins(workshop)[EMIT_CLASSIFIER] == ("skipped", None)
     assert not (workshop.folder / "dist").exists()
     assert workshop.states()[SHARE] == "new"  # this is no failure of the step

@@ -147,7 +147,7 @@ def test_without_compiling_missing_results_prevent_a_push(place: Place, machines
 
 def test_a_recipe_that_pushes_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
-    with pytest.raises(PlanError, match="none of the requested outputs is pushed"):
+    with pytest.raises(PlanError, match="no requested output is pushed to a registry"):
         push(workshop)
 
 

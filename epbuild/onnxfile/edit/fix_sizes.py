@@ -54,7 +54,7 @@ def fix_sizes(source: Path, destination: Path, shapes: Mapping[str, Shape]) -> N
 def _check_shapes(header: ModelHeader, shapes: Mapping[str, Shape]) -> None:
     found = {value.name: value.shape for value in (*header.inputs, *header.initialized_inputs)}
     if any(found.get(name) != shape for name, shape in shapes.items()):
-        raise MalformedModel("its inputs are declared in a way that does not allow sizes to be set")
+        raise MalformedModel("the declarations of its inputs cannot be changed")
 
 
 class _Sizes(Struct, frozen=True):

@@ -165,7 +165,7 @@ def _check_name(reference: str) -> None:
     except BadReference as error:
         raise ChangeRefused(Problem("EPB624", str(error))) from error
     if reference.rsplit("/", maxsplit=1)[-1] in {"", "."}:
-        raise ChangeRefused(Problem("EPB624", f"'{reference}' names a folder; name the context binary too"))
+        raise ChangeRefused(Problem("EPB624", f"'{reference}' is a folder; add the file name of the context binary"))
 
 
 def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str | None) -> tuple[Path, ...]:
@@ -188,7 +188,7 @@ def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str |
         if others:
             listed = ", ".join(path.name for path in others)
             message = f"{name} is also used by {listed}; changing only {named[0].name} would end the sharing"
-            raise ChangeRefused(Problem("EPB622", message, None, "Name all models that share it, or their folder."))
+            raise ChangeRefused(Problem("EPB622", message, None, "Pass all models that share it, or their folder."))
     if binary is not None and (len(users) > 1 or (packaging == "extract" and len(models) > 1)):
         message = f"the {len(models)} models have different contexts, but only one can have the name {binary}"
         raise ChangeRefused(Problem("EPB622", message, None, "Run the command for each model separately."))
@@ -209,7 +209,12 @@ def _check_names(new: Sequence[_Draft], target: Path, *, in_place: bool) -> None
             )
         if in_place and draft.old.path.is_symlink():
             raise ChangeRefused(
-                Problem("EPB624", f"{draft.old.path} is a link, which a change in place would replace", None, "Name the file.")
+                Problem(
+                    "EPB624",
+                    f"{draft.old.path} is a link, which a change in place would replace",
+                    None,
+                    "Pass the path of the file itself.",
+                )
             )
 
 

@@ -104,8 +104,8 @@ def check_connections(members: Sequence[ConnectedModel], connections: Sequence[C
             raise ChangeRefused(Problem("EPB627", f"'{value.name}' of {target} is connected twice"))
         fed.add((connection.target, value.name))
         if not have_same_type(output, value):
-            ends = f"'{output.name}' of {source} is {format_type(output)}, and '{value.name}' of {target}"
-            message = f"{ends}, which it would feed, is {format_type(value)}"
+            output_end = f"'{output.name}' of {source} ({format_type(output)})"
+            message = f"{output_end} cannot feed '{value.name}' of {target} ({format_type(value)})"
             raise ChangeRefused(Problem("EPB628", message))
 
 
@@ -148,4 +148,4 @@ def _check_ends(members: Sequence[ConnectedModel], connection: Connection) -> tu
 
 
 def _names_hint(values: Sequence[ValueInfo]) -> str:
-    return f"There are: {', '.join(value.name for value in values)}." if values else "There are none."
+    return f"Available: {', '.join(value.name for value in values)}." if values else "Available: none."

@@ -133,7 +133,8 @@ def _check_contexts(opened: Sequence[ConnectedModel], tolerances: Tolerances) ->
     for source, found in contexts.items():
         most = tolerances[source].contexts if source in tolerances else None
         if most is not None and len(found) > most:
-            message = f"{source} loads {most} context from one model, but there are {len(found)}: {', '.join(found.values())}"
+            owners = ", ".join(found.values())
+            message = f"{source} loads only {most} context per model, but the merged model would have {len(found)}: {owners}"
             raise ChangeRefused(Problem("EPB626", message, None, "Keep them in separate models."))
 
 
@@ -152,7 +153,7 @@ def _check_shared_inputs(parts: Sequence[GraphPart], opened: Sequence[ConnectedM
             shared[name] = None
             if not have_same_type(known, value):
                 message = f"the input '{name}' is {format_type(known)} in {other.label} but {format_type(value)} in {item.label}"
-                raise ChangeRefused(Problem("EPB628", message, None, "Keep them apart with --prefix."))
+                raise ChangeRefused(Problem("EPB628", message, None, "Add a prefix to the names of one model with --prefix."))
     return tuple(shared)
 
 
@@ -205,9 +206,9 @@ def _check_equal_inputs(parts: Sequence[GraphPart], merged: Any) -> None:
         values = f"'{first}'" if first == second else f"'{first}', which is '{second}'"
         message = (
             f"two inputs of the EPContext node '{node.name}' of {owner} would be the same value, {values}; "
-            f"{read_text_attribute(node, 'source')} accepts each value once"
+            f"{read_text_attribute(node, 'source')} accepts each value only once"
         )
-        hint = "Connect only one of them, or change the source model to take it once, and recompile it."
+        hint = "Connect only one of them, or change the source model to use the value only once and recompile it."
         raise ChangeRefused(Problem("EPB626", message, None, hint))
 
 
@@ -271,7 +272,7 @@ def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel]) -> 
         [value.name for value in merged.graph.output],
     )
     if Counter(header.operators) != operators or written != asked:
-        raise VerifyError(Problem("EPB629", "the merged model does not have the nodes, inputs and outputs that it should have"))
+        raise VerifyError(Problem("EPB629", "the merged model does not have all nodes, inputs and outputs of its models"))
 
 
 def _domain(name: str) -> str:

@@ -11,7 +11,7 @@ from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.onnxfile.merge.connection import Connection
 from epbuild.onnxfile.merge.graphs import is_context, read_text_attribute, walk_graphs, walk_nodes
 
-_HINT = "Keep them apart with --prefix."
+_HINT = "Add a prefix to the names of one model with --prefix."
 
 
 class ContextTolerance(Protocol):
@@ -72,7 +72,10 @@ class GraphPart:
         taken = next((name for name, other in self.names.items() if other == new and name != old), None)
         if taken is not None:
             return Problem(
-                "EPB627", f"'{old}' of {self.label} would be renamed to '{new}', which is another value there", None, _HINT
+                "EPB627",
+                f"'{old}' of {self.label} would be renamed to '{new}', which is the name of another value of this model",
+                None,
+                _HINT,
             )
         return next((problem for node in self.contexts if (problem := self.context_objection(node, old, new))), None)
 
@@ -93,7 +96,7 @@ class GraphPart:
             return Problem("EPB626", message, None, hint)
         own_names = _own_names(node, attribute)
         if set("=;") & set(new + own_names[old]):
-            message = f"{renamed}, but {source} does not support that name: '=' and ';' end a name there"
+            message = f"{renamed}, but {source} does not support '=' and ';' in names"
             return Problem("EPB626", message, None, "Remove the model's prefix, or rename the values of the source model.")
         if any(new in (value, name) for value, name in own_names.items() if value != old):
             return Problem(

@@ -62,7 +62,9 @@ _MAX_COUNT = 500_000
 _SMALL_BYTES = 1 << 14
 _LFS_POINTER = b"version https://git-lfs"
 _MIN_LINE_FEEDS = 4
-_CONVERTED_BY_GIT = "Git converted its line endings for Windows: write `*.onnx binary` into .gitattributes and check it out again"
+_CONVERTED_BY_GIT = (
+    "Git converted the line endings for Windows: add `*.onnx binary` to .gitattributes and check out the file again"
+)
 _EP_CONTEXT: Final = (DOMAIN, OP_TYPE)
 
 

@@ -45,7 +45,7 @@ def find_model_places(path: Path, *, most: int = 200_000) -> tuple[ModelPlace, .
         for title, field in _model(wire):
             seen[title] = count = seen.get(title, 0) + 1
             if len(places) == most:
-                raise MalformedModel(f"the model has more than {most:,} places", field.tag_at)
+                raise MalformedModel(f"the model has more than {most:,} named parts", field.tag_at)
             start = field.start if field.wire_type == LENGTH_DELIMITED else field.length_at
             places.append(ModelPlace(title if count == 1 else f"{title} ({count})", start, field.end - start))
     if not places:

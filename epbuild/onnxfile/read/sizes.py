@@ -77,7 +77,7 @@ def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedS
             shared = get_symbol(declared)
             other, by = symbols.setdefault(shared, (size, name)) if shared is not None else (size, name)
             if isinstance(known, int) and known > 0 and known != size:
-                misfits.append(SizeConflict(name, "contradiction", f"the model has {known} there instead of {size}", index))
+                misfits.append(SizeConflict(name, "contradiction", f"its size is {known} in the model, not {size}", index))
             elif other != size:
                 what = f"is both {other} and {size}" if by == name else f"is {size} here and {other} in '{by}'"
                 misfits.append(SizeConflict(name, "contradiction", f"'{declared}' {what}", index))

@@ -121,7 +121,7 @@ def locate_external(tensor: Initializer, file_size: int, tag_at: int) -> tuple[i
     end = external.offset + size
     if size < 0 or end > file_size:
         message = f"the tensor '{tensor.name}' needs bytes {external.offset:,} to {end:,} of {external.location}"
-        raise MalformedModel(f"{message}, which has {file_size:,}", tag_at)
+        raise MalformedModel(f"{message}, which has {file_size:,} bytes", tag_at)
     return external.offset, size
 
 

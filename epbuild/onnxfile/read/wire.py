@@ -143,7 +143,7 @@ class WireReader:
         _, wire_type, _, _, start, end, _ = field
         self._text += end - start
         if self._text > _MAX_ALL_TEXTS:
-            raise MalformedModel("the strings up to here are too long for a header", field.tag_at)
+            raise MalformedModel("the strings before this field are too long for a header", field.tag_at)
         at = start - self._base
         if wire_type == LENGTH_DELIMITED and at >= 0 and end - self._base <= len(self._window):  # true for almost all fields
             return self._window[at : end - self._base].decode("utf-8", "backslashreplace")
@@ -181,7 +181,7 @@ class WireReader:
         if field.wire_type != LENGTH_DELIMITED:
             raise _mismatch(field, LENGTH_DELIMITED)
         if field.size > most:
-            raise MalformedModel(f"field {field.number} is {field.size} bytes long instead of a short value", field.tag_at)
+            raise MalformedModel(f"field {field.number} has {field.size} bytes, but a short value was expected", field.tag_at)
         at = field.start - self._base
         # At the end of the file, the window's last bytes are padding. A field never extends past the end of the file.
         if at >= 0 and at + field.size <= len(self._window):
@@ -206,8 +206,8 @@ class WireReader:
 
     def _overrun(self, what: str, position: int, end: int) -> MalformedModel:
         if end == self.size:
-            return MalformedModel(f"the file is cut short: {what} reaches past its end at byte {end}", position)
-        return MalformedModel(f"{what} reaches past the end of its message at byte {end}", position)
+            return MalformedModel(f"the file is truncated: {what} extends past its last byte, {end}", position)
+        return MalformedModel(f"{what} extends past the end of its message, byte {end}", position)
 
 
 def read_integer(field: Field) -> int:

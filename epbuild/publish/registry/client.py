@@ -229,7 +229,7 @@ class _Push:
     def _not_allowed(self, answer: Answer) -> NoReturn:
         repository, known = self.reference.repository, self._credentials
         if known is not None:
-            message = f"does not let the user of {known.source} push to {repository} ({_summary(answer)})"
+            message = f"does not allow the user of {known.source} to push to {repository} ({_summary(answer)})"
             self._fail("EPB427", message, "Check the user, the password and the permissions of this user.")
         message = f"requires a user and a password to push to {repository} ({_summary(answer)})"
         self._fail("EPB427", message, f"Set {REGISTRY}, {USER} and {PASSWORD}, or sign in with 'docker login'.")

@@ -121,7 +121,7 @@ def find_docker_config() -> Path:
 
 def _new_credentials(user: str, password: str, source: str) -> Credentials:
     if ":" in user:
-        raise UnusableCredentials(f"the user of {source} contains ':', which no registry accepts", "Check it.")
+        raise UnusableCredentials(f"the user of {source} contains ':', which no registry accepts", "Remove the colon.")
     return Credentials(user, password, source, user == _IDENTITY)
 
 

@@ -180,12 +180,12 @@ class _VerificationRun:
             self._unjudged.append(UnjudgedMember(name, reason, by_inputs=True))
             return
         message = f"there is nothing to compare '{name}' with: the CPU EP cannot run its source: {failure.message}"
-        raise BuildError(Problem("EPB649", message, self._step, f"The whole log: {self._execution.shown_log}."))
+        raise BuildError(Problem("EPB649", message, self._step, f"See the whole log: {self._execution.shown_log}."))
 
     def _run_error(self, failure: LoadFailure) -> BuildError:
         subject = f"the model '{failure.model}' cannot be run" if failure.model is not None else "the models cannot be run"
         message = f"{subject} on {self._action.target.title}: {failure.message}"
-        return BuildError(Problem(failure.code, message, self._step, f"The whole log: {self._execution.shown_log}."))
+        return BuildError(Problem(failure.code, message, self._step, f"See the whole log: {self._execution.shown_log}."))
 
     def _write_log(self) -> None:
         logs = [self._device_folder / "worker.log", *(log for check in self._checks for log in check.logs)]

@@ -37,7 +37,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *events: Event, stderr: io.StringIO |
 def compile_failure(model: str, soc: str, reason: str = NOTHING, code: str = "EPB401") -> StepFailed:
     step = f"compile:g/{soc}/{model}"
     message = f"compiling '{model}' for {soc} failed: {reason}."
-    return StepFailed(step, (Problem(code, message, StepId(step), f"The whole log: {model}.log.", f"{reason}."),))
+    return StepFailed(step, (Problem(code, message, StepId(step), f"See the whole log: {model}.log.", f"{reason}."),))
 
 
 def below_heading(lines: Iterable[str]) -> list[str]:
