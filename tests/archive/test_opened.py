@@ -139,7 +139,7 @@ def test_fake_archive_is_a_usage_error(name: str, why: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), RuntimeError("a mistake"), OSError(errno.EIO, "no")])
 def test_temporary_folder_is_removed_after_any_end(form: str, raised: BaseException, tmp_path: Path, temporary: Path) -> None:
     path = made(form, FILES, tmp_path)
-    with pytest.raises(type(raised)), open_artifact(path) as received:  # noqa: PT012 - the block is what it is about
+    with pytest.raises(type(raised)), open_artifact(path) as received:  # noqa: PT012 - the test is about the block
         assert received.place.parent == temporary
         raise raised
     assert list(temporary.iterdir()) == []
@@ -148,7 +148,7 @@ def test_temporary_folder_is_removed_after_any_end(form: str, raised: BaseExcept
 def test_messages_never_name_the_temporary_folder(tmp_path: Path) -> None:
     path = made("zip", FILES, tmp_path)
     title = path.as_posix()
-    with pytest.raises(EpbuildError) as error, open_artifact(path) as received:  # noqa: PT012 - the block is what it is about
+    with pytest.raises(EpbuildError) as error, open_artifact(path) as received:  # noqa: PT012 - the test is about the block
         inside = str(received.place / "m_ctx.onnx")
         assert received.shown(f"Load model from {inside} failed") == f"Load model from {title}{os.sep}m_ctx.onnx failed"
         assert received.shown(f"cut off: {str(received.place)[:-3]}") == f"cut off: {title}"

@@ -15,7 +15,9 @@ import pytest
 from epbuild.cache.drafts import Draft, Drafts, discard
 from tests.cache.interrupts import interrupted
 
-locks_tell = pytest.mark.skipif(sys.platform == "win32", reason="on Windows only the age of a draft tells that nobody writes it")
+needs_draft_locks = pytest.mark.skipif(
+    sys.platform == "win32", reason="on Windows only the age of a draft tells that nobody writes it"
+)
 DAY = 24 * 3600
 
 
@@ -38,7 +40,7 @@ def test_open_draft_is_not_swept_at_any_age(drafts: Drafts, tmp_path: Path) -> N
     assert (tmp_path / "published").read_bytes() == b"slowly"
 
 
-@locks_tell
+@needs_draft_locks
 def test_abandoned_draft_is_swept_at_once(drafts: Drafts, tmp_path: Path) -> None:
     with drafts.new() as draft:
         name = draft.path.name

@@ -15,7 +15,7 @@ from epbuild.toolchain.environment import Toolchains
 ASKED = {"toolchain": {"name": "t", "where": ["epbuild.yaml", 1, 1]}, "entries": [], "records": [], "packages": {}}
 
 
-class Ended(Toolchains):
+class FailingToolchains(Toolchains):
     """Stand-in that fails as a killed uv does."""
 
     def prepare(self, *arguments: Any, **options: Any) -> Any:
@@ -23,7 +23,7 @@ class Ended(Toolchains):
 
 
 def outcome(tmp_path: Path, cancelled: threading.Event) -> str:
-    machine = Machine(tmp_path, Ended(tmp_path), cast("Any", None), "m")
+    machine = Machine(tmp_path, FailingToolchains(tmp_path), cast("Any", None), "m")
     return machine.execute(ActionRequest("k", "t", TOOLCHAIN_KIND, ASKED, ()), EventList(), cancelled).outcome
 
 

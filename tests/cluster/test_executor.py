@@ -49,7 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @dataclass
-class Asking:
+class ExecutorClient:
     """Executor, its requests, and the remote cache between client and worker."""
 
     executor: RequestExecutor
@@ -77,7 +77,7 @@ class Asking:
 
 
 @pytest.fixture(params=["local", "dask"])
-def asking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Asking]:
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ExecutorClient]:
     cancelled = threading.Event()
     key, place = SigningKey.generate(), tmp_path / "remote"
     if request.param == "dask":
@@ -103,74 +103,74 @@ def asking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Asking]:
     group = plan.session_groups["compile:left/npu/left"]
     target = replace(group.target, environment={"TEST": request.node.name})
     try:
-        yield Asking(executor, remote, replace(group, target=target), cancelled)
+        yield ExecutorClient(executor, remote, replace(group, target=target), cancelled)
     finally:
         executor.close()
 
 
-def test_action_runs_once_and_is_found_afterwards(asking: Asking) -> None:
-    request = asking.request()
-    reply = asking.execute(request)
+def test_action_runs_once_and_is_found_afterwards(client: ExecutorClient) -> None:
+    request = client.request()
+    reply = client.execute(request)
     assert (reply.outcome, reply.problems) == ("made", ())
-    found = asking.remote.look_up(COMPILE, request.key)
+    found = client.remote.look_up(COMPILE, request.key)
     assert isinstance(found, RemoteRecord)
     assert reply.log == COMPILE.log(found.record)
-    asking.execute(request)
-    assert [event.doing for event in asking.events if isinstance(event, StepStarted)].count("compiling") == 1
+    client.execute(request)
+    assert [event.doing for event in client.events if isinstance(event, StepStarted)].count("compiling") == 1
 
 
-def test_events_of_an_action_arrive_with_its_steps(asking: Asking) -> None:
-    asking.execute(asking.request())
-    begun = {event.step for event in asking.events if isinstance(event, StepStarted)}
-    assert begun == set(asking.group.steps)
+def test_events_of_an_action_arrive_with_its_steps(client: ExecutorClient) -> None:
+    client.execute(client.request())
+    begun = {event.step for event in client.events if isinstance(event, StepStarted)}
+    assert begun == set(client.group.steps)
 
 
-def test_offers_name_the_release_the_platform_and_eps(asking: Asking) -> None:
-    [offer] = asking.executor.offers()
+def test_offers_name_the_release_the_platform_and_eps(client: ExecutorClient) -> None:
+    [offer] = client.executor.offers()
     assert {RELEASE, f"platform:{get_own_platform()}", "ep:QNNExecutionProvider"} <= offer.labels
-    assert offer.serves(list_needed_labels(asking.group, get_own_platform() or ""))
-    assert not offer.serves(list_needed_labels(asking.group, "windows-arm64"))
+    assert offer.serves(list_needed_labels(client.group, get_own_platform() or ""))
+    assert not offer.serves(list_needed_labels(client.group, "windows-arm64"))
 
 
-def test_remote_failure_equals_a_local_failure_and_has_its_log(asking: Asking) -> None:
-    [ep] = asking.group.target.eps
+def test_remote_failure_equals_a_local_failure_and_has_its_log(client: ExecutorClient) -> None:
+    [ep] = client.group.target.eps
     wrong = replace(ep, provider_options={**ep.provider_options, "soc_model": "SM9999", "enable_htp_fp16_precision": "0"})
-    group = replace(asking.group, target=replace(asking.group.target, eps=(wrong,)))
-    reply = asking.execute(asking.request(group))
+    group = replace(client.group, target=replace(client.group.target, eps=(wrong,)))
+    reply = client.execute(client.request(group))
     assert reply.outcome == "failed"
     assert isinstance(reply.to_error(), VerifyError)
     assert reply.log is not None
-    asking.remote.check(reply.log)
+    client.remote.check(reply.log)
 
 
-def test_toolchain_that_differs_from_the_key_is_refused(asking: Asking) -> None:
-    reply = asking.execute(replace(asking.request(), key="0" * 64))
+def test_toolchain_that_differs_from_the_key_is_refused(client: ExecutorClient) -> None:
+    reply = client.execute(replace(client.request(), key="0" * 64))
     assert reply.outcome == "refused"
     error = reply.to_error()
     assert isinstance(error, EnvironmentFailure)
     assert [problem.code for problem in error.problems] == ["EPB532"]
 
 
-def test_missing_inputs_are_a_refusal(asking: Asking) -> None:
-    request = asking.request()
+def test_missing_inputs_are_a_refusal(client: ExecutorClient) -> None:
+    request = client.request()
     missing = Blob("f" * 64, 1)
-    reply = asking.execute(replace(request, files=(*request.files, missing)))
+    reply = client.execute(replace(request, files=(*request.files, missing)))
     assert reply.outcome == "refused"
     assert [problem.code for problem in reply.to_error().problems] == ["EPB530"]
 
 
-def test_unprovisionable_toolchain_is_a_refusal(asking: Asking) -> None:
-    request = asking.request()
-    toolchain = replace(asking.group.target.toolchain, packages=("onnxruntime-of-nobody==1.0",))
-    group = replace(asking.group, target=replace(asking.group.target, toolchain=toolchain))
+def test_unprovisionable_toolchain_is_a_refusal(client: ExecutorClient) -> None:
+    request = client.request()
+    toolchain = replace(client.group.target.toolchain, packages=("onnxruntime-of-nobody==1.0",))
+    group = replace(client.group, target=replace(client.group.target, toolchain=toolchain))
     digests = {file: hash_file(file) for file in list_files(group)}
-    reply = asking.execute(build_request(group, request.key, digests))
+    reply = client.execute(build_request(group, request.key, digests))
     assert reply.outcome == "refused"
     assert isinstance(reply.to_error(), ToolchainError)
 
 
-def test_cancelled_build_stops_waiting(asking: Asking) -> None:
-    request = asking.request()
-    asking.cancelled.set()
+def test_cancelled_build_stops_waiting(client: ExecutorClient) -> None:
+    request = client.request()
+    client.cancelled.set()
     with pytest.raises(Cancelled):
-        asking.execute(request)
+        client.execute(request)

@@ -309,7 +309,7 @@ def test_health_of_each_ep_is_reported(ep: EpHealth, needed: bool, states: str, 
     assert words in checks[1].text
 
 
-# All of it.
+# Complete checks.
 
 
 def ignore(check: HealthCheck) -> None:

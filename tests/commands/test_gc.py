@@ -264,7 +264,7 @@ def test_record_with_a_missing_blob_is_reported(built: Workshop) -> None:
     assert len(record_files(built.cache)) == 1
 
 
-def test_a_check_can_be_cancelled(built: Workshop) -> None:
+def test_check_can_be_cancelled(built: Workshop) -> None:
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(Cancelled):

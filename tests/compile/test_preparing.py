@@ -448,12 +448,12 @@ def test_prepared_model_that_no_ep_can_open_is_refused(workshop: Preparer) -> No
 def test_irreproducible_preparation_is_reported(workshop: Preparer) -> None:
     count = 0
 
-    def never_the_same(output: Path, seed: bytes) -> None:
+    def write_different_bytes(output: Path, seed: bytes) -> None:
         nonlocal count
         count += 1
         leave_a_model(output, bytes([count, count]))
 
-    workshop.leave = never_the_same
+    workshop.leave = write_different_bytes
     request = replace(workshop.request, selection=("emit:classifier/*",), rebuild_and_compare=True)
     events = EventList()
     assert run(request, events) == 1

@@ -63,7 +63,7 @@ def fail_while_writing(destination: Path, files: Mapping[str, str]) -> None:
         raise RuntimeError
 
 
-def swap_in_nothing(destination: Path) -> None:
+def fail_between_renames(destination: Path) -> None:
     """Simulate a swap whose second rename fails because its source is missing."""
     with prepare(destination, OwnFiles(OURS), STEP) as staged:
         staged.rmdir()
@@ -221,7 +221,7 @@ def test_failed_build_keeps_the_previous_output(output: Path) -> None:
 def test_failed_swap_restores_the_previous_output(output: Path) -> None:
     before = read(output)
     with pytest.raises(EnvironmentFailure, match="EPB424"):
-        swap_in_nothing(output)
+        fail_between_renames(output)
     assert read(output) == before
     assert entries(output.parent) == ["decoder"]
 

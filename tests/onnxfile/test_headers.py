@@ -52,7 +52,7 @@ def as_onnx_sees_it(values: Any) -> tuple[ValueInfo, ...]:
 
 
 @pytest.mark.parametrize("path", LIGHT_MODELS, ids=lambda path: path.stem)
-def test_real_models_are_read_as_onnx_reads_them(path: Path) -> None:
+def test_real_models_are_read_like_the_onnx_package(path: Path) -> None:
     proto = onnx.load(path)
     read = read_header(path)
     weights = {tensor.name for tensor in proto.graph.initializer}

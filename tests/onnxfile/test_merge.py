@@ -342,7 +342,7 @@ def source(folder: Path) -> Path:
     return write(folder / "s.onnx", [helper.make_node("Relu", ["y"], ["z"])], [value("y")], [value("z")])
 
 
-def data_in_the_way(folder: Path) -> tuple[Path, Path]:
+def conflicting_data(folder: Path) -> tuple[Path, Path]:
     for name in ("1", "2"):
         (folder / name).mkdir()
         (folder / name / "w.bin").write_bytes(name.encode() * 16)
@@ -463,7 +463,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], MergeRequest]]] = {
         lambda f: MergeRequest(pair(f, *({"metadata": {f"ep_compatibility_info.{QNN}": f"soc {soc}"}} for soc in (1, 2)))),
     ),
     "not compiled": ("EPB620", "contains no EPContext node", lambda f: MergeRequest((compiled(f / "a.onnx"), source(f)))),
-    "conflicting external data": ("EPB624", "cannot be written to w.bin", lambda f: MergeRequest(data_in_the_way(f))),
+    "conflicting external data": ("EPB624", "cannot be written to w.bin", lambda f: MergeRequest(conflicting_data(f))),
     "a missing binary": (
         "EPB605",
         "does not exist",

@@ -75,7 +75,7 @@ def test_any_open_dimension_is_fixed(tmp_path: Path, open_dim: Dim) -> None:
     assert dims(found.graph.input, "x") == [2, 3, 2]
 
 
-def test_input_of_unknown_rank_gets_the_given_sizes(tmp_path: Path) -> None:
+def test_input_of_unknown_rank_gets_the_requested_sizes(tmp_path: Path) -> None:
     model = model_of({"x": [1]})
     model.graph.input[0].type.tensor_type.ClearField("shape")
     assert dims(fixed(tmp_path, model, {"x": [2, 3]}).graph.input, "x") == [2, 3]

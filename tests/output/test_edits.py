@@ -35,7 +35,7 @@ EVERY = 8
 QNN = {"toolchain": "qnn", "ep": "QNNExecutionProvider"}
 
 
-def several() -> Document:
+def recipe_of_several() -> Document:
     """Return a recipe with several entries in each section. Its outputs have one group, several targets, or an archive."""
     return {
         "epbuild": 1,
@@ -76,7 +76,7 @@ def several() -> Document:
     }
 
 
-EDITS = list(edits_of(several()))
+EDITS = list(edits_of(recipe_of_several()))
 KINDS = list(dict.fromkeys(edit.kind for edit in EDITS))
 
 
@@ -232,7 +232,7 @@ def test_edit_kinds_cover_every_section_of_a_recipe() -> None:
 def test_incremental_build_after_an_edit_equals_a_clean_build(kind: str, incremental: Incremental, exhaustive: bool) -> None:
     found = [edit for edit in EDITS if edit.kind == kind]
     for edit in found if exhaustive else found[: 2 if found[0].is_structural else 1]:
-        incremental.settle(several())
+        incremental.settle(recipe_of_several())
         incremental.edit(edit.document)
 
 

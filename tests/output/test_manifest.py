@@ -110,7 +110,7 @@ def test_manifest_is_readable_text() -> None:
     assert max(map(len, text.splitlines())) < 120
 
 
-def test_the_schema_is_a_valid_2020_12_schema() -> None:
+def test_manifest_schema_is_a_valid_2020_12_schema() -> None:
     VALIDATOR.check_schema(SCHEMA)
 
 

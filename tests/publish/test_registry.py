@@ -123,14 +123,14 @@ class TestRetries:
         assert holds_all(registry, pusher)
 
     def test_broken_connection_is_not_reported_as_a_disk_error(self, registry: Registry, pusher: Pusher) -> None:
-        def as_the_store_does(content: Artifact, write: Write) -> None:
+        def pour_like_the_store(content: Artifact, write: Write) -> None:
             try:
                 pour(content, write)
             except OSError as error:
                 raise RuntimeError("the store cannot be read") from error
 
         registry.troubles = [Trouble("PUT", LARGE_UPLOAD, reads=1000, times=2)]
-        pusher(registry, pour=as_the_store_does)
+        pusher(registry, pour=pour_like_the_store)
         assert holds_all(registry, pusher)
 
     def test_persistent_failure_is_reported_after_a_few_retries(self, registry: Registry, pusher: Pusher) -> None:

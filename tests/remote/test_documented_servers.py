@@ -100,9 +100,9 @@ def test_documented_nginx_stores_authenticated_uploads(address: str, tmp_path: P
         reader.fetch(blob, user.store)
     assert {name: user.store.read_bytes(blob.digest) for name, blob in found.files.items()} == FILES
     other, record = stranger.record("other", {"model.onnx": b"another"})
-    nobody = stranger.remote(NginxPlace(address, None), trust={OURS.public}, signer=OURS)
-    assert nobody.publish(COMPILE, other, record, stranger.store) is None
+    anonymous = stranger.remote(NginxPlace(address, None), trust={OURS.public}, signer=OURS)
+    assert anonymous.publish(COMPILE, other, record, stranger.store) is None
     assert [problem.code for problem in stranger.warnings] == ["EPB521"]
-    assert isinstance(nobody.look_up(COMPILE, key), RemoteRecord)  # reading goes on
+    assert isinstance(anonymous.look_up(COMPILE, key), RemoteRecord)  # reading goes on
     assert not isinstance(reader.look_up(COMPILE, other), RemoteRecord)
     assert (tmp_path / "srv" / "ac" / key).is_file()

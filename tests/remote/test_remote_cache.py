@@ -387,7 +387,7 @@ def test_transient_fault_is_retried(
 
 
 @pytest.mark.parametrize("fault", LASTING)
-def test_failing_server_costs_seconds_and_one_warning(
+def test_failing_server_causes_a_short_delay_and_one_warning(
     on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, fault: str
 ) -> None:
     place, key, record = on_server
@@ -450,7 +450,7 @@ def test_read_only_server_is_still_read(on_server: tuple[ServerPlace, str, dict[
     assert len(user.warnings) == 1
 
 
-def test_hang_during_a_write_costs_seconds_once(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
+def test_hang_during_a_write_delays_only_once(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
     place, *_ = on_server
     place.server.faults.append(Fault("hang", "PUT"))
     remote = user.remote(place, trust=TRUST, signer=OURS)

@@ -266,7 +266,7 @@ def test_device_requested_by_the_recipe_is_used(machine: Machine, tmp_path: Path
         assert outcome in refused(folder, code="EPB634")
 
 
-def test_only_given_devices_are_used(snapdragon: Machine, tmp_path: Path) -> None:
+def test_only_the_requested_devices_are_used(snapdragon: Machine, tmp_path: Path) -> None:
     folder = emit(tmp_path / "out")
     runtime.open(folder, devices=[EMULATOR]).close()
     assert snapdragon.options[-1].providers[0][0] == [(QNN, "CPU")]

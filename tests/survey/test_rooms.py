@@ -11,7 +11,7 @@ from tests.support.plan_recipes import RECIPE, write_models
 
 
 @pytest.mark.slow
-def test_a_plan_imports_neither_the_compiler_nor_the_publisher(tmp_path: Path) -> None:
+def test_plan_imports_neither_the_compiler_nor_the_publisher(tmp_path: Path) -> None:
     write_models(tmp_path)
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
     found = imported_by(tmp_path, "plan")
