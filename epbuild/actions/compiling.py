@@ -40,7 +40,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
     def unknown_inputs(self, action: SessionGroup) -> Sequence[str]:
         return [
-            f"the model '{member.name}' is not fetched yet"
+            f"the model '{member.name}' has not been fetched yet"
             for member in action.members
             if not member.has_files and member.prepared is None
         ]
@@ -63,7 +63,9 @@ class Compile(ActionType[SessionGroup, CompileResult]):
     def check(self, action: SessionGroup) -> None:
         reason = find_obstacle(action.target, sys.platform)
         if reason is not None:
-            raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can."))
+            raise EnvironmentFailure(
+                Problem("EPB416", reason, StepId(action.id), "Compile on another machine that supports the target.")
+            )
         # Members without a preparation were checked by the plan.
         headers = {member.name: read_header(member.graph) for member in action.members if member.prepared is not None}
         problems = find_source_problems(action, headers)
@@ -92,7 +94,10 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return find_unmet_expectations(action, result)
 
     def missing_parts(self, action: SessionGroup, result: CompileResult) -> Sequence[str]:
-        return [f"the model '{member.name}' is not measured alone yet" for member in find_unmeasured(action, result)]
+        return [
+            f"the model '{member.name}' has not been compiled alone yet, to measure what sharing saves"
+            for member in find_unmeasured(action, result)
+        ]
 
     def known_differences(self, action: SessionGroup) -> Sequence[KnownDifference]:
         return action.target.known_differences

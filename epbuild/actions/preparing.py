@@ -28,7 +28,7 @@ class Prepare(ActionType[Preparation, PreparationResult]):
 
     def unknown_inputs(self, action: Preparation) -> Sequence[str]:
         if action.after is None and action.source is None:
-            return [f"the model '{action.model.name}' is not fetched yet"]
+            return [f"the model '{action.model.name}' has not been fetched yet"]
         return []
 
     def resolve_inputs(self, action: Preparation, needed: Sequence[Made], store: BlobStore) -> Preparation:

@@ -41,6 +41,6 @@ def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Probl
         if other.library != ops.library:
             places = " and ".join(str(item.library or "a package") for item in (other, ops))
             message = f"the custom operators of {places} have the same name, '{ops.name}'"
-            hint = "Rename one of them: manifests and applications refer to them by that name."
+            hint = "Rename one of them: manifests and applications identify custom operators by name."
             problems.append(Problem("EPB253", message, ops.where, hint))
     return tuple(sorted(found.values(), key=lambda item: item.name))

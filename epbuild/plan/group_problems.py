@@ -12,7 +12,7 @@ from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec
 
 # Most models have some equal scalars and shapes, which are not weights worth sharing.
-_NEXT_TO_NOTHING = 0.01
+_MIN_COMMON_SHARE = 0.01
 
 
 def find_prefix_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
@@ -31,8 +31,8 @@ def find_runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[P
     """Yield a problem for each initializer setting that the toolchain's release of ONNX Runtime does not support."""
     settings = dict.fromkeys(member.compile for member in group.members) if target.old_runtime else ()
     for where in dict.fromkeys(compiled.initializers_where for compiled in settings if compiled.initializers == "source"):
-        message = f"{target.old_runtime}, which '{target.name}' uses, cannot leave initializers in the source model"
-        yield Problem("EPB251", message, where, f"Pin onnxruntime {COMPILER_SINCE} or later, or store them inline.")
+        message = f"{target.old_runtime}, which '{target.name}' uses, cannot use initializers in the source model"
+        yield Problem("EPB251", message, where, f"Pin onnxruntime {COMPILER_SINCE} or later, or store the initializers inline.")
     external = (compiled for compiled in settings if compiled.initializers == "external" and compiled.external_threshold > 0)
     for where in dict.fromkeys(compiled.initializers_where for compiled in external):
         message = f"{target.old_runtime}, which '{target.name}' uses, writes initializers of any size to the external file"
@@ -46,7 +46,7 @@ def find_size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator
         if fixed is not None and fixed.sizes != shape.sizes:
             sizes = f"{list(shape.sizes)} here, {list(fixed.sizes)} in the model"
             message = f"conflicting sizes for the input '{name}' of '{member.name}': {sizes}"
-            hint = "Remove it from the model's 'input_shapes', so that each member can have its own sizes."
+            hint = "Remove the input from the model's 'input_shapes', so that each member can set its own sizes."
             yield Problem("EPB262", message, shape.where, hint)
 
 
@@ -63,14 +63,14 @@ def find_sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]
     problems = []
     for member in group.members if len(found) > 1 else ():
         most, total = found[member.name]
-        if most and most >= _NEXT_TO_NOTHING * total:
+        if most and most >= _MIN_COMMON_SHARE * total:
             continue
         message = (
             f"the model '{member.name}' shares nothing: it has no weights in common with the other models of '{group.group}'"
         )
         if most:
             message = (
-                f"the model '{member.name}' shares next to nothing: it has less than {_NEXT_TO_NOTHING:.0%} of its weights in "
+                f"the model '{member.name}' shares almost nothing: it has less than {_MIN_COMMON_SHARE:.0%} of its weights in "
                 f"common with the other models of '{group.group}'"
             )
         problems.append(Problem("EPB233", message, member.model.path_where))

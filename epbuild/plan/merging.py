@@ -18,8 +18,8 @@ def plan_merging(group: GroupSpec, merge: Merge, problems: list[Problem]) -> Mer
     members = list(dict.fromkeys(member.name for member in group.members))
     found = len(problems)
     if len(members) < 2:
-        message = f"the group '{group.name}' has only {len(members)} model and nothing to merge it with"
-        problems.append(Problem("EPB234", message, merge.where, "Name at least two models."))
+        message = f"the group '{group.name}' cannot be merged, because it has fewer than two models"
+        problems.append(Problem("EPB234", message, merge.where, "List at least two models."))
     for name, prefix in merge.prefixes.items():
         if name not in members:
             problems.append(_unknown(f"'{name}' is not a model", group, members, Reference(name, prefix.name_where)))
@@ -46,8 +46,8 @@ def _connection(
     made = Connection(*ends[0], *ends[1])
     if made.source < made.target:
         return made
-    message = f"'{output.name}' cannot feed '{value.name}': '{members[made.target]}' does not come after '{members[made.source]}'"
-    problems.append(Problem("EPB235", message, value.where, "Name the group's models in the order in which they run."))
+    message = f"'{output.name}' cannot feed '{value.name}': '{members[made.target]}' does not follow '{members[made.source]}' in the group"
+    problems.append(Problem("EPB235", message, value.where, "List the group's models in the order in which they run."))
     return None
 
 
@@ -58,7 +58,7 @@ def _end(group: GroupSpec, members: Sequence[str], end: Reference, problems: lis
         return None
     fitting = [name for name in members if end.name.startswith(f"{name}.") and len(end.name) > len(name) + 1]
     if not fitting:
-        problems.append(_unknown(f"'{end.name}' does not start with a model", group, members, end))
+        problems.append(_unknown(f"'{end.name}' does not start with the name of a model", group, members, end))
         return None
     name = max(fitting, key=len)
     return members.index(name), end.name[len(name) + 1 :]
@@ -78,5 +78,5 @@ def _check_fed_once(merge: Merge, connections: Sequence[Connection | None], prob
 
 def _unknown(what: str, group: GroupSpec, members: Sequence[str], reference: Reference) -> Problem:
     name = reference.name.partition(".")[0]
-    hint = suggest_nearest(name, members) or f"Its models: {', '.join(members)}."
+    hint = suggest_nearest(name, members) or f"Models of the group: {', '.join(members)}."
     return Problem("EPB234", f"{what} of the group '{group.name}'", reference.where, hint)

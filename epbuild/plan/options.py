@@ -90,7 +90,7 @@ class TargetPlanner:
             return None
         if name not in known:
             names = ", ".join(get_short_name(ep) if ep in BUILT_IN.known_eps() else ep for ep in known)
-            hint = _nearest_ep(name, known) or f"Known EPs: {names}. A file under `catalogs` can add one."
+            hint = _nearest_ep(name, known) or f"Known EPs: {names}. To add an EP, list a catalog file under `catalogs`."
             self.problems.append(Problem("EPB210", f"unknown EP '{name}'", choice.ep.where, hint))
             return None
         if toolchain is None and len(self.catalog.entries_for(name)) > 1:
@@ -192,7 +192,7 @@ class TargetPlanner:
                 # Relative to the file that contains the option, which may be an included file.
                 here = Path(settings[name].where.file).parent / path
                 if not here.is_file():
-                    message = f"the option '{name}' names a file that does not exist: {path}"
+                    message = f"the file of the option '{name}' does not exist: {path}"
                     self.problems.append(Problem("EPB215", message, settings[name].where, _RELATIVE))
                 names.append(f"options/{owner}/{name}/{number}/{PureWindowsPath(path).name}")
                 files[name if number == 0 else f"{name} {number + 1}"] = OptionFile(here, names[-1])
@@ -207,7 +207,7 @@ class TargetPlanner:
         path = self.base / expand_home(named)
         if found.kind != "plugin":
             self.problems.append(
-                Problem("EPB216", f"{found.ep} is built into its ONNX Runtime and does not accept a library", where)
+                Problem("EPB216", f"{found.ep} is built into ONNX Runtime and cannot be loaded from a plugin library", where)
             )
         elif not path.is_file():
             self.problems.append(Problem("EPB215", f"the plugin library does not exist: {named}", where, _RELATIVE))
@@ -281,8 +281,8 @@ class _Rules:
             option, release = self.find(name), self.release
             known = release is None or option.known_in(release.version)
             if self.strict and not known:
-                message = f"{release} does not know the {self.kind} '{option.name}', which is available {option.releases}"
-                hint = f"Pin a release that knows it, or set {self.escape} on the target to pass it without a check."
+                message = f"{release} does not support the {self.kind} '{option.name}', which is available {option.releases}"
+                hint = f"Pin a release that supports it, or set {self.escape} on the target to pass it without a check."
                 raise UnknownName(message, hint)
             self._found[key] = option, self.canonical(option, value), known
         return self._found[key]

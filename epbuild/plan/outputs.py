@@ -62,7 +62,7 @@ def resolve_output_path(output: OutputSpec, group: GroupSpec, target: PlannedTar
     """Return the POSIX path of an output for a group and a target. If it is invalid, return an empty string and add a problem."""
     path = _relative(output.path, _template_names(group, target), problems)
     if path.partition("/")[0].casefold() == WORKSPACE:
-        message = f"the output path '{path}' is in the folder where epbuild keeps its state"
+        message = f"the output path '{path}' is in the folder of epbuild's workspace"
         problems.append(Problem("EPB221", message, output.path.where, f"Write a path outside {WORKSPACE}."))
         return ""
     suffix = f".{output.archive.format}" if output.archive is not None and ARCHIVE_FORMS[output.archive.format].is_file else ""
@@ -147,17 +147,17 @@ def find_package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator
     groups = {part.group for part in parts}
     for group in sorted(groups):
         if group.casefold() in _OF_A_PACKAGE:
-            message = f"the folder of the group '{group}' would collide with the package's own '{group.casefold()}'"
+            message = f"the folder of the group '{group}' would collide with the package's reserved name '{group.casefold()}'"
             yield Problem("EPB222", message, output.where, "Rename the group.")
     for folder in dict.fromkeys(part.folder for part in parts):
         if (name := find_unportable_part(folder)) is not None:
             yield _unportable(name, output.where, "Rename the group or the target.")
     pipelines = sorted({part.group for part in parts if part.genai is not None})
     if pipelines and len(groups) > 1:
-        message = f"onnxruntime-genai only opens packages with one group, and this one has '{pipelines[0]}' and others"
-        yield Problem("EPB228", message, output.where, "Put ${group} into the path, or name the group under 'groups'.")
+        message = f"onnxruntime-genai opens only packages with one group, but this package has '{pipelines[0]}' and other groups"
+        yield Problem("EPB228", message, output.where, "Put ${group} into the path, or list only this group under 'groups'.")
     for target in {part.target.name: part.target for part in parts if len(part.target.compiling) > 1}.values():
-        message = f"the target '{target.name}' compiles with {target.title}, but ONNX Runtime only opens packages with one EP"
+        message = f"the target '{target.name}' compiles with {target.title}, but ONNX Runtime opens only packages with one EP"
         yield Problem("EPB228", message, output.where, "Exclude the target from this output: list the others under 'targets'.")
 
 
@@ -218,7 +218,7 @@ class _Part:
         if output.include_source is None:
             return
         if self._merging is not None:
-            message = f"the group '{self._group.name}' merges its models, so that there is no single source model"
+            message = f"the group '{self._group.name}' merges its models and therefore has no single source model"
             self._problems.append(
                 Problem("EPB225", message, output.include_source.where, "Remove 'include_source', or list other groups.")
             )
@@ -252,7 +252,7 @@ class _Part:
             self._problems.append(_too_long(part, where))
         other = self._taken.setdefault(name.casefold(), what)
         if other != what:
-            hint = "Put ${model} into the name of a model, ${first_model} and ${ep.short} into that of a context binary."
+            hint = "Put ${model} into the names of models, and ${first_model} and ${ep.short} into the names of context binaries."
             self._problems.append(Problem("EPB222", f"{other} and {what} would both be written to '{name}'", where, hint))
 
     def check_nesting(self) -> None:
@@ -307,7 +307,7 @@ def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
         size = len(os.fsencode(os.path.abspath(emission.path)))  # noqa: PTH100 - ten thousand of them
         if size > _MAX_PATH_BYTES:
             message = f"the path of the output '{shorten_reference(emission.path.name)}' is too long: {size} bytes"
-            hint = f"Shorten it, or move the recipe: at most {_MAX_PATH_BYTES} bytes leave room for the files inside."
+            hint = f"Shorten the path to at most {_MAX_PATH_BYTES} bytes, or move the recipe to a folder with a shorter path."
             yield Problem("EPB229", message, emission.where, hint)
 
 
@@ -359,7 +359,10 @@ def _normal(text: str) -> tuple[str, Problem | None]:
         message, hint = f"the output path '{text}' is outside the recipe's folder", "Write a path below the recipe's folder."
         return "", Problem("EPB221", message, None, hint)
     if normal == ".":
-        message, hint = f"the output path '{text}' is the folder itself", "Name a folder or file below it."
+        message, hint = (
+            f"the output path '{text}' does not name a file or folder",
+            "Write the name of a file or folder below the recipe's folder.",
+        )
         return "", Problem("EPB221", message, None, hint)
     if (name := find_unportable_part(normal)) is not None:
         return "", _unportable(name, None, "Choose another name: outputs must work on every platform.")

@@ -19,17 +19,24 @@ def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems:
     members = list(dict.fromkeys(member.name for member in group.members))
     problems_before = len(problems)
     if group.merge is not None:
-        message = f"the group '{group.name}' merges its models into one, which cannot be a pipeline"
+        message = f"the group '{group.name}' merges its models, so that no models are left for a pipeline"
         problems.append(Problem("EPB226", message, choice.where, "Remove 'merge' or 'genai'."))
     roles: dict[str, GenaiRole] = {}
     for role, model in choice.roles.items():
         if model.name not in members:
             message = f"the role '{role}' names '{model.name}', which is not a model of the group '{group.name}'"
-            hint = suggest_nearest(model.name, members) or f"Its models: {', '.join(members)}."
+            hint = suggest_nearest(model.name, members) or f"Models of the group: {', '.join(members)}."
             problems.append(Problem("EPB226", message, model.where, hint))
         elif model.name in roles:
             message = f"the model '{model.name}' has two roles, '{roles[model.name]}' and '{role}'"
-            problems.append(Problem("EPB226", message, model.where, "Use the role 'both' for a model that does both."))
+            problems.append(
+                Problem(
+                    "EPB226",
+                    message,
+                    model.where,
+                    "Use the role 'both' for a model that runs on the prompt and on each new token.",
+                )
+            )
         else:
             roles[model.name] = role
     problems += _without_role(group, choice, members, roles)
@@ -46,8 +53,8 @@ def _without_role(group: GroupSpec, choice: GenaiChoice, members: Iterable[str],
         return  # report a mistyped name only once
     for name in members:
         if name not in roles:
-            message = f"the model '{name}' of the group '{group.name}' has no role in genai's pipeline"
-            yield Problem("EPB226", message, choice.where, "Assign one under 'roles'.")
+            message = f"the model '{name}' of the group '{group.name}' has no role in the genai pipeline"
+            yield Problem("EPB226", message, choice.where, "Assign a role under 'roles'.")
 
 
 def _shipped_files(choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:

@@ -182,15 +182,15 @@ class _Work:
 
     def _check_members(self, group: GroupSpec) -> None:
         if group.share_initializers and len(group.members) == 1:
-            message = f"the group '{group.name}' has only one model and nothing to share initializers with"
-            hint = "Add the models to share with, or remove share_initializers."
+            message = f"the group '{group.name}' has only one model, so that it cannot share initializers"
+            hint = "Add another model, or remove 'share_initializers'."
             self.problems.append(Problem("EPB238", message, group.share_initializers.where, hint))
         seen: set[str] = set()
         for member in group.members:
             name, settings = member.name, member.compile
             if name in seen:
                 message = f"the group '{group.name}' lists the model '{name}' twice"
-                hint = "List each model once, or give one of them another 'name'."
+                hint = "List each model once, or set a different 'name' for one of the entries."
                 self.problems.append(Problem("EPB232", message, member.model.where, hint))
             seen.add(name)
             self.problems += find_size_problems(member, self.recipe.models.get(member.model.name))

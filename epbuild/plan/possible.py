@@ -17,14 +17,14 @@ def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Probl
     if not any(ep.entry.sources for ep in eps):
         for ep in eps:
             reasons = [f"{row.what}: {row.why}" for row in ep.entry.cannot if row.stops and not row.platforms]
-            reason = reasons[0] if reasons else "write EPContext models: its catalog entry names no source of their nodes"
+            reason = reasons[0] if reasons else "write EPContext models: its catalog entry lists no source of EPContext nodes"
             yield Problem("EPB255", f"{ep.entry.ep} cannot {reason}", places[ep.entry.ep])
     for before, after in itertools.pairwise(eps):
         if before.entry.takes_every_node:
             message = (
-                f"{before.entry.ep} is listed before {after.entry.ep} and takes every node, so that nothing is left to compile"
+                f"{before.entry.ep} takes every node, so that no nodes are left for {after.entry.ep}, which is listed after it"
             )
-            yield Problem("EPB256", message, places[before.entry.ep], "List it last.")
+            yield Problem("EPB256", message, places[before.entry.ep], f"List {before.entry.ep} last.")
 
 
 def find_obstacle(target: PlannedTarget, platform: str) -> str | None:
@@ -42,6 +42,6 @@ def find_obstacles(groups: Sequence[SessionGroup], platform: str) -> list[Proble
     for group in groups:
         reason = find_obstacle(group.target, platform)
         if reason is not None:
-            hint = "Select other steps on this machine."
+            hint = "Select only steps that this machine can run."
             found[group.target.name] = Problem("EPB416", f"the target '{group.target.name}': {reason}", group.target.where, hint)
     return list(found.values())

@@ -172,7 +172,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
         words = [staged.word(render(substitute(str(word.value), names))) for word in step.command]
         for word, text in zip(step.command[1:], words[1:], strict=True):
             if staged.hides(text):
-                message = f"the command of '{preparation.id}' refers to {text}, which it cannot read"
+                message = f"the command of '{preparation.id}' refers to '{text}', which it cannot read"
                 hint = "List it under 'files': the command can read only these files of the recipe's folder."
                 problems.append(Problem("EPB272", message, word.where, hint))
         return replace(preparation, command=tuple(words), staged=staged.files)

@@ -138,7 +138,7 @@ def _graph_path(model: ModelSpec, base: Path) -> Path:
         message = (
             f"the model '{model.name}' is in the Python package '{package}', which is not installed in epbuild's environment"
         )
-        hint = f"Install {package} there, or write package:<name>==<version>/<file> to fetch it."
+        hint = f"Install {package} in that environment, or write package:<name>==<version>/<file> to fetch it."
         raise _error("EPB206", model, message, hint)
     if not file or is_anchored(file) or has_parent_part(file):
         raise _error("EPB206", model, f"'{model.path}' does not name a file inside the package '{package}'", None)
@@ -186,7 +186,9 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
     if not outside and not is_file(data):
         place = "beside the model" if named is None else f"in {named.name}"
         message = f"the model '{model.name}' refers to the external data file {location}, which does not exist {place}"
-        hint = f"Put it into {folder}" + (", or set 'external_data' to the folder that contains it." if named is None else ".")
+        hint = f"Put the file into {folder}" + (
+            ", or set 'external_data' to the folder that contains it." if named is None else "."
+        )
         return Problem("EPB203", message, where, hint)
     # ONNX Runtime resolves links and refuses targets outside the folder. Make the same check before a process is started.
     inside = is_inside(data, folder) or (named is None and _beside_link(graph, location))

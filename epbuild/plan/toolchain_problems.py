@@ -25,11 +25,11 @@ def find_toolchain_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalo
         carriers = [names[0] for names in found if names]
         if ep.library is None and not ep.entry.takes_every_node and len(set(carriers)) > 1:
             message = f"the toolchain '{toolchain.name}' contains {ep.entry.ep} more than once: in {' and in '.join(carriers)}"
-            yield Problem("EPB258", message, toolchain.where, "Keep one of them.")
+            yield Problem("EPB258", message, toolchain.where, "Keep only one of these packages.")
     if toolchain.interpreter is not None or "" in named:  # a requirement without a name, such as a path, may provide any EP
         return
     if exclusion := find_exclusion(named):
-        yield Problem("EPB258", exclusion, toolchain.where, "Keep one of them.")
+        yield Problem("EPB258", exclusion, toolchain.where, "Keep only one of these packages.")
         return
     lacking = [ep for ep in eps.values() if _lacks_package(ep, named)]
     plugins = [ep for ep in eps.values() if ep.entry.kind == "plugin"]
@@ -47,7 +47,7 @@ def find_toolchain_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalo
     elif additions is not None:
         hint = f"Add {', '.join(additions)} to its packages."
     elif len(lacking) == len(eps) == 1:
-        hint = f"Replace its packages by {format_environments(packagings[0])}."
+        hint = f"Replace its packages with {format_environments(packagings[0])}."
     else:
         own = ", and ".join(f"{ep.entry.ep} {format_environments(each)}" for ep, each in zip(lacking, packagings, strict=True))
         hint = f"The packages of its EPs exclude each other: define a separate target and toolchain for each EP, {own}."

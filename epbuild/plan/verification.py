@@ -223,7 +223,7 @@ def _unknown_inputs(checked: CheckedMember, header: ModelHeader) -> Iterator[Pro
     made, names = checked.made, [value.name for value in header.inputs]
     for name in made.ranges if made is not None else ():
         if name not in names:
-            message = f"the model '{checked.name}' has no input '{name}'; it has: {', '.join(names)}"
+            message = f"the model '{checked.name}' has no input '{name}', only {', '.join(names)}"
             where: Position = made.places.get(name, checked.choice.where) if made is not None else checked.choice.where
             yield Problem("EPB291", message, where, suggest_nearest(name, names))
 

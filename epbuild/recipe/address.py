@@ -135,7 +135,7 @@ def find_address_problem(path: str, where: Position, *, pinned: bool) -> Problem
     if pinned or is_immutable(address):
         return None
     message = f"a model from {path.partition(':')[0]}:// needs a 'sha256': the content at an address can change"
-    hint = "A full commit id (40 digits) as the revision also pins the file." if isinstance(address, HubAddress) else None
+    hint = "Add 'sha256', or use a full commit id (40 digits) as the revision." if isinstance(address, HubAddress) else None
     return Problem(MISSING_KEY, message, where, hint)
 
 
@@ -150,12 +150,12 @@ def parse_address(text: str) -> Address:
             "http:// is not allowed: downloads can be altered in transit", "Use https://, or download the file yourself."
         )
     if found is None or scheme not in _FORMS:
-        hint = suggest_nearest(scheme, _FORMS) or f"Supported: {format_choices(_FORMS)}; everything else is a path."
+        hint = suggest_nearest(scheme, _FORMS) or f"Supported schemes: {format_choices(_FORMS)}. A path has no scheme."
         raise BadAddress(f"models cannot be fetched from {quote_text(found[0] if found else text)}", hint)
     rest = text[found.end() :]
     server = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if "@" in server and (scheme != "hf" or ":" in server):
-        message = "an address must not contain a user or a password: it is written into every manifest"
+        message = "an address must not contain a user name or a password, because every manifest contains the address"
         raise BadAddress(message, f"Write {_FORMS[scheme]}.")
     if not text.isprintable() or " " in text:
         raise _malformed(text, scheme, "contains a space or a control character")
@@ -177,7 +177,7 @@ def _web(text: str) -> WebAddress:
     if not reachable:
         raise _malformed(text, "https", "has no valid host")
     if "#" in text:
-        raise _malformed(text, "https", "does not name a file: '#' starts a position inside one")
+        raise _malformed(text, "https", "has a fragment ('#'), which does not name a file")
     if not text.isascii():
         raise _malformed(text, "https", "contains non-ASCII characters, which must be percent-encoded")
     _check_path(text, "https", unquote(parts.path).removeprefix("/"))
@@ -199,7 +199,7 @@ def _hub(text: str, rest: str) -> HubAddress:
     owner, _, more = place.partition("/")
     name, _, file = more.partition("/")
     if not file:
-        raise _malformed(text, "hf", "does not name a file of a repository")
+        raise _malformed(text, "hf", "does not name a file in a repository")
     repository = f"{owner}/{name}"
     if not _REPOSITORY.fullmatch(repository):
         raise _malformed(text, "hf", f"has an invalid repository name {quote_text(repository)}")
@@ -223,7 +223,7 @@ def _check_path(text: str, scheme: str, path: str) -> None:
     if not path or path.endswith("/"):
         raise _malformed(text, scheme, "does not name a file")
     if any(part in ("", ".", "..") for part in path.split("/")):
-        raise _malformed(text, scheme, "does not name a file: a part of its path is empty, '.' or '..'")
+        raise _malformed(text, scheme, "does not name a file: part of the path is empty, '.' or '..'")
 
 
 def _malformed(text: str, scheme: str, reason: str) -> BadAddress:

@@ -24,7 +24,7 @@ def read_cache(fields: MappingReader) -> CacheChoice:
         if PUBLIC_KEY.fullmatch(key):
             trust.append(key)
         else:  # the message does not quote the text, because it may be a secret key
-            fields.problems.append(Problem(WRONG_VALUE, "not a public key", where, _KEY_FORM))
+            fields.problems.append(Problem(WRONG_VALUE, "invalid public key", where, _KEY_FORM))
     return CacheChoice(fields.where, _remote(fields), tuple(dict.fromkeys(trust)))
 
 

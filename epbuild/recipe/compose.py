@@ -110,7 +110,7 @@ class _Composer:
                     TEMPLATE,
                     "the path of a recipe file cannot contain a template",
                     where,
-                    "Write the path itself: files are merged before templates are resolved.",
+                    "Write the path without a template, because epbuild merges files before it resolves templates.",
                 )
                 self.problems.append(problem)
             else:
@@ -128,7 +128,7 @@ class _Composer:
             circle = " → ".join(file.name for file in (*above[above.index(place) :], place))
             raise _refused(WRONG_VALUE, f"the file {quote_text(name)} extends or includes itself: {circle}", where)
         if len(above) > MAX_FILE_DEPTH:
-            message = f"files that extend and include each other are nested more than {MAX_FILE_DEPTH} deep"
+            message = f"'extends' and 'include' are nested more than {MAX_FILE_DEPTH} levels deep"
             raise _refused(TOO_LARGE, message, where)
         if place not in self._known:
             if not is_file(part):
@@ -152,7 +152,7 @@ def _check_ours(content: bytes, name: str, where: Position) -> None:
 
     The message quotes nothing from the file, because it may contain a user's secrets.
     """
-    hint = "A file that a recipe extends or includes must contain only sections of a recipe."
+    hint = "Remove all keys that are not keys of a recipe, or name another file."
     try:
         keys = read(content, name).root.entries
     except RecipeError as error:
@@ -161,7 +161,7 @@ def _check_ours(content: bytes, name: str, where: Position) -> None:
         raise _refused(SYNTAX, f"the file {quote_text(name)} is not valid YAML for a recipe{line}", where, hint) from None
     foreign = [entry.name_where.line for key, entry in keys.items() if key not in read_schema("recipe")["properties"]]
     if foreign:
-        message = f"the file {quote_text(name)} is not a part of a recipe: line {foreign[0]} has a key that recipes do not have"
+        message = f"the file {quote_text(name)} is not part of a recipe: line {foreign[0]} has an unknown key"
         raise _refused(UNKNOWN_KEY, message, where, hint)
 
 
@@ -187,7 +187,7 @@ def _hint_for_missing_recipe(path: Path) -> str:
     recipes = _recipes_in(path.parent)
     if recipes:
         return f"Name one of the recipes in this folder: {', '.join(recipes)}."
-    return "Name the recipe's file, or write a first recipe for your models with `epbuild init`."
+    return "Name another recipe, or create one for your models with `epbuild init`."
 
 
 def _recipes_in(folder: Path) -> list[str]:
@@ -216,10 +216,10 @@ def _content(path: Path) -> bytes:
         problem = Problem(CANNOT_READ, "the recipe does not exist", path, _hint_for_missing_recipe(path))
     except OSError as error:
         if is_folder(path):
-            problem = Problem(CANNOT_READ, "expected a file, found a directory", path, "Name the recipe's file in it.")
+            problem = Problem(CANNOT_READ, "expected a file, found a directory", path, "Name a recipe in this directory.")
         else:
             hint = (
-                "Shorten its path." if error.errno == errno.ENAMETOOLONG else "Check that it is a file that this user may read."
+                "Shorten its path." if error.errno == errno.ENAMETOOLONG else "Check that it is a file and that you may read it."
             )
             problem = Problem(CANNOT_READ, f"the recipe cannot be read: {error.strerror}", path, hint)
     raise RecipeError(problem)
@@ -232,7 +232,9 @@ def _check_version(root: MappingNode) -> None:
         return
     version = entry.node.value
     if isinstance(version, int) and not isinstance(version, bool) and version != _VERSION:
-        message = f"unsupported version {version} of the recipe language: this epbuild reads version {_VERSION}"
+        message = (
+            f"unsupported version {version} of the recipe language: this release of epbuild supports only version {_VERSION}"
+        )
         raise RecipeError(Problem(WRONG_VALUE, message, entry.node.where))
 
 

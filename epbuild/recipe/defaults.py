@@ -102,8 +102,8 @@ def _name_of_folder(file: Path, where: Position, problems: list[Problem]) -> Nod
     name = file.absolute().parent.name
     if name_problem(name, where) is None:
         return _text(where, name)
-    message = f"the recipe has no name, and the name of its folder, {quote_text(name)}, is not a valid one"
-    problems.append(Problem(MISSING_KEY, message, where, "Add `name:` with a name of letters and digits."))
+    message = f"the recipe has no name, and the name of its folder, {quote_text(name)}, is not a valid recipe name"
+    problems.append(Problem(MISSING_KEY, message, where, "Set `name` to a name of letters and digits."))
     return None
 
 
@@ -206,7 +206,7 @@ class _Targets:
             return [*fitting, *self._written][0]
         if not self._written and ep in known_eps() and not entries_for(ep)[0].sources:
             return None  # the planner says that the EP compiles nothing
-        hint = f"Toolchains: {format_choices(fitting or self._written)}." if self._written else None
+        hint = f"Set 'toolchain' to one of these: {format_choices(fitting or self._written)}." if self._written else None
         message = f"the key 'toolchain' is missing in targets.{name}"
         self._problems.append(Problem(MISSING_KEY, message, target.node.where, hint))
         return None
@@ -268,7 +268,7 @@ class _Targets:
             return None
         if "matrix" in entries:
             message = f"a target with a matrix cannot have a list for {quote_text(key)}"
-            hint = f"Make the list an axis, as in `matrix: {{{key}: [...]}}`, and write `{key}: ${{matrix.{key}}}`."
+            hint = f"Move the list into the matrix, as in `matrix: {{{key}: [...]}}`, and write `{key}: ${{matrix.{key}}}`."
             self._problems.append(Problem(WRONG_VALUE, message, given.node.where, hint))
             return None
         items = [_known_value(item, packaging, option) for item in given.node.items]
@@ -330,7 +330,7 @@ def _unknown_product(key: str, node: Node, packaging: EpEntry, option: str | Non
     products = [product for row in rows for product in row.products]
     if not products:
         return None
-    hint = suggest_nearest(text, products) or f"Write a name of the {key}, such as {products[-1]} or {rows[-1].name}."
+    hint = suggest_nearest(text, products) or f"Write a known {key}, such as {products[-1]} or {rows[-1].name}."
     return Problem("EPB212", f"the catalog has no {key} {quote_text(text)}", node.where, hint)
 
 
@@ -375,14 +375,14 @@ def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Proble
             if name in grouped or name_problem(name, entry.name_where):
                 continue
             if name == DEFAULT_GROUPS:
-                message = f"the model {quote_text(name)} is in no group, and a group cannot have that name"
+                message = f"the model {quote_text(name)} is in no group, and a group cannot have this reserved name"
                 problems.append(
                     Problem(BAD_NAME, message, entry.name_where, f"Write `groups: {{<name>: {{models: [{name}]}}}}`.")
                 )
                 continue
             if name in found:
-                message = f"the model {quote_text(name)} is in no group, and the group with its name has other models"
-                hint = f"Add it to a group; or write `groups: {{{DEFAULT_GROUPS}: none}}` to build only what groups name."
+                message = f"the model {quote_text(name)} is in no group, not even in the group of the same name"
+                hint = f"Add the model to a group, or write `groups: {{{DEFAULT_GROUPS}: none}}` to build only models in groups."
                 problems.append(Problem(BAD_NAME, message, found[name].name_where, hint))
                 continue
             where = entry.name_where

@@ -94,7 +94,7 @@ class EventReader:
             self._too_many(event)
         if event.tag is not None:
             self._note(
-                SYNTAX, "YAML tags ('!') are not allowed in a recipe", event, "Write the plain value, or quote it if it is text."
+                SYNTAX, "YAML tags ('!') are not allowed in a recipe", event, "Remove the tag, and quote the value if it is text."
             )
         anchor: str | None = event.anchor
         if anchor is None:
@@ -143,7 +143,7 @@ class EventReader:
             first = merge_where if is_merge else (entries[written].name_where if written in entries else None)
             if first is not None:
                 place = f"line {first.line}, column {first.column}"
-                self._note(DUPLICATE_KEY, f"duplicate key {quote_text(written)}; first at {place}", key_event)
+                self._note(DUPLICATE_KEY, f"duplicate key {quote_text(written)}, first defined at {place}", key_event)
             elif is_merge:
                 merge_where = name_where
                 merged = self._merged(value, value_event)
@@ -170,7 +170,7 @@ class EventReader:
         if name in self._open_anchors:
             self._stop(SYNTAX, f"the alias {quote_text('*' + name)} refers to a value that contains it", event)
         if name not in self._anchors:
-            self._stop(SYNTAX, f"undefined alias {quote_text('*' + name)}: no anchor '&{name}' comes before it", event)
+            self._stop(SYNTAX, f"undefined alias {quote_text('*' + name)}: no anchor '&{name}' precedes the alias", event)
         node = self._anchors[name]
         if depth + node.height > MAX_DEPTH:
             self._too_deep(event)
@@ -180,10 +180,10 @@ class EventReader:
         return node
 
     def _too_many(self, event: Event) -> NoReturn:
-        self._stop(TOO_LARGE, f"the recipe exceeds {MAX_NODES:,} values here, with its aliases expanded", event)
+        self._stop(TOO_LARGE, f"the recipe has more than {MAX_NODES:,} values with all aliases expanded", event)
 
     def _too_deep(self, event: Event) -> NoReturn:
-        self._stop(TOO_LARGE, f"this value is nested more than {MAX_DEPTH} deep", event)
+        self._stop(TOO_LARGE, f"this value is nested more than {MAX_DEPTH} levels deep", event)
 
     def _where(self, event: Event) -> Position:
         mark: Any = event.start_mark

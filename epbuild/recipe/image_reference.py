@@ -57,15 +57,17 @@ def parse_image_reference(text: str) -> ImageReference:
     if "://" in text:
         raise BadImageReference("an image reference must not contain '://': it is not a URL")
     if "@" in host:
-        raise BadImageReference("an image reference must not contain a user or a password: it is shown in the build's log")
+        raise BadImageReference("an image reference must not contain a user name or a password, because the build log shows it")
     if len(text) > _LONGEST + 1 + _LONGEST_TAG:
-        raise BadImageReference(f"{quote_text(text)} is too long for an image reference", "Shorten it.")
+        raise BadImageReference(f"{quote_text(text)} is too long for an image reference", "Shorten the reference.")
     if not slash or not ("." in host or ":" in host or host in LOOPBACK):
         hint = f"{_FORM} A host without a dot needs its port: {host}:443." if slash and _HOST.fullmatch(host) else _FORM
         raise BadImageReference(f"{quote_text(text)} does not name a registry", hint)
     _check_host(text, host)
     if "@" in rest:
-        raise BadImageReference("an image to push cannot have a digest in its reference: the digest is computed from its content")
+        raise BadImageReference(
+            "the reference of an image to push must not contain a digest, because epbuild computes the digest"
+        )
     repository, colon, tag = rest.partition(":")
     if colon and not _TAG.fullmatch(tag):
         hint = "A tag has up to 128 letters, digits, '.', '_' and '-', and does not begin with '.' or '-'."
@@ -91,12 +93,12 @@ def _check_repository(host: str, repository: str) -> None:
         if not _PART.fullmatch(part):
             lower = part != part.lower() and _PART.fullmatch(part.lower())
             hint = (
-                "Repository names are lower-case. Put values that may have capitals, such as ${target}, into the tag."
+                "Use lower-case letters. Put values that may contain capital letters, such as ${target}, into the tag."
                 if lower
-                else "Its parts are separated by '/' and have lower-case letters and digits, joined by '.', '_', '__' or '-'."
+                else "Use lower-case letters and digits, joined by '.', '_', '__' or '-', and separate the parts with '/'."
             )
             raise BadImageReference(f"invalid repository {quote_text(repository)}", hint)
     if len(host) + 1 + len(repository) > _LONGEST:
         raise BadImageReference(
-            f"the reference is too long: host and repository have more than {_LONGEST} characters", "Shorten it."
+            f"the reference is too long: host and repository have more than {_LONGEST} characters", "Shorten the repository."
         )

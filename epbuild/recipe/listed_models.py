@@ -88,13 +88,13 @@ class _Reader:
 
     def _add(self, models: dict[str, tuple[str, KeyedNode]], spellings: dict[str, str], path: str, node: ScalarNode) -> None:
         name = name_of_text(PurePosixPath(path.replace("\\", "/")).stem)
-        hint = f"Name the models yourself: `models: {{<name>: {path}}}`."
+        hint = f"Name the models explicitly: `models: {{<name>: {path}}}`."
         other = spellings.setdefault(name.casefold(), name)
         if not name:
             self._fail(
                 Problem(
                     BAD_NAME,
-                    f"the file name of {quote_text(path)} has no letter or digit to name the model after",
+                    f"cannot derive a model name from {quote_text(path)}: the file name has no letter or digit",
                     node.where,
                     hint,
                 )

@@ -284,7 +284,7 @@ class _Assembler:
             if not matrix.problems and self._affords(len(matrix) * size):
                 rows = matrix.rows()
             elif not matrix.problems:
-                message = f"this matrix has {len(matrix):,} rows; with it, the targets exceed {MAX_EXPANDED:,} values"
+                message = f"this matrix has {len(matrix):,} rows, which expand the targets to more than {MAX_EXPANDED:,} values"
                 self.problems.append(Problem(TOO_LARGE, message, matrix.where))
             self.problems += matrix.problems
         if not rows:
@@ -399,8 +399,10 @@ class _Assembler:
         matched = self._matched(fields, "allow_failure", targets)
         for where in dict.fromkeys(reference.where for reference in matched):
             if names and names.isdisjoint(reference.name for reference in matched if reference.where == where):
-                hint = f"Its targets are {format_choices(sorted(names))}."
-                self.problems.append(Problem(WRONG_VALUE, "the group does not have this target", where, hint))
+                hint = f"Targets of the group: {format_choices(sorted(names))}."
+                self.problems.append(
+                    Problem(WRONG_VALUE, "'allow_failure' names a target that the group does not have", where, hint)
+                )
         return names.intersection(reference.name for reference in matched)
 
     def _matched(self, fields: MappingReader, key: str, targets: Mapping[str, Target]) -> tuple[Reference, ...]:

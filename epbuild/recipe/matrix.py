@@ -87,7 +87,7 @@ class Matrix:
                     continue
             yield MatrixRow(f"-{'-'.join(parts)}", dict(zip(order, row, strict=True)))
         unused = [item for item, _ in self._excluded if id(item) not in used]
-        self.problems += [Problem(WRONG_VALUE, "this entry excludes no row", item.where) for item in unused]
+        self.problems += [Problem(WRONG_VALUE, "this entry of 'exclude' matches no row", item.where) for item in unused]
 
     def _axis(self, items: Iterable[Node]) -> list[Scalar]:
         found: dict[str, Scalar] = {}
@@ -114,7 +114,7 @@ class Matrix:
         part = render(node.value)
         if is_name_part(part):
             return node.value
-        hint = "A name has letters, digits, '.', '_' and '-', and does not end with '.'."
+        hint = "Use only letters, digits, '.', '_' and '-', and do not end with '.'."
         self.problems.append(
             Problem(BAD_NAME, f"the value {quote_text(part)} cannot be part of a target's name", node.where, hint)
         )

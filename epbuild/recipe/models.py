@@ -29,7 +29,7 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
         problem = find_address_problem(path, path_where, pinned=sha256 is not None)
         fields.problems += [problem] if problem else []
         if folder:
-            message = "'external_data' is not supported for a model at an address: its data must be at the same address"
+            message = "'external_data' is not supported for a remote model: the data must be in the folder of the model's address"
             hint = "Remove 'external_data', or use the path of a local copy of the model."
             fields.problems.append(Problem(WRONG_VALUE, message, folder.where, hint))
     elif path and find_package_file(path) is None:
@@ -133,7 +133,7 @@ def _made(fields: MappingReader) -> MadeInputs:
         if len(bounds) == 2 and bounds[0] <= bounds[1]:
             found[name] = (bounds[0], bounds[1])
         elif len(bounds) == 2:  # otherwise a bound was removed as a violation of the schema
-            message = "a range must be the smallest number, then the largest one"
+            message = "invalid range: expected the smallest number, followed by the largest number"
             fields.problems.append(Problem(WRONG_VALUE, message, entry.node.where))
     return MadeInputs(
         seed=defaults.seed if seed is None else seed,

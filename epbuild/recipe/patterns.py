@@ -22,8 +22,8 @@ from epbuild.recipe.model import Reference
 from epbuild.recipe.names import is_glob
 
 _SKIPPED = frozenset({WORKSPACE, "__pycache__"})
-_FEWER = "Name fewer files, or a folder that contains nothing else."
-_NAMED = "Name a folder beside or below the recipe, or the full path of a single file."
+_FEWER = "Write a pattern that matches fewer files, or move the files to a folder of their own."
+_NAMED = "Write a folder beside or below the recipe, or the full path of a single file."
 
 _Part = Callable[[str], object] | None
 """Predicate for names that match a part of a pattern. None stands for `**`, which matches any number of folders."""
@@ -104,7 +104,7 @@ class FileFinder:
         if not os.path.isdir(root):  # noqa: PTH112 - also returns False for invalid paths
             return Matches((), os.fspath(root), (os.fspath(root),))
         if ".." in parts[fixed:]:
-            raise _PatternError("has '..' after a wildcard", "Write the folders before the wildcards.")
+            raise _PatternError("has '..' after a wildcard", "Write '..' only before the first wildcard.")
         self._check_root(root)
         return self._walk(os.fspath(root), _compiled(parts[fixed:] or ("**",)))
 
@@ -168,8 +168,8 @@ class FileFinder:
             except FileNotFoundError:  # it was removed after its parent was listed
                 found = []
             except OSError as error:
-                hint = "Make the folder readable for this user, or name other files."
-                raise _PatternError(f"cannot read the folder {folder}: {error.strerror}", hint) from error
+                hint = "Make the folder readable, or write a pattern for other files."
+                raise _PatternError(f"includes a folder that cannot be read, {folder}: {error.strerror}", hint) from error
             found.sort(key=lambda entry: entry.name, reverse=True)
             self._listings[folder] = found
         return found

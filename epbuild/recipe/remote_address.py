@@ -95,13 +95,14 @@ def parse_remote(text: str) -> RemoteAddress:
     scheme = found[1]
     if scheme not in _FORMS:
         hint = (
-            suggest_nearest(scheme, _FORMS) or f"Supported: {format_choices(_FORMS)}; everything else is the path of a directory."
+            suggest_nearest(scheme, _FORMS)
+            or f"Supported schemes: {format_choices(_FORMS)}. The path of a directory has no scheme."
         )
         raise BadAddress(f"remote caches do not support {quote_text(found[0])}", hint)
     rest = text[found.end() :]
     server, _, path = rest.partition("/")
     if "@" in server:
-        message = "the address of a remote cache must not contain a user or a password: recipes are shared"
+        message = "the address of a remote cache must not contain a user name or a password, because recipes are shared"
         hint = (
             "Set EPBUILD_REMOTE_CACHE to the address, and EPBUILD_REMOTE_AUTHORIZATION to the value of the Authorization header."
         )

@@ -235,16 +235,16 @@ def _wrong(error: SchemaError, node: Node, path: KeyPath) -> Problem:
             return Problem(WRONG_VALUE, message, node.where, hint)
         case "enum":
             return Problem(
-                WRONG_TYPE, f"expected one of {format_choices(map(render, limit))}; found {describe_type(node)}", node.where
+                WRONG_TYPE, f"expected one of {format_choices(map(render, limit))}, found {describe_type(node)}", node.where
             )
         case "pattern":
             code = BAD_NAME if path == ("name",) else WRONG_VALUE
             return Problem(code, error.schema.get("patternErrorMessage") or error.message, node.where)
         case "minItems" | "minProperties" | "minLength":
-            return Problem(WRONG_VALUE, "must not be empty", node.where)
+            return Problem(WRONG_VALUE, f"{_dotted(path)} must not be empty", node.where)
         case "minimum":
-            return Problem(WRONG_VALUE, f"must be at least {limit}", node.where)
+            return Problem(WRONG_VALUE, f"{_dotted(path)} must be at least {limit}", node.where)
         case "exclusiveMinimum":
-            return Problem(WRONG_VALUE, f"must be more than {limit}", node.where)
+            return Problem(WRONG_VALUE, f"{_dotted(path)} must be more than {limit}", node.where)
         case _:
             return Problem(WRONG_VALUE, error.message, node.where)

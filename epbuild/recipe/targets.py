@@ -25,7 +25,7 @@ def read_toolchain(name: str, where: Position, fields: MappingReader) -> Toolcha
         read = [(text, where) for text, where in named if (text, where) not in foreign]
         fields.problems += [_uncheckable(text, where) for text, where in read if not read_requirement(text).is_plain]
     if python is not None and (python.startswith("-") or not python.isprintable()):
-        message = f"invalid Python {quote_text(python)}"
+        message = f"invalid Python version or path {quote_text(python)}"
         fields.problems.append(
             Problem(WRONG_VALUE, message, fields.where_of("python"), "Write a version, such as '3.11', or a path.")
         )
@@ -86,14 +86,14 @@ def _read_device(fields: MappingReader) -> DeviceChoice:
 
 
 def _foreign(requirement: str, where: Position) -> Problem:
-    hint = "Write <name>==<version>. For your own wheel, set UV_FIND_LINKS to its folder."
+    hint = "Write <name>==<version>. To use your own wheel, set UV_FIND_LINKS to its folder."
     return Problem(
-        WRONG_VALUE, f"{quote_text(requirement)} is not a requirement that starts with the name of a package", where, hint
+        WRONG_VALUE, f"invalid requirement {quote_text(requirement)}: expected a package name at the start", where, hint
     )
 
 
 def _uncheckable(requirement: str, where: Position) -> Problem:
-    message = f"{quote_text(requirement)} cannot be checked in an existing environment"
+    message = f"the requirement {quote_text(requirement)} cannot be checked in an existing environment"
     return Problem(WRONG_VALUE, message, where, "With 'interpreter', write '<name>' or '<name>==<version>'.")
 
 

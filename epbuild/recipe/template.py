@@ -190,7 +190,7 @@ def _split(text: str) -> Iterator[str | _Name]:
         if marker[0] == "$${":
             literal += "${"
         elif marker[1] is None:
-            hint = "Close it, or write '$${' for a literal '${'."
+            hint = "Add '}', or write '$${' for a literal '${'."
             raise TemplateError(f"unclosed '${{' in {quote_text(text)}", hint)
         else:
             if literal:
@@ -208,10 +208,13 @@ def _name(inside: str) -> _Name:
     if not has_default:
         return _Name(inside)
     if not _VARIABLE.fullmatch(name):
-        raise TemplateError(f"{quote_text('${' + inside + '}')} cannot have a default", "Only ${env.<NAME>:-default} can.")
+        raise TemplateError(
+            f"{quote_text('${' + inside + '}')} cannot have a default",
+            "Only an environment variable can have a default: ${env.<NAME>:-default}.",
+        )
     if "${" in default:
         raise TemplateError(
-            f"the default in {quote_text('${' + inside + '}')} cannot contain a template", "Write the value itself."
+            f"the default in {quote_text('${' + inside + '}')} cannot contain a template", "Write a literal default."
         )
     return _Name(name, default)
 

@@ -30,7 +30,7 @@ def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], lis
         where = Argument(f"--set {setting}")
         path, equals, text = setting.partition("=")
         if not equals or not path.startswith(_PREFIX):
-            message = f"{quote_text(setting)} does not set a variable"
+            message = f"invalid setting {quote_text(setting)}: expected a value for a variable"
             problems.append(Problem(WRONG_VALUE, message, where, "Write vars.<name>=<value>."))
             continue
         value = _scalar(text)
@@ -78,5 +78,5 @@ def read_variables(
 def _var_problem(error: TemplateError, where: Position | Argument) -> Problem:
     if error.name is None or error.name.startswith("env."):
         return error.problem(where)
-    message = f"a variable cannot refer to another: {quote_text('${' + error.name + '}')}"
+    message = f"a variable can refer only to environment variables, not to {quote_text('${' + error.name + '}')}"
     return Problem(TEMPLATE, message, where, "Write '$${' for a literal '${'.")

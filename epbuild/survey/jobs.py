@@ -94,5 +94,5 @@ def _platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runn
 def _warnings(waiting: Iterable[str]) -> Iterable[Problem]:
     left = sorted(waiting)
     if left:
-        message = f"{format_count(len(left), 'step')} cannot run before jobs of another platform have results: {left[0]}"
+        message = f"{format_count(len(left), 'step')} must wait for results from jobs on another platform: {left[0]}"
         yield Problem("EPB279", message + (", ..." if left[1:] else ""), None, "Plan again after these jobs have finished.")

@@ -41,8 +41,8 @@ class Failure(Struct, frozen=True):
         """Return the error with a hint that the action did not run again."""
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.time))
         why = (
-            f"It failed like this on {when}, and no input has changed since, so it was not run again. "
-            "Run it again with `epbuild run --retry`."
+            f"This failure is from {when}. No input has changed since, so the step was not run again. "
+            "To run it again, use `epbuild run --retry`."
         )
         first, *others = self.problems
         hint = f"{first.hint} {why}" if first.hint else why

@@ -20,7 +20,7 @@ from epbuild.remote.envelope import RemoteRecord, Unusable
 from epbuild.toolchain.identity import TOOLCHAIN
 
 _MAX_WARNINGS = 3
-_MADE_HERE = "It will be built here."
+_CREATED_HERE = "It will be created on this machine."
 
 
 class RemoteResults:
@@ -91,7 +91,7 @@ class RemoteResults:
         for name in dict.fromkeys(wanted[key] for key, record in found.items() if isinstance(record, Unusable)):
             why = next(str(record) for key, record in found.items() if isinstance(record, Unusable) and wanted[key] == name)
             message = f"the record of the toolchain '{name}' in the remote cache cannot be used: {why}"
-            self._warn(Problem("EPB522", message, None, _MADE_HERE))
+            self._warn(Problem("EPB522", message, None, _CREATED_HERE))
         return {key: record.record for key, record in found.items() if isinstance(record, RemoteRecord)}
 
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
@@ -106,19 +106,21 @@ class RemoteResults:
     def warn_of_the_rest(self) -> None:
         """Warn about the number of remaining unusable results, and about results that the cache did not answer for."""
         if self._unanswered and self._cache.is_readable:  # otherwise, a warning has been reported
-            message = f"the remote cache {self._cache.name} did not answer for {format_count(self._unanswered, 'result')}"
-            self._warn(Problem("EPB521", message, None, "They will be built here."))
+            message = (
+                f"the remote cache {self._cache.name} did not answer the requests for {format_count(self._unanswered, 'result')}"
+            )
+            self._warn(Problem("EPB521", message, None, "They will be created on this machine."))
         more = self._unusable - _MAX_WARNINGS
         if more > 0:
             message = f"{format_count(more, 'more result')} in the remote cache cannot be used"
-            self._warn(Problem("EPB522", message, None, "They will be built here."))
+            self._warn(Problem("EPB522", message, None, "They will be created on this machine."))
 
     def _refuse(self, step: str, why: str) -> None:
         with self._lock:
             self._unusable += 1
             is_named = self._unusable <= _MAX_WARNINGS
         if is_named:
-            self._warn(Problem("EPB522", f"its result in the remote cache cannot be used: {why}", StepId(step), _MADE_HERE))
+            self._warn(Problem("EPB522", f"its result in the remote cache cannot be used: {why}", StepId(step), _CREATED_HERE))
 
 
 class _BlobsOfResults:

@@ -342,13 +342,15 @@ class Surveyor:
             return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
         before = self._previous(emission)
         writer = self.outputs.writer(there) if there is not None else None
-        reasons = (f"{writer} wrote something else there",) if writer else ()
+        reasons = (f"{writer} wrote a different output to this path",) if writer else ()
         if before is None:
             return ActionStatus("new", reasons, key, document)
         if before.action_key != key:
             return ActionStatus("out of date", (*describe_differences(before.key_document, document), *reasons), key, document)
         elsewhere = (
-            f"it is at another path: {before.result[PLACE]}" if before.result.get(PLACE) != place else "it no longer exists"
+            f"the output is at another path: {before.result[PLACE]}"
+            if before.result.get(PLACE) != place
+            else "the output no longer exists"
         )
         return ActionStatus("restorable", reasons or (elsewhere,), key, document)
 

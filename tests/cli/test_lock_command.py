@@ -345,7 +345,7 @@ def test_a_model_of_a_wheel_is_locked_with_its_bytes_and_other_bytes_are_refused
     model = (checkout.folder / "relu.onnx").read_bytes()
     write_wheel(checkout.wheels, "my-models", "1.0", files={"my_models/net.onnx": model})
     checkout.write_recipe(("relu: relu.onnx", "relu: package:my-models==1.0/net.onnx"))
-    assert "not fetched yet" in checkout.epbuild("plan").stdout
+    assert "has not been fetched yet" in checkout.epbuild("plan").stdout
     told = checkout.lock()
     digest = hashlib.sha256(model).hexdigest()
     assert "fetched           model relu" in told

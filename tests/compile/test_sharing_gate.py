@@ -117,7 +117,9 @@ def test_new_gate_on_an_existing_result_causes_only_the_measurement(workshop: Wo
     workshop.write_recipe(gate(0.3))
     states = workshop.states()
     assert (states[SHARE], states[EMIT_DECODER]) == ("out of date", "out of date")
-    assert workshop.reasons(SHARE) == tuple(f"the model '{name}' is not measured alone yet" for name in ("prefill", "decode"))
+    assert workshop.reasons(SHARE) == tuple(
+        f"the model '{name}' has not been compiled alone yet, to measure what sharing saves" for name in ("prefill", "decode")
+    )
     finished = workshop.build()
     assert (finished.exit_code, finished.built, workshop.compiled) == (0, 0, ["prefill", "decode"])
     assert "sharing saves" in share_event(workshop).note
@@ -197,7 +199,7 @@ def test_failed_measurement_fails_only_the_share_step(workshop: Workshop, monkey
         "the model 'decode' could not be compiled alone: compiling 'decode' for npu failed: no room"
     )
     assert not workshop.output().exists()
-    assert workshop.reasons(SHARE) == ("the model 'decode' is not measured alone yet",)
+    assert workshop.reasons(SHARE) == ("the model 'decode' has not been compiled alone yet, to measure what sharing saves",)
     assert workshop.build("emit:decoder/*").exit_code == 0
     assert workshop.compiled == ["decode"]
 

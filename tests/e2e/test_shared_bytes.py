@@ -61,7 +61,9 @@ def test_a_new_sharing_gate_only_measures_and_the_plan_announces_it(quickstart: 
     quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}")
     plan = json.loads(quickstart.epbuild("plan", "epbuild.yaml", DECODER, "--json").stdout)
     [reasons] = [step["reasons"] for step in plan["steps"] if step["id"] == SHARE]
-    assert reasons == [f"the model '{name}' is not measured alone yet" for name in ("prefill", "decode")]
+    assert reasons == [
+        f"the model '{name}' has not been compiled alone yet, to measure what sharing saves" for name in ("prefill", "decode")
+    ]
     events = quickstart.build("epbuild.yaml", DECODER)
     assert (compiled(events), measured(events)) == (set(), MEASURED)
     assert quickstart.files() == good

@@ -143,7 +143,7 @@ def test_each_allow_unknown_setting_allows_its_own_kind_only(workshop: Path) -> 
 def test_a_missing_option_file_or_library_is_reported_at_its_path(workshop: Path) -> None:
     text = contoso(("table: tables/t.json", f"table: {MARK}tables/x.json"))
     relative = "Paths are relative to the recipe."
-    check(workshop, text, ("EPB215", f"the option 'table' names a file that does not exist: tables/x.json. {relative}"))
+    check(workshop, text, ("EPB215", f"the file of the option 'table' does not exist: tables/x.json. {relative}"))
     text = contoso(("library: contoso.so", f"library: {MARK}contoso.dll"))
     check(workshop, text, ("EPB215", f"the plugin library does not exist: contoso.dll. {relative}"))
 
@@ -155,7 +155,11 @@ def test_a_folder_is_refused_as_an_option_file_or_a_library(workshop: Path) -> N
 
 def test_a_built_in_ep_accepts_no_library(workshop: Path) -> None:
     text = target(f"    library: {MARK}contoso.so\n{TARGET}")
-    check(workshop, text, ("EPB216", "OpenVINOExecutionProvider is built into its ONNX Runtime and does not accept a library."))
+    check(
+        workshop,
+        text,
+        ("EPB216", "OpenVINOExecutionProvider is built into ONNX Runtime and cannot be loaded from a plugin library."),
+    )
 
 
 @pytest.mark.parametrize(
@@ -323,9 +327,9 @@ def test_a_target_that_can_compile_nowhere_is_refused_with_the_reason(workshop: 
 def test_an_ep_after_one_that_takes_every_node_is_refused(workshop: Path) -> None:
     lines = f"    eps:\n      - ep: {MARK}CPUExecutionProvider\n      - ep: VitisAIExecutionProvider\n"
     message = (
-        "CPUExecutionProvider is listed before VitisAIExecutionProvider and takes every node, so that nothing is left to compile."
+        "CPUExecutionProvider takes every node, so that no nodes are left for VitisAIExecutionProvider, which is listed after it."
     )
-    check(workshop, target(lines), ("EPB256", f"{message} List it last."))
+    check(workshop, target(lines), ("EPB256", f"{message} List CPUExecutionProvider last."))
 
 
 @pytest.mark.parametrize(
@@ -366,7 +370,7 @@ def test_inline_load_config_properties_are_not_a_file(workshop: Path) -> None:
 DATED = CONTOSO + 'late = { type = "boolean", output = "none", since = "3.2", until = "3.4", meaning = "A late option." }\n'
 WEIGHTLESS = "    session_options: {ep.enable_weightless: true}\n"
 TENSORRT = "    ep: TensorrtExecutionProvider\n    provider_options: {trt_op_types_to_exclude: Gelu}\n"
-ADVICE = "Pin a release that knows it, or set allow_unknown_{}s on the target to pass it without a check."
+ADVICE = "Pin a release that supports it, or set allow_unknown_{}s on the target to pass it without a check."
 LIBRARY = ("    library: contoso.so\n", "")
 
 
@@ -392,14 +396,14 @@ def dated(folder: Path, *changes: tuple[str, str]) -> str:
 def test_a_session_key_that_the_pinned_onnx_runtime_would_ignore_is_refused(workshop: Path, version: str, runtime: str) -> None:
     text = target(TARGET + WEIGHTLESS.replace("{", f"{{{MARK}"), packages(f"{runtime}, onnxruntime-ep-openvino==1.8.1"))
     text = edited(text, ("device_type: CPU", "load_config: '{}'"))
-    sentence = f"onnxruntime {version} does not know the session key 'ep.enable_weightless', which is available since 1.29."
+    sentence = f"onnxruntime {version} does not support the session key 'ep.enable_weightless', which is available since 1.29."
     check(workshop, text, ("EPB211", f"{sentence} {ADVICE.format('session_key')}"))
 
 
 def test_renamed_onnxruntime_packages_have_the_keys_of_their_version(workshop: Path) -> None:
     text = target(TARGET + WEIGHTLESS)
     (problem,) = problems_of(workshop, text)
-    assert problem.message.startswith("onnxruntime-openvino 1.24.1 does not know the session key 'ep.enable_weightless'")
+    assert problem.message.startswith("onnxruntime-openvino 1.24.1 does not support the session key 'ep.enable_weightless'")
     assert problems_of(workshop, edited(text, packages("onnxruntime-openvino==1.29.0"))) == ()
 
 
@@ -432,7 +436,7 @@ OPENVINO_OLD = ("onnxruntime-openvino==1.24.1", "onnxruntime-openvino==1.22.0")
 @pytest.mark.parametrize(
     ("initializers", "words"),
     [
-        ("{store: source}", "onnxruntime-openvino 1.22.0, which 'cpu' uses, cannot leave initializers in the source"),
+        ("{store: source}", "onnxruntime-openvino 1.22.0, which 'cpu' uses, cannot use initializers in the source"),
         (
             "{store: external, file: '${model}.w'}",
             "onnxruntime-openvino 1.22.0, which 'cpu' uses, writes initializers of any size",
@@ -470,7 +474,7 @@ def test_releases_in_a_users_catalog_limit_options_as_well(workshop: Path, versi
     text, marks = places(dated(workshop, packages(f"onnxruntime==1.31.1, contoso-ep=={version}"), LIBRARY))
     found = problems_of(workshop, text)
     assert codes_and_places(found) == [("EPB211", *mark) for mark in marks if not known]
-    sentence = f"contoso-ep {version} does not know the option 'late', which is available since 3.2 and until 3.4."
+    sentence = f"contoso-ep {version} does not support the option 'late', which is available since 3.2 and until 3.4."
     assert [problem.text for problem in found] == [f"{sentence} {ADVICE.format('option')}"] * (not known)
 
 
@@ -519,15 +523,15 @@ TENSORRT_TOO = "    eps: [{ep: openvino, device: CPU}, {ep: TensorrtExecutionPro
     [
         ("    ep: qnn\n", "onnxruntime==1.31.1", "Add onnxruntime-qnn==2.7.0 to its packages."),
         ("    ep: qnn\n", "numpy", "Add onnxruntime==1.31.1, onnxruntime-qnn==2.7.0 to its packages."),
-        ("    ep: qnn\n", "onnxruntime-openvino", f"Replace its packages by `packages: [{QNN}]`."),
+        ("    ep: qnn\n", "onnxruntime-openvino", f"Replace its packages with `packages: [{QNN}]`."),
         ("    ep: openvino\n", QNN, "Add onnxruntime-ep-openvino==1.8.1 to its packages."),
         ("    ep: openvino\n", "numpy", "Add onnxruntime-openvino==1.24.1 to its packages."),
-        ("    ep: tensorrt\n", "onnxruntime", "Replace its packages by `packages: [onnxruntime-gpu==1.31.1]`."),
+        ("    ep: tensorrt\n", "onnxruntime", "Replace its packages with `packages: [onnxruntime-gpu==1.31.1]`."),
         ("    ep: nv-tensorrt-rtx\n", "onnxruntime-gpu", f"Add {RTX} to its packages."),
         (
             "    ep: vitisai\n",
             "onnxruntime",
-            "Replace its packages by `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}`.",
+            "Replace its packages with `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}`.",
         ),
         (
             TENSORRT_TOO,

@@ -97,13 +97,13 @@ def test_a_model_name_is_not_confused_with_a_prefix_of_that_name(workshop: Path)
     ("text", "code", "words"),
     [
         ("{name: llm, prefixes: {‸decod: d_}}", "EPB234", "'decod' is not a model of the group 'decoder'. Did you mean 'decode'?"),
-        ("{name: llm, prefixes: {‸classifier: c_}}", "EPB234", "is not a model of the group 'decoder'. Its models: prefill, decode."),
+        ("{name: llm, prefixes: {‸classifier: c_}}", "EPB234", "is not a model of the group 'decoder'. Models of the group: prefill"),
         ("{name: llm, connect: {‸prefil.y: decode.x}}", "EPB234", "Did you mean 'prefill'?"),
-        ("{name: llm, connect: {prefill.y: ‸classifier.x}}", "EPB234", "'classifier.x' does not start with a model of the group"),
+        ("{name: llm, connect: {prefill.y: ‸classifier.x}}", "EPB234", "'classifier.x' does not start with the name of a model of"),
         ("{name: llm, connect: {‸prefill: decode.x}}", "EPB235", "'prefill' does not have the form model.value"),
         ("{name: llm, connect: {prefill.y: ‸decode.}}", "EPB235", "'decode.' does not have the form model.value"),
-        ("{name: llm, connect: {decode.y: ‸prefill.x}}", "EPB235", "'prefill' does not come after 'decode'"),
-        ("{name: llm, connect: {prefill.y: ‸prefill.x}}", "EPB235", "'prefill' does not come after 'prefill'"),
+        ("{name: llm, connect: {decode.y: ‸prefill.x}}", "EPB235", "'prefill' does not follow 'decode'"),
+        ("{name: llm, connect: {prefill.y: ‸prefill.x}}", "EPB235", "'prefill' does not follow 'prefill'"),
         ("{name: llm, connect: {prefill.y: decode.x, prefill.z: ‸decode.x}}", "EPB235", "'decode.x' is connected twice"),
     ],
 )  # fmt: skip

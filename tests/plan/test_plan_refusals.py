@@ -166,7 +166,7 @@ def test_external_data_that_would_be_staged_over_the_graph_is_refused(workshop: 
     (workshop / "models" / "decode.onnx").write_bytes(bytes(16))
     write_model(workshop / "models" / "graph.onnx", external={"shared": ("decode.onnx", [4])})
     text = edited(RECIPE, (DECODE, f"decode: {MARK}models/graph.onnx"))
-    check(workshop, text, ("EPB204", "has the name of the model file during the compile"))
+    check(workshop, text, ("EPB204", "has the same name as the staged model file"))
 
 
 def test_a_folder_of_links_into_a_content_store_is_a_model_as_in_hub_caches(workshop: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_missing_file_of_a_package_is_a_missing_model(workshop: Path) -> None:
             "ep: QNNExecutionProvider",
             f"ep: {MARK}Zzz",
             "EPB210",
-            f"unknown EP 'Zzz'. Known EPs: {', '.join(map(get_short_name, known_eps()))}. A file under `catalogs` can add one.",
+            f"unknown EP 'Zzz'. Known EPs: {', '.join(map(get_short_name, known_eps()))}. To add an EP, list a catalog",
         ),
         (
             "backend_type: htp",
@@ -396,7 +396,7 @@ def test_a_list_of_socs_is_accepted_without_sharing(workshop: Path) -> None:
 def test_sharing_initializers_in_a_group_of_one_model_is_refused(workshop: Path) -> None:
     lines = f"    share_weights: true\n    share_initializers: {MARK}true\n"
     text = edited(RECIPE, ("[prefill, decode]", "[prefill]"), ("    share_weights: true\n", lines))
-    check(workshop, text, ("EPB238", "the group 'decoder' has only one model and nothing to share initializers with"))
+    check(workshop, text, ("EPB238", "the group 'decoder' has only one model, so that it cannot share initializers"))
 
 
 def test_a_model_cannot_be_in_a_group_twice(workshop: Path) -> None:
@@ -438,7 +438,7 @@ def test_the_recipes_folder_is_refused_as_an_output(workshop: Path, path: str) -
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     (problem, *_) = problems_of(workshop, text)
     assert codes_and_places([problem]) == [("EPB221", *mark)]
-    assert "is the folder itself" in problem.message
+    assert "does not name a file or folder" in problem.message
 
 
 @pytest.mark.parametrize("path", [".epbuild", ".epbuild/${group}", "x/../.EPBUILD/tmp"])
@@ -446,7 +446,7 @@ def test_an_output_in_epbuilds_state_folder_is_refused(workshop: Path, path: str
     text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
     found = problems_of(workshop, text)
     assert set(codes_and_places(found)) == {("EPB221", *mark)}
-    assert "is in the folder where epbuild keeps its state" in found[0].message
+    assert "is in the folder of epbuild's workspace" in found[0].message
 
 
 @pytest.mark.parametrize("word", ["model", "context_binary"])
@@ -511,7 +511,7 @@ def test_a_path_that_is_invalid_on_windows_is_refused_everywhere(workshop: Path,
         (f"path: {MARK}dist/{'x' * 256}/${{group}}/${{target}}\n", "is too long: 256 bytes. Shorten it to at most 255 bytes"),
         (f"path: {MARK}dist/{'ä' * 130}/${{group}}/${{target}}\n", "is too long: 260 bytes"),
         (f"path: dist/${{group}}/${{target}}\n    model: {MARK}{'x' * 251}.onnx\n", "is too long: 256 bytes"),
-        (f"path: {MARK}dist/{'deep/' * 700}${{group}}/${{target}}\n", "leave room for the files inside"),
+        (f"path: {MARK}dist/{'deep/' * 700}${{group}}/${{target}}\n", "or move the recipe to a folder with a shorter path"),
         (
             f"archive: zip\n    provenance: true\n    path: {MARK}dist/${{group}}-${{target}}-{'x' * 230}.zip\n",
             "at most 255 bytes",

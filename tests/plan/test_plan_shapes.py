@@ -190,7 +190,7 @@ def test_listing_a_model_twice_requires_two_names(workshop: Path) -> None:
     text, [where] = places(edited(RECIPE, (PHONE, f"  decoder:\n    models: [prefill, {{model: {MARK}prefill}}]")))
     (problem,) = problems_of(workshop, text)
     assert codes_and_places([problem]) == [("EPB232", *where)]
-    assert problem.hint == "List each model once, or give one of them another 'name'."
+    assert problem.hint == "List each model once, or set a different 'name' for one of the entries."
 
 
 @pytest.mark.parametrize(

@@ -341,7 +341,7 @@ def test_a_common_scalar_causes_a_warning(workshop: Path) -> None:
     write_model(workshop / "models" / "prefill.onnx", weights={"scale": [1], "weight": [200]}, value=1.0)
     write_model(workshop / "models" / "decode.onnx", weights={"factor": [1], "weight": [300]}, value=1.0)
     assert [warning.message for warning in plan_of(workshop).warnings] == [
-        f"the model '{name}' shares next to nothing: it has less than 1% of its weights in common with the other models of 'decoder'"
+        f"the model '{name}' shares almost nothing: it has less than 1% of its weights in common with the other models of 'decoder'"
         for name in ("prefill", "decode")
     ]
 

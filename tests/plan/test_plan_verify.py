@@ -91,7 +91,7 @@ def test_an_output_without_verification_does_not_wait_for_another_targets(worksh
         (f"{{data: {MARK}models/none*.npz}}", "EPB290", "no input file matches 'models/none*.npz'"),
         (f"{{data: {MARK}/**/*.npz}}", "EPB273", "'/**/*.npz' would search all of"),
         (f"{{data: [models/a.npz, {MARK}models/a.txt]}}", "EPB290", "the input file 'a.txt' is not a .npz file"),
-        (f"{{data: {{ranges: {{{MARK}ids: [0, 9]}}}}}}", "EPB291", "the model 'prefill' has no input 'ids'; it has: x"),
+        (f"{{data: {{ranges: {{{MARK}ids: [0, 9]}}}}}}", "EPB291", "the model 'prefill' has no input 'ids', only x"),
     ],
 )
 def test_missing_input_files_are_reported_at_their_position(workshop: Path, verify: str, code: str, words: str) -> None:

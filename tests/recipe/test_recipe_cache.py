@@ -125,5 +125,5 @@ def test_a_directory_is_relative_to_the_file_that_names_it(tmp_path: Path) -> No
 def test_a_secret_key_among_the_trusted_keys_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as refused:
         load_text(tmp_path, MINIMAL.replace("vars:\n", "cache: {trust: ['ed25519-secret:c2VjcmV0']}\nvars:\n"))
-    assert "not a public key" in str(refused.value)
+    assert "invalid public key" in str(refused.value)
     assert "c2Vj" not in str(refused.value)

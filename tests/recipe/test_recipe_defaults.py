@@ -179,7 +179,7 @@ def test_an_ungrouped_model_gets_its_own_group_unless_disabled(folder: Path) -> 
             "the catalog has no soc 'Snapdragon 8 Elit'",
             "Did you mean 'Snapdragon 8 Elite'?",
         ),
-        (("SM8750", "[SM8650, ‸Pixel Tensor]"), "EPB212", "the catalog has no soc 'Pixel Tensor'", "Write a name of the soc"),
+        (("SM8750", "[SM8650, ‸Pixel Tensor]"), "EPB212", "the catalog has no soc 'Pixel Tensor'", "Write a known soc"),
         (("soc: SM8750", "soc: [SM8750, ‸69]"), "EPB107", "duplicate value 'SM8750' in this axis", ""),
         (
             ("ep: qnn, soc: SM8750", "ep: ‸openvino, eps: [{ep: qnn}]"),
@@ -198,7 +198,7 @@ def test_an_ungrouped_model_gets_its_own_group_unless_disabled(folder: Path) -> 
             ("soc: SM8750", "soc: ‸[A, B], matrix: {x: [1]}"),
             "EPB106",
             "a target with a matrix cannot have a list for 'soc'",
-            "Make the list an axis",
+            "Move the list into the matrix",
         ),
         (
             ("soc: SM8750", "soc: a, provider_options: {‸soc_model: b}"),
@@ -219,16 +219,21 @@ def test_an_ungrouped_model_gets_its_own_group_unless_disabled(folder: Path) -> 
             ),
             "EPB104",
             "'toolchain' is missing in targets.phone",
-            "Toolchains: a, b.",
+            "Set 'toolchain' to one of these: a, b.",
         ),
         (
             ("det.onnx,", "det.onnx, ‸more/det.onnx,"),
             "EPB107",
             "two models have the name 'det': 'models/det.onnx' and 'more/det.onnx'",
-            "Name the models yourself",
+            "Name the models explicitly",
         ),
         (("targets", "groups: {‸det: {models: [cls]}}\ntargets"), "EPB107", "the model 'det' is in no group", "default: none"),
-        (("det.onnx,", "det.onnx, ‸models/default.onnx,"), "EPB107", "a group cannot have that name", "models: [default]"),
+        (
+            ("det.onnx,", "det.onnx, ‸models/default.onnx,"),
+            "EPB107",
+            "a group cannot have this reserved name",
+            "models: [default]",
+        ),
         (
             ("targets", "groups: {both: ‸{share_weights: true}}\ntargets"),
             "EPB104",
@@ -253,4 +258,4 @@ def test_a_folder_name_that_is_not_a_valid_recipe_name_is_reported(tmp_path: Pat
     folder = tmp_path / "my models"
     folder.mkdir()
     [problem] = problems_of(folder, SHORT)
-    assert (problem.code, problem.hint) == ("EPB104", "Add `name:` with a name of letters and digits.")
+    assert (problem.code, problem.hint) == ("EPB104", "Set `name` to a name of letters and digits.")

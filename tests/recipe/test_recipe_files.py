@@ -234,7 +234,7 @@ def test_a_missing_recipe_is_reported_with_its_path(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_recipe_suggests_init(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"write a first recipe for your models with `epbuild init`"):
+    with pytest.raises(RecipeError, match=r"or create one for your models with `epbuild init`"):
         load(tmp_path / "epbuild.yaml")
 
 

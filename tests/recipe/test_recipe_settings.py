@@ -105,7 +105,7 @@ def test_the_last_of_two_settings_takes_precedence(tmp_path: Path) -> None:
         ("vars.quality=1\nname: x", "EPB106", "not a single value"),
         ("vars.quality='open", "EPB106", "not a single value"),
         ("vars.quality=!!int 3", "EPB106", "not a single value"),
-        ("vars.quality=${vars.other}", "EPB109", "cannot refer to another"),
+        ("vars.quality=${vars.other}", "EPB109", "can refer only to environment variables"),
         ("vars.quality=${env.UNSET}", "EPB109", "is not set"),
     ],
 )

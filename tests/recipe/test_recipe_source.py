@@ -122,7 +122,7 @@ def test_the_limit_on_the_number_of_values_is_exact() -> None:
 def test_deep_nesting_is_refused_without_a_crash() -> None:
     assert parsed("a: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH)
     for text in ("[" * 100_000, "a: " + "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "- " * 100_000, "? " * 100_000):
-        with pytest.raises(RecipeError, match=f"nested more than {MAX_DEPTH} deep.*EPB110"):
+        with pytest.raises(RecipeError, match=f"nested more than {MAX_DEPTH} levels deep.*EPB110"):
             parsed(text)
 
 

@@ -45,7 +45,7 @@ def test_only_references_are_replaced_by_their_values(text: str, value: Scalar) 
         ("${zzzzzz}", "${zzzzzz}", "Allowed here: recipe.name, vars.n"),
         ("${}", "unknown name", "Allowed here"),
         ("${ vars.n }", "unknown name", "Did you mean 'vars.n'?"),
-        ("x${vars.n", "unclosed '${'", "Close it"),
+        ("x${vars.n", "unclosed '${'", "Add '}'"),
         ("${vars.${vars.n}}", "unknown name", "Allowed here"),
     ],
 )

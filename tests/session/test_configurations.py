@@ -104,7 +104,7 @@ def test_an_output_belongs_to_the_recipe_that_wrote_it_last(workshop: Workshop, 
     workshop.build(recipe=other)
     assert states(workshop, other) == CURRENT
     status = steps(workshop)[EMIT_DECODER]
-    assert (status.state, status.reasons) == ("restorable", ("b.yaml wrote something else there",))
+    assert (status.state, status.reasons) == ("restorable", ("b.yaml wrote a different output to this path",))
     workshop.build()
     assert states(workshop) == CURRENT
     before = files(workshop)
@@ -122,7 +122,7 @@ def test_moving_an_output_removes_the_old_one_of_the_last_writer(workshop: Works
     workshop.build(recipe=other)
     assert len(removed(workshop)) == 2
     assert not (workshop.folder / "dist").exists()
-    assert steps(workshop)[EMIT_DECODER].reasons == ("it no longer exists",)
+    assert steps(workshop)[EMIT_DECODER].reasons == ("the output no longer exists",)
     assert workshop.build().built == 2
 
 
@@ -153,7 +153,7 @@ def test_settings_with_a_common_output_path_replace_each_others_output(workshop:
     assert states(workshop, settings=FAST) == CURRENT
     found = steps(workshop)
     assert {ident for ident, status in found.items() if status.state != "current"} == {EMIT_DECODER}
-    assert found[EMIT_DECODER].reasons == ("epbuild.yaml with other settings wrote something else there",)
+    assert found[EMIT_DECODER].reasons == ("epbuild.yaml with other settings wrote a different output to this path",)
     assert workshop.build().built == 1
     assert (files(workshop), workshop.compiled) == (plain, [])
     assert states(workshop) == CURRENT

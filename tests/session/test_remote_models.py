@@ -138,8 +138,8 @@ def workshop(tmp_path: Path, network: FakeFetcher, monkeypatch: pytest.MonkeyPat
 def test_a_survey_fetches_nothing_and_names_unfetched_models(workshop: Workshop, network: FakeFetcher) -> None:
     assert workshop.states() == dict.fromkeys(STEPS, "new")
     for step in DECODER:
-        assert "the model 'decode' is not fetched yet" in workshop.reasons(step)
-    assert "is not fetched yet" not in " ".join(workshop.reasons(CLASSIFIER))
+        assert "the model 'decode' has not been fetched yet" in workshop.reasons(step)
+    assert "has not been fetched yet" not in " ".join(workshop.reasons(CLASSIFIER))
     assert network.asked == []
     assert not (workshop.folder / ".epbuild").exists()
 
@@ -169,7 +169,7 @@ def test_an_output_whose_remote_model_was_deleted_is_out_of_date(workshop: Works
     network.graph.unlink()
     states = workshop.states()
     assert (states[SHARE], states[EMIT_DECODER], states[CLASSIFIER]) == ("out of date", "out of date", "current")
-    assert workshop.reasons(SHARE) == ("the model 'decode' is not fetched yet",)
+    assert workshop.reasons(SHARE) == ("the model 'decode' has not been fetched yet",)
     before = workshop.contents()
     assert workshop.build().exit_code == 0
     assert workshop.compiled == []
