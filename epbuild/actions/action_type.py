@@ -1,4 +1,4 @@
-"""Base class of action types, with all methods that differ between types."""
+"""Base class of action types, with all behavior that differs between types."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ R = TypeVar("R", bound=ActionResult)
 class KeyInputs(Struct, frozen=True):
     """Inputs of a key document in addition to the action.
 
-    These are the SHA-256 of the action's files, the identity of its toolchain, and the results that it needs.
+    `digests` maps the action's files to their SHA-256. `toolchain` is the identity of its toolchain. `needed` has the results that
+    it needs.
     """
 
     digests: Mapping[Path, str]
@@ -38,7 +39,7 @@ class KeyInputs(Struct, frozen=True):
 
 
 class StepEnd(Struct, frozen=True):
-    """End of an action's step. `seconds` is None if the step took as long as the whole action."""
+    """End of a step of an action. `seconds` is None if the duration of the step is the duration of the whole action."""
 
     step: str
     seconds: float | None
@@ -47,9 +48,9 @@ class StepEnd(Struct, frozen=True):
 
 
 class ActionType(ABC, Generic[A, R]):
-    """Type of action, which defines the key, the run, and the checks and reports of results.
+    """Type of action, which defines how to compute keys, run actions, and check and report results.
 
-    The compiler is imported only when an action runs, because a survey uses all other methods and never needs the compiler.
+    Only the methods that run an action import the compiler, because surveys use all other methods and never need the compiler.
     """
 
     doing: str
@@ -63,11 +64,11 @@ class ActionType(ABC, Generic[A, R]):
     # -- Key -----------------------------------------------------------------------------------------------------------
 
     def unknown_inputs(self, action: A) -> Sequence[str]:
-        """Return reasons why the key cannot be computed yet, apart from missing results that the action needs."""
+        """Return reasons why the key cannot be computed yet. Missing results of needed actions are not included."""
         return ()
 
     def resolve_inputs(self, action: A, needed: Sequence[Made], store: BlobStore) -> A:
-        """Return the action with the files of the results in `needed`. The files may be missing from the store."""
+        """Return the action with the files of the results in `needed`. These files may be missing from the store."""
         return action
 
     @abstractmethod
@@ -88,7 +89,7 @@ class ActionType(ABC, Generic[A, R]):
         """Run an action, whose key document is `document`, and return its result. Raises EpbuildError and Cancelled."""
 
     def finish(self, action: A, result: R, work: Workplace) -> Iterator[R]:
-        """Add the result's missing parts one at a time, and yield the result after each part. Raises the errors of `run`."""
+        """Add the result's missing parts one at a time, and yield the result after each addition. Raises the errors of `run`."""
         return iter(())
 
     def rebuild(self, action: A, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
@@ -110,7 +111,7 @@ class ActionType(ABC, Generic[A, R]):
         return ()
 
     def missing_parts(self, action: A, result: R) -> Sequence[str]:
-        """Return descriptions of the parts that the result lacks and that `finish` adds."""
+        """Return descriptions of the parts that the result lacks and that `finish` can add."""
         return ()
 
     # -- Comparison ----------------------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class ActionType(ABC, Generic[A, R]):
         return True
 
     def known_differences(self, action: A) -> Sequence[KnownDifference]:
-        """Return the known differences between the artifacts of an action and of its rebuild."""
+        """Return the known differences between the artifacts of an action and the artifacts of its rebuild."""
         return ()
 
     def known_to_differ(self, action: A) -> str | None:
@@ -128,7 +129,7 @@ class ActionType(ABC, Generic[A, R]):
         return None
 
     def accepts_other_bytes(self, action: A) -> bool:
-        """Return whether a rebuild may have compiled contexts with other bytes, provided that their sizes are equal."""
+        """Return whether a rebuild may compile contexts with different bytes, provided that their sizes are equal."""
         return False
 
     # -- Steps and cost ------------------------------------------------------------------------------------------------
@@ -143,12 +144,12 @@ class ActionType(ABC, Generic[A, R]):
         return False
 
     def size(self, action: A) -> int:
-        """Return the size in bytes of the files that the action reads. It is used for estimates until the action was measured."""
+        """Return the total bytes of the files that the action reads. Estimates use the size until the action has been measured."""
         return sum(path.stat().st_size for path in action.files)
 
     def memory(self, action: A, measured: int | None) -> int:
         """Return the memory in bytes that the action needs.
 
-        It is the value in the recipe, or else the value `measured` in an earlier run, or else an estimate from the action's size.
+        Return the value in the recipe, or else the value `measured` in an earlier run, or else an estimate from the action's size.
         """
         return measured or estimate_memory(self.size(action))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Compile(ActionType[SessionGroup, CompileResult]):
-    """Action type that compiles models in one process, and shares weights between them."""
+    """Action type that compiles the models of a session group in one process. The models may share weights."""
 
     doing = "staging"
     doing_again = "compiling again"
@@ -66,7 +66,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
             raise EnvironmentFailure(
                 Problem("EPB416", reason, StepId(action.id), "Compile on another machine that supports the target.")
             )
-        # Members without a preparation were checked by the plan.
+        # The planner has checked members without a preparation.
         headers = {member.name: read_header(member.graph) for member in action.members if member.prepared is not None}
         problems = find_source_problems(action, headers)
         if problems:
@@ -112,7 +112,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return action.min_shared_ratio is not None
 
     def size(self, action: SessionGroup) -> int:
-        """Return the size of the sources in bytes. Models that are not prepared yet count with the size of their originals."""
+        """Return the total bytes of the sources. For models that are not prepared yet, use the size of the original files."""
         originals = (
             path for member in action.members if not member.has_files and member.original for path in member.original.all
         )
@@ -130,7 +130,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
 
 def _with_shapes(member: Member) -> Member:
-    """Return a member with the shapes of its inputs. Return the member unchanged if the store does not have the member's graph."""
+    """Return a member with the shapes of its inputs. Return the member unchanged if the store lacks its graph."""
     if not member.input_shapes and not member.model.dimensions:
         return member
     try:
@@ -140,7 +140,7 @@ def _with_shapes(member: Member) -> Member:
 
 
 def _note(group: SessionGroup, result: CompileResult, member: str | None) -> tuple[str, int]:
-    """Return the note and the size in bytes of a finished compile or share step. A shared binary counts for the share step."""
+    """Return the note and the total bytes of a finished compile or share step. A shared binary counts as part of the share step."""
     models = [model for model in result.models if member in (None, model.member)]
     files = {model.file for model in models if member}
     if member is None or not group.share:

@@ -1,4 +1,4 @@
-"""Action type that runs a preparation of a model before it is compiled."""
+"""Action type that runs a preparation of a model before the compile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Prepare(ActionType[Preparation, PreparationResult]):
-    """Action type that converts a model with a program before it is compiled."""
+    """Action type that runs a program to convert a model before the compile."""
 
     doing = "staging"
     doing_again = "preparing again"

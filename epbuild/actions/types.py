@@ -23,7 +23,7 @@ ACTION_TYPES: Mapping[type, ActionType[Any, Any]] = {
 }
 """Action types by class of action.
 
-Emissions have no entry, because their result is an output on disk. The session emits it, and the survey compares it.
+Emissions have no entry, because the result of an emission is an output on disk. The session emits outputs, and the survey checks them.
 """
 
 

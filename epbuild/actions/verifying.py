@@ -1,4 +1,4 @@
-"""Action type that compares outputs of compiled models and of their sources."""
+"""Action type that compares the outputs of compiled models with the outputs of their sources."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class Verify(ActionType[Verification, VerificationResult]):
 
 
 def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMember:
-    """Return the member with the prepared model as its reference if the inputs or outputs of the two models differ.
+    """Return the member with the prepared model as its reference if its inputs or outputs differ from those of the source model.
 
-    Otherwise the reference is the source model.
+    Otherwise, return the member unchanged.
     """
     member = checked.member
     if member is None or member.prepared is None or member.original is None or checked.choice.reference is not None:

@@ -1,4 +1,4 @@
-"""Abilities: what an action needs a machine to do with an EP."""
+"""Abilities that an action requires of a machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPES = re.compile("cpu|gpu|npu")
 
 
 class Ability(Struct, frozen=True):
-    """Ability to compile for a device of an EP. If `runs` is true, the EP must also run compiled models on a real device."""
+    """Ability to compile with an EP for a device. If `runs` is true, the EP must also run compiled models on a real device."""
 
     entry: EpEntry
     device: str = ""
@@ -35,7 +35,7 @@ class Ability(Struct, frozen=True):
 
 
 def list_abilities(action: Action) -> tuple[Ability, ...]:
-    """Return the abilities that an action needs, one for each device of the EPs that compile. Empty for an action without a target."""
+    """Return the abilities that an action needs: one for each device of each compiling EP. Return none for an action without a target."""
     if isinstance(action, Verification):
         return _abilities(action, runs=action.is_on_real_device)
     return _abilities(action, runs=False) if isinstance(action, InTarget) else ()
@@ -46,7 +46,7 @@ def _abilities(action: InTarget, *, runs: bool) -> tuple[Ability, ...]:
 
 
 def _devices(ep: PlannedEp, *, runs: bool) -> Iterator[str]:
-    """Yield the devices that an EP's device option names. If it names none, yield the target's device or an empty string."""
+    """Yield the devices in an EP's device option. If it contains no device, yield the target's device or an empty string."""
     named = str(ep.provider_options.get(ep.entry.device_option or "", "")).lower()
     types = list(dict.fromkeys(_TYPES.findall(named)))
     chosen = ep.device.type or (ep.entry.virtual_devices[0] if ep.device.virtual and ep.entry.virtual_devices else None)

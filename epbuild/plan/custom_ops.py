@@ -1,4 +1,4 @@
-"""Planner of the custom operators of toolchains."""
+"""Planner of the custom operators in toolchains."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class CustomOpLibraries(Struct, frozen=True):
     """Module of the package, or file name of the library. Keys, manifests and applications use this name."""
     where: Position
     library: Path | None = None
-    """Path of the library; None for a package, which finds its own library."""
+    """Path of the library. None for a package, which locates its own library."""
 
 
 def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Problem]) -> tuple[CustomOpLibraries, ...]:
-    """Return a toolchain's custom operators without duplicates. Paths are relative to `base`. Problems are added to `problems`.
+    """Return a toolchain's custom operators without duplicates. Paths are relative to `base`. Add problems to `problems`.
 
-    The operators are sorted by name. Their order is irrelevant, because ONNX Runtime uses only one library for each domain.
+    The operators are sorted by name. The recipe's order is irrelevant, because ONNX Runtime uses only one library for each domain.
     """
     found: dict[str, CustomOpLibraries] = {}
     for reference in named:

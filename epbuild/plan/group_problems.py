@@ -1,4 +1,4 @@
-"""Problems of groups, and of settings that their targets do not support."""
+"""Problems of groups, and of group settings that targets do not support."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec
 
-# Most models have some equal scalars and shapes, which are not weights worth sharing.
+# Most models have some scalars and shapes in common. These initializers are not weights worth sharing.
 _MIN_COMMON_SHARE = 0.01
 
 
 def find_prefix_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
-    """Yield a problem for each setting of a node name prefix that an EP of the target does not support in a shared context."""
+    """Yield a problem for each `node_name_prefix` that an EP of the target does not support in a shared context."""
     places = dict.fromkeys(member.compile.prefix_where for member in group.members if member.compile.node_name_prefix)
     for ep in target.compiling if len(group.members) > 1 else ():
         rule = ep.entry.node_names
@@ -51,7 +51,7 @@ def find_size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator
 
 
 def find_sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:
-    """Return a warning for each member of a sharing group that shares no or almost no weights with other members.
+    """Return a warning for each member of a sharing group that has no or almost no weights in common with other members.
 
     Raises OSError and MalformedModel if a weight cannot be read.
     """

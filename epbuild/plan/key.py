@@ -1,8 +1,8 @@
 """Action keys, which are digests of JSON documents, and comparison of documents.
 
 A document lists everything that an action's result depends on. It never contains an absolute path, a time, a host name, or the order of
-the recipe's keys. `compare_documents` uses only the two documents.
-So an action is out of date exactly if `compare_documents` finds a difference to show.
+the recipe's keys. `compare_documents` finds a difference to show exactly if two documents have different keys. Every out-of-date action
+therefore has a reason to show.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from epbuild.core.digest import hash_document
 from epbuild.core.redact import conceal_text
 
 _ORDERS = {"members": "member order", "eps": "EP order"}
-"""Lists whose items are identified by name, with the phrase for their order."""
+"""Lists whose items are identified by name, with the phrase for a changed order."""
 _CONSEQUENCES: Sequence[Set[str]] = ({"order"}, {"files", "image files"})
-"""Parts of an output's document that follow from other parts. They are shown only if no other part has changed."""
+"""Parts of an output's document that depend on other parts. They are shown only if no other part has changed."""
 _WHOLE = {*_ORDERS, "custom_ops", "made"}
 """Parts whose items are shown as one change when they are added or removed."""
 _LISTS = {("prepare", "command")}
-"""Lists that are shown as one change, as single items have no meaning."""
+"""Lists that are shown as one change, because a single item has no meaning."""
 
 
 class Change(Struct, frozen=True):
-    """One difference between a document and an older one. `place` is the path of the value. A missing value is None.
+    """One difference between two documents. `place` is the path of the value. A missing value is None.
 
-    A changed order is one difference, with lists of names as values. An added or removed item is also one difference,
-    with a table as value.
+    The values of a changed order are lists of names. The value of an added or removed item is a mapping.
     """
 
     kind: Kind
@@ -40,7 +39,7 @@ class Change(Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """Phrase that names the value as users know it from the recipe or the toolchain."""
+        """Phrase that names the value in the terms of the recipe or the toolchain."""
         return _subject(self.place)
 
     @property
@@ -71,7 +70,7 @@ def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list
 
 
 def compare_documents(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """Return all differences between two documents, without duplicates. The list is empty exactly if the documents' keys are equal."""
+    """Return all differences between two documents, without duplicates. The list is empty exactly if the keys are equal."""
     whole = (_items(old) ^ _items(new)) | _shapes(old) | _shapes(new) | _LISTS
     found = [Change(*fact) for fact in compare_facts(old, new, whole=whole)]
     for part in _ORDERS:
@@ -90,7 +89,7 @@ def _items(document: Mapping[str, Any]) -> set[Place]:
 
 
 def _shapes(document: Mapping[str, Any]) -> set[Place]:
-    """Return the places of the shapes of inputs, each of which is shown as one change."""
+    """Return the places of the shapes of inputs. Each shape is shown as one change."""
     return {place[:4] for place in list_facts(document) if place[0] == "members" and place[2:3] == ("inputs",)}
 
 

@@ -1,4 +1,4 @@
-"""`Made`: an action with its result and the results that it needed."""
+"""`Made`: an action with its result and the results that it depends on."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Made(Struct, frozen=True):
 
     @property
     def group(self) -> SessionGroup:
-        """The action, which must be a session group. Raises TypeError if the action has another type."""
+        """The action as a session group. Raises TypeError if the action has another type."""
         if not isinstance(self.action, SessionGroup):
             raise TypeError(f"{self.action.id} is not a session group")
         return self.action
 
     @property
     def compiled(self) -> CompileResult:
-        """Result of a session group. Raises TypeError if the action is of another type."""
+        """The result as the result of a session group. Raises TypeError if the action has another type."""
         if not isinstance(self.result, CompileResult):
             raise TypeError(f"{self.action.id} is not a session group")
         return self.result
 
     def prepared(self, member: str) -> tuple[Made, ...]:
-        """Return the preparations of a member's model in order. Empty if the source model was compiled unchanged."""
+        """Return the preparations of a member's model in order, or an empty tuple if the source model was compiled unchanged."""
         last = self.group.member(member).prepared
         found: list[Made] = []
         made = next((made for made in self.needed if made.action.id == last), None)
@@ -50,7 +50,7 @@ class Made(Struct, frozen=True):
 
     @property
     def source(self) -> Mapping[str, Any]:
-        """Digests of the files of a preparation's source model, and the sizes that the recipe gives to the model's inputs."""
+        """Digests of the files of a preparation's source model, and the sizes that the recipe sets for the model's inputs."""
         source: Mapping[str, Any]
         [source] = self.document["source"].values()
         return source
@@ -68,7 +68,7 @@ def list_prepared_files(made: Made, store: BlobStore) -> ModelFiles:
 
 
 def describe_preparations(made: Sequence[Made]) -> dict[str, Any]:
-    """Return the manifest entry of a model's preparations: the source model, and what each preparation does, in order."""
+    """Return the manifest entry of a model's preparations: the source model, and the settings of each preparation in order."""
     if not made:
         return {}
     source = made[0].source

@@ -16,12 +16,12 @@ from epbuild.recipe.template import substitute
 
 
 class ModelFiles(Struct, frozen=True):
-    """Files of a model: its graph, and each external data file by the location that the graph names."""
+    """Files of a model: its graph, and each external data file by its location in the graph."""
 
     graph: Path
     external: Mapping[str, Path] = field(default_factory=dict)
     subgraph_data: frozenset[str] = frozenset()
-    """Locations that a subgraph refers to. ONNX Runtime rejects these files if they have a second hard link."""
+    """Locations that subgraphs refer to. ONNX Runtime rejects such a file if it has a second hard link."""
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -31,7 +31,7 @@ class ModelFiles(Struct, frozen=True):
 class Member(Struct, frozen=True):
     """One source model of a session group: its files, its names in the staging directory, and its compile settings.
 
-    EPs write the staged names into their output, so these names are part of the contract and of the key.
+    EPs write the staged names into their output. These names are therefore part of the contract and of the key.
     """
 
     name: str
@@ -39,19 +39,19 @@ class Member(Struct, frozen=True):
     compile: CompileSettings
     expect: Expectation
     compiled_from: ModelFiles | None = None
-    """Files that are compiled; None until the model has been found, fetched or prepared."""
+    """Files to compile. None until the model has been found, fetched or prepared."""
     input_shapes: Mapping[str, InputShape] = field(default_factory=dict)
-    """Sizes that the recipe gives to inputs of the source, by the input's name."""
+    """Sizes that the recipe sets for inputs of the source, by input name."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
-    """New shapes of the inputs in `input_shapes`, if the model's header is known. The model is staged with these shapes."""
+    """New shapes of the inputs in `input_shapes`, with which the model is staged. Empty while the model's header is unknown."""
     denotations: frozenset[str] = frozenset()
-    """Keys of the model's `dimensions` that are denotations, if the model's header is known. All other keys are names."""
+    """Keys of the model's `dimensions` that are denotations. All other keys are names. Empty while the model's header is unknown."""
     where: Position | None = None
-    """Position in the recipe where the group names the model."""
+    """Position of the model's entry in the group, in the recipe."""
     prepared: str | None = None
-    """Id of the last preparation, whose result is compiled; None if the model is compiled unchanged."""
+    """Id of the last preparation, whose result is compiled. None if the model is compiled unchanged."""
     original: ModelFiles | None = None
-    """Files of the user's model before any preparation; None while they are unknown."""
+    """Files of the user's model before any preparation. None while the files are unknown."""
 
     def with_files(self, files: ModelFiles) -> Member:
         """Return a copy of the member that is compiled from `files`."""
@@ -63,7 +63,7 @@ class Member(Struct, frozen=True):
 
     @property
     def compiled_files(self) -> ModelFiles:
-        """Files that are compiled. Raises ValueError while they are unknown."""
+        """Files to compile. Raises ValueError while the files are unknown."""
         if self.compiled_from is None:
             raise ValueError(f"the files of {self.name} have not been located")
         return self.compiled_from
@@ -74,7 +74,7 @@ class Member(Struct, frozen=True):
 
     @property
     def external(self) -> Mapping[str, Path]:
-        """External data files by the location that the graph names. Raises ValueError while they are unknown."""
+        """External data files by their locations in the graph. Raises ValueError while the files are unknown."""
         return self.compiled_files.external
 
     @property
@@ -93,18 +93,18 @@ class Member(Struct, frozen=True):
 
     @property
     def data_folder(self) -> str | None:
-        """Folder of the external data as the recipe names it; None if the data is beside the graph or if the model has none."""
+        """Folder of the external data, as in the recipe. None if the data is beside the graph, or if the model has no external data."""
         named = self.model.external_data
         return named.name if named is not None and self.compiled_from is not None and self.external else None
 
     @property
     def external_file(self) -> str | None:
-        """Name of the file beside the EPContext model for large initializers; None if large initializers stay in the model."""
+        """Name of the file for large initializers beside the EPContext model. None if large initializers stay in the model."""
         name = self.compile.external_file
         return str(substitute(name, {"model": self.name})) if name else None
 
 
 @lru_cache(maxsize=1024)  # most members have the same settings
 def resolve_settings(level: GraphOptimization, own: CompileSettings) -> CompileSettings:
-    """Return the compile settings of a member, with the target's optimization `level` if the recipe sets none."""
+    """Return the compile settings of a member. If the recipe sets no optimization level, set the target's `level`."""
     return replace(own, graph_optimization_level=own.graph_optimization_level or level)

@@ -13,7 +13,7 @@ from epbuild.recipe.model import GroupSpec, Merge, Reference
 def plan_merging(group: GroupSpec, merge: Merge, problems: list[Problem]) -> Merging | None:
     """Plan the merge of the members of `group` into one model. If the merge is invalid, add the reasons to `problems` and return None.
 
-    The names of outputs and inputs are checked only when the models are merged.
+    The names of outputs and inputs are not checked here, but when the models are merged.
     """
     members = list(dict.fromkeys(member.name for member in group.members))
     found = len(problems)
@@ -52,7 +52,7 @@ def _connection(
 
 
 def _end(group: GroupSpec, members: Sequence[str], end: Reference, problems: list[Problem]) -> tuple[int, str] | None:
-    """Split `model.value` into a member's number and the value's name. Names may contain dots: the longest matching member wins."""
+    """Split `model.value` into a member's number and the value's name. Names may contain dots, so use the longest matching member."""
     if not end.name.partition(".")[2]:
         problems.append(Problem("EPB235", f"'{end.name}' does not have the form model.value", end.where))
         return None

@@ -1,4 +1,4 @@
-"""Planner of targets: checks options and session keys against the catalog."""
+"""Planner of targets, which checks options and session keys against the catalog."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _OWN_NAME = re.compile(r"exec.*$", re.IGNORECASE)
 
 @dataclass
 class TargetPlanner:
-    """Planner of targets with one catalog. Plugin libraries are relative to `base`. Invalid settings are added to `problems`."""
+    """Planner of targets. Paths of plugin libraries are relative to `base`. Invalid settings are added to `problems`."""
 
     catalog: Catalog
     base: Path
     problems: list[Problem]
     needs: dict[str, dict[str, PlannedEp]] = field(default_factory=dict)
-    """EPs that targets use, by the names of the toolchain and the EP."""
+    """EPs that targets use, by the name of the toolchain and then by the name of the EP."""
     _known_eps: tuple[str, ...] = ()
     _packagings: dict[tuple[str, int], tuple[EpEntry, _Release | None]] = field(default_factory=dict)
     _runtimes: dict[tuple[int, ...], _Release | None] = field(default_factory=dict)
     _rules: dict[tuple[int, bool, _Release | None], _Rules] = field(default_factory=dict)
-    """Caches of results that targets share, as a recipe may have ten thousand targets."""
+    """Rules for settings, by their inputs. These caches exist because a recipe may have ten thousand targets."""
 
     def __post_init__(self) -> None:
         self._known_eps = self.catalog.known_eps()
 
     def plan(self, target: Target, toolchain: ToolchainSpec | None) -> PlannedTarget | None:
-        """Plan a target: normalize its options and session keys to the strings that ONNX Runtime expects.
+        """Plan a target. Normalize its options and session keys to the strings that ONNX Runtime expects.
 
-        Return None if an EP is unknown, if the target is incomplete, or if `toolchain` is None. All other checks still run.
+        Return None if an EP is unknown, if the target is incomplete, or if `toolchain` is None. All other checks run in any case.
         """
         self._check_once(target)
         planned = [self._ep(choice, target, toolchain) for choice in target.eps]
@@ -86,7 +86,7 @@ class TargetPlanner:
     def _ep(self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None) -> tuple[PlannedEp, list[str]] | None:
         """Plan one EP of a target, and return it with the names of its unchecked options. Return None if the EP is unknown."""
         name, known = choice.ep.name, self._known_eps
-        if not name:  # not a string, which the reader of the recipe has reported
+        if not name:  # the reader of the recipe has reported an invalid name
             return None
         if name not in known:
             names = ", ".join(get_short_name(ep) if ep in BUILT_IN.known_eps() else ep for ep in known)
@@ -94,10 +94,10 @@ class TargetPlanner:
             self.problems.append(Problem("EPB210", f"unknown EP '{name}'", choice.ep.where, hint))
             return None
         if toolchain is None and len(self.catalog.entries_for(name)) > 1:
-            return None  # the EP comes in several packages, and only the toolchain shows which one is used
+            return None  # several packages contain the EP, and only the toolchain determines which of them is used
         found, release = self._packaging(name, toolchain)
         strict = not target.allow_unknown_options
-        # The version of a library that the user names is unknown.
+        # The version of a plugin library from the recipe is unknown.
         checked = _Checked(self._option_rules(found, strict, release if choice.library is None else None), self.problems)
         checked.check(choice.provider_options)
         # If a value is invalid or unknown, further refusals would be noise.
@@ -189,7 +189,7 @@ class TargetPlanner:
             value = checked.values[name]
             names = []
             for number, path in enumerate(option.files(value)):
-                # Relative to the file that contains the option, which may be an included file.
+                # Relative to the file that contains the option. That may be an included file.
                 here = Path(settings[name].where.file).parent / path
                 if not here.is_file():
                     message = f"the file of the option '{name}' does not exist: {path}"
@@ -215,7 +215,7 @@ class TargetPlanner:
 
 
 def _nearest_ep(name: str, known: Sequence[str]) -> str | None:
-    """Return a hint with the closest known EP name, in short form if `name` is short. Ignores the suffix `ExecutionProvider`."""
+    """Return a hint with the closest known EP name, or None. Ignore the suffix `ExecutionProvider`. Use a short name if `name` is short."""
     own = {_OWN_NAME.sub("", ep).lower(): ep for ep in known}
     close = find_closest(_OWN_NAME.sub("", name).lower(), own)
     if not close:
@@ -234,13 +234,13 @@ class _Release(Struct, frozen=True):
         return f"{self.distribution} {self.version}"
 
     def is_before(self, release: str) -> bool:
-        """Return whether this version is older than `release`. False if its numbers cannot be read."""
+        """Return whether this version is older than `release`. Return False if the version has no readable numbers."""
         numbers = release_numbers(self.version)[:2]
         return len(numbers) == 2 and numbers < release_numbers(release)
 
 
 def _pinned(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release | None:
-    """Return the release of these distributions that a toolchain pins; None if it pins none or several of them."""
+    """Return the release that a toolchain pins of one of the distributions. Return None if it pins no or several releases."""
     wanted = frozenset(distributions)
     releases = {
         _Release(requirement.distribution, requirement.version)
@@ -251,7 +251,7 @@ def _pinned(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release 
 
 
 def _runtime_of(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _Release | None:
-    """Return the pinned release of ONNX Runtime: `onnxruntime`, or a build that includes an EP, such as `onnxruntime-gpu`."""
+    """Return the pinned release of `onnxruntime` or of a build that includes an EP, such as `onnxruntime-gpu`. Return None if unpinned."""
     if toolchain is None:
         return None
     builds = (name for ep in eps if ep.entry.kind == "provider" for name in ep.entry.distributions)
@@ -262,8 +262,8 @@ def _runtime_of(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _R
 class _Rules:
     """Rules for settings of one kind: options of an EP, or session keys.
 
-    `release` is the pinned release that will read the settings. If `strict` is false, unknown settings pass unchanged. A setting
-    that only other releases know is passed in the spelling of those releases.
+    `release` is the pinned release that will read the settings. If `strict` is false, unknown settings are passed unchanged. A setting
+    that only other releases support is passed in the spelling of these releases.
     """
 
     kind: str
@@ -275,7 +275,7 @@ class _Rules:
     _found: dict[tuple[str, type, object], tuple[Option, str, bool]] = field(default_factory=dict)
 
     def apply(self, name: str, value: object) -> tuple[Option, str, bool]:
-        """Return the option, its canonical value, and whether the release knows it. Raises UnknownName and BadValue."""
+        """Return the option, its canonical value, and True if the release supports the option. Raises UnknownName and BadValue."""
         key = (name, type(value), value)
         if key not in self._found:
             option, release = self.find(name), self.release
@@ -290,7 +290,7 @@ class _Rules:
 
 @dataclass
 class _Checked:
-    """Checked settings of one kind, in their canonical spelling."""
+    """Validator of settings of one kind, with their canonical values."""
 
     rules: _Rules
     problems: list[Problem]
@@ -331,7 +331,7 @@ class _Checked:
 
 
 def find_sharing_refusals(target: PlannedTarget) -> list[str]:
-    """Return the reasons why `target` does not support shared weights, as sentences. Empty if `target` supports them."""
+    """Return the reasons, as sentences, why `target` does not support shared weights. Return an empty list if it does."""
     reasons = []
     for ep in target.compiling or target.eps:
         sharing = ep.entry.sharing

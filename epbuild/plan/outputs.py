@@ -1,4 +1,4 @@
-"""Planner of outputs: paths from templates, and checks for collisions."""
+"""Planner of outputs, which expands the templates of paths and finds collisions."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ GENAI_CONFIG = "genai_config.json"
 PROVENANCE = f"provenance{STATEMENT}"
 BOM = "bom.cdx.json"
 BASE = "base"
-"""Name of the variant of a package that is not compiled."""
+"""Name of the uncompiled variant in a package."""
 
 _MAX_PATH_BYTES = 3500
-"""Maximum size of an output's absolute path. Linux allows 4,095 bytes for the paths of files in the output and in its draft."""
+"""Maximum bytes of an output's absolute path. Linux limits the longer paths of files in the output and in its draft to 4,095 bytes."""
 _RESERVED = {
     MANIFEST: "the manifest",
     PROVENANCE: "the provenance",
@@ -44,11 +44,11 @@ _RESERVED = {
     GENAI_CONFIG: "the configuration of genai",
 }
 _OF_A_PACKAGE = (MANIFEST, PROVENANCE, BOM, "shared_assets")
-"""Names that a package reserves beside the folders of its groups."""
+"""Reserved names in the root of a package, beside the folders of its groups."""
 
 
 def name_outputs(outputs: Iterable[OutputSpec]) -> Iterator[str]:
-    """Yield a name for each output, for use in step ids: its form, with a number from the second output of that form on."""
+    """Yield a name for each output, for use in step ids. The name is the form of the output, plus a number if the form is repeated."""
     counts: dict[str, int] = {}
     for output in outputs:
         form: str = output.layout
@@ -59,7 +59,7 @@ def name_outputs(outputs: Iterable[OutputSpec]) -> Iterator[str]:
 
 
 def resolve_output_path(output: OutputSpec, group: GroupSpec, target: PlannedTarget, problems: list[Problem]) -> str:
-    """Return the POSIX path of an output for a group and a target. If it is invalid, return an empty string and add a problem."""
+    """Return the POSIX path of an output for a group and a target. If the path is invalid, return an empty string and add a problem."""
     path = _relative(output.path, _template_names(group, target), problems)
     if path.partition("/")[0].casefold() == WORKSPACE:
         message = f"the output path '{path}' is in the folder of epbuild's workspace"
@@ -84,8 +84,8 @@ def plan_part(
 ) -> Part | None:
     """Plan the part of `output` for one group and one target. Return None if its templates are invalid.
 
-    `problems` receives paths that leave their folder and file names that collide. Names that differ only in case collide, as they do on
-    case-insensitive file systems.
+    Add a problem for each path that leaves its folder and for each collision of file names. Names that differ only in case collide,
+    because some file systems are case-insensitive.
     """
     work = _Part(output, group, target, merging, problems)
     found = len(problems)
@@ -122,9 +122,9 @@ def plan_part(
 
 
 def plan_registry(output: OutputSpec, parts: Sequence[Part], problems: list[Problem]) -> ImageReference | None:
-    """Return the image reference for pushing an output with `parts`; None if the output has no reference or the reference is invalid.
+    """Return the image reference for pushing an output with `parts`, or None if the output has no reference or an invalid reference.
 
-    The template may use the group's name only if all parts share one group, and the target's name only if they share one target.
+    The template may contain `${group}` only if all parts have the same group, and `${target}` only if they have the same target.
     """
     if output.registry is None:
         return None
@@ -143,7 +143,7 @@ def plan_registry(output: OutputSpec, parts: Sequence[Part], problems: list[Prob
 
 
 def find_package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator[Problem]:
-    """Yield the reasons why parts cannot form one model package that ONNX Runtime and onnxruntime-genai open."""
+    """Yield the reasons why parts cannot form one model package that ONNX Runtime and onnxruntime-genai can open."""
     groups = {part.group for part in parts}
     for group in sorted(groups):
         if group.casefold() in _OF_A_PACKAGE:
@@ -162,7 +162,7 @@ def find_package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator
 
 
 class _Part:
-    """File names of a part that is being planned. Reports a problem if two files have the same name."""
+    """File names of a part that is being planned. Two files with the same name are a problem."""
 
     def __init__(
         self, output: OutputSpec, group: GroupSpec, target: PlannedTarget, merging: Merging | None, problems: list[Problem]
@@ -207,7 +207,7 @@ class _Part:
             _check_reach(self.path_of(member), binary, where, self._problems)
 
     def _binary(self, entry: EpEntry, first: str) -> str:
-        """Return the path of an EP's context binary for the member `first` and the members that share it."""
+        """Return the path of an EP's context binary for the member `first` and for the members that share the binary."""
         names = {**self._template_names(first, first), "ep": entry.ep, "ep.short": entry.short}
         if entry.binary.name is not None:
             names["ep.binary"] = entry.binary.name.format(stem=f"{first}_ctx")
@@ -225,7 +225,7 @@ class _Part:
             return
         name = member.name
         self.base[name] = _relative(output.include_source, self._template_names(name, name), self._problems)
-        if not LAYOUT_FORMS[output.layout].gathers:  # in a package the base model has its own folder
+        if not LAYOUT_FORMS[output.layout].gathers:  # in a package, the base model has its own folder
             self.take(self.base[name], f"the base model '{name}'", output.include_source.where)
         if member.prepared is not None:
             self.prepared[member.prepared] = None
@@ -248,7 +248,7 @@ class _Part:
     def take(self, name: str, what: str, where: Position) -> None:
         if not name:
             return
-        if (part := find_overlong_part(name)) is not None:  # for example, because it contains a long model name
+        if (part := find_overlong_part(name)) is not None:  # for example, because the name contains a long model name
             self._problems.append(_too_long(part, where))
         other = self._taken.setdefault(name.casefold(), what)
         if other != what:
@@ -274,9 +274,9 @@ def _template_names(group: GroupSpec, target: PlannedTarget) -> dict[str, Scalar
 
 
 def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
-    """Return a problem for each two outputs with the same path, a nested path, or the same tag in a registry.
+    """Return a problem for each pair of outputs with the same path, a nested path, or the same tag in a registry.
 
-    Two parts of one output that would be the same variant of a package are also a problem.
+    Two parts of one output also collide if they would be the same variant of a package.
     """
     problems: list[Problem] = []
     owners: dict[str, Emission] = {}
@@ -304,7 +304,7 @@ def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
     for emission in emissions.values():
         if emission.statement is not None and find_overlong_part(emission.statement.name) is not None:
             yield _too_long(emission.statement.name, emission.where)
-        size = len(os.fsencode(os.path.abspath(emission.path)))  # noqa: PTH100 - ten thousand of them
+        size = len(os.fsencode(os.path.abspath(emission.path)))  # noqa: PTH100 - a plan may have ten thousand paths
         if size > _MAX_PATH_BYTES:
             message = f"the path of the output '{shorten_reference(emission.path.name)}' is too long: {size} bytes"
             hint = f"Shorten the path to at most {_MAX_PATH_BYTES} bytes, or move the recipe to a folder with a shorter path."
@@ -312,7 +312,7 @@ def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
 
 
 def _parents(path: str, separator: str) -> Iterator[str]:
-    """Yield the parent folders of a path, innermost first. Paths are strings for speed, as a plan may have ten thousand of them."""
+    """Yield the parent folders of a path, innermost first. Paths are strings for speed, because a plan may have ten thousand paths."""
     while separator in path:
         path = path.rpartition(separator)[0]
         yield path
@@ -332,7 +332,7 @@ def _twice(emission: Emission) -> Iterator[Problem]:
 
 
 def _text(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
-    """Return the expanded template. If it is invalid, return an empty string and add a problem."""
+    """Return the expanded template. If the template is invalid, return an empty string and add a problem."""
     try:
         return str(substitute(str(template.value), names))
     except TemplateError as error:
@@ -341,7 +341,7 @@ def _text(template: Setting, names: Mapping[str, Scalar], problems: list[Problem
 
 
 def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
-    """Return the expanded template as a relative POSIX path. If it is invalid, return an empty string and add a problem."""
+    """Return the expanded template as a relative POSIX path. If the path is invalid, return an empty string and add a problem."""
     text = _text(template, names, problems)
     if not text:
         return ""
@@ -350,9 +350,9 @@ def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Pro
     return normal
 
 
-@lru_cache(maxsize=1024)  # a path that does not name the target is the same for all targets
+@lru_cache(maxsize=1024)  # a path without `${target}` is the same for all targets
 def _normal(text: str) -> tuple[str, Problem | None]:
-    """Return `text` as a normalized relative POSIX path. If it is invalid, return an empty string and the problem."""
+    """Return `text` as a normalized relative POSIX path, and None. If the path is invalid, return an empty string and the problem."""
     path = text.replace("\\", "/")
     normal = posixpath.normpath(path)
     if is_anchored(path) or has_parent_part(normal):
@@ -381,7 +381,7 @@ def _too_long(name: str, where: Position | None) -> Problem:
 
 
 def _check_reach(model: str, binary: str, where: Position, problems: list[Problem]) -> None:
-    """Report a context binary outside the model's folder, as EPs follow references only to files below that folder."""
+    """Add a problem for a context binary outside the model's folder, because EPs resolve references only below that folder."""
     folder = posixpath.dirname(model)
     if model and binary and folder and not binary.startswith(f"{folder}/"):
         message = f"the context binary '{binary}' is not below the folder of its model '{model}', where EPs look for it"

@@ -1,7 +1,8 @@
 """Packing of actions into jobs for other machines, longest first.
 
-Actions that need a common result stay in one job with it. Two machines could produce that result with different bytes. Actions that use
-it would then have different keys, and other jobs would not find their results. Packing is deterministic for equal actions and costs.
+Actions that need a common result are in the same job as the action that produces the result. Two machines could produce this result with
+different bytes. Actions that use the result would then have different keys, and other jobs would not find their results. Packing is
+deterministic for equal actions and costs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from epbuild.plan.steps import Action
 
 
 class Bundle(Struct, frozen=True):
-    """Actions that have to stay in one job, and their expected total cost."""
+    """Actions that must be in the same job, and their expected total cost."""
 
     actions: tuple[str, ...]
     """Ids of the actions, in dependency order."""
@@ -23,12 +24,12 @@ class Bundle(Struct, frozen=True):
 
     @property
     def rank(self) -> tuple[float, str]:
-        """Sort key: costliest first, then by id."""
+        """Sort key, which sorts by descending cost and then by id."""
         return -self.cost, min(self.actions)
 
 
 def make_bundles(actions: Mapping[str, Action], costs: Mapping[str, float]) -> list[Bundle]:
-    """Split actions into as many bundles as possible, the longest first. Actions that are connected by their needs stay together."""
+    """Split actions into as many bundles as possible, longest first. Actions that are connected by needs are in the same bundle."""
     heads = {ident: ident for ident in actions}
 
     def head(ident: str) -> str:
@@ -48,10 +49,10 @@ def make_bundles(actions: Mapping[str, Action], costs: Mapping[str, float]) -> l
 
 
 def pack(found: Iterable[Bundle], max_jobs: int) -> list[list[Bundle]]:
-    """Pack bundles into at most `max_jobs` jobs: each bundle, costliest first, goes to the job with the least work. No job is empty.
+    """Pack bundles into at most `max_jobs` jobs, and return the jobs. No job is empty.
 
-    `max_jobs` is at least 1. Among jobs with equal work, the job with the fewest bundles gets the next bundle. This also spreads
-    bundles of cost 0.
+    Assign each bundle, costliest first, to the job with the least work. Among jobs with equal work, prefer the job with the fewest
+    bundles, which also distributes bundles of cost 0. `max_jobs` is at least 1.
     """
     jobs: list[list[Bundle]] = [[] for _ in range(max_jobs)]
     loads = [(0.0, 0, number) for number in range(max_jobs)]
@@ -63,7 +64,7 @@ def pack(found: Iterable[Bundle], max_jobs: int) -> list[list[Bundle]]:
 
 
 def select_ids(actions: Mapping[str, Action], job: Sequence[Bundle]) -> tuple[str, ...]:
-    """Return the ids of a job's actions that no other action of the job needs. Selecting them also selects all other actions."""
+    """Return the ids of a job's actions that no other action of the job needs. Selecting these ids also selects all other actions."""
     inside = [ident for bundle in job for ident in bundle.actions]
     needed = {need for ident in inside for need in actions[ident].needs}
     return tuple(ident for ident in inside if ident not in needed)

@@ -51,9 +51,9 @@ def make_plan(
     places: Places = NOWHERE,
     memo: Memo = NO_MEMO,
 ) -> Plan:
-    """Plan a recipe, or only the steps that match a glob in `selection` and their dependencies.
+    """Plan a recipe, or only the steps that match a glob in `selection` and the steps that they need.
 
-    `locate` is called for the remote models that the planned steps need. Facts about unchanged models come from `memo`.
+    `locate` finds the remote models that the planned steps need. `memo` provides facts about unchanged models.
     Raises PlanError with all problems. A glob that matches nothing is reported only if there are no other problems.
     """
     work = _Work(recipe, memo)
@@ -64,7 +64,7 @@ def make_plan(
     work.problems += find_overlong_paths(work.emissions)
     steps, unmatched = select_steps(work.steps, selection, places)
     if not work.problems:
-        # With other problems, the selected steps may be missing only because a target or an output is invalid.
+        # If there are other problems, a selected step may be missing only because a target or an output is invalid.
         work.problems += unmatched
     selected = {step.action for step in steps}
     work.resolve(selected, locate)
@@ -80,7 +80,7 @@ def make_plan(
 
 
 def check_partial_recipe(recipe: Recipe) -> list[Problem]:
-    """Return the problems of the targets, groups and models in a partially read recipe."""
+    """Return the problems of the targets, groups and models in the valid part of a recipe."""
     work = _Work(recipe, NO_MEMO)
     for group in recipe.groups.values():
         work.check_group(group)
@@ -108,13 +108,13 @@ class _Work:
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
     """Parts of outputs that contain several groups and targets, by the output's number and path."""
     prepared: dict[str, str | None] = field(default_factory=dict)
-    """Id of the last preparation by model; None if the preparations of the model are invalid."""
+    """Id of the last preparation by model. None if the preparations of the model are invalid."""
     members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)
-    """Members without files, by the recipe's member and the target's optimization level. Up to ten thousand targets share a member."""
+    """Members without files, by the recipe's member and the target's optimization level. Ten thousand targets may share a member."""
     checked: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Problem]] = field(default_factory=dict)
-    """Warnings from checks of source models. The key identifies the checked members and the catalog entries of the EPs."""
+    """Warnings about source models, by the ids of the checked members and of the catalog entries of the EPs."""
     folders: tuple[Path, ...] = ()
-    """Folders in which a new file may match a pattern of a preparation or of a check's inputs."""
+    """Folders in which a new file may match a pattern of a preparation or a pattern of input files."""
 
     @property
     def actions(self) -> dict[str, Action]:
@@ -126,7 +126,7 @@ class _Work:
         self.targets: dict[str, PlannedTarget] = {}
         planner = TargetPlanner(self._catalog(), self.recipe.directory, self.problems)
         for target in self.recipe.targets.values():
-            # A missing or invalid toolchain has been reported by the reader of the recipe.
+            # The reader of the recipe has reported a missing or invalid toolchain.
             planned = planner.plan(target, self.recipe.toolchains.get(target.toolchain.name))
             if planned is not None:
                 self.targets[target.name] = planned
@@ -141,7 +141,7 @@ class _Work:
         }
 
     def _catalog(self) -> Catalog:
-        """Return the built-in catalog with the user's files. Files that cannot be read are added to `problems`."""
+        """Return the built-in catalog with the user's catalog files. Add a problem for each file that cannot be used."""
         paths: list[Path] = []
         for reference in self.recipe.catalogs:
             try:
@@ -155,7 +155,7 @@ class _Work:
         return Catalog.with_files(paths)
 
     def check_group(self, group: GroupSpec) -> None:
-        """Check a group against its members and targets, without reading any file of a model."""
+        """Check a group with its members and targets, without reading model files."""
         self._check_members(group)
         for reference in group.targets:
             target = self.targets.get(reference.name)
@@ -257,7 +257,7 @@ class _Work:
         return found.id
 
     def _prepared(self, model: ModelSpec) -> tuple[str, ...]:
-        """Add the preparations of a model once. Return a tuple with the id of the last one, or an empty tuple if there is none."""
+        """Add the preparations of a model once. Return a tuple with the id of the last preparation, or an empty tuple."""
         if model.prepare and model.name not in self.prepared:
             added = plan_preparations(model, self.recipe.toolchains, self.problems)
             self.prepared[model.name] = added[-1].id if added else None
@@ -272,7 +272,7 @@ class _Work:
         for (index, path), parts in self.gathered.items():
             self.problems += find_package_refusals(self.recipe.outputs[index], parts)
             template = str(self.recipe.outputs[index].path.value)
-            # The id contains the names of the group and the target only if the path's template does.
+            # The id contains the name of the group or target only if the template of the path contains that name.
             place = [name for name, key in ((parts[0].group, "${group}"), (parts[0].target.name, "${target}")) if key in template]
             self._add_emission(index, path, parts, "".join(f"{name}/" for name in place))
 
@@ -321,7 +321,7 @@ class _Work:
         )
 
     def _member(self, member: GroupMember, level: GraphOptimization) -> Member:
-        """Return a member, without files, for targets with this default optimization level. `resolve` adds the files."""
+        """Return a member without files for targets with the default optimization `level`. `resolve` adds the files."""
         key = (id(member), level)
         if key not in self.members:
             model = self.recipe.models[member.model.name]
@@ -330,7 +330,7 @@ class _Work:
                 model=model,
                 compile=resolve_settings(level, member.compile),
                 expect=member.expect,
-                # The input sizes of a prepared model apply to its first preparation instead.
+                # The input sizes of a prepared model apply to its first preparation, not to the compile.
                 input_shapes={**(model.input_shapes if not model.prepare else {}), **member.input_shapes},
                 where=member.model.where,
                 prepared=self.prepared.get(model.name),
@@ -338,7 +338,7 @@ class _Work:
         return self.members[key]
 
     def resolve(self, actions: set[str], locate: Locate) -> None:
-        """Find and check the files of every model that one of the `actions` needs. Read each model only once."""
+        """Find and check the files of every model that any of the `actions` needs. Read each model only once."""
         wanted = {member.model.name for ident, group in self.groups.items() if ident in actions for member in group.members}
         wanted |= {item.model.name for ident, item in self.preparations.items() if ident in actions}
         found: dict[str, SourceModel] = {}
@@ -360,7 +360,7 @@ class _Work:
                     self.problems += find_data_name_problems(item.model.name, item.model, source.files.external)
                     prepared = prepared.with_source(source)
                 self.preparations[ident] = prepared
-        sharing: dict[str, list[Problem]] = {}  # by group, as all targets have the same warnings
+        sharing: dict[str, list[Problem]] = {}  # by group, because all targets have the same warnings
         with_sources = {
             id(member): _with_files(member, found[member.model.name])
             for member in self.members.values()
@@ -391,7 +391,7 @@ class _Work:
         self.folders = finder.folders
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
-        """Check the members of a session group whose `sources` are known. Report a problem of several targets only once."""
+        """Check the members of a session group whose `sources` are known. Report a problem only once, even if several targets have it."""
         known = (tuple(map(id, group.members)), tuple(id(ep.entry) for ep in group.target.eps))
         if known not in self.checked:
             self.checked[known] = self._source_warnings(group, sources)
@@ -403,7 +403,7 @@ class _Work:
 
         try:
             return _problems(self.memo.value("sharing", _memo_inputs(group, sources), check, _Records))
-        except (OSError, MalformedModel):  # caught outside the check, so that the memo does not store it
+        except (OSError, MalformedModel):  # caught outside the check, so that the memo stores no failure
             return []  # a compile reports the error
 
     def _source_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
@@ -431,7 +431,7 @@ def _problems(records: _Records) -> list[Problem]:
 
 
 def _memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) -> object:
-    """Return everything that the checks of a session group's sources depend on; None if a file is too new to trust its stat."""
+    """Return all inputs of the checks of a session group's sources, or None if a file is too new for its stat to be trusted."""
     stats = [(name, source.stats) for name, source in sources.items()]
     if any(files is None for _, files in stats):
         return None
@@ -440,7 +440,7 @@ def _memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) -> obj
 
 
 def _with_files(member: Member, source: SourceModel) -> Member:
-    """Return a member with the files of its source model. The files to compile stay unknown for a prepared member."""
+    """Return a member with the files of its source model. The files to compile of a prepared member remain unknown."""
     if member.prepared is not None:
         return replace(member, original=source.files)
     found = replace(member, original=source.files, compiled_from=source.files)

@@ -1,4 +1,4 @@
-"""Checks of whether the EPs of a target can compile, and on which platforms."""
+"""Checks that the EPs of a target can compile, at all and on a given platform."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epbuild.recipe.model import Target
 
 
 def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Problem]:
-    """Yield the reasons why the EPs of a target compile nothing on any machine."""
+    """Yield the reasons why the EPs of a target cannot compile anything on any machine."""
     places = {choice.ep.name: choice.ep.where for choice in target.eps}
     if not any(ep.entry.sources for ep in eps):
         for ep in eps:
@@ -28,7 +28,7 @@ def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Probl
 
 
 def find_obstacle(target: PlannedTarget, platform: str) -> str | None:
-    """Return a sentence that says why `target` cannot be compiled on `platform` (a value of `sys.platform`); None if it can."""
+    """Return the reason, as a sentence, why `target` cannot be compiled on `platform` (a value of `sys.platform`), or None."""
     for ep in target.eps:
         for row in ep.entry.cannot:
             if row.stops and row.platforms and row.holds(platform, ep.device.type, ep.provider_options):
@@ -37,7 +37,7 @@ def find_obstacle(target: PlannedTarget, platform: str) -> str | None:
 
 
 def find_obstacles(groups: Sequence[SessionGroup], platform: str) -> list[Problem]:
-    """Return a problem for each target of the session groups that cannot be compiled on a `platform`."""
+    """Return a problem for each target of the session groups that cannot be compiled on `platform`."""
     found = {}
     for group in groups:
         reason = find_obstacle(group.target, platform)

@@ -15,11 +15,10 @@ LACKS_PACKAGE: Final = "EPB281"
 
 
 def resolve_preparation_options(kind: str, node: Node | None, where: Position) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the options of a built-in preparation as its script expects them, and their problems.
+    """Return the options of a built-in preparation in the form that its script expects, and their problems.
 
-    `node` is the recipe's value for the kind, after template substitution. `node` is None if the recipe names only the kind.
-    `where` is the position of the kind. Options that
-    name files keep the recipe's text.
+    `node` is the recipe's value for the kind, after template substitution. It is None if the recipe sets no options. `where` is the
+    position of the kind. Options with file names keep the recipe's text.
     """
     if kind not in list_preparation_kinds():
         known = list_preparation_kinds()
@@ -30,7 +29,7 @@ def resolve_preparation_options(kind: str, node: Node | None, where: Position) -
 
 
 def find_package_problems(kind: str, options: Mapping[str, Any], toolchain: ToolchainSpec, where: Position) -> list[Problem]:
-    """Return a problem if a toolchain lacks packages that its preparation needs. Empty if that cannot be determined.
+    """Return a problem if a toolchain lacks packages that a preparation needs. Return an empty list if the packages are unknown.
 
     If the recipe lists no `packages` for an existing environment, the environment is checked when the step runs.
     """

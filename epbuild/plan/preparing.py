@@ -3,7 +3,7 @@
     prepare:det/1-infer_shapes ── prepare:det/2-quantize ─┬─ compile:vision/phone/det ── …
                                                           └─ compile:vision/tablet/det ── …
 
-A preparation sees only its staged files. The model is in the folder `in`, and the files that the entry names are in `files`.
+A preparation can read only its staged files. The model is in the folder `in`, and the files that the entry names are in `files`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from epbuild.recipe.template import substitute
 from epbuild.worker.scripts import PATTERNS, PREPARATIONS
 
 PYTHON = "python"
-"""Program name that stands for the toolchain's interpreter."""
+"""Program name that refers to the toolchain's interpreter."""
 FILES = "files"
 """Folder in the staging directory for the files that an entry names."""
 
 _FORMAT = 1
 _CONTRACT = 1
-"""Version of the inputs of preparations. Incremented when a change to the inputs changes results."""
+"""Version of the contract of preparations. Increment it when a change to their inputs changes results."""
 _MAX_WORD_LENGTH = 1000
 
 
@@ -59,12 +59,12 @@ class Preparation(Struct, frozen=True):
     where: Position
     toolchain: ToolchainSpec
     command: tuple[str, ...] = ()
-    """Program and arguments with staged names, for the kind `run`."""
+    """Program and arguments of the kind `run`, with staged names."""
     options: Mapping[str, Any] = field(default_factory=dict)
     option_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Staged names of the files that options name, by option."""
+    """Staged names of the files in options, by option."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings from the catalog that a built-in script receives in addition to the options."""
+    """Settings from the catalog that are passed to a built-in script in addition to the options."""
     staged: Mapping[str, Path] = field(default_factory=dict)
     """Files to stage in addition to the model, by staged name."""
     packages: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -73,11 +73,11 @@ class Preparation(Struct, frozen=True):
     timeout: float | None = None
     memory: int | None = None
     after: str | None = None
-    """Id of the preceding preparation, whose result is read. None for the first preparation, which reads the source model."""
+    """Id of the preceding preparation, whose result this one reads. None for the first preparation, which reads the source model."""
     source: ModelFiles | None = None
-    """Files of the model that the preparation reads; None while they are unknown."""
+    """Files of the model that the preparation reads. None while the files are unknown."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
-    """New shapes of the inputs that the model's `input_shapes` resize. The model is staged with these shapes."""
+    """New shapes of the inputs in the model's `input_shapes`, with which the model is staged."""
 
     def with_source(self, source: SourceModel) -> Preparation:
         """Return a copy of the preparation that reads the files of `source`, with the new shapes of its inputs."""
@@ -124,7 +124,7 @@ class Preparation(Struct, frozen=True):
 
     @property
     def script(self) -> Path | None:
-        """Script of a built-in kind; None for the user's own program."""
+        """Script of a built-in kind. None for a user's program."""
         return None if self.kind == RUN else PREPARATIONS / f"{self.kind}.py"
 
     @property
@@ -137,7 +137,7 @@ class Preparation(Struct, frozen=True):
 def plan_preparations(
     model: ModelSpec, toolchains: Mapping[str, ToolchainSpec], problems: list[Problem]
 ) -> tuple[Preparation, ...]:
-    """Plan the preparations of a model in order, without looking at files. Problems are added to `problems`."""
+    """Plan the preparations of a model in order, without reading files. Add problems to `problems`."""
     found: list[Preparation] = []
     for number, step in enumerate(model.prepare, 1):
         toolchain = toolchains.get(step.toolchain.name)
@@ -160,9 +160,9 @@ def plan_preparations(
 
 
 def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, problems: list[Problem]) -> Preparation:
-    """Return a preparation with the files that it reads in addition to the model. Paths are relative to the file `recipe`.
+    """Return a preparation with the files that it reads in addition to the model. Paths are relative to the folder of `recipe`.
 
-    Missing files are added to `problems`.
+    Add a problem for each missing file.
     """
     step = preparation.step
     staged = _StagedModel(recipe.parent, finder, problems)
@@ -194,7 +194,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
 
 
 def catalog_settings(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a script's settings from the catalog entry of an EP. Only `rewrite` has any: the patterns to replace."""
+    """Return a script's settings from the catalog entry of an EP. Only `rewrite` has settings: the patterns to replace."""
     ep = get_full_name(options["ep"]) if kind == REWRITE else None
     return {} if ep is None else {"rewrites": [to_document(rewrite) for rewrite in entry(ep).rewrites]}
 
@@ -213,7 +213,7 @@ def _option_problems(step: PrepareStep, toolchain: ToolchainSpec) -> list[Proble
 
 
 def _references(step: PrepareStep, option: str, value: object, recipe: Path) -> list[Reference]:
-    """Return the file patterns in the value of an option, relative to the recipe, with their positions."""
+    """Return the file patterns in the value of an option, as paths relative to the recipe with their positions."""
     node = step.options.entries[option].node if isinstance(step.options, MappingNode) else None
     places = [item.where for item in node.items] if isinstance(node, SequenceNode) else [node.where if node else step.where]
     listed = value if isinstance(value, list) else [value]
@@ -229,11 +229,11 @@ class _StagedModel:
         self._finder = finder
         self._problems = problems
         self._prefixes: dict[str, str] = {}
-        """Staged path of each folder with files, by the folder's path."""
+        """Staged path of each folder that contains files, by the path of the folder."""
         self._staged_folders: set[str] = set()
 
     def add(self, patterns: Iterable[Reference]) -> list[str]:
-        """Add the files that patterns match, and return their staged names in order. A pattern that matches nothing is a problem."""
+        """Add the files that patterns match, and return their staged names in order. A pattern without matches is a problem."""
         found: dict[str, None] = {}
         for pattern in patterns:
             matches = self._finder.find(pattern)
@@ -263,14 +263,14 @@ class _StagedModel:
         return prefix + file
 
     def word(self, text: str) -> str:
-        """Return the staged name of the file or folder that a word of a command names. Return other words unchanged."""
+        """Return the staged name if a word of a command is the path of a staged file or folder. Return other words unchanged."""
         if not text or text in (".", "..") or len(text) > _MAX_WORD_LENGTH:
             return text
         name = _staged_name(text)
         return name if name in self.files or name in self._staged_folders else text
 
     def hides(self, word: str) -> bool:
-        """Return whether a word, after staged names are replaced, names a file that the command would see only in the recipe's folder.
+        """Return whether a word is the path of a file in the recipe's folder, which the command cannot read. Staged names are not.
 
         A word without a dot or a slash never counts as a file.
         """
@@ -287,7 +287,7 @@ def _relative(path: Path, base: Path) -> str:
 
 
 def _staged_name(path: str) -> str:
-    """Return the staged name of a file at a path relative to the recipe. Paths that lead outside the recipe's folder are encoded."""
+    """Return the staged name of a file at a path relative to the recipe. Encode a path that leads outside the recipe's folder."""
     clean = posixpath.normpath(path.replace(os.sep, "/"))
     if PurePosixPath(clean).is_absolute() or ":" in clean:
         digest = hash_bytes(posixpath.dirname(clean))[:8]
@@ -298,9 +298,10 @@ def _staged_name(path: str) -> str:
 def build_preparation_document(
     preparation: Preparation, digests: Mapping[Path, str], toolchain: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the key document of a preparation. `digests` maps its files to SHA-256; `toolchain` is the fingerprint of its toolchain.
+    """Return the key document of a preparation.
 
-    Raises TypeError while the files of its model are unknown.
+    `digests` maps the preparation's files to their SHA-256. `toolchain` is the fingerprint of its toolchain. Raises TypeError while
+    the files of its model are unknown.
     """
     source = preparation.source
     if source is None:

@@ -25,4 +25,4 @@ def _action_log(record: Mapping[str, Any]) -> Blob:
 
 
 COMPILE = RecordKind("compile", _key, is_action_record, _artifacts, _action_log)
-"""Record of any action with a stored result: a session group, a preparation, or a check of numbers."""
+"""Kind of the records of session groups, preparations and checks of numbers, whose results are stored."""

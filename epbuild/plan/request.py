@@ -17,18 +17,18 @@ from epbuild.recipe.model import CompileSettings
 
 FORMAT = 2
 CONTRACT = 5
-"""Contract version. Incremented when a change of the worker or of the session group contract changes what a compile writes or records."""
+"""Contract version. Increment it when a change to the worker or to the session group contract changes the files or facts of results."""
 HERE = "here"
-"""Field of the worker's document for values that are valid on this machine only, such as paths."""
+"""Field of the worker's document for values that are valid only on this machine, such as paths."""
 
 _Value = TypeVar("_Value")
 
 
 def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the key document of a session group: everything that its result depends on.
+    """Return the key document of a session group, which lists everything that the group's result depends on.
 
-    `digests` has the SHA-256 of the group's files. `toolchain` is the toolchain's fingerprint. Options and session keys that do not
-    change what a compile writes, according to the catalog, are left out.
+    `digests` maps the group's files to their SHA-256. `toolchain` is the fingerprint of the toolchain. The document excludes options
+    and session keys that, according to the catalog, do not affect the compiled files.
     """
     target = group.target
     return {
@@ -50,7 +50,7 @@ def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain
 def build_worker_document(
     group: SessionGroup, document: Mapping[str, Any], node_log: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the document that the worker of a session group reads: the key document with all options and this machine's paths."""
+    """Return the document that the worker of a session group reads: the key document plus all options and this machine's paths."""
     target = group.target
     eps = [{**ep, "options": dict(planned.provider_options)} for ep, planned in zip(document["eps"], target.eps, strict=True)]
     here = resolve_places(target.eps, group.custom_ops, node_log)
@@ -60,9 +60,9 @@ def build_worker_document(
 def resolve_places(
     eps: Iterable[PlannedEp], custom_ops: Iterable[CustomOpLibraries], node_log: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the paths and modules by which a worker opens EPs and custom operators on this machine, and the settings of its node log.
+    """Return the values of `HERE`: paths and modules of EPs and custom operators, and the settings of the worker's node log.
 
-    These paths and settings are not part of the key. The key has the catalog's revision and the digests of libraries instead.
+    These values are not part of the key. Instead, the key contains the catalog's revision and the digests of libraries.
     """
     return {
         "eps": [
@@ -131,7 +131,7 @@ def _setting_names() -> list[str]:
 
 
 def _inputs(member: Member) -> dict[str, Any]:
-    """Return the shapes of resized inputs. For a prepared model, these are the recipe's sizes, as the graph is not known yet."""
+    """Return the new shapes of inputs. For a prepared model, return the recipe's sizes, because the graph is not known yet."""
     shapes = member.inputs if member.prepared is None else {name: shape.sizes for name, shape in member.input_shapes.items()}
     return {"inputs": {name: list(shape) for name, shape in shapes.items()}} if shapes else {}
 
@@ -139,7 +139,7 @@ def _inputs(member: Member) -> dict[str, Any]:
 def _dimensions(member: Member) -> dict[str, Any]:
     """Return the sizes of dimensions by name and by denotation.
 
-    For a prepared model, each size is in both mappings, as the graph is not known yet. ONNX Runtime ignores a key that no dimension has.
+    For a prepared model, each size is in both mappings, because the graph is not known yet. ONNX Runtime ignores unknown keys.
     """
     sizes = member.model.dimensions
     if member.prepared is not None:

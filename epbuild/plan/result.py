@@ -1,4 +1,4 @@
-"""`CompileResult` and the results of other actions, whose JSON the cache keeps."""
+"""`CompileResult` and the results of other actions, which the cache stores as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epbuild.onnxfile.read.weights import WeightBytes
 
 
 class Measurements(Struct, frozen=True):
-    """Cost of an action: its seconds, the seconds of each member by name, and the peak memory in bytes."""
+    """Cost of an action: total seconds, seconds of each member by name, and peak memory in bytes."""
 
     seconds: float
     members: Mapping[str, float]
@@ -43,17 +43,17 @@ class ActionResult(Struct, frozen=True):
 
 
 class ValueType(Struct, frozen=True, omit_defaults=True):
-    """Input or output of a model. A dimension is a size, a symbol's name, or None. A shape of unknown rank is None."""
+    """Input or output of a model. A dimension is a size, the name of a symbol, or None. A shape of unknown rank is None."""
 
     name: str
     type: str
     shape: tuple[Any, ...] | None
     computed: tuple[Any, ...] | UnsetType | None = UNSET
-    """Shape that ONNX Runtime computed for an output of a source model. Set only if the declared shape does not match it."""
+    """Shape that ONNX Runtime computed for an output of a source model. Set only if it differs from the declared shape."""
 
 
 class ModelSignature(Struct, frozen=True, omit_defaults=True):
-    """Inputs and outputs of a source model, and the name of the shared weights file beside it."""
+    """Inputs and outputs of a source model, and the name of the shared weights file beside the model."""
 
     inputs: tuple[ValueType, ...]
     outputs: tuple[ValueType, ...]
@@ -61,7 +61,7 @@ class ModelSignature(Struct, frozen=True, omit_defaults=True):
 
 
 class ContextNode(Struct, frozen=True, omit_defaults=True):
-    """EPContext node. Attributes that are absent, or at the schema's default, are None."""
+    """EPContext node. Attributes that are absent or have the schema's default value are None."""
 
     name: str
     source: str | None
@@ -85,14 +85,14 @@ class ContextNode(Struct, frozen=True, omit_defaults=True):
 
 
 class LeftNode(Struct, frozen=True):
-    """Fallback node: its name (may be empty), its operator with the domain, and the reason if an EP reported one."""
+    """Fallback node, and the reason for the fallback if an EP reported one."""
 
     node: str
-    """Name of the node; may be empty."""
+    """Name of the node, which may be empty."""
     operator: str
     """Operator, with its domain."""
     reason: str | None
-    """Reason that the EP reported; null if it reported none."""
+    """Reason that the EP reported. None if the EP reported no reason."""
 
 
 class ModelResult(Struct, frozen=True, omit_defaults=True):
@@ -108,7 +108,7 @@ class ModelResult(Struct, frozen=True, omit_defaults=True):
     fallback_nodes: int
     compatibility: Mapping[str, str]
     left: tuple[LeftNode, ...] = ()
-    """Fallback nodes. Results of older releases do not list them, so there may be fewer than `fallback_nodes`."""
+    """Fallback nodes. Results of older releases do not list all of them, so the list may be shorter than `fallback_nodes`."""
     output_shapes: Mapping[str, tuple[Any, ...] | None] = field(default_factory=dict)
     """Shapes of the compiled model's outputs, by name. Empty in results of older releases."""
 
@@ -122,7 +122,7 @@ class CompileResult(ActionResult, frozen=True, dict=True, omit_defaults=True):
 
     models: tuple[ModelResult, ...]
     alone: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of the artifacts of each member compiled alone, by name. Empty if that was not measured."""
+    """Total bytes of the artifacts of each member when compiled alone, by member. Empty if not measured."""
     shared_initializers: WeightBytes | None = None
     source_weights: WeightBytes | None = None
 
@@ -138,7 +138,7 @@ class CompileResult(ActionResult, frozen=True, dict=True, omit_defaults=True):
         return {model.member: model for model in self.models}
 
     def size(self, names: Iterable[str]) -> int:
-        """Return the total bytes of the named artifacts, without counting an artifact twice."""
+        """Return the total bytes of the named artifacts. Count each artifact only once."""
         return sum(self.artifacts[name].size for name in set(names))
 
 
@@ -165,7 +165,7 @@ class Figures(Struct, frozen=True):
 
     output: str
     kind: str
-    """`float`, `steps` (integers of 8 and 16 bits, treated as quantized values) or `exact` (values that have to be equal)."""
+    """`float`, `steps` (8-bit and 16-bit integers, treated as quantized values) or `exact` (values that must be equal)."""
     bits: int
     """Bits of one element."""
     samples: int
@@ -180,7 +180,7 @@ class Figures(Struct, frozen=True):
     largest_got: float
     """Largest finite magnitude of the output."""
     constant: bool
-    """True if the reference has more than one element and all are equal."""
+    """True if the reference has more than one element and all its elements are equal."""
     undefined: int
     """Number of reference elements that are NaN or infinite."""
     lost: int
@@ -188,7 +188,7 @@ class Figures(Struct, frozen=True):
 
 
 class FigureRow(Figures, frozen=True):
-    """Metrics of one output of a member, with their inputs, reference and device."""
+    """Metrics of one output of a member, with the inputs, the reference and the device of the comparison."""
 
     member: str
     evidence: str
@@ -206,7 +206,7 @@ class UnjudgedMember(Struct, frozen=True, omit_defaults=True):
     member: str
     reason: str
     by_inputs: bool = False
-    """True if the member's generated inputs are the cause. Other machines cannot measure the member either in that case."""
+    """True if the member's generated inputs are the cause. In that case, other machines cannot measure the member either."""
 
 
 class VerificationResult(ActionResult, frozen=True):
@@ -216,7 +216,7 @@ class VerificationResult(ActionResult, frozen=True):
     unjudged: tuple[UnjudgedMember, ...]
 
     def unjudged_member(self, name: str) -> UnjudgedMember | None:
-        """Return the entry of a member that could not be judged; None if the member was judged."""
+        """Return the entry of a member whose numbers could not be measured, or None if they were measured."""
         return next((item for item in self.unjudged if item.member == name), None)
 
 
@@ -233,7 +233,7 @@ _KINDS: Mapping[str | None, tuple[str, Any, type[ActionResult]]] = {
     "verify": ("members", tuple[_Named, ...], VerificationResult),
     "prepare": ("source", Mapping[str, _SourceGraph], PreparationResult),
 }
-"""Part of the key document to read, its type, and the type of the result, by the document's `kind` (None for a session group)."""
+"""Field of the key document to validate, its type, and the type of the result, by the document's `kind` (None for session groups)."""
 
 
 def open_action_records(root: Path) -> ActionRecords:
@@ -247,10 +247,10 @@ def is_action_record(record: Mapping[str, Any]) -> bool:
 
 
 def read_action_record(record: Mapping[str, Any]) -> ActionResult | None:
-    """Return the result in a record; None if the record is invalid.
+    """Return the result in a record, or None if the record is invalid.
 
-    A valid result has a model for each member, and all artifacts that the models name. The checksum of a record proves that its
-    bytes are unchanged. This check proves that this release understands the record.
+    A valid result has a model for each member, and all artifacts that the models refer to. The checksum of a record proves that its
+    bytes are unchanged. This function checks that this release of epbuild understands the record.
     """
     document = record.get("document")
     kind = document.get("kind") if isinstance(document, dict) else None

@@ -10,21 +10,21 @@ from epbuild.core.errors import Position, Problem, suggest_nearest
 from epbuild.plan.steps import Step
 
 Places = Mapping[str, Position]
-"""Positions of the globs that come from a file, by glob."""
+"""Positions of the globs that were read from a file, by glob."""
 NOWHERE: Places = MappingProxyType({})
 
 
 def match_ids(ids: Mapping[str, object], glob: str) -> list[str]:
-    """Return the ids that match a glob. A glob without wildcards is looked up directly."""
+    """Return the ids that match a glob. Look up a glob without wildcards directly."""
     if not any(sign in glob for sign in "*?["):
         return [glob] if glob in ids else []
     return [ident for ident in ids if fnmatchcase(ident, glob)]
 
 
 def select_steps(steps: Iterable[Step], selection: Sequence[str], places: Places = NOWHERE) -> tuple[list[Step], list[Problem]]:
-    """Return the steps that match a glob, all steps that they need, and a problem for each unmatched glob.
+    """Return the steps that match a glob together with all steps that they need, and a problem for each unmatched glob.
 
-    An action is always selected with all of its steps. The order is that of the plan.
+    If a step of an action is selected, all steps of the action are selected. The steps are in the order of the plan.
     """
     ordered = list(steps)
     if not selection:

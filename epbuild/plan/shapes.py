@@ -1,6 +1,6 @@
 """Checks of a recipe's input sizes against the model and the EP.
 
-The checks need only the model's header. They run during planning, or before the compile if the model is not available yet.
+The checks need only the model's header. They run during planning if the model is available, or else before the compile.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null
 
 
 def fit_inputs(member: Member, header: ModelHeader) -> Member:
-    """Return a copy of a member with the input shapes that result from the recipe's sizes. The key contains these shapes."""
+    """Return a copy of a member with the input shapes that result from the recipe's sizes. These shapes are part of the key."""
     denotations = frozenset(member.model.dimensions.keys() - {name for name, _ in _dimensions(header)})
     return replace(member, inputs=_fit(member.input_shapes, header).shapes, denotations=denotations)
 
 
 def resolve_header(member: Member, header: ModelHeader) -> ModelHeader:
-    """Return the header of a member's source with all sizes that the recipe gives to inputs and dimensions."""
+    """Return the header of a member's source with all sizes that the recipe sets for inputs and dimensions."""
     header = apply_shapes(header, member.inputs)
     inputs, outputs = (tuple(_overridden(value, member.model) for value in values) for values in (header.inputs, header.outputs))
     return dataclasses.replace(header, inputs=inputs, outputs=outputs)
 
 
 def find_input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:
-    """Return the problems of the sizes `asked` for inputs of a model with this header."""
+    """Return the problems of the sizes `asked` for the inputs of a model with this header."""
     if not asked:
         return []
     names = [value.name for value in (*header.inputs, *header.initialized_inputs)]
@@ -56,7 +56,7 @@ def find_input_problems(model: str, asked: Mapping[str, InputShape], header: Mod
 def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
     """Return the problems of a member's shapes for a target.
 
-    Problems are invalid sizes of inputs and dimensions, and open dimensions if an EP supports static shapes only.
+    Invalid sizes of inputs and dimensions are problems. Open dimensions are problems if an EP supports only static shapes.
     `header` is the header of the source model.
     """
     problems = [*find_input_problems(member.name, member.input_shapes, header), *_dimension_problems(member, header)]
@@ -66,7 +66,7 @@ def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarg
 
 
 def find_shape_warnings(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
-    """Return a warning if inputs of a member stay open for an EP that supports static shapes only, and the recipe allows CPU fallback."""
+    """Return a warning if the recipe allows CPU fallback, and inputs stay open although an EP supports only static shapes."""
     return list(_open_inputs(member, header, target)) if _may_fall_back(member, target) else []
 
 
@@ -87,7 +87,7 @@ def _misfit(model: str, misfit: SizeConflict, asked: InputShape, names: Sequence
 
 
 def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem]:
-    """Yield the problems of sizes for dimensions by name or denotation. ONNX Runtime reports none of them."""
+    """Yield the problems of sizes for dimensions by name or denotation. ONNX Runtime does not report these problems."""
     sizes, places = member.model.dimensions, member.model.dimension_places
     if not sizes:
         return
@@ -123,7 +123,7 @@ def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem
 
 
 def _dimensions(header: ModelHeader) -> Iterator[tuple[str | None, str]]:
-    """Yield the name and denotation of each input dimension. The name is '' for an unnamed open dimension, and None for a fixed one."""
+    """Yield the name and denotation of each input dimension. The name of an unnamed open dimension is '', of a fixed dimension None."""
     for value in header.inputs:
         for size, denotation in zip(value.shape or (), _denotations(value), strict=True):
             yield size if isinstance(size, str) else "" if size is None else None, denotation
@@ -144,7 +144,7 @@ def _may_fall_back(member: Member, target: PlannedTarget) -> bool:
 
 
 def has_fixed_inputs(member: Member) -> bool:
-    """Return whether all dimensions of a member's inputs have sizes when the member is compiled. False if its file cannot be read."""
+    """Return whether all input dimensions of a member have sizes in the compile. Return False if the member's file cannot be read."""
     if not member.has_files:
         return False
     try:
@@ -177,7 +177,7 @@ def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: Mod
     hint = f"Set the sizes that you need, such as `input_shapes: {{{', '.join(line.strip() for line in lines)}}}`."
     if not sizes:
         hint = "Set the sizes of these inputs with 'input_shapes'."
-    # A problem that a model has in all groups is reported once, at the model.
+    # If a model has the same problem in all groups, report the problem once, at the model.
     own = member.name != member.model.name or member.input_shapes != member.model.input_shapes
     where = member.where if own and member.where is not None else member.model.where
     return Problem("EPB264", message, where, hint, lines=("input_shapes:", *lines) if lines else ())
@@ -188,7 +188,7 @@ def _is_fixed(value: ValueInfo) -> bool:
 
 
 def _overridden(value: ValueInfo, model: ModelSpec) -> ValueInfo:
-    """Return an input or output with the sizes that the recipe gives to dimensions by name or denotation."""
+    """Return an input or output with the sizes that the recipe sets for dimensions by name or denotation."""
     if value.shape is None or not model.dimensions:
         return value
     sizes: list[Dimension] = []

@@ -1,7 +1,7 @@
 """Shards of a plan, for n jobs that do not communicate.
 
-Only actions with stored results are split. Outputs are left to a later job. The split depends only on the recipe and the files beside
-it. So the split is the same in every job, whatever the job's store and the remote cache contain.
+Shards contain only actions with stored results. A later job emits the outputs. The split depends only on the recipe and the files beside
+the recipe. It is therefore the same in every job, even if the stores of the jobs differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BYTES_PER_STEP = 50_000_000
 
 
 class Shard(Struct, frozen=True):
-    """One of several parts of a plan; `number` counts from 1."""
+    """One of several parts of a plan. `number` starts at 1."""
 
     number: int
     total: int
@@ -26,7 +26,7 @@ class Shard(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Parse `i/n`. Raises ValueError with a hint for users."""
+        """Parse `i/n`. Raises ValueError whose message is a hint for users."""
         number, slash, total = text.partition("/")
         if not slash or not all(part.isascii() and part.isdigit() for part in (number, total)):
             raise ValueError("Write i/n, such as 2/5, or auto.")
@@ -36,9 +36,9 @@ class Shard(Struct, frozen=True):
 
 
 def select_shard(plan: Plan, shard: Shard) -> tuple[str, ...]:
-    """Return the ids that select the steps of a shard with their needs. Empty if no job is left for the shard.
+    """Return the ids that select the steps of a shard and the steps that they need. Return none if there are fewer jobs than shards.
 
-    The plan must be made without locating remote models, as the models on each job's machine may differ.
+    The plan must not locate remote models, because each job's machine may have different models.
     """
     actions = {ident: action for ident, action in plan.actions.items() if not isinstance(action, Emission)}
     jobs = pack(make_bundles(actions, {ident: _weight(action) for ident, action in actions.items()}), shard.total)
@@ -46,7 +46,7 @@ def select_shard(plan: Plan, shard: Shard) -> tuple[str, ...]:
 
 
 def _weight(action: Action) -> int:
-    """Return the weight of an action: its steps, and the bytes of its known files."""
+    """Return the weight of an action, based on the number of its steps and the bytes of its known files."""
     files = set(action.files)
     if isinstance(action, SessionGroup):
         files.update(path for member in action.members if member.original is not None for path in member.original.all)

@@ -1,6 +1,6 @@
 """Checks of the source models of a session group.
 
-The checks run during planning, or before the compile if a model is not available yet.
+The checks run during planning if a model is available, or else before the compile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from epbuild.recipe.model import ModelSpec
 
 
 def find_source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> list[Problem]:
-    """Return the problems of the members of a session group. `headers` has the headers of known sources by the member's name."""
+    """Return the problems of the members of a session group. `headers` has the headers of known sources, by member."""
     found = list(_unopenable(group, headers))
     for member in group.members:
         found += find_data_name_problems(member.name, member.model, member.external if member.has_files else ())
@@ -34,7 +34,7 @@ def find_data_name_problems(name: str, model: ModelSpec, locations: Iterable[str
 
 
 def _unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
-    """Yield a problem for each member that, according to the catalog, an EP would compile to a model that cannot be opened."""
+    """Yield a problem for each member from which, according to the catalog, an EP would compile a model that cannot be opened."""
     known = [(ep, row) for ep in group.target.eps for row in ep.entry.cannot if row.source_has == "overridable initializers"]
     for member in group.members:
         names = headers[member.name].overridable if member.name in headers else ()

@@ -1,4 +1,4 @@
-"""Finder of a source model's files: its graph and its external data."""
+"""Finder of the files of source models: graphs and external data."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class SourceModel(Struct, frozen=True, dict=True):
     model: ModelSpec
     files: ModelFiles
     known_header: ModelHeader | None
-    """Header of the model; None if it was not read because a memo had the model's references."""
+    """Header of the model. None if a memo had the model's references, so that the header was not read."""
     graph_key: StatKey
-    """Stat of the graph from before its header was read."""
+    """Stat of the graph before its header was read."""
 
     @cached_property
     def header(self) -> ModelHeader:
@@ -41,9 +41,9 @@ class SourceModel(Struct, frozen=True, dict=True):
 
     @cached_property
     def stats(self) -> tuple[tuple[str, StatKey], ...] | None:
-        """Stats of all files, by which a memo recognizes their content.
+        """Stats of all files, which identify the content of the files in a memo.
 
-        None if a file is gone or too young for its stat to be trusted, or if the graph was replaced after its header was read.
+        None if a file is missing or too new for its stat to be trusted, or if the graph was replaced after its header was read.
         """
         try:
             stats = tuple((str(path), StatKey.of(path)) for path in self.files.all)
@@ -55,7 +55,7 @@ class SourceModel(Struct, frozen=True, dict=True):
 
 
 class SourceReferences(Struct, frozen=True):
-    """Part of a model's header that planning always needs. It is small enough for a memo to store it for every model."""
+    """Part of a model's header that planning always needs. It is small, so that a memo can store it for every model."""
 
     is_compiled: bool
     external: tuple[str, ...]
@@ -65,14 +65,14 @@ class SourceReferences(Struct, frozen=True):
 
 
 Locate = Callable[[ModelSpec], Path | None]
-"""Function that returns the path of a remote model's graph on this machine; None while it has not been fetched."""
+"""Function that returns the path of a remote model's graph on this machine, or None if the model has not been fetched."""
 
 
 def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_MEMO) -> SourceModel | None:
     """Find the files of `model`, relative to the recipe's folder `base`. Return None for a remote model that has not been fetched.
 
-    Raises PlanError with every problem of the model: it is missing, damaged, already compiled, or its external data is missing or
-    in a place that ONNX Runtime refuses to read.
+    Raises PlanError with every problem if the model is missing, damaged or already compiled, or if its external data is missing or in
+    a folder from which ONNX Runtime refuses to read.
     """
     graph = locate(model) if model.is_remote else _graph_path(model, base)
     if graph is None:
@@ -96,7 +96,7 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
 
 
 def _references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceReferences, ModelHeader | None, StatKey]:
-    """Return the references of a model's graph, its header if it was read, and the graph's stat before reading. Raises PlanError."""
+    """Return the references in a model's graph, the header or None if not read, and the graph's stat before reading. Raises PlanError."""
     try:
         seen = os.stat(graph)  # noqa: PTH116 - a recipe has thousands of models
     except (OSError, ValueError):
@@ -146,7 +146,7 @@ def _graph_path(model: ModelSpec, base: Path) -> Path:
 
 
 def _package_folder(package: str) -> Path | None:
-    """Return the folder of a package that is installed beside epbuild; None if there is none. Imports nothing, not even a parent."""
+    """Return the folder of a package in epbuild's environment, or None. Do not import the package or its parent packages."""
     first, *others = package.split(".")
     try:
         # For a dotted name, `importlib.util.find_spec` would run the code of parent packages.
@@ -162,7 +162,7 @@ def _package_folder(package: str) -> Path | None:
 
 
 def _data_folder(model: ModelSpec, base: Path, graph: Path) -> Path:
-    """Return the folder that the locations of a model's external data are relative to. Raises PlanError (EPB249)."""
+    """Return the base folder for the locations of a model's external data. Raises PlanError (EPB249)."""
     named = model.external_data
     if named is None:
         return graph.parent
@@ -190,7 +190,7 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
             ", or set 'external_data' to the folder that contains it." if named is None else "."
         )
         return Problem("EPB203", message, where, hint)
-    # ONNX Runtime resolves links and refuses targets outside the folder. Make the same check before a process is started.
+    # ONNX Runtime resolves links and refuses targets outside the folder. Perform the same check before a process is started.
     inside = is_inside(data, folder) or (named is None and _beside_link(graph, location))
     if outside or not inside:
         own = "its own folder" if named is None else f"the folder {named.name}"
@@ -205,7 +205,7 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
 
 
 def _is_plainly_in(folder: Path, location: str) -> bool:
-    """Return whether a location is a regular file directly in a folder. In this usual case, no link has to be resolved."""
+    """Return whether a location is a regular file directly in a folder. In this common case, no links have to be resolved."""
     if any(sign in location for sign in "/\\:"):
         return False
     try:
@@ -215,7 +215,7 @@ def _is_plainly_in(folder: Path, location: str) -> bool:
 
 
 def _beside_link(graph: Path, location: str) -> bool:
-    """Return whether graph and data are links into one folder, as in content stores. Staging puts both into one folder again."""
+    """Return whether graph and data are links into one folder, as in content stores. Staging copies both into one folder."""
     return resolve_links(graph.parent / location).parent == resolve_links(graph).parent
 
 

@@ -4,8 +4,8 @@
                                    ├─ share:decoder/phone ── emit:decoder/phone/directory
     compile:decoder/phone/decode ──┘
 
-If a model is prepared, steps such as prepare:prefill/1-simplify come before each step that compiles it. If the models of a group are
-merged, merge:decoder/phone comes before the emission and belongs to the emission's action.
+If a model is prepared, steps such as prepare:prefill/1-simplify precede each step that compiles the model. If the models of a group are
+merged, merge:decoder/phone precedes the emission and belongs to the emission's action.
 
 An action is the unit of caching and scheduling. Its id is the id of its last step. This module defines session groups
 and emissions. The other actions are `preparing.Preparation` and `verification.Verification`. A new type of action implements the
@@ -38,7 +38,7 @@ StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
 
 
 class ToolchainNeeds(NamedTuple):
-    """Toolchain, the EPs that it has to provide, and its modules of custom operators with their positions in the recipe."""
+    """Toolchain, the EPs that it must provide, and its modules of custom operators with their positions in the recipe."""
 
     toolchain: ToolchainSpec
     entries: tuple[EpEntry, ...]
@@ -46,7 +46,7 @@ class ToolchainNeeds(NamedTuple):
 
 
 class Action(Protocol):
-    """Unit of caching and scheduling. Its key can be computed once all actions that it needs have results."""
+    """Unit of caching and scheduling. The key can be computed when all needed actions have results."""
 
     @property
     def id(self) -> str:
@@ -70,14 +70,14 @@ class Action(Protocol):
 
     @property
     def runs_in(self) -> ToolchainNeeds | None:
-        """Toolchain that this action runs in, and what the action needs from it; None if epbuild itself runs the action."""
+        """Toolchain in which this action runs, and the action's needs. None if epbuild itself runs the action."""
 
 
 _A = TypeVar("_A")
 
 
 class Step(NamedTuple):
-    """Step of a plan. `action` is the id of the action that runs the step. `needs` has the ids of the steps to run before it."""
+    """Step of a plan. `action` is the id of the action that runs the step. `needs` has the ids of the steps that must run first."""
 
     id: str
     kind: StepKind
@@ -86,7 +86,7 @@ class Step(NamedTuple):
 
 
 class InTarget:
-    """Base of actions that run in a target's toolchain, with the target's EPs and with custom operators."""
+    """Base class of actions that run in a target's toolchain, with the target's EPs and with custom operators."""
 
     target: PlannedTarget
     custom_ops: tuple[CustomOpLibraries, ...]
@@ -98,18 +98,18 @@ class InTarget:
 
     @cached_property
     def identity_parts(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
-        """EPs and modules of custom operators that the identity of the action's toolchain covers."""
+        """EPs and modules of custom operators that are part of the identity of the action's toolchain."""
         return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
 
     @cached_property
     def runs_in(self) -> ToolchainNeeds:
-        """The target's toolchain, with the EPs and custom operators that come in packages."""
+        """The target's toolchain, with the EPs and custom operators that its packages provide."""
         entries = tuple(ep.entry for ep in self.target.eps if ep.library is None)
         return ToolchainNeeds(self.target.toolchain, entries, {ops.name: ops.where for ops in self.custom_op_packages})
 
 
 class SessionGroup(InTarget, Struct, frozen=True, dict=True):
-    """Models that one fresh process compiles in order, for one target: all members of a sharing group, or one model."""
+    """Models that one new process compiles in order, for one target: all members of a sharing group, or a single model."""
 
     id: str
     group: str
@@ -120,17 +120,17 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
     memory: int | None
     steps: tuple[str, ...]
     initializer_threshold: int | None = None
-    """Minimum size in bytes of initializers in the shared weights file; None if there is no such file."""
+    """Minimum size in bytes of initializers in the shared weights file. None if there is no shared weights file."""
     custom_ops: tuple[CustomOpLibraries, ...] = ()
     """Custom operators that every session registers."""
     allow_nondeterminism: bool = False
     """True if the recipe allows a repeated compile to write different bytes."""
     may_fail: bool = False
-    """True if a build can succeed even though this session group fails."""
+    """True if a build can succeed even if this session group fails."""
 
     @property
     def weights_file(self) -> str | None:
-        """Name of the shared weights file; None if there is none. EPs that share weights through the file store its name."""
+        """Name of the shared weights file, or None. EPs that share weights through this file store its name in their output."""
         return f"{self.group}.weights.bin" if self.share and self.initializer_threshold is not None else None
 
     def member(self, name: str) -> Member:
@@ -142,7 +142,7 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
         return {member.name: member for member in self.members}
 
     def max_fallback_nodes(self, member: Member) -> int | None:
-        """Return the maximum number of fallback nodes of a member; None if there is no limit."""
+        """Return the maximum number of fallback nodes of a member, or None if there is no limit."""
         asked = member.expect.fallback_nodes
         if asked == "any" or (asked is None and self.target.leaves_to_cpu):
             return None
@@ -150,7 +150,7 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
 
     @property
     def min_shared_ratio(self) -> float | None:
-        """Minimum sharing ratio that the recipe accepts; None if it sets none.
+        """Minimum sharing ratio that the recipe accepts. None if the recipe sets no minimum.
 
         The ratio is the share of bytes that sharing saves, compared with compiling the members alone.
         """
@@ -173,12 +173,12 @@ class SessionGroup(InTarget, Struct, frozen=True, dict=True):
 
 
 class Merging(Struct, frozen=True):
-    """Merge of a group's compiled models into one, in the order of `members`. Connections refer to members by number."""
+    """Merge of a group's compiled models into one model, in the order of `members`. Connections refer to members by number."""
 
     name: str
     members: tuple[str, ...]
     prefixes: Mapping[str, str]
-    """Prefix for the names in each member's model, by member; may be empty."""
+    """Prefix for the names in each member's model, by member. A prefix may be empty."""
     connections: tuple[Connection, ...] | None
     """Connections of outputs to inputs. None connects each output to the inputs of the same name in later models."""
     step: str = ""
@@ -186,16 +186,16 @@ class Merging(Struct, frozen=True):
 
 
 class Genai(Struct, frozen=True):
-    """Pipeline of onnxruntime-genai for a group. The file `config` has everything except the pipeline. `roles` maps members to roles."""
+    """Pipeline of onnxruntime-genai for a group. The file `config` is complete except for the pipeline. `roles` maps members to roles."""
 
     config: Path
     roles: Mapping[str, GenaiRole]
     files: Mapping[str, Path]
-    """Files that are emitted beside the configuration, such as the tokenizer's, by name."""
+    """Files to emit beside the configuration, such as the files of the tokenizer, by name."""
 
 
 class Part(Struct, frozen=True):
-    """Part of an output for one group and one target. Names are POSIX paths below `folder`, which lies below the output's root."""
+    """Part of an output for one group and one target. Names are POSIX paths below `folder`, a folder of the output."""
 
     group: str
     target: PlannedTarget
@@ -215,18 +215,18 @@ class Part(Struct, frozen=True):
     merging: Merging | None = None
     genai: Genai | None = None
     verification: str | None = None
-    """Id of the part's verification; None if the recipe requests no verification."""
+    """Id of the part's verification. None if the recipe requests no verification."""
     allow_nondeterminism: bool = False
     """True if the recipe allows a repeated compile to write different bytes."""
 
     @property
     def known_to_differ(self) -> str | None:
-        """Known reasons why a repeated compile writes different bytes, as clauses; None if there are none."""
+        """Known reasons, as clauses, why a repeated compile writes different bytes. None if no reason is known."""
         return self.target.known_to_differ(allow_nondeterminism=self.allow_nondeterminism)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """User files that are emitted unchanged, or that emitted files are generated from."""
+        """User files that are emitted unchanged or used to generate emitted files."""
         return (self.genai.config, *self.genai.files.values()) if self.genai is not None else ()
 
 
@@ -236,13 +236,13 @@ class Emission(Struct, frozen=True, dict=True):
     id: str
     layout: Layout
     archive: Archive | None
-    """Archive or image; None for a folder."""
+    """Archive or image. None for a folder."""
     path: Path
     """Path of the output's folder or archive."""
     parts: tuple[Part, ...]
     where: Position
     registry: ImageReference | None = None
-    """Image reference to push the output to; None if it is not pushed."""
+    """Image reference for pushing the output. None if the output is not pushed."""
     push_only: bool = False
     """True if the output is only pushed, and not written to `path`."""
     provenance: bool = False
@@ -252,12 +252,12 @@ class Emission(Struct, frozen=True, dict=True):
 
     @property
     def archive_format(self) -> ArchiveFormat | None:
-        """Format of the archive or image; None for a folder."""
+        """Format of the archive or image. None for a folder."""
         return self.archive.format if self.archive is not None else None
 
     @property
     def compression_level(self) -> int | None:
-        """Compression level of the archive or image; None if the files are not compressed."""
+        """Compression level of the archive or image. None if the files are not compressed."""
         return self.archive.level if self.archive is not None else None
 
     @property
@@ -267,12 +267,12 @@ class Emission(Struct, frozen=True, dict=True):
 
     @property
     def root(self) -> Path:
-        """Folder that the names of emitted files are relative to."""
+        """Base folder for the names of emitted files."""
         return self.path.parent if self.is_file else self.path
 
     @property
     def statement(self) -> Path | None:
-        """Path of the provenance file beside an archive; None if the output has no provenance file or contains it."""
+        """Path of the provenance file beside an archive. None if the output contains the provenance file, or has no provenance."""
         return self.path.with_name(f"{self.path.name}{STATEMENT}") if self.is_file and self.provenance else None
 
     @property
@@ -282,7 +282,7 @@ class Emission(Struct, frozen=True, dict=True):
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
-        # Preparations come first, because a session group that runs again reads their new results.
+        # Preparations are listed first, because a session group that runs again reads their new results.
         prepared = (ident for part in self.parts for ident in part.prepared)
         checks = (part.verification for part in self.parts if part.verification)
         return tuple(dict.fromkeys((*prepared, *self.session_groups, *checks)))
@@ -345,11 +345,11 @@ class Plan(Struct, frozen=True, dict=True):
     def may_fail(self) -> frozenset[str]:
         """Ids of the actions that may fail.
 
-        The recipe allows certain session groups to fail. Another action may fail if it depends only on such groups, or if only such
-        groups depend on it.
+        The recipe allows certain session groups to fail. Another action may fail if it depends only on such session groups, or if only
+        such session groups depend on it.
         """
         serves: dict[str, set[str]] = {ident: set() for ident in self.actions}
-        """Session groups that each action depends on. If an action depends on none, the session groups that depend on the action."""
+        """Session groups that each action depends on, or else the session groups that depend on the action."""
         for ident, action in self.actions.items():
             of = {one for need in action.needs for one in serves[need]}
             serves[ident] = {ident} if isinstance(action, SessionGroup) else of
@@ -364,7 +364,7 @@ class Plan(Struct, frozen=True, dict=True):
         return self._part({ident: action for ident, action in self.actions.items() if not isinstance(action, Emission)})
 
     def with_pushes_only(self) -> Plan:
-        """Return a plan that only pushes: the emissions with a registry, as push-only, and the actions that they need."""
+        """Return a plan with only the emissions that have a registry, marked as push-only, and the actions that they need."""
         kept: dict[str, Action] = {}
         needed: set[str] = set()
         for ident, action in reversed(list(self.actions.items())):

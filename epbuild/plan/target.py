@@ -20,7 +20,7 @@ _ACCEPTED = "the recipe accepts that repeated compiles produce different bytes"
 
 
 class OptionFile(Struct, frozen=True):
-    """File that an option names, and its name in the staging directory."""
+    """File that an option refers to, and the name of the file in the staging directory."""
 
     path: Path
     staged: str
@@ -35,11 +35,11 @@ class PlannedEp(Struct, frozen=True):
     files: Mapping[str, OptionFile]
     """Files that options refer to, by option. The values in `provider_options` are the staged names of these files."""
     library: Path | None
-    """Plugin library to register; None for the library in the EP's package."""
+    """Plugin library to register. None for the library in the EP's package."""
     unkeyed: frozenset[str]
-    """Options that do not change what a compile writes. They are not part of the key."""
+    """Options that do not affect the compiled files. They are not part of the key."""
     only_compiling: frozenset[str] = frozenset()
-    """Options that only affect the compile. Sessions that run the compiled model ignore them."""
+    """Options that affect only the compile. Sessions that run the compiled model ignore these options."""
 
     @property
     def lasting_options(self) -> dict[str, str]:
@@ -48,7 +48,7 @@ class PlannedEp(Struct, frozen=True):
 
     @property
     def binary_target(self) -> str | None:
-        """Target that the context binary should name; None if the catalog has no rule for it."""
+        """Hardware target that the context binary should contain. None if the catalog has no rule for it."""
         return self.entry.binary_target(self.provider_options)
 
 
@@ -60,22 +60,22 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     eps: tuple[PlannedEp, ...]
     session_options: Mapping[str, str]
     session_files: Mapping[str, OptionFile]
-    """Files that session keys name, by key."""
+    """Files that session keys refer to, by key."""
     unkeyed: frozenset[str]
-    """Session keys that do not change what a compile writes. They are not part of the key."""
+    """Session keys that do not affect the compiled files. They are not part of the key."""
     environment: Mapping[str, str]
     unchecked: tuple[str, ...]
-    """Options and session keys that the catalog or the pinned release does not know, but the recipe allows."""
+    """Options and session keys that the recipe allows although the catalog or the pinned release does not know them."""
     allow_nondeterminism: bool = False
     """True if the recipe allows a repeated compile to write different bytes."""
     where: Position | None = None
     """Position of the target's definition in the recipe."""
     old_runtime: str | None = None
-    """Pinned release of ONNX Runtime if it has no ModelCompiler, so that a session compiles; else None."""
+    """Pinned release of ONNX Runtime if it lacks ModelCompiler, so that a session must compile. None for other releases."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of all fields of the target and of the catalog entries of its EPs. The digest is the same in every process."""
+        """Digest of all fields of the target and of the catalog entries of its EPs. It is the same in every process."""
         eps = [[ep.entry.fingerprint, *_ordered_fields(ep, without="entry")] for ep in self.eps]
         return hash_values([*_ordered_fields(self, without="eps"), eps])
 
@@ -106,11 +106,11 @@ class PlannedTarget(Struct, frozen=True, dict=True):
 
     @property
     def known_differences(self) -> tuple[KnownDifference, ...]:
-        """Known differences between the artifacts of repeated compiles, from the catalog. Empty does not mean reproducible."""
+        """Known differences between the artifacts of repeated compiles, from the catalog. An empty tuple does not mean reproducible."""
         return tuple(row for ep in self.compiling for row in ep.entry.known_differences(ep.provider_options))
 
     def known_to_differ(self, *, allow_nondeterminism: bool) -> str | None:
-        """Return the known reasons why a repeated compile writes different bytes, as clauses; None if there are none.
+        """Return the known reasons, as clauses, why a repeated compile writes different bytes, or None if no reason is known.
 
         `allow_nondeterminism` is True if the recipe accepts such differences for the target or for the compiled group.
         """
@@ -118,7 +118,10 @@ class PlannedTarget(Struct, frozen=True, dict=True):
         return "; ".join(dict.fromkeys((*(row.why for row in self.known_differences), *accepted))) or None
 
     def limitations(self, reported: str, act: Literal["compile", "load"]) -> Iterator[tuple[str, Limitation]]:
-        """Yield each known limitation that explains `reported` (from `quote_report`) of a compile or a load, with its EP's name."""
+        """Yield each known limitation that explains the report of a failed compile or load, with the name of its EP.
+
+        `reported` is the text from `quote_report`.
+        """
         for ep in self.eps:
             for limitation in ep.entry.cannot:
                 if limitation.shows(reported, act, ep.device.type, ep.provider_options):
@@ -133,12 +136,12 @@ class PlannedTarget(Struct, frozen=True, dict=True):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Files that options and session keys name, and the user's plugin libraries."""
+        """Files that options and session keys refer to, and the user's plugin libraries."""
         named = (file.path for file in self.option_files)
         return (*named, *(ep.library for ep in self.eps if ep.library))
 
 
 def _ordered_fields(value: Struct, without: str) -> list[Any]:
-    """Return the values of all fields except one. Sets are sorted, as they have no order."""
+    """Return the values of all fields except one. Sets are sorted, because they have no order."""
     found = (getattr(value, name) for name in value.__struct_fields__ if name != without)
     return [sorted(item) if isinstance(item, frozenset) else item for item in found]

@@ -14,10 +14,10 @@ _Eps = Mapping[str, PlannedEp]
 
 
 def find_toolchain_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalog, *, is_default: bool) -> Iterator[Problem]:
-    """Yield the problems of a toolchain's packages for the EPs of its targets. `is_default`: not in the recipe.
+    """Yield the problems of a toolchain's packages for the EPs of its targets.
 
     `is_default` is true if the recipe does not define the toolchain. If the toolchain is an existing interpreter, missing packages are
-    not reported, because the interpreter's environment may contain more than the packages that the recipe lists.
+    not reported, because the interpreter's environment may contain packages that the recipe does not list.
     """
     named = list(dict.fromkeys(requirement.distribution for requirement in toolchain.requirements))
     for ep in eps.values():
@@ -55,6 +55,6 @@ def find_toolchain_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalo
 
 
 def _lacks_package(ep: PlannedEp, named: Collection[str]) -> bool:
-    """Return whether an EP needs a package and none of the `named` packages provides it. Every ONNX Runtime contains the CPU EP."""
+    """Return whether an EP needs a package that is not among `named`. The CPU EP needs none, because every ONNX Runtime contains it."""
     is_in_package = bool(ep.entry.distributions) and not ep.entry.takes_every_node and ep.library is None
     return is_in_package and set(named).isdisjoint(ep.entry.distributions)

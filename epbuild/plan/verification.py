@@ -3,7 +3,7 @@
     compile:vision/phone/det ─┬─ verify:vision/phone ── emit:vision/phone/directory
     compile:vision/phone/cls ─┘
 
-The thresholds of metrics are not part of the key. So a stored result can be judged again with other thresholds or another `expect`.
+The thresholds of metrics are not part of the key. A stored result can therefore be judged again with other thresholds or another `expect`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from epbuild.recipe.patterns import FileFinder
 
 _FORMAT = 1
 _CONTRACT = 3
-"""Contract version. Incremented when a change of epbuild changes the figures of equal runs."""
+"""Contract version. Increment it when a change to epbuild changes the figures of equal runs."""
 _AS_COMPILED = ("eps", "session_options", "session_files", "environment", "custom_ops")
 """Parts of a session group's key document that also affect runs of its compiled models."""
 
@@ -45,22 +45,22 @@ class CheckedMember(Struct, frozen=True):
     """Id of the session group that compiles the model."""
     choice: VerifyChoice
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    """Files of inputs, by their paths relative to the recipe. Empty if the inputs are generated."""
+    """Input files, by their paths relative to the recipe. Empty if the inputs are generated."""
     member: Member | None = None
-    """Member of the session group; None until `with_inputs` sets it."""
+    """Member of the session group. None until `with_inputs` sets it."""
     reference: Literal["source", "prepared"] = "source"
     """Reference of the comparison. It may change from `source` to `prepared` once the prepared model is known."""
     prepared: str | None = None
-    """Id of the preparation whose result the session group compiles; None if the model is not prepared."""
+    """Id of the preparation whose result the session group compiles. None if the model is not prepared."""
 
     @property
     def source(self) -> ModelFiles | None:
-        """Files of the source model. None if they are unknown, or if the reference is the prepared model."""
+        """Files of the source model. None if the files are unknown, or if the reference is the prepared model."""
         return self.member.original if self.member is not None and self.reference == "source" else None
 
     @property
     def made(self) -> MadeInputs | None:
-        """Settings of generated inputs; None if the recipe names files of inputs."""
+        """Settings of generated inputs. None if the recipe names input files."""
         return None if self.choice.files is not None else self.choice.made or MadeInputs()
 
     @property
@@ -91,11 +91,11 @@ class Verification(InTarget):
     target: PlannedTarget
     members: tuple[CheckedMember, ...]
     timeout: float | None = None
-    """Time limit of one process in seconds; None for no limit."""
+    """Time limit of one process in seconds. None means no limit."""
     memory_asked: int | None = None
     custom_ops: tuple[CustomOpLibraries, ...] = ()
     compiled: tuple[Made, ...] = dataclasses.field(default=(), compare=False)
-    """Results of the session groups; empty until they are known."""
+    """Results of the session groups. Empty until the results are known."""
 
     @property
     def id(self) -> str:
@@ -112,7 +112,7 @@ class Verification(InTarget):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        # Preparations come first, because a session group that runs again reads their new results.
+        # Preparations are listed first, because a session group that runs again reads their new results.
         return tuple(dict.fromkeys((*(member.prepared for member in self.members if member.prepared), *self.sessions)))
 
     @property
@@ -126,7 +126,7 @@ class Verification(InTarget):
 
     @property
     def is_on_real_device(self) -> bool:
-        """True if any member needs a real device, not an emulator. Then all members run on it, as one process runs them all."""
+        """True if any member needs a real device. All members then run on the real device, because one process runs them all."""
         return any(checked.choice.device == "real" for checked in self.members)
 
     @property
@@ -138,12 +138,12 @@ class Verification(InTarget):
         return {checked.name: checked for checked in self.members}[name]
 
     def compiled_of(self, checked: CheckedMember) -> Made:
-        """Return the result of the session group that compiles a checked member. Raises KeyError while it is unknown."""
+        """Return the result of the session group that compiles a checked member. Raises KeyError while the result is unknown."""
         return {item.group.id: item for item in self.compiled}[checked.session]
 
 
 def is_real_device_needed(plan: Plan, step: Step) -> bool:
-    """Return whether a step of a plan runs on a real device only."""
+    """Return whether a step of a plan runs only on a real device."""
     action = plan.actions.get(step.action)
     return isinstance(action, Verification) and action.is_on_real_device
 
@@ -170,7 +170,7 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
 
 
 def choose_check(member: Member, own: VerifyChoice | None) -> VerifyChoice | None:
-    """Return the `verify` settings of a member: its group's settings, completed by its model's. None if the member is not verified."""
+    """Return the `verify` settings `own`, completed with the settings of the member's model. Return None if the member is not verified."""
     base = member.model.verify
     choice = overlay_choice(own, base)
     return choice if choice is not None and choice.wanted else None
@@ -183,9 +183,9 @@ def with_inputs(
     finder: FileFinder,
     problems: list[Problem],
 ) -> Verification:
-    """Return a verification with the known files of its members and their inputs. Problems are added to `problems`.
+    """Return a verification with the known files and the input files of its members. Add problems to `problems`.
 
-    `headers` has the headers of unprepared models, by member. `finder` finds the files of inputs.
+    `headers` has the headers of unprepared models, by member. `finder` finds the input files.
     """
     found = []
     for checked in verification.members:
@@ -195,7 +195,7 @@ def with_inputs(
         }
         if checked.name in headers:
             problems += _unknown_inputs(checked, headers[checked.name])
-        # Only the prepared model shows whether it can be compared with its source.
+        # Only the prepared model itself shows whether it can be compared with its source.
         chosen_one = checked.choice.reference if member.prepared is not None else None
         found.append(replace(checked, member=member, inputs=files, reference=chosen_one or "source"))
     return dataclasses.replace(verification, members=tuple(found))
@@ -206,7 +206,7 @@ def _input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Proble
         found = finder.find(pattern)
         if found is None:
             continue
-        # Some systems leave hidden files beside others. A wildcard does not match them.
+        # A wildcard does not match hidden files, because some systems add them beside visible files.
         matches = [Path(folder, name) for folder, name in found.files if not is_glob(pattern.name) or name[0] != "."]
         problem = None if matches else Problem("EPB290", f"no input file matches '{pattern.name}'", pattern.where)
         wrong = next((path for path in matches if path.suffix.lower() != ".npz"), None)
@@ -231,7 +231,7 @@ def _unknown_inputs(checked: CheckedMember, header: ModelHeader) -> Iterator[Pro
 def build_verification_document(
     action: Verification, digests: Mapping[Path, str], toolchain: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the key document of a verification whose session groups have results. `digests` has the SHA-256 of its files."""
+    """Return the key document of a verification whose session groups have results. `digests` maps its files to their SHA-256."""
     first = action.compiled[0].document
     return {
         "format": _FORMAT,

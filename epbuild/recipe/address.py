@@ -39,7 +39,7 @@ class WebAddress(Struct, frozen=True):
     url: str
 
     def __str__(self) -> str:
-        """Return the address without its query, which may contain a secret. Addresses never contain a user name."""
+        """Return the address without its query, because the query may contain a secret. Addresses never contain a user name."""
         return self.url.partition("?")[0]
 
     @property
@@ -68,7 +68,7 @@ class ObjectAddress(Struct, frozen=True):
 
 
 class HubAddress(Struct, frozen=True):
-    """File in a model repository of the Hugging Face Hub, at a revision: a branch, a tag or a commit."""
+    """File in a model repository of the Hugging Face Hub. The revision is a branch, a tag or a commit."""
 
     repository: str
     file: str
@@ -83,13 +83,13 @@ class HubAddress(Struct, frozen=True):
 
 
 class PackageAddress(Struct, frozen=True):
-    """File in the wheel of a Python distribution, at one version. The installer's settings select the package index."""
+    """File in the wheel of one version of a Python distribution. The installer's settings select the package index."""
 
     distribution: str
     """Normalized name (PEP 503)."""
     version: str
     file: str
-    """Path relative to the root of the wheel, or relative to the only folder in which a file with this path exists."""
+    """Path relative to the root of the wheel, or to the only folder of the wheel that contains such a path."""
 
     def __str__(self) -> str:
         return self.text
@@ -108,7 +108,7 @@ Address = WebAddress | ObjectAddress | HubAddress | PackageAddress
 
 
 def resolve_beside(address: Address, location: str) -> Address:
-    """Return the address of the file at `location`, relative to the folder of `address`. The query of `address` is kept."""
+    """Return the address of the file at `location`, a path relative to the folder of `address`. Keep the query of `address`."""
     file = str(PurePosixPath(location))
     if isinstance(address, WebAddress):
         parts = urlsplit(address.url)
@@ -117,7 +117,7 @@ def resolve_beside(address: Address, location: str) -> Address:
 
 
 def is_immutable(address: Address) -> bool:
-    """Return whether the content at an address cannot change, as for a commit of the hub or a release of a package."""
+    """Return whether the content at an address cannot change. Examples are a commit of the hub and a release of a package."""
     return isinstance(address, PackageAddress) or (
         isinstance(address, HubAddress) and _COMMIT.fullmatch(address.revision) is not None
     )

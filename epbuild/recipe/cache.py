@@ -1,4 +1,4 @@
-"""Reader of the `cache` section, which has a remote cache and trusted keys."""
+"""Reader of the `cache` section, which sets a remote cache and trusted keys."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _KEY_FORM = "`epbuild cache key` creates a key pair. Write its public key here: 
 
 
 def read_cache(fields: MappingReader) -> CacheChoice:
-    """Read the `cache` section. Invalid values are added to the problems and skipped."""
+    """Read the `cache` section. Skip invalid values, and add a problem for each of them."""
     trust: list[str] = []
     for key, where in fields.texts("trust"):
         if PUBLIC_KEY.fullmatch(key):
             trust.append(key)
-        else:  # the message does not quote the text, because it may be a secret key
+        else:  # the message does not quote the key, because it may be a secret key
             fields.problems.append(Problem(WRONG_VALUE, "invalid public key", where, _KEY_FORM))
     return CacheChoice(fields.where, _remote(fields), tuple(dict.fromkeys(trust)))
 
@@ -31,8 +31,8 @@ def read_cache(fields: MappingReader) -> CacheChoice:
 def find_environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -> list[Problem]:
     """Return a problem if the address of the remote cache contains an environment variable.
 
-    The variable may be in the address itself or in one of the recipe's `variables`. Otherwise, an untrusted recipe could send any
-    environment variable to any server.
+    The environment variable may be in the address itself or in one of the recipe's `variables`. This check prevents an untrusted
+    recipe from sending any environment variable to any server.
     """
     remote = cache.entries.get("remote") if isinstance(cache, MappingNode) else None
     if remote is None:

@@ -1,7 +1,7 @@
 """Composition of a recipe from several files with `extends` and `include`.
 
-A file is merged with one base recipe (`extends`) and with fragments of recipes (`include`), in order. Mappings merge key by key:
-later files override earlier files, and the file itself overrides all others. Lists and scalars are replaced.
+A file extends one base recipe (`extends`) and includes fragments of recipes (`include`), in order. Mappings are merged key by key.
+Later files override earlier files, and the extending file overrides all others. Lists and scalars are replaced.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Composition(Struct, frozen=True):
     contents: tuple[bytes, ...]
     problems: tuple[Problem, ...]
     names: tuple[Path, ...]
-    """Paths by which the files were opened. Several paths may name the same file."""
+    """Paths that were used to open the files. Several paths may lead to the same file."""
 
 
 def compose(path: Path) -> Composition:
     """Return the recipe at `path`, merged with all files that it extends and includes.
 
-    Raises RecipeError if one of the files cannot be read, because all other problems would then be noise.
+    Raises RecipeError if any file cannot be read, because further problems would then be noise.
     """
     composer = _Composer()
     composer.names[path] = None
@@ -148,9 +148,9 @@ class _Composer:
 
 
 def _check_ours(content: bytes, name: str, where: Position) -> None:
-    """Reject a file outside the recipe's folder unless it is part of a recipe.
+    """Raise RecipeError if a file outside the recipe's folder is not part of a recipe.
 
-    The message quotes nothing from the file, because it may contain a user's secrets.
+    The message quotes nothing from the file, because the file may contain a user's secrets.
     """
     hint = "Remove all keys that are not keys of a recipe, or name another file."
     try:
@@ -172,7 +172,7 @@ def _refused(code: str, message: str, where: Position, hint: str | None = None) 
 def _beside(file: Path, name: str) -> Path:
     """Return the path of the file `name`, which is relative to the folder of `file`.
 
-    Remove `..` parts if the path then still leads to the same file.
+    Remove `..` parts if the shorter path leads to the same file.
     """
     joined = file.parent / name
     short = Path(os.path.normpath(joined))
@@ -180,10 +180,7 @@ def _beside(file: Path, name: str) -> Path:
 
 
 def _hint_for_missing_recipe(path: Path) -> str:
-    """Return the hint for a missing recipe. The hint lists the recipes in the folder.
-
-    If there are none, it suggests `epbuild init`.
-    """
+    """Return the hint for a missing recipe. The hint lists recipes in the folder, or else suggests `epbuild init`."""
     recipes = _recipes_in(path.parent)
     if recipes:
         return f"Name one of the recipes in this folder: {', '.join(recipes)}."
@@ -226,7 +223,7 @@ def _content(path: Path) -> bytes:
 
 
 def _check_version(root: MappingNode) -> None:
-    """Raise RecipeError if the recipe uses another version of the recipe language. All other problems would then be noise."""
+    """Raise RecipeError if the recipe uses another version of the recipe language. Further problems would then be noise."""
     entry = root.entries.get("epbuild")
     if entry is None or not isinstance(entry.node, ScalarNode):
         return
@@ -242,7 +239,10 @@ _READ = re.compile(rb"\$\{env\.([^\s=${}:<>]+)")
 
 
 def hash_texts(contents: Sequence[bytes], environment: Mapping[str, str], settings: Sequence[str]) -> str:
-    """Return the SHA-256, in hex, of a recipe's inputs: the schema, the texts of its files, and the values that templates use."""
+    """Return the SHA-256, in hex, of a recipe's inputs.
+
+    The inputs are the schema, the texts of the recipe's files, and the values of `settings` and of environment variables in templates.
+    """
     read = sorted({name.decode(errors="replace") for content in contents for name in _READ.findall(content)})
     values = [*(f"{name}={environment.get(name)!a}" for name in read), *settings]
     parts = [read_schema_text("recipe").encode(), *contents, *(text.encode(errors="surrogateescape") for text in values)]

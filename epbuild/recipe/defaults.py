@@ -3,9 +3,9 @@
     models: [models/det.onnx]
     targets: {phone: {ep: qnn, soc: SM8750}}
 
-is short for a recipe that names every model, the toolchain, the groups and the outputs. The long form spells the EP and its
-options as ONNX Runtime does. The rest of epbuild sees only the long form. Each added value has the position of the value that
-implies it.
+is short for a recipe that lists every model, the toolchain, the groups and the outputs. The long form spells the EP and its
+options as ONNX Runtime does. The rest of epbuild sees only the long form. Each added value has the position of the value from which
+it was derived.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class WrittenRecipe(Struct, frozen=True):
 def write_out(
     root: MappingNode, file: Path, variables: Mapping[str, Scalar], environment: Mapping[str, str], problems: list[Problem]
 ) -> WrittenRecipe:
-    """Return the recipe in `file` with its defaults written out. Problems of short forms are added to `problems`.
+    """Return the recipe in `file` with its defaults written out. Add problems of short forms to `problems`.
 
-    `variables` maps the template names of `vars` to their values. Values of the wrong type are kept, because the schema reports
+    `variables` maps the template names of `vars` to their values. Keep values of the wrong type, because the schema reports
     them.
     """
     entries: _Entries = dict(root.entries)
@@ -148,7 +148,7 @@ class _Targets:
         eps = [_full_name(choice.entries) for choice in ([target.node] if "ep" in entries else choices)]
         first = next((ep for ep in eps if _start(ep) is not None), eps[0] if eps else "")
         if first and "${" not in first and first not in known_eps() and not self._has_catalogs:
-            # The planner reports the unknown EP. Its short keys are removed so that they are not reported as well.
+            # The planner reports the unknown EP. The short keys are removed, so that they are not reported as well.
             short = {key for key in DEVICE_KEYS if key in entries and not isinstance(entries[key].node, MappingNode)}
             return _with_entries(target.node, {key: entry for key, entry in entries.items() if key not in short})
         if "toolchain" not in entries and "toolchain" not in target.node.gaps:
@@ -188,7 +188,7 @@ class _Targets:
     def _toolchain_for(self, ep: str, name: str, target: KeyedNode) -> str | None:
         """Return the toolchain of a target that does not set `toolchain`, or None if no toolchain is certain.
 
-        The first of these that exists is returned:
+        Return the first of these toolchains that exists:
 
         1. the recipe's toolchain with the name of the catalog's toolchain for the EP
         2. the only toolchain of the recipe that may contain the EP
@@ -205,14 +205,14 @@ class _Targets:
         if len(fitting) == 1 or len(self._written) == 1:
             return [*fitting, *self._written][0]
         if not self._written and ep in known_eps() and not entries_for(ep)[0].sources:
-            return None  # the planner says that the EP compiles nothing
+            return None  # the planner reports that the EP compiles nothing
         hint = f"Set 'toolchain' to one of these: {format_choices(fitting or self._written)}." if self._written else None
         message = f"the key 'toolchain' is missing in targets.{name}"
         self._problems.append(Problem(MISSING_KEY, message, target.node.where, hint))
         return None
 
     def _may_hold(self, ep: str, toolchain: str) -> bool:
-        """Return whether a toolchain may contain an EP. An existing environment may contain any EP."""
+        """Return whether a toolchain may contain an EP. The environment of an existing interpreter may contain any EP."""
         node = self.toolchains[toolchain].node
         is_foreign = isinstance(node, MappingNode) and "interpreter" in node.entries
         distributions = {name for entry in entries_for(ep) for name in entry.distributions} if ep in known_eps() else set()
@@ -226,7 +226,7 @@ class _Targets:
         return {read_requirement(_string(item)).distribution for item in items}
 
     def _write_out_device(self, key: str, ep: str, packaging: EpEntry | None, entries: _Entries) -> None:
-        """Replace a short key such as `soc` with its options or its device. A list becomes a matrix."""
+        """Replace a short key such as `soc` with provider options or a device. Convert a list to a matrix."""
         given = entries.pop(key)
         start = packaging.start if packaging is not None else None
         option = start.option if start is not None and start.key == key else None
@@ -256,9 +256,9 @@ class _Targets:
         entries["provider_options"] = KeyedNode(where, _mapping(where, options))
 
     def _matrix(self, key: str, given: KeyedNode, packaging: EpEntry, option: str | None, entries: _Entries) -> Node | None:
-        """Return the value of a short key, or None if a problem was added. A list is added to `entries` as a matrix.
+        """Return the value of a short key, or None if a problem was added.
 
-        In that case, return a template for the value in each row.
+        Add a list to `entries` as a matrix, and return a template for the value in each row of the matrix.
         """
         if not isinstance(given.node, SequenceNode):
             value = _known_value(given.node, packaging, option)
@@ -286,7 +286,7 @@ class _Targets:
 def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None) -> Problem | None:
     """Return the problem of one value in a list, or None if the value is valid.
 
-    The check of the matrix would report the problem for the whole list.
+    The matrix would report the same problem at the position of the whole list.
     """
     text = render(item.value) if isinstance(item, ScalarNode) and item.value is not None else ""
     if not text or "${" in text:
@@ -307,9 +307,9 @@ def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None)
 
 
 def _known_value(node: Node, packaging: EpEntry, option: str | None) -> Node:
-    """Replace the value of a short key with the catalog's name for it.
+    """Return the value of a short key with the catalog's name for the product or device.
 
-    For example, `Snapdragon 8 Elite` and `69` become `SM8750`, and the device type `NPU` becomes `npu`. Unknown values are kept.
+    For example, `Snapdragon 8 Elite` and `69` become `SM8750`, and the device type `NPU` becomes `npu`. Return unknown values unchanged.
     """
     if not isinstance(node, ScalarNode) or node.value is None:
         return node
@@ -347,7 +347,7 @@ def _device_hint(packaging: EpEntry | None) -> str:
 
 
 def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Problem]) -> Node:
-    """Return the groups with their models and targets, plus one group for each ungrouped model."""
+    """Return the groups with their models and targets, plus one group for each model that is in no group."""
     if not isinstance(groups, MappingNode):
         return groups
     found: _Entries = dict(groups.entries)
@@ -411,31 +411,31 @@ def _members(group: Node, models: Collection[str]) -> Iterator[str]:
 
 
 def _environment(start: Start, where: Position) -> MappingNode:
-    """Return the toolchain that the catalog has for an EP."""
+    """Return the catalog's toolchain for an EP, as a node."""
     packages = _sequence(where, [_text(where, package) for package in start.packages])
     node = packages if start.packages else _text(where, start.interpreter or "")
     return _mapping(where, {"packages" if start.packages else "interpreter": KeyedNode(where, node)})
 
 
 def _full_name(entries: Mapping[str, KeyedNode]) -> str:
-    """Return ONNX Runtime's name of a target's EP. Unknown names and templates are returned unchanged."""
+    """Return ONNX Runtime's name of a target's EP. Return unknown names and templates unchanged."""
     name = _string(_node(entries, "ep"))
     return get_full_name(name) or name
 
 
 def _start(ep: str) -> Start | None:
-    """Return the catalog's values for a new recipe with an EP. The values are from the EP's default packaging.
+    """Return the catalog's values for a new recipe with an EP, or None if the catalog has no such values.
 
-    Return None if the catalog has no such values.
+    The values come from the EP's default packaging.
     """
     packaging = _packaging(ep)
     return packaging.start if packaging is not None else None
 
 
 def _packaging(ep: str, packages: Set[str] = frozenset()) -> EpEntry | None:
-    """Return the packaging of an EP that one of the `packages` contains.
+    """Return the packaging of an EP that is in one of the `packages`, or else the EP's default packaging.
 
-    If no package contains one, return the EP's default packaging. Return None for an unknown EP.
+    Return None for an unknown EP.
     """
     return find_packaging(ep, packages) if ep in known_eps() else None
 
@@ -480,7 +480,7 @@ def _implied(node: Node) -> KeyedNode:
 
 
 def _add(entries: _Entries, key: str, node: Node | None) -> None:
-    """Set a key unless `node` is None. A key that is already present keeps its position."""
+    """Set a key unless `node` is None. Keep the position of a key that is already present."""
     if node is not None:
         entries[key] = KeyedNode(entries[key].name_where if key in entries else node.where, node)
 
@@ -492,7 +492,7 @@ def _text(where: Position, value: Scalar) -> ScalarNode:
 def _with_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
     """Return a mapping with new entries. If the entries of `node` are equal, return `node` itself.
 
-    A node that YAML aliases share is validated only once if it stays the same object.
+    Nodes that YAML aliases share are validated only once if they stay the same object.
     """
     return node if entries == node.entries else _mapping(node.where, entries, node.gaps)
 

@@ -1,8 +1,8 @@
 """Conversion of YAML events to the nodes of a recipe.
 
 PyYAML's own loader is not used, because it guesses types as in YAML 1.1 (`no`, `1:30`, `0x1F`), keeps the last of two equal keys,
-loses the positions of keys, and recurses without a limit. A large recipe has 100,000 events, so the code uses few calls for each
-event.
+loses the positions of keys, and recurses without a limit. A large recipe has 100,000 events, so the code makes few function calls
+per event.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from epbuild.recipe.problems import (
     quote_text,
 )
 
-# A number in JSON's syntax. Other numbers of some YAML version are text: `012`, `0x1F`, `1:30`, `1_000`, `.5`, `.inf`.
+# A number in JSON's syntax. Other forms that are numbers in some YAML version are text: `012`, `0x1F`, `1:30`, `1_000`, `.5`, `.inf`.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)((?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")
 _CONSTANTS: Mapping[str, bool | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -56,7 +56,7 @@ class ReadText(NamedTuple):
 
 
 class EventReader:
-    """Builder of nodes from events. It works bottom up, so that the size of an alias is known before the alias is used."""
+    """Builder of nodes from events. It builds nodes bottom up, so that the size of an alias is known before its first use."""
 
     def __init__(self, events: Iterator[Any], file: str) -> None:
         self._events = events
@@ -155,9 +155,9 @@ class EventReader:
         return MappingNode(self._where(event), entries, *measure_extent([entry.node for entry in entries.values()]))
 
     def _merged(self, value: Node, event: Event) -> list[MappingNode]:
-        """Return the mappings under a merge key. The value of a merge key is a mapping or a list of mappings.
+        """Return the mappings under a merge key, whose `value` is a mapping or a list of mappings.
 
-        Earlier mappings take precedence.
+        Earlier mappings have precedence.
         """
         mappings = value.items if isinstance(value, SequenceNode) else (value,)
         found = [node for node in mappings if isinstance(node, MappingNode)]

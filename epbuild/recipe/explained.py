@@ -1,8 +1,8 @@
 """Text of a recipe with its defaults written out.
 
-The text is a recipe for the same folder, with the same plan and action keys. Files that the recipe extends or includes are merged
-into it. Templates are kept, and a pattern of `models` is replaced with the files that it matches. A comment gives the origin of
-each added value.
+The text is a recipe for the same folder, with the same plan and action keys. It contains the content of all extended and included
+files. Templates are kept. A pattern of `models` is replaced with the matching files. A comment states the origin of each added
+value.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _Entries = dict[str, KeyedNode]
 def explain(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> str:
     """Return the text of the recipe at `path` with its defaults written out.
 
-    Values in `settings` replace the values of variables.
+    `settings` override the values of variables.
 
     Raises RecipeError.
     """
@@ -139,7 +139,7 @@ class _Explanation:
         return prune_paths(filled, [place[len(path) :] for place in wrong])
 
     def _filled(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
-        """Return a mapping with the schema's defaults written out, also in nested mappings. Keys have the schema's order."""
+        """Return a mapping with the schema's defaults written out at all levels. Keys are in the schema's order."""
         while "$ref" in part:
             part = read_schema("recipe")["$defs"][part["$ref"].removeprefix("#/$defs/")]
         if not isinstance(node, MappingNode):
@@ -154,7 +154,7 @@ class _Explanation:
         return _mapping(node, {**entries, **{key: entry for key, entry in node.entries.items() if key not in entries}})
 
     def _with_expectation(self, group: MappingNode, where: Position, path: KeyPath) -> MappingNode:
-        """Return a group with `expect: {fallback_nodes: 0}` if that is the default for all of its targets."""
+        """Return a group with `expect: {fallback_nodes: 0}` if 0 is the default for all targets of the group."""
         entry = group.entries.get(_EXPECT)
         expect = entry.node if entry is not None else MappingNode(group.where, {}, 1, 0)
         groups = [known for known in self.loaded.recipe.groups.values() if known.where == where]
@@ -167,7 +167,7 @@ class _Explanation:
 
 
 def _leave_none(groups: Sequence[GroupSpec], recipe: Recipe) -> bool:
-    """Return whether no target of the groups has a last EP that takes every node, such as the CPU EP."""
+    """Return whether no target of the groups ends with an EP that takes every node, such as the CPU EP."""
     names = {reference.name for group in groups for reference in group.targets}
     last = [recipe.targets[name].eps[-1].ep.name for name in names]
     return bool(last) and all(ep in known_eps() and not entries_for(ep)[0].takes_every_node for ep in last)

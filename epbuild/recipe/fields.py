@@ -15,10 +15,10 @@ from epbuild.recipe.problems import WRONG_VALUE, make_type_problem, quote_text
 
 
 class MappingReader:
-    """Reader of one mapping, key by key. Paths become relative to the recipe `home`, no matter which file contains them.
+    """Reader of the values of one mapping. It converts all paths to paths relative to the recipe `home`.
 
-    The mapping was validated against the JSON Schema, and violations were removed. A value therefore has the type that the caller
-    expects, or it is absent.
+    The mapping was validated against the JSON Schema, and invalid values were removed. A value is therefore absent or has the type
+    that the caller expects.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class MappingReader:
         self._absent: MappingReader | None = None
 
     def lacks(self, key: str) -> bool:
-        """Return whether the recipe does not contain the key. A key that was removed as a violation does not count as missing."""
+        """Return whether the recipe does not contain a key. A key that was removed because its value is invalid is not missing."""
         return key not in self.entries and key not in self.gaps
 
     def where_of(self, key: str) -> Position:
@@ -95,7 +95,7 @@ class MappingReader:
         return MappingReader(node, self.problems, self._home, self.rebased_paths)
 
     def expand_shorthand(self, node: Node, key: str) -> MappingReader:
-        """Return a reader of a mapping. A scalar is short for a mapping from `key` to the scalar."""
+        """Return a reader of a node that is a mapping or a scalar. A scalar is short for a mapping with `key` and the scalar."""
         return self.of(
             MappingNode(node.where, {key: KeyedNode(node.where, node)}, 2, 1) if isinstance(node, ScalarNode) else node
         )
@@ -152,7 +152,7 @@ class MappingReader:
         }
 
     def mapping(self, key: str) -> MappingReader:
-        """Return a reader of a mapping. It has no keys if the mapping is absent."""
+        """Return a reader of a mapping. The reader has no keys if the mapping is absent."""
         entry = self.entries.get(key)
         if entry is not None:
             return self.of(entry.node)
@@ -169,7 +169,7 @@ class MappingReader:
     def _number_of(self, node: Node, kind: Literal["number", "integer"]) -> float | None:
         """Return the number in a node, or None if a problem was added.
 
-        The schema permits templates in some places for numbers. The value of such a template may be a string, which is reported.
+        The schema permits a template in place of some numbers. A template whose value is a string is a problem.
         """
         value = node.value if isinstance(node, ScalarNode) else None
         if isinstance(value, str):

@@ -151,7 +151,7 @@ def _read_genai(fields: MappingReader) -> GenaiChoice:
 
 
 def _connections(fields: MappingReader) -> Iterator[tuple[Reference, Reference]]:
-    """Yield all pairs of an output and an input that it feeds. In the recipe, an output has one input or a list of inputs."""
+    """Yield pairs of an output and an input that the output feeds. In the recipe, an output has one input or a list of inputs."""
     for output, entry in fields.entries.items():
         several = isinstance(entry.node, SequenceNode)
         for value, where in fields.texts(output) if several else [(fields.text(output), entry.node.where)]:

@@ -12,7 +12,7 @@ from epbuild.recipe.problems import quote_text
 
 DEFAULT_TAG = "latest"
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-"""Hosts that are accessed without TLS, as in Docker."""
+"""Hosts that epbuild accesses without TLS, as Docker does."""
 
 _FORM = "Write HOST/REPOSITORY:TAG, such as registry.example/team/models:1.0."
 _LONGEST = 255
@@ -44,7 +44,7 @@ class ImageReference(Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """True if the registry is on this machine. It is then accessed without TLS."""
+        """True if the registry is on this machine. epbuild accesses such a registry without TLS."""
         return re.sub(r":[0-9]+$", "", self.host) in LOOPBACK
 
 

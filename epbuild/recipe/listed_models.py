@@ -3,9 +3,9 @@
     models: models/*.onnx
     models: [det.onnx, more/*.onnx]
 
-A model's name is the name of its file without the last suffix. A pattern yields files in the order of their paths. It skips files
+A model's name is the name of its file without the last suffix. A pattern matches files in the order of their paths. It skips files
 that the list names explicitly or that an earlier pattern matches. It also skips hidden files and folders, because some systems
-add hidden files beside others.
+add hidden files beside visible files.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class ListedModels(Struct, frozen=True):
     folders: tuple[Path, ...]
     """Folders in which a new file may match a pattern."""
     is_whole: bool
-    """False if an entry is invalid. Models that other parts of the recipe refer to may then be missing from `entries`."""
+    """False if an entry is invalid. `entries` may then lack models that other parts of the recipe refer to."""
 
 
 def read_listed(models: Node, recipe: Path, names: Mapping[str, Scalar], problems: list[Problem]) -> ListedModels | None:
-    """Return the models in a list or a single text, or None for any other node. Problems are added to `problems`.
+    """Return the models in a list or a single text, or None for any other node. Add problems to `problems`.
 
-    Templates are substituted from `names`, because they affect which files a pattern matches.
+    Templates are substituted with the values in `names`, because templates affect which files a pattern matches.
     """
     items = models.items if isinstance(models, SequenceNode) else (models,)
     texts = [item for item in items if isinstance(item, ScalarNode) and isinstance(item.value, str) and item.value]
@@ -121,7 +121,7 @@ class _Reader:
             yield PurePath(folder, name).relative_to(found.root).as_posix()
 
     def _place(self, path: str, where: Position) -> str:
-        """Return a canonical form of a path, which is equal for all of its spellings."""
+        """Return a canonical form of a path. All spellings of the path have the same canonical form."""
         if not _is_file_path(path):
             return path
         return os.path.normcase(os.path.normpath(rebase_path(path, where, self._recipe)))
@@ -132,10 +132,10 @@ class _Reader:
 
 
 def _starts(pattern: str, written: str) -> tuple[str, str]:
-    """Return the beginning of a pattern, up to its first part with a wildcard, as two texts.
+    """Return the part of a pattern before its first wildcard, as two texts.
 
-    The first text has its templates substituted. The second text is the same beginning as `written` in the recipe, with its
-    templates. If a template is in the rest of the pattern, the second text has no templates.
+    In the first text, templates are substituted. The second text has the templates of `written`, the pattern in the recipe. If the
+    rest of the pattern contains a template, both texts have no templates.
     """
     path = Path(pattern).as_posix()
     parts = path.split("/")

@@ -44,33 +44,33 @@ from epbuild.recipe.template import TemplateNames, resolve_templates
 from epbuild.recipe.variables import Override, read_overrides, read_variables
 
 MAX_EXPANDED = 500_000
-"""Maximum number of values of targets with all matrices expanded, and of groups with all globs expanded."""
+"""Maximum total number of values in targets with all matrices expanded and in groups with all globs expanded."""
 
 _MAX_SUGGESTIONS = 50
 
 
 class BrokenRecipe(RecipeError):
-    """Error of a partly invalid recipe. Later checks can find more problems in `rest`, its valid part."""
+    """Error of a partly invalid recipe. `rest` is the valid part, in which later checks can find more problems."""
 
     rest: Recipe
 
 
 def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> Recipe:
-    """Load the recipe at `path`, with the files that it extends and includes. Positions spell the file as `path` does.
+    """Load the recipe at `path`, with the files that it extends and includes. Positions name the file as `path` does.
 
-    Paths in the result are relative to the folder of `path`. Paths in another file are relative to that file, and are rewritten
-    with forward slashes. Output paths are the exception: they are always relative to the folder of `path`.
+    Paths in the result are relative to the folder of `path`. A path in another file is relative to the folder of that file. The
+    loader converts it, and writes it with forward slashes. Output paths are always relative to the folder of `path`.
 
     `${env.NAME}` reads `environment`, by default the environment of this process. `settings` are the values of `--set`, in the
-    form `vars.<name>=<YAML scalar>`. The last value for a variable wins.
+    form `vars.<name>=<YAML scalar>`. If several settings set a variable, the last setting wins.
 
-    Raises RecipeError with every problem. The error is a BrokenRecipe if a part of the recipe is valid.
+    Raises RecipeError with every problem. The error is a BrokenRecipe if part of the recipe is valid.
     """
     return load_with_nodes(path, environment=environment, settings=settings).recipe
 
 
 class LoadedRecipe(Struct, frozen=True):
-    """Recipe with the nodes that it was read from."""
+    """Recipe with the nodes from which it was read."""
 
     recipe: Recipe
     raw: MappingNode
@@ -78,7 +78,7 @@ class LoadedRecipe(Struct, frozen=True):
     written: MappingNode
     """Content of all files of the recipe, with defaults added."""
     paths: Mapping[tuple[Position, str], str]
-    """Paths relative to the recipe. The keys are the position and the text of each path as written."""
+    """Paths relative to the recipe, by the position and the text of each path as written."""
 
 
 def load_with_nodes(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> LoadedRecipe:
@@ -160,7 +160,7 @@ class _Assembler:
         return not any(path[:1] == (section,) for path in self._broken)
 
     def _has_all(self, section: str) -> bool:
-        """Return whether all names of a section are known. Only then is an unknown name an error."""
+        """Return whether all names of a section are known. If not, a reference to an unknown name is not an error."""
         return (section,) not in self._broken and (section != "models" or self._written.has_all_models)
 
     def _entries(self, section: str) -> Iterator[tuple[str, KeyedNode]]:
@@ -179,8 +179,8 @@ class _Assembler:
     ) -> tuple[Node | None, bool]:
         """Substitute the templates of the definition at `path`, and remove values that violate the schema.
 
-        Return the definition and a flag, which is True if the definition had no violation. The definition is None if its
-        templates are invalid or nothing valid remains.
+        Return the definition, and True if it had no violation. Return None as the definition if its templates are invalid or nothing
+        valid remains.
         """
         result, problems = resolve_templates(node, names, later)
         if result is not node or id(node) not in self._judged:
@@ -192,7 +192,7 @@ class _Assembler:
                 self._broken.add(path[:2])
             if result is not node:
                 return left, not wrong
-            # A definition without templates has one result for all names. The node is kept so that no other node gets its id.
+            # A definition without templates has one result for all names. Keep the node, so that no other node can have the same id.
             self._judged[id(node)] = node, left, not wrong
         return self._judged[id(node)][1:]
 
@@ -258,7 +258,7 @@ class _Assembler:
         return found
 
     def _rows(self, base: str, entry: KeyedNode, names: TemplateNames) -> Iterator[tuple[MatrixRow, MappingReader, bool]]:
-        """Yield each row of a target's matrix, with the row's fields and a flag. The flag is True if no invalid part was removed.
+        """Yield each row of a target's matrix, a reader of the row, and a flag. The flag is True if no invalid part was removed.
 
         A definition without a matrix has one row.
         """
@@ -276,7 +276,7 @@ class _Assembler:
                 self._all_targets_known = False
 
     def _matrix_rows(self, path: KeyPath, node: Node, size: int, names: TemplateNames) -> list[MatrixRow]:
-        """Return the rows of a matrix, or no rows if it is invalid. Each row becomes a target with `size` values."""
+        """Return the rows of a matrix, or no rows if the matrix is invalid. Each row becomes a target with `size` values."""
         axes, is_whole = self._definition(path, node, names)
         rows: list[MatrixRow] = []
         if axes is not None and is_whole:
@@ -292,7 +292,7 @@ class _Assembler:
         return rows
 
     def _affords(self, values: int) -> bool:
-        """Add `values` to the count of expanded values. Return False, without adding, if that exceeds the maximum."""
+        """Add `values` to the count of expanded values. If the sum exceeds the maximum, add nothing and return False."""
         if self._written_out + values > MAX_EXPANDED:
             return False
         self._written_out += values
@@ -338,7 +338,7 @@ class _Assembler:
         }
         for member in members:
             name = f"{base}-{member.name}"
-            # The definition is cut to one model, because reading all models again for each model would be slow.
+            # The definition is reduced to one model, because reading all models again for each model would be slow.
             alone = _of_one(entry.node, items[member.model.where], member.model)
             own = self._group_fields(base, name, alone, names)
             if own is None:
@@ -353,7 +353,7 @@ class _Assembler:
     def _members(self, group: MappingReader) -> tuple[GroupMember, ...]:
         """Return a group's members in order.
 
-        A glob skips models that another entry names explicitly. A model that matches several globs belongs to the first.
+        A glob skips models that another entry names explicitly. A model that matches several globs belongs to the first of them.
         """
         known = self._section("models")
         entries = [group.expand_shorthand(item, "model") for item in group.items("models")]
@@ -408,7 +408,7 @@ class _Assembler:
     def _matched(self, fields: MappingReader, key: str, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
         """Return the targets that the patterns under `key` match, without duplicates.
 
-        A reference has the position of the first pattern that matches.
+        The position of a reference is the position of the first matching pattern.
         """
         found: dict[str, Reference] = {}
         for pattern, where in fields.texts(key):
@@ -422,13 +422,13 @@ class _Assembler:
         return tuple(found.values())
 
     def _targets_matching(self, pattern: str, targets: Collection[str]) -> list[str]:
-        """Return the names of the targets that a name or glob matches. The name of a matrix target matches all of its rows."""
+        """Return the names of the targets that a name or glob matches. The name of a target with a matrix matches all its rows."""
         return match_names(pattern, targets) or sorted(self._rows_of.get(pattern, ()))
 
     def _can_hold(self, names: Collection[str], where: Position) -> bool:
-        """Count the matches of a glob. Report a problem and return False if they exceed the maximum.
+        """Count the matches of a glob as expanded values. If the count exceeds the maximum, report a problem and return False.
 
-        Without this limit, many globs over many targets could use unbounded memory.
+        Without this limit, many globs that match many targets could use unbounded memory.
         """
         if self._affords(len(names)):
             return True
@@ -458,7 +458,7 @@ class _Assembler:
 
 
 def _of_one(group: MappingNode, item: Node, model: Reference) -> MappingNode:
-    """Return the definition of a group with only one of its models. The settings in `item`, the model's entry, are kept."""
+    """Return the definition of a group with only one of its models. Keep the settings in `item`, the entry of the model."""
     alone: Node = ScalarNode(model.where, model.name, model.name)
     if isinstance(item, MappingNode):
         alone = _with(item, "model", alone)

@@ -1,4 +1,4 @@
-"""Matrix of a target, with axes and rows."""
+"""Matrix of a target: its axes and rows."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Matrix:
         return combinations + len(self._included)
 
     def rows(self) -> list[MatrixRow]:
-        """Return all combinations that are not excluded, and then the included rows. The last axis changes fastest.
+        """Return all combinations that are not excluded, followed by the included rows. The last axis changes fastest.
 
-        Problems are added for an `exclude` without effect and for a matrix without rows.
+        Add a problem for each entry of `exclude` that matches no row, and for a matrix without rows.
         """
         kept = list(self._kept()) if self._axes else []
         for where, values in self._included:
@@ -70,7 +70,7 @@ class Matrix:
         return kept
 
     def _kept(self) -> Iterator[MatrixRow]:
-        # Entries of `exclude` are indexed by their axes and then by their values, so that a row needs one lookup per set of axes.
+        # Entries of `exclude` are indexed by axes and then by values, so that each row requires one lookup per set of axes.
         excluded: dict[tuple[int, ...], dict[tuple[str, ...], list[Node]]] = {}
         order = list(self._axes)
         for item, given in self._excluded:
@@ -108,7 +108,7 @@ class Matrix:
         return {axis: value for axis, entry in entries.items() if (value := self._value(entry.node)) is not None}
 
     def _value(self, node: Node) -> Scalar | None:
-        """Return the value of a node. Return None, and add a problem, if it is not a valid part of a name."""
+        """Return the value of a node. If the value is not a valid part of a name, add a problem and return None."""
         if not isinstance(node, ScalarNode) or node.value is None:
             return None
         part = render(node.value)

@@ -1,6 +1,6 @@
 """Data model of a recipe. No function in this module reads a file.
 
-Values that messages refer to have a `where`: their position in the recipe's text.
+Objects that messages refer to have a field `where`, which is their position in the recipe's text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CompressionMethod = Literal["zstd", "deflate"]
 """Compression of an output's files."""
 
 GenaiRole = Literal["embeddings", "prefill", "decode", "lm_head", "both"]
-"""Role of a model in onnxruntime-genai's pipeline. A model with the role `both` runs on the prompt and on each new token."""
+"""Role of a model in a pipeline of onnxruntime-genai. A model with the role `both` runs on the prompt and on each new token."""
 
 GraphOptimization = Literal["disable_all", "basic", "extended", "layout", "all"]
 
@@ -67,8 +67,8 @@ class InputShape(NamedTuple):
 class ToolchainSpec(Struct, frozen=True, dict=True):
     """Python environment of a target.
 
-    Without an `interpreter`, epbuild creates it for the version `python` from `packages`, which are pip requirements. With an
-    `interpreter`, the environment exists already and must contain `packages`, which are then plain requirements.
+    If `interpreter` is None, epbuild creates the environment with the version `python` and installs `packages`, which are pip
+    requirements. Otherwise the environment already exists. It must contain `packages`, which are then plain requirements.
     """
 
     name: str
@@ -79,10 +79,10 @@ class ToolchainSpec(Struct, frozen=True, dict=True):
     platforms: tuple[str, ...] = ()
     """Platforms to lock the packages for.
 
-    Empty means the platform that runs `epbuild lock` and all platforms in the lock file.
+    Empty means the platform on which `epbuild lock` runs, and all platforms in the lock file.
     """
     custom_ops: tuple[Reference, ...] = ()
-    """Custom operators: shared libraries, as paths relative to the recipe, or Python packages that contain one."""
+    """Custom operators. Each is the path of a shared library, relative to the recipe, or a Python package that contains a library."""
 
     @cached_property
     def requirements(self) -> tuple[Requirement, ...]:
@@ -101,7 +101,7 @@ class MadeInputs(Struct, frozen=True):
 
 
 class VerifyChoice(Struct, frozen=True):
-    """Settings of the numerical check of compiled models. A value is None if this part of the recipe does not set it."""
+    """Settings of the numerical check of compiled models. A field is None if this part of the recipe does not set it."""
 
     where: Position
     wanted: bool = True
@@ -111,15 +111,15 @@ class VerifyChoice(Struct, frozen=True):
     metrics: Mapping[str, float] | None = None
     """Thresholds of metrics, by name."""
     reference: Literal["source", "prepared"] | None = None
-    """Model to compare with: the source model, or the model after its preparations."""
+    """Reference of the comparison: the source model, or the model after its preparations."""
     unjudged: Literal["fail", "emit"] | None = None
-    """Outcome for a model if its numbers cannot be checked."""
+    """Outcome if the numbers of a model cannot be checked."""
     device: Literal["real"] | None = None
     """`real` requires a real device and excludes emulators."""
 
 
 class PrepareStep(NamedTuple):
-    """Entry of a model's `prepare`: a user's program (`run`) or a built-in preparation, with its toolchain."""
+    """Entry of a model's `prepare`: a user's program (`run`) or a built-in preparation. It runs in `toolchain`."""
 
     kind: str
     where: Position
@@ -127,7 +127,7 @@ class PrepareStep(NamedTuple):
     command: tuple[Setting, ...] = ()
     """Program and arguments of `run`. The templates `${in}`, `${out}` and `${model}` are not yet substituted."""
     options: Node | None = None
-    """Value of the key that names a built-in preparation. The catalog defines the options in the value."""
+    """Options of a built-in preparation: the value of the key that names it. The catalog defines the options."""
     files: tuple[Reference, ...] = ()
     """Globs of other files that the step reads, relative to the recipe."""
     environment: Mapping[str, Setting] = NONE
@@ -138,7 +138,7 @@ class PrepareStep(NamedTuple):
 
 
 class ModelSpec(Struct, frozen=True):
-    """Source model: a path relative to the recipe, `package:<package>/<file>` (installed), or the address of a remote file."""
+    """Source model. Its path is relative to the recipe, `package:<package>/<file>` (installed), or the address of a remote file."""
 
     name: str
     where: Position
@@ -148,20 +148,20 @@ class ModelSpec(Struct, frozen=True):
     data_sha256: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each external data file of a remote model, by its location in the graph."""
     input_shapes: Mapping[str, InputShape] = field(default_factory=dict)
-    """Shapes of inputs by name. They apply to every group that has the model."""
+    """Shapes of inputs by name. They apply in every group that contains the model."""
     dimensions: Mapping[str, int] = field(default_factory=dict)
     """Sizes of symbolic dimensions by name, or by denotation such as DATA_BATCH."""
     dimension_places: Mapping[str, Position] = field(default_factory=dict)
     """Position of each key of `dimensions`."""
     load_from: Literal["file", "memory"] = "file"
-    """Source of the graph for ONNX Runtime. `file` is the graph's file.
+    """Way in which ONNX Runtime loads the graph.
 
-    `memory` is the graph's bytes, with the folder of the external data.
+    `file` passes the path of the graph. `memory` passes the bytes of the graph and the folder of the external data.
     """
     external_data: Reference | None = None
     """Folder of external data, relative to the recipe. None means the folder of the graph."""
     verify: VerifyChoice | None = None
-    """Numerical check for all groups that have the model. Groups may override it."""
+    """Numerical check in all groups that contain the model. Groups may override the settings."""
     prepare: tuple[PrepareStep, ...] = ()
     """Preparations to run before the model is compiled, in order."""
 
@@ -177,7 +177,7 @@ class ModelSpec(Struct, frozen=True):
 
 
 class DeviceChoice(NamedTuple):
-    """OrtEpDevice of a target. If nothing is set, the EP's catalog entry selects the device."""
+    """OrtEpDevice of a target. If no field is set, the EP's catalog entry selects the device."""
 
     type: Literal["cpu", "gpu", "npu"] | None = None
     vendor: str | None = None
@@ -209,20 +209,20 @@ class Target(NamedTuple):
     allow_nondeterminism: bool = False
     """True if the recipe accepts that a second compile may produce different bytes."""
     whole: bool = True
-    """False if an invalid part was removed. Missing parts are then not reported."""
+    """False if an invalid part was removed. Missing parts of such a target are not reported."""
 
 
 class CompileSettings(Struct, frozen=True):
-    """Settings for the form of a compiled EPContext model.
+    """Settings that determine how an EPContext model is written.
 
-    `initializers` selects where to store the initializers of nodes outside the EP: `inline` in the model, `external` in
-    `external_file`, or `source` as in the source model. `external_file` is a template with `${model}`. The file stores
-    initializers of at least `external_threshold` bytes.
+    `initializers` selects where to store the initializers of fallback nodes: in the EPContext model (`inline`), in `external_file`
+    (`external`), or in the source model (`source`). `external_file` is a template with `${model}`. The file stores initializers of
+    at least `external_threshold` bytes.
     """
 
     embed: bool = False
     graph_optimization_level: GraphOptimization | None = None
-    """None means the level in the catalog entry of the target's EP. In a plan, the level is always set."""
+    """None means the level in the catalog entry of the target's EP. A planned member always has a level."""
     initializers: Literal["inline", "external", "source"] = "inline"
     external_file: str | None = None
     external_threshold: int = 1024
@@ -235,7 +235,7 @@ class CompileSettings(Struct, frozen=True):
 class Expectation(Struct, frozen=True):
     """Expected properties of a compiled member.
 
-    In a sharing group, all members have equal expectations, which apply to the group.
+    In a sharing group, all members have the same expectations. They apply to the whole group.
     """
 
     ep_context_nodes: int | None = None
@@ -245,7 +245,7 @@ class Expectation(Struct, frozen=True):
     None means any number for a target whose last EP is the CPU EP, and 0 for other targets.
     """
     min_shared_ratio: float | None = None
-    """Minimum fraction of bytes that sharing must save, compared with members that are compiled separately."""
+    """Minimum fraction of bytes that sharing must save, compared with compiling each member alone."""
     where: Position | None = None
 
 
@@ -260,7 +260,7 @@ class InitializerSharing(Struct, frozen=True):
 
 
 class GroupMember(NamedTuple):
-    """Model in a group. `name` is its name in the group. Its own settings override the group's."""
+    """Model in a group. `name` is the model's name in the group. The settings of a member override the settings of the group."""
 
     name: str
     model: Reference
@@ -272,17 +272,17 @@ class GroupMember(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """Merge of a group's compiled models into one. The planner resolves the names of members."""
+    """Merge of a group's compiled models into one model. The planner resolves the names of members."""
 
     name: str
     where: Position
     connect: tuple[tuple[Reference, Reference], ...] | None = None
     """Pairs of an output and the input that it feeds, as `model.value`.
 
-    None connects outputs to equally named inputs of later models.
+    None connects each output to the inputs of the same name in later models.
     """
     prefixes: Mapping[str, Setting] = NONE
-    """Prefix of the names in a model, by member."""
+    """Prefix for the names in a member's model, by member."""
 
 
 class GenaiChoice(NamedTuple):
@@ -290,15 +290,15 @@ class GenaiChoice(NamedTuple):
 
     where: Position
     config: Reference
-    """Path, relative to the recipe, of a JSON file with the whole configuration except the pipeline."""
+    """Path, relative to the recipe, of a JSON file with the complete configuration except the pipeline."""
     roles: Mapping[GenaiRole, Reference]
     """Models of the group by role."""
     files: tuple[Reference, ...] = ()
-    """Other files to ship, such as the tokenizer's, relative to the recipe."""
+    """Other files to emit, such as the files of the tokenizer, relative to the recipe."""
 
 
 class GroupSpec(NamedTuple):
-    """Models that are built together for some targets, in order. Globs have been expanded."""
+    """Group of models that are compiled together for some targets, in order. Globs are already expanded."""
 
     name: str
     where: Position
@@ -306,7 +306,7 @@ class GroupSpec(NamedTuple):
     targets: tuple[Reference, ...]
     share_weights: bool
     share_initializers: InitializerSharing | None = None
-    """Set only for a group that shares weights. None means that each source keeps its initializers."""
+    """None means that each source model keeps its initializers. Other values are valid only for a group that shares weights."""
     timeout: float | None = None
     """Maximum seconds for one session group, or None for no limit."""
     memory: int | None = None
@@ -314,20 +314,20 @@ class GroupSpec(NamedTuple):
     merge: Merge | None = None
     genai: GenaiChoice | None = None
     allow_nondeterminism: bool = False
-    """True if the recipe accepts that a second compile may produce different bytes. A target has the same setting."""
+    """True if the recipe accepts that a second compile may produce different bytes. Targets have the same setting."""
     allow_failure: frozenset[str] = frozenset()
     """Targets for which a failure of this group does not fail the build."""
 
 
 class Archive(NamedTuple):
-    """Archive or image of an output's files. The compression level None means no compression."""
+    """Archive or image of an output's files. A `level` of None means no compression."""
 
     format: ArchiveFormat
     level: int | None = None
 
 
 class OutputSpec(Struct, frozen=True, dict=True):
-    """Output to emit. Names of groups and targets in its templates are not yet substituted: see `recipe.template`."""
+    """Output to emit. Its templates still contain the names of groups and targets (see `recipe.template`)."""
 
     where: Position
     layout: Layout
@@ -335,11 +335,11 @@ class OutputSpec(Struct, frozen=True, dict=True):
     model: Setting
     context_binary: Setting
     include_source: Setting | None = None
-    """Template for the names of source models. If it is set, the output also contains the source models."""
+    """Template for the file names of source models. If set, the output also contains the source models."""
     component_name: Setting | None = None
     """Template for the names of components in a model package.
 
-    None means the group's name if it has one model, else the model's name.
+    None means the name of the group if the group has one model, or else the name of the model.
     """
     groups: tuple[Reference, ...] | None = None
     """Groups of the output, in the recipe's order. None means all groups."""
@@ -365,10 +365,10 @@ class OutputSpec(Struct, frozen=True, dict=True):
 
 
 class Defaults(Struct, frozen=True):
-    """Defaults that apply because the recipe does not set a value."""
+    """Defaults for values that the recipe does not set."""
 
     name: str | None = None
-    """Name of the recipe, from its folder."""
+    """Name of the recipe, derived from its folder."""
     toolchains: Mapping[str, tuple[str, ...]] = NONE
     """Packages, or else the interpreter, of each toolchain that was added from the catalog."""
     groups: tuple[str, ...] = ()
@@ -401,11 +401,11 @@ class Recipe:
     files: tuple[Path, ...] = ()
     """Files of the recipe: the main file first, then the files that it extends and includes."""
     names: tuple[Path, ...] = ()
-    """Paths by which the files were opened. Because of links, several paths may name the same file."""
+    """Paths that were used to open the files. Because of links, several paths may lead to the same file."""
     digests: Mapping[Path, str] = dataclasses.field(default_factory=dict, compare=False)
     """SHA-256 of the content of each file in `files`, as read."""
     digest: str = ""
-    """Digest of the recipe schema, of all files, and of the values that their templates use."""
+    """Digest of the recipe schema, of all files, and of the values that templates in the files use."""
 
     @property
     def directory(self) -> Path:

@@ -16,7 +16,7 @@ from epbuild.recipe.problems import WRONG_VALUE
 RUN: Final = "run"
 REWRITE: Final = "rewrite"
 BUILT_IN: Final = ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut", REWRITE)
-"""Kinds of preparation that epbuild has scripts for. The catalog has their options."""
+"""Kinds of preparation that have a built-in script. The catalog defines their options."""
 LATER: Final = {RUN: ("in", "out", "model")}
 """Template names that only the arguments of a command may use."""
 
@@ -54,7 +54,7 @@ def read_model(name: str, where: Position, fields: MappingReader) -> ModelSpec:
 
 
 def _read_preparation(fields: MappingReader) -> PrepareStep:
-    # The schema requires exactly one kind. If it violated the schema, it was removed.
+    # The schema requires exactly one kind. An invalid kind has been removed.
     kind = next((name for name in (RUN, *BUILT_IN) if name in fields.entries), RUN)
     entry = fields.entries.get(kind)
     return PrepareStep(
@@ -102,7 +102,7 @@ def read_verify(owner: MappingReader) -> VerifyChoice | None:
 
 
 def overlay_choice(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoice | None:
-    """Return the settings of a group with the settings of a member merged over them, key by key."""
+    """Return the settings `base` of a group or model, overridden by the settings `own` of a member or group, key by key."""
     if own is None or base is None or not base.wanted or not own.wanted:
         return base if own is None else own
     has_data = own.files is not None or own.made is not None
@@ -132,7 +132,7 @@ def _made(fields: MappingReader) -> MadeInputs:
         bounds = ranges.numbers(name)
         if len(bounds) == 2 and bounds[0] <= bounds[1]:
             found[name] = (bounds[0], bounds[1])
-        elif len(bounds) == 2:  # otherwise a bound was removed as a violation of the schema
+        elif len(bounds) == 2:  # otherwise an invalid bound has been removed
             message = "invalid range: expected the smallest number, followed by the largest number"
             fields.problems.append(Problem(WRONG_VALUE, message, entry.node.where))
     return MadeInputs(

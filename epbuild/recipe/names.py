@@ -17,7 +17,7 @@ _MAX_NAME = 100
 
 
 def name_problem(name: str, where: Position) -> Problem | None:
-    """Return the problem of an invalid name, or None. Names become ids and file names, so they must be valid on every system."""
+    """Return the problem of an invalid name, or None. Names become ids and file names, which must be valid on every system."""
     if not _NAME.fullmatch(name):
         message = f"invalid name {quote_text(name)}: expected letters, digits, '.', '_' and '-', starting with a letter or digit"
     elif name.endswith("."):
@@ -54,7 +54,7 @@ def find_clashes(names: Iterable[tuple[str, Position]]) -> list[Problem]:
 
 
 def match_names(pattern: str, names: Collection[str]) -> list[str]:
-    """Return the names that a name or glob matches. They are sorted, because the order of a recipe's keys has no meaning."""
+    """Return the names that a name or glob matches, in sorted order, because the order of a recipe's keys has no meaning."""
     if pattern in names:
         return [pattern]
     return sorted(filter(re.compile(fnmatch.translate(pattern)).match, names)) if is_glob(pattern) else []
@@ -69,7 +69,7 @@ def make_unknown_problem(
 ) -> Problem:
     """Return the problem of a reference or glob without a match.
 
-    If `suggest` is True, the hint has a similar known name or all known names.
+    If `suggest` is True, the hint contains a similar known name or all known names.
     """
     message = f"no {kind} matches {quote_text(name)}" if is_glob(name) else f"there is no {kind} {quote_text(name)}"
     hint = _suggestion(name, known) if suggest else None

@@ -10,7 +10,7 @@ from msgspec import Struct
 from epbuild.core.errors import Position
 
 Scalar = str | int | float | bool
-"""Types of a YAML scalar. `null` is rejected if a value is required."""
+"""Types of a YAML scalar. `null` is valid only where no value is required."""
 
 MAX_NODES = 250_000
 """Maximum number of values in a recipe with all aliases expanded."""
@@ -50,9 +50,9 @@ class KeyedNode(NamedTuple):
 
 
 class MappingNode(Struct, frozen=True, tag=True):
-    """Mapping with merge keys applied. Its own keys are first, in the order of the text, followed by merged keys.
+    """Mapping with merge keys applied. Its own keys are first, in the order of the text, followed by the merged keys.
 
-    `gaps` are keys that were removed because they are invalid. They have no entry, but are not reported as missing.
+    `gaps` are keys that were removed because their values are invalid. These keys are not reported as missing.
     """
 
     where: Position
@@ -119,7 +119,7 @@ def drop_keys(node: MappingNode, keys: Collection[str]) -> MappingNode:
 
 
 def prune_paths(node: Node, paths: Collection[KeyPath]) -> Node:
-    """Return the node without the values at `paths`, which become gaps. A path may name a value that does not exist."""
+    """Return the node without the values at `paths`, which become gaps. Ignore paths of values that do not exist."""
     if not paths:
         return node
     below: dict[str | int, list[KeyPath]] = {}
@@ -151,7 +151,7 @@ def measure_extent(children: Iterable[Node]) -> tuple[int, int]:
 
 
 def render(value: Scalar) -> str:
-    """Return a scalar as text for use in a template. Booleans are written as in YAML."""
+    """Return a scalar as text for a template. Booleans have the spelling of YAML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -1,4 +1,4 @@
-"""Reader of outputs, and the properties of their layouts and archives."""
+"""Reader of outputs, and the properties of layouts and archive formats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LayoutForm(Struct, frozen=True):
     gathers: bool = False
     """True if all groups and targets with the same path form one output.
 
-    Each group and target has its own folder in the output, and each model is a component.
+    In the output, each pair of a group and a target has its own folder, and each model is a component.
     """
 
 
@@ -64,7 +64,7 @@ ARCHIVE_FORMS: Mapping[ArchiveFormat, ArchiveForm] = {
 
 def read_output(fields: MappingReader, match: Match) -> OutputSpec:
     """Read an entry of `outputs`."""
-    layout: Any = fields.text("layout") or "directory"  # the schema requires it, but violations are removed
+    layout: Any = fields.text("layout") or "directory"  # the schema requires a layout, but an invalid value has been removed
     return OutputSpec(
         where=fields.where,
         layout=layout,
@@ -100,7 +100,10 @@ def _read_archive(output: MappingReader) -> Archive | None:
 
 
 def _chosen(fields: MappingReader, key: str, match: Match) -> tuple[Reference, ...] | None:
-    """Return the groups or targets of an output, without duplicates. None means all, or that they are unknown."""
+    """Return the groups or targets of an output, without duplicates.
+
+    Return None if the output does not restrict them, or if the names of the section are unknown.
+    """
     if key not in fields.entries:
         return None
     found: dict[str, Reference] = {}

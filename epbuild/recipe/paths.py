@@ -11,7 +11,7 @@ from epbuild.core.errors import Position
 from epbuild.core.safepath import find_links, resolve_links
 
 PACKAGE: Final = "package:"
-# A requirement with a version contains one of these characters. Names of importable packages contain none.
+# A requirement with a version contains one of these characters. Names of importable packages do not contain them.
 RELEASE: Final = re.compile(rf"{PACKAGE}[^/]*[=<>~!@\[]")
 # A scheme has at least two characters, because `C://m.onnx` is a path.
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -39,7 +39,7 @@ def rebase_path(text: str, where: Position, main: Path) -> str:
 def is_same(one: Path, other: Path) -> bool:
     """Return whether two paths lead to the same file through the same links.
 
-    Paths with different links may lead to different files later.
+    If the links differ, the paths may lead to different files later.
     """
     links = [set(find_links([str(path.absolute())]).items()) for path in (one, other)]
     return links[0] == links[1] and resolve_links(one) == resolve_links(other)
@@ -54,13 +54,13 @@ def find_package_file(path: str) -> tuple[str, str] | None:
 
 
 def is_remote(path: str) -> bool:
-    """Return whether a model's path is an address. The address may be invalid."""
+    """Return whether a model's path is an address, valid or not."""
     return SCHEME.match(path) is not None or RELEASE.match(path) is not None
 
 
 def is_library_path(text: str) -> bool:
-    """Return whether a text is the path of a shared library, and not the name of a Python package.
+    """Return whether a text is the path of a shared library rather than the name of a Python package.
 
-    A path contains a folder or ends with a library's suffix.
+    A path contains a folder or ends with the suffix of a library.
     """
     return _LIBRARY.search(text) is not None

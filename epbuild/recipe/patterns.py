@@ -1,7 +1,7 @@
 """Finder of the files that a recipe's patterns match.
 
-It lists each folder at most once for all patterns. A link to a folder is followed only if a pattern names it before the first
-wildcard. A walk therefore ends, and stays below the folder in which it starts.
+The finder lists each folder at most once for all patterns. It follows a link to a folder only if a pattern contains the link before
+its first wildcard. A walk is therefore finite, and never leaves the folder in which it starts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Part = Callable[[str], object] | None
 
 
 class PatternLimits(Struct, frozen=True):
-    """Limits of a walk, which keep it short."""
+    """Limits that keep a walk short."""
 
     entries: int = 2_000_000
     """Maximum number of folder entries that all patterns of a recipe may examine."""
@@ -53,7 +53,7 @@ class Matches(Struct, frozen=True):
 
 
 class _PatternError(Exception):
-    """A pattern cannot be used. The message continues a sentence that begins with the pattern."""
+    """Error for an unusable pattern. The message continues a sentence that begins with the pattern."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.message = message
@@ -62,7 +62,7 @@ class _PatternError(Exception):
 
 
 class FileFinder:
-    """Finder of files that match patterns, relative to the folder `base`. It adds invalid patterns to `problems`."""
+    """Finder of files that match patterns. Patterns are relative to the folder `base`. Invalid patterns are added to `problems`."""
 
     def __init__(self, base: Path, problems: list[Problem], limits: PatternLimits | None = None) -> None:
         self.base = base
@@ -111,7 +111,7 @@ class FileFinder:
     def _check_root(self, root: Path) -> None:
         """Raise _PatternError if a walk from `root` would be too large.
 
-        That is the case for the root of a file system and for folders above the recipe's folder.
+        A walk is too large from the root of a file system and from a folder above the recipe's folder.
         """
         real = os.path.realpath(root)
         if (Path(self._real_base).is_relative_to(real) and real != self._real_base) or os.path.dirname(real) == real:  # noqa: PTH120
@@ -122,7 +122,7 @@ class FileFinder:
         files: list[tuple[str, str]] = []
         folders: list[str] = []
         size = 0
-        # A position is the number of parts that a path has matched. Because of `**`, a path can have several positions.
+        # A position is the number of parts that a path has matched so far. Because of `**`, a path can have several positions.
         pending: list[tuple[str, os.DirEntry[str] | None, frozenset[int]]] = [(root, None, _closed((0,), parts))]
         while pending:
             folder, entry, positions = pending.pop()
@@ -165,7 +165,7 @@ class FileFinder:
             try:
                 with os.scandir(folder) as entries:
                     found = [entry for entry in entries if entry.name not in _SKIPPED and self._is_visible(entry.name)]
-            except FileNotFoundError:  # it was removed after its parent was listed
+            except FileNotFoundError:  # the folder was removed after its parent was listed
                 found = []
             except OSError as error:
                 hint = "Make the folder readable, or write a pattern for other files."
@@ -182,7 +182,7 @@ def make_unmatched_problem(pattern: Reference) -> Problem:
 
 
 def _compiled(parts: Sequence[str]) -> list[_Part]:
-    """Return a matcher for each part of a pattern. Adjacent `**` are merged."""
+    """Return a predicate for each part of a pattern. Adjacent `**` are merged."""
     flags = re.IGNORECASE if is_windows() else 0
     compiled: list[_Part] = []
     for part in parts:

@@ -38,7 +38,7 @@ _EXPECTED = {
 
 
 def quote_text(text: str) -> str:
-    """Return `text` in quotes, as one line, with values of environment variables concealed. The middle of a long text is omitted."""
+    """Return `text` in quotes on one line. Conceal values of environment variables, and omit the middle of a long text."""
     text = conceal_text(text)
     if len(text) > _MAX_QUOTE:
         half = _MAX_QUOTE // 2
@@ -61,7 +61,7 @@ def format_choices(words: Iterable[str]) -> str:
 
 
 def make_type_problem(node: Node, types: str | list[str]) -> Problem:
-    """Return the problem of a value that has the wrong type. `types` are the valid JSON Schema types."""
+    """Return the problem of a value of the wrong type. `types` are the valid types in JSON Schema."""
     expected = [types] if isinstance(types, str) else types
     *most, last = [_EXPECTED[name] for name in expected]
     words = f"{', '.join(most)} or {last}" if most else last

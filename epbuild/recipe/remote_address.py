@@ -30,7 +30,7 @@ PUBLIC_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether the name of a host means this machine."""
+    """Return whether a host name refers to this machine."""
     if host == "localhost":
         return True
     try:
@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
 class RemoteAddress(Struct, frozen=True):
     """Address of a remote cache: a directory, a URL without a trailing slash, or a bucket with a prefix.
 
-    An address contains no secrets, because user names and queries are rejected.
+    An address contains no secrets, because the parser rejects user names and queries.
     """
 
     scheme: Scheme
@@ -58,7 +58,7 @@ class RemoteAddress(Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """Host of a web server, or bucket of a cloud storage."""
+        """Host name of a web server, or name of a bucket in cloud storage."""
         return urlsplit(self.text).hostname or ""
 
     @property
@@ -74,7 +74,7 @@ class RemoteAddress(Struct, frozen=True):
 
 
 class CacheChoice(Struct, frozen=True):
-    """Section `cache` of a recipe, with a remote cache and the trusted public keys."""
+    """Section `cache` of a recipe: a remote cache and the trusted public keys."""
 
     where: Position
     remote: RemoteAddress | None
@@ -121,7 +121,7 @@ def parse_remote(text: str) -> RemoteAddress:
         reachable = False
     if not reachable:
         raise _bad_form(text, scheme, "has no valid host" if scheme in ("http", "https") else "does not name a bucket")
-    return RemoteAddress(scheme, text.rstrip("/"))  # type: ignore[arg-type] # it is one of the forms
+    return RemoteAddress(scheme, text.rstrip("/"))  # type: ignore[arg-type] # the scheme is a key of `_FORMS`
 
 
 def _bad_form(text: str, scheme: str, reason: str) -> BadAddress:

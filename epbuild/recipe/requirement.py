@@ -3,9 +3,9 @@
     onnxruntime==1.31.1       names onnxruntime, pins 1.31.1
     onnxruntime[extra]~=1.31  names onnxruntime, pins nothing
 
-The installer interprets all other syntax (markers, ranges, addresses). The package `packaging` could parse everything, but every
-plan reads requirements, and its import takes 20 ms. `packaging.version`, which takes 3 ms, is imported only to compare versions
-with different spellings.
+The installer interprets all other syntax (markers, ranges, addresses). The package `packaging` can parse every requirement, but its
+import would delay every plan by 20 ms. `packaging.version`, whose import takes 3 ms, is imported only to compare versions with
+different spellings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VERSION = (
 _WEB = re.compile(r"(?:git\+)?https://")
 _REQUIREMENT = re.compile(rf"\s*({_NAME})\s*(\[[^\]]*\])?\s*(?:==\s*({_VERSION}))?\s*")
 
-# A path or an address can start like a name, as in wheels/x.whl. The character after the name shows the difference.
+# A path or an address can start like a name, as in wheels/x.whl. The character after the name distinguishes them.
 _NAMED = re.compile(rf"\s*({_NAME})\s*(?:$|[\[(<>=!~;@,])")
 
 
@@ -35,7 +35,7 @@ class Requirement(Struct, frozen=True):
     version: str | None
     """Version that is pinned with `==`, or None."""
     is_plain: bool
-    """True if the requirement consists only of a distribution and a version, so that environments can be checked against it."""
+    """True if the requirement has only a distribution and an optional version, so that epbuild can check environments against it."""
 
     def is_met_by(self, version: str | None) -> bool:
         """Return whether an environment meets a plain requirement.
@@ -60,7 +60,7 @@ def read_requirement(text: str) -> Requirement:
 def is_requirement(text: str) -> bool:
     """Return whether a text is a pip requirement that starts with a distribution's name.
 
-    Other texts could be an option, a path, a file or a second line for the installer.
+    The installer could interpret other texts as an option, a path, a file or a second line.
     """
     if _REQUIREMENT.fullmatch(text):
         return text.isprintable()

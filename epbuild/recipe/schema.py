@@ -5,7 +5,7 @@ violations in an invalid part. It is imported only then, because its import take
 
 A subschema may define its own message with keywords that editors also support: `errorMessage` for the whole subschema, and
 `patternErrorMessage` for its pattern. A `not` with `required` keys rejects the last of these keys. `synonyms` lists alternative
-names for enumeration values or for mapping keys. They come from other tools or from earlier drafts of the recipe language.
+names for enumeration values or for mapping keys, from other tools or from earlier drafts of the recipe language.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from jsonschema_rs import Draft202012Validator as Validator
 
 SchemaError = Any
-"""A ValidationError of `jsonschema`, which is not imported here because its import is slow."""
+"""ValidationError of `jsonschema`. The class is not imported here, because the import is slow."""
 
 
 class Violation(Struct, frozen=True):
@@ -61,8 +61,9 @@ def judge_sections(root: MappingNode) -> list[Violation]:
 def judge(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violation]:
     """Return the violations of the definition at `path`, or of its matrix, after templates have been substituted.
 
-    Text that still contains a template is left to the planner. `unresolved` means that some templates could not be substituted.
-    If such a text violates the schema, no violations are returned, because its value may determine which other values are valid.
+    Texts that still contain templates are not checked, because the planner substitutes these templates. `unresolved` means that some
+    templates are invalid. If a text with such a template violates the schema, return no violations, because the value of the template
+    may determine which other values are valid.
     """
     part = (path[0], *path[2:])
     document = to_plain(node)
@@ -93,7 +94,7 @@ def _validator(part: KeyPath) -> Any:
 
 
 def _conforms(document: object, part: KeyPath) -> bool:
-    """Return True if a part of a recipe conforms to the schema. False may also mean that the check was not possible."""
+    """Return True if a part of a recipe conforms to the schema. Return False also if the check was not possible."""
     try:
         return _fast_validator(part).is_valid(document)
     except UnicodeEncodeError:  # a surrogate, which an environment variable may contain
@@ -140,9 +141,9 @@ def _recipe_schema() -> dict[str, Any]:
 
 
 def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
-    """Return the schema with references replaced by their definitions, because following references is slow.
+    """Return the schema with references replaced by their definitions, because resolving references is slow.
 
-    This requires that no definition is recursive.
+    No definition may be recursive.
     """
     if isinstance(part, list):
         return [_written_out(item, definitions) for item in part]
@@ -182,7 +183,7 @@ def _translated(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Viol
     node = locate(root, tuple(error.absolute_path))
     path: KeyPath = (*above, *error.absolute_path)
     if isinstance(error.instance, str) and isinstance(node, MappingNode):
-        # Only errors of `propertyNames` have a key as their instance. Their path is the path of the mapping.
+        # Only errors of `propertyNames` have a key as their instance. The path of such an error is the path of the mapping.
         name_where = node.entries[error.instance].name_where
         message = error.schema.get("patternErrorMessage") or error.message
         yield Violation((*path, error.instance), Problem(BAD_NAME, message, name_where))
@@ -195,7 +196,7 @@ def _translated(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Viol
                 yield Violation((*path, key), Problem(MISSING_KEY, message, node.where))
     elif error.validator == "not" and "required" in error.validator_value:
         excluded = error.validator_value["required"][-1]
-        if isinstance(node, MappingNode):  # any other node has the wrong type, which is a separate error
+        if isinstance(node, MappingNode):  # a node of another type causes a separate error
             yield Violation((*path, excluded), _wrong(error, node.entries[excluded].node, path))
     else:
         yield Violation(path, _wrong(error, node, path))

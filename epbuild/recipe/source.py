@@ -69,13 +69,13 @@ def _parse(text: str, file: str) -> ReadText:
     except yaml.MarkedYAMLError as error:
         raise RecipeError(_syntax_problem(error, text, file)) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        # PyYAML raises some errors without a mark, such as for the escape "\UFFFFFFFF" in its pure Python scanner.
+        # PyYAML raises some errors without a mark. An example is the escape "\UFFFFFFFF" in its pure Python scanner.
         problem = Problem(SYNTAX, f"invalid YAML: {error}", Position(file, 1, 1))
         raise RecipeError(problem) from None
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
-    """Return PyYAML's error as a one-sentence problem, at the likely position of the mistake."""
+    """Convert an error of PyYAML to a one-sentence problem at the likely position of the mistake."""
     mark, start = error.problem_mark, error.context_mark
     what = error.problem or "it cannot be parsed"
     if mark is None:

@@ -1,7 +1,7 @@
 """Templates in texts: `${name}`, and `$${` for a literal `${`.
 
-Only known names are allowed, and templates have no expressions. A reference to an environment variable may have a default, which
-applies if the variable is unset or empty: `${env.NAME:-default}`.
+A template contains a known name, never an expression. A reference to an environment variable may have a default for an unset or
+empty variable: `${env.NAME:-default}`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNod
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, format_choices, quote_text
 
 OUTPUT_NAMES = ("group", "target", "model", "first_model", "ep", "ep.short", "ep.binary")
-"""Names that only emit steps define. Templates of outputs contain them until `substitute` is called with their values."""
+"""Names that only emit steps define. Templates of outputs keep these names until `substitute` is called with their values."""
 
 MAX_TEXT = 8192
 """Maximum length, in characters, of a text after its templates are substituted."""
 
 
 class TemplateError(ValueError):
-    """A template cannot be substituted. If the reason is an unknown name, `name` contains it."""
+    """Error for a template that cannot be substituted. If the reason is an unknown name, `name` is that name."""
 
     def __init__(self, message: str, hint: str | None = None, name: str | None = None) -> None:
         super().__init__(message)
@@ -41,9 +41,9 @@ class TemplateError(ValueError):
 
 
 class TemplateNames(Mapping[str, Scalar]):
-    """Values of the names in a recipe's templates: names that the recipe defines, and `env.<NAME>` for environment variables.
+    """Mapping of template names to values. It has the names that the recipe defines, and `env.<NAME>` for environment variables.
 
-    The value of an environment variable is always a string. Iteration yields the recipe's names, and then `env.<NAME>` as a
+    The value of an environment variable is always a string. Iteration yields the recipe's names, followed by `env.<NAME>` as a
     placeholder for all environment variables.
     """
 
@@ -82,8 +82,8 @@ class TemplateNames(Mapping[str, Scalar]):
 def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
     """Return `text` with every `${name}` replaced.
 
-    A text that consists of a single reference is replaced with the value itself, which keeps its type. Raises TemplateError
-    for a name that is not in `names`, a `${` without `}`, or a result longer than `MAX_TEXT`.
+    If the text is a single reference, return the value itself with its type. Raises TemplateError for a name that is not in
+    `names`, a `${` without `}`, or a result longer than `MAX_TEXT`.
     """
     if "${" not in text:
         return text
@@ -115,7 +115,7 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
             literal += render(_value(piece, names, later))
         else:
             if literal.endswith("$"):
-                # `$` followed by `${` would later be read as an escaped `${`.
+                # A later substitution would interpret `$` followed by `${` as an escaped `${`.
                 raise TemplateError(f"'$' is not allowed before {quote_text('${' + piece.name + '}')}")
             done += f"{escape(literal)}${{{piece.name}}}"
             literal = ""
@@ -127,8 +127,8 @@ def resolve_templates(
 ) -> tuple[Node, list[Problem]]:
     """Substitute the templates in the values of a node, but not in its keys. Return the new node and the problems.
 
-    A node without templates is returned as the same object, so that the rows of a matrix share it. `later` maps keys, at any
-    depth, to names that the planner substitutes in their values.
+    A node without templates is returned as the same object, so that all rows of a matrix share the node. `later` maps keys, at any
+    depth, to the names that the planner substitutes later in the values of these keys.
     """
     problems: list[Problem] = []
 
@@ -161,7 +161,7 @@ def resolve_templates(
 
 
 def _is_plain(node: Node) -> bool:
-    """Return whether a node is a scalar without a template. Most nodes are."""
+    """Return whether a node is a scalar without a template, as most nodes are."""
     return type(node) is ScalarNode and (type(node.value) is not str or "${" not in node.value)
 
 
@@ -177,7 +177,7 @@ _MARKER = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 
 @lru_cache(maxsize=1024)  # an output's templates are substituted for every group and target
 def _pieces(text: str) -> tuple[str | _Name, ...]:
-    """Split `text` into its unescaped literal parts and the names that it refers to."""
+    """Split `text` into unescaped literal parts and names."""
     return tuple(_split(text))
 
 

@@ -16,14 +16,14 @@ _PREFIX = "vars."
 
 
 class Override(Struct, frozen=True):
-    """Value of a variable from the command line, with its `--set` argument."""
+    """Value of a variable from the command line, and the `--set` argument that contains it."""
 
     value: Scalar
     where: Argument
 
 
 def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], list[Problem]]:
-    """Return the overrides by variable, and the problems of invalid settings. The last setting of a variable wins."""
+    """Return the overrides by variable, and the problems of invalid settings. If a variable is set twice, the last setting wins."""
     found: dict[str, Override] = {}
     problems: list[Problem] = []
     for setting in settings:
@@ -55,7 +55,7 @@ def _scalar(text: str) -> Scalar | None:
 def read_variables(
     section: Mapping[str, KeyedNode], overrides: Mapping[str, Override], environment: Mapping[str, str], problems: list[Problem]
 ) -> dict[str, Scalar]:
-    """Return the values of variables, by their names in templates.
+    """Return the values of variables by template name. Add problems to `problems`.
 
     Invalid variables are included, so that references to them cause no further problems.
     """

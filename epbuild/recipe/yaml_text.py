@@ -22,7 +22,7 @@ def format_scalar(text: str) -> str:
 
 
 def write_yaml(root: MappingNode, comments: Mapping[KeyPath, str]) -> str:
-    """Return the YAML text of a mapping. `comments` are added after keys and items, by their paths."""
+    """Return the YAML text of a mapping. `comments` maps the paths of keys and items to comments on their lines."""
     return "\n".join(_Writer(comments).mapping(root, "", ())) + "\n"
 
 

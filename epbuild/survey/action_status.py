@@ -1,10 +1,10 @@
-"""State of an action, and the choice of the actions that have to run.
+"""States of actions, and selection of the actions that have to run.
 
-current       done, and its outputs are in place
-restorable    its result is known, so outputs can be written without a compile
-out of date   an input has changed, or the store has lost its result
-new           never run here, and the store has no result for it
-failed        failed the last time, and no input has changed since; it runs again only with `--retry`
+current       the action has a result, and its outputs are in place
+restorable    the action has a result, so that outputs can be written without a compile
+out of date   an input has changed, or the store has lost the result
+new           the action never ran here, and the store has no result
+failed        the last run failed, and no input has changed since; only `--retry` runs the action again
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ActionStatus(Struct, frozen=True):
     """State of one action, and the reasons for it.
 
     `key` is None if the toolchain is unknown, an input file has not been fetched, or a needed action has no result. `made` is None if
-    there is no result.
+    the action has no result.
     """
 
     state: StepState
@@ -33,14 +33,14 @@ class ActionStatus(Struct, frozen=True):
     document: Mapping[str, Any] = field(default_factory=dict)
     made: Made | None = None
     remote: bool = False
-    """True if the result is in the remote cache only."""
+    """True if only the remote cache has the result."""
 
 
 def must_run(action: Action, status: ActionStatus, *, is_read: bool) -> bool:
     """Return whether a needed action has to run.
 
-    An emission has to run unless its output is in place. A result in the remote cache is fetched only if `is_read` is true, that is, if
-    another action that runs reads the result.
+    An emission has to run unless its output is in place. A result in the remote cache is fetched only if `is_read` is true, which means
+    that another action that runs reads the result.
     """
     if isinstance(action, Emission):
         return status.state != "current"
@@ -60,14 +60,14 @@ def sort_into_waves(actions: Mapping[str, Action]) -> list[list[Action]]:
 
 
 class Work(Struct, frozen=True):
-    """Ids of the actions whose results are `wanted`, and of the wanted actions that have to run (`todo`), in dependency order."""
+    """Ids of the actions with `wanted` results, and ids of the wanted actions that have to run (`todo`), in dependency order."""
 
     wanted: Set[str]
     todo: tuple[str, ...]
 
     @classmethod
     def of(cls, plan: Plan, found: Mapping[str, ActionStatus]) -> Work:
-        """Select the actions of a plan. A result is wanted if an action that runs reads it, or if no action needs it."""
+        """Select actions of a plan. A result is wanted if an action that runs reads the result, or if no action needs the result."""
         needed = {need for action in plan.actions.values() for need in action.needs}
         read, wanted, todo = set[str](), set[str](), list[str]()
         for ident, action in reversed(list(plan.actions.items())):

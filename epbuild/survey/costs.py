@@ -1,4 +1,4 @@
-"""Expected durations of actions: last measured, or estimated from similar ones."""
+"""Expected durations of actions: last measurements, or else estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BYTES_PER_SECOND = 50e6  # rough throughput of QNN's compiler; only used to ord
 
 
 def get_cost_name(action: str, memory: Memory) -> str:
-    """Return the name under which a workspace stores the cost of an action. Unlike the id, it is unique among recipes."""
+    """Return the name under which a workspace stores the cost of an action. Unlike the id, the name is unique among recipes."""
     return get_action_name(action, memory.configuration.recipe)
 
 
@@ -34,8 +34,8 @@ def estimate_cost(action: Action, workspace: Workspace, memory: Memory) -> Cost:
 def estimate_seconds(found: Survey, workspace: Workspace, memory: Memory) -> dict[str, float]:
     """Return the expected seconds of each action of a survey, except emissions, by id.
 
-    An estimate from size is corrected by the most similar measured actions: the same models for another target, otherwise other
-    models with the same EPs, otherwise the same type of action.
+    Estimates from size are corrected with the most similar measured actions: the same models for another target, or else other
+    models with the same EPs, or else actions of the same type.
     """
     stored = {ident: action for ident, action in found.plan.actions.items() if not isinstance(action, Emission)}
     costs = {ident: estimate_cost(action, workspace, memory) for ident, action in stored.items()}
@@ -57,7 +57,7 @@ def _guess(action: Action) -> float:
 
 
 def _recorded(record: StepRecord | None) -> float | None:
-    """Return the seconds in a step record, as measured on the machine that produced the result; None if the record has none."""
+    """Return the seconds in a step record, as measured on the machine that produced the result, or None if the record has none."""
     measured = record.result.get("measured") if record is not None else None
     seconds = measured.get("seconds") if isinstance(measured, Mapping) else None
     return float(seconds) if isinstance(seconds, int | float) else None
@@ -77,7 +77,7 @@ def _median(values: list[float]) -> float:
 
 
 def _likeness(action: Action) -> Iterator[Hashable]:
-    """Yield the groups of similar actions that an action belongs to, the most similar first."""
+    """Yield the groups of similar actions to which an action belongs, the most similar group first."""
     kind = type(action)
     if isinstance(action, SessionGroup | Verification):
         eps = tuple(ep.entry.ep for ep in action.target.eps)

@@ -1,4 +1,4 @@
-"""Jobs for the runners of a CI system, which produce the missing results."""
+"""CI jobs that produce missing results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from epbuild.survey.status import Survey
 from epbuild.toolchain.platforms import get_own_platform
 
 Label = str | tuple[str, ...]
-"""One label of a runner, or all labels that it must have."""
+"""Label of a runner, or all labels that a runner must have."""
 
 
 class RunnerJob(Struct, frozen=True):
-    """One CI job: the label of its runner, the steps to select, and the expected seconds of work."""
+    """CI job: the label of its runner, the steps to select, and the expected seconds of work."""
 
     runner: Label
     steps: tuple[str, ...]
@@ -30,14 +30,14 @@ class RunnerJob(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Runners:
-    """Available runners: the label for each platform, and the platforms that each toolchain is locked for."""
+    """Available runners: the runner label of each platform, and the locked platforms of each toolchain."""
 
     labels: Mapping[str, Label]
     locked: Mapping[str, Sequence[str]]
     here: str = get_own_platform() or ""
 
     def platforms(self, action: Action) -> Sequence[str]:
-        """Return the platforms that an action can run on, best first: this platform, then those in the recipe or the lock."""
+        """Return the platforms on which an action can run, best first: this platform, then the platforms in the recipe or the lock."""
         toolchain = action.runs_in.toolchain if action.runs_in is not None else None
         others = (toolchain.platforms or self.locked.get(toolchain.name, ())) if toolchain is not None else ()
         return list_possible_platforms(action, self.here, sys.platform, others) or (self.here,)
@@ -61,7 +61,7 @@ def pack_jobs(
 ) -> tuple[list[RunnerJob], tuple[Problem, ...]]:
     """Pack the missing actions into at most `most` jobs for each label, the longest first.
 
-    Actions that need a result from another platform's job are left out. A warning states the number of these actions.
+    Actions that need a result from another platform's job are excluded. A warning states the number of excluded actions.
     """
     platforms = dict(_platforms(missing, seconds, runners))
     waiting: set[str] = set()
@@ -82,7 +82,7 @@ def pack_jobs(
 
 
 def _platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runners: Runners) -> Iterable[tuple[str, str]]:
-    """Yield each action's id and platform: a platform that the whole bundle can run on, or else the best platform for the action."""
+    """Yield each action's id and platform: a platform for the whole bundle if possible, or else the best platform for the action."""
     for bundle in make_bundles(missing, seconds):
         possible = {ident: runners.platforms(missing[ident]) for ident in bundle.actions}
         first = possible[bundle.actions[0]]

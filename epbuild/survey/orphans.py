@@ -1,8 +1,8 @@
 """Outputs of one configuration, and orphans that its recipe no longer requests.
 
 A configuration is a recipe file with its settings (`--set`, environment variables). A configuration owns an output if it wrote the output
-or would have written the same bytes. So builds of one recipe with several settings, or of several recipes in one folder, keep each
-other's outputs. Files that a user changed are kept too.
+or would have written the same bytes. Builds of one recipe with several settings, or of several recipes in one folder, therefore keep
+each other's outputs. They also keep files that users changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PLACE, RESULTS = "place", "results"
 
 
 class Orphan(Struct, frozen=True):
-    """Output that the recipe no longer requests. `files` has each file's SHA-256 and size, by its path below `directory`."""
+    """Output that the recipe no longer requests. `files` maps paths below `directory` to the SHA-256 and size of each file."""
 
     step: str
     directory: Path
@@ -56,7 +56,7 @@ class Outputs:
         return self._memory.output(self.place(directory))
 
     def record(self, record: StepRecord, files: Mapping[str, Mapping[str, Any]], *, settled: str | None) -> None:
-        """Record the `files` that an emission wrote, and its step record. Also delete the fact named `settled`, which is then obsolete.
+        """Record the `files` that an emission wrote, and its step record. Also delete the fact named `settled`, which is now obsolete.
 
         Raises StoreError.
         """
@@ -64,7 +64,7 @@ class Outputs:
         self._memory.record_output(OutputRecord(place, record.step, record.action_key, results, files), record, settled)
 
     def adopt(self, records: Iterable[StepRecord]) -> None:
-        """Record this configuration as an owner of outputs that are in place, even if another process wrote them. Raises StoreError."""
+        """Record this configuration as an owner of existing outputs, even if another process wrote them. Raises StoreError."""
         current = list(records)
         if not current:
             return
@@ -78,14 +78,14 @@ class Outputs:
             self._memory.adopt(new)
 
     def writer(self, output: OutputRecord) -> str | None:
-        """Return a phrase that names the writer of an output; None if this configuration wrote it, or if the writer is unknown."""
+        """Return a phrase that names the writer of an output, or None if this or an unknown configuration wrote the output."""
         wrote, mine = output.owners[0], self._memory.configuration
         if wrote == mine or not wrote.recipe:
             return None
         return f"{wrote.recipe} with other settings" if wrote.recipe == mine.recipe else wrote.recipe
 
     def orphans(self, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
-        """Return the outputs that only this configuration owns and that are not at the paths `wanted`. Raises StoreError."""
+        """Return the outputs that only this configuration owns, except outputs at the paths `wanted`. Raises StoreError."""
         return tuple(self._orphan(output) for output in self._unwanted(wanted) if not self.others(output))
 
     def claimed(self, leaving: Iterable[Path]) -> Collection[Path]:
@@ -95,9 +95,9 @@ class Outputs:
         return {path for output in others for path in list_output_files(output, self.base)}
 
     def release(self, wanted: Iterable[Path]) -> list[OutputRecord]:
-        """Give up the ownership of outputs that other configurations also own and that are not at the paths `wanted`.
+        """Release the ownership of outputs that other configurations also own, except outputs at the paths `wanted`.
 
-        Returns these outputs with the remaining owners. Raises StoreError.
+        Return the released outputs with their remaining owners. Raises StoreError.
         """
         left = []
         for output in self._unwanted(wanted):
@@ -108,12 +108,12 @@ class Outputs:
         return left
 
     def recorded(self, orphan: Orphan) -> OutputRecord | None:
-        """Return the record of an orphan; None if another build has removed or rewritten it in the meantime. Raises StoreError."""
+        """Return the record of an orphan, or None if another build has removed or rewritten the output. Raises StoreError."""
         output = self.last(orphan.directory)
         return None if output is None or self._orphan(output) != orphan or self.others(output) else output
 
     def forget(self, output: OutputRecord) -> None:
-        """Remove an output from the records of all its owners. Raises StoreError."""
+        """Remove an output from the records of all owners. Raises StoreError."""
         self._memory.release(output.place, output.owners)
 
     @contextmanager
@@ -129,7 +129,7 @@ class Outputs:
             yield free
 
     def others(self, output: OutputRecord, *, recipes: bool = False) -> tuple[Configuration, ...]:
-        """Return the other owners of an output, if their recipes still exist. With `recipes`, exclude owners of the same recipe."""
+        """Return the other owners of an output whose recipes still exist. If `recipes` is true, exclude owners with the same recipe."""
         mine = self._memory.configuration
         return tuple(
             owner
@@ -151,7 +151,7 @@ class Outputs:
 
 
 def list_output_files(output: OutputRecord, base: Path) -> list[Path]:
-    """Return the paths of the files of an output below the folder `base`. An archive's files are in the archive's parent folder."""
+    """Return the paths of the files of an output. `base` is the base folder. Files of an archive are in the archive's parent folder."""
     path = base / output.place
     root = path.parent if path.name in output.files and not path.is_dir() else path
     return [root / name for name in output.files]

@@ -1,4 +1,4 @@
-"""Pins: the SHA-256 that a recipe states for its models."""
+"""Check of pins, which are the SHA-256 of models in a recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epbuild.recipe.model import ModelSpec
 
 
 def check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
-    """Raise PlanError if a model differs from its pin in the recipe. `digests` has the SHA-256 of all files."""
+    """Raise PlanError if a model differs from its pin in the recipe. `digests` maps all files to their SHA-256."""
     problems = [
         Problem("EPB207", message, model.path_where, "Restore the pinned file, or change the pin.")
         for model, files in plan.sources()

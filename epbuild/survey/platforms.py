@@ -1,4 +1,4 @@
-"""Platforms that an action can run on."""
+"""Platforms on which an action can run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from epbuild.toolchain.platforms import PYTHON_SYSTEMS
 
 
 def list_possible_platforms(action: Action, here: str, system: str, others: Iterable[str]) -> tuple[str, ...]:
-    """Return the platforms that an action can run on, best first: `here`, then `others`.
+    """Return the platforms on which an action can run, best first: `here`, then `others`.
 
-    `system` is the `sys.platform` of `here`. A platform is left out if the catalog says that the target's EP cannot compile there.
-    `here` is also left out if the recipe lists only other platforms for the toolchain.
+    `system` is the `sys.platform` of `here`. A platform is excluded if, according to the catalog, an EP of the target cannot compile
+    on it. `here` is also excluded if the recipe lists only other platforms for the toolchain.
     """
     others = tuple(other for other in others if other != here)
     toolchain = action.runs_in.toolchain if action.runs_in is not None else None

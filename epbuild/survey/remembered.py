@@ -1,8 +1,8 @@
-"""Recorded failures, which keep actions from failing again in the same way.
+"""Recorded failures, which prevent repeated runs of actions that would fail again.
 
-A failure is recorded with the key of its action. As soon as an input changes, the key changes and the action runs again. Only errors
-that follow from the inputs are recorded, such as errors that an EP or a preparation reports. A full disk, too little
-memory, a timeout, a crash and an interrupted build are not recorded.
+A failure is recorded with the key of its action. If an input changes, the key changes, and the action runs again. Only errors that are
+caused by the inputs are recorded, such as errors that an EP or a preparation reports. A full disk, a lack of memory, a timeout, a crash
+and an interrupted build are not recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORMAT = 2
 _OF_THE_KEY = frozenset(
     {"EPB401", "EPB417", "EPB418", "EPB440", "EPB455", "EPB457", *(f"EPB{number}" for number in range(600, 620))}
 )
-"""Codes of errors that follow from the inputs: errors that an EP or a preparation reported, and defects of its results. Crashes and
+"""Codes of errors that are caused by the inputs: errors that an EP or a preparation reported, and defects of their results. Crashes and
 timeouts have other codes (EPB402, EPB403, EPB453, EPB458)."""
 _ERRORS: Mapping[str, type[EpbuildError]] = {error.__name__: error for error in (BuildError, VerifyError)}
 
@@ -57,7 +57,7 @@ class Failures:
         self._recipe = recipe
 
     def of(self, action: str, key: str) -> Failure | None:
-        """Return the last failure of an action; None unless the key and the release of epbuild are the same. Raises StoreError."""
+        """Return the last failure of an action, or None if the key or the release of epbuild has changed. Raises StoreError."""
         text = self._workspace.fact(self._name(action))
         try:
             document: dict[str, Any] = json.loads(text) if text is not None else {}
@@ -70,10 +70,10 @@ class Failures:
         return failure if problems and failure.error in _ERRORS else None
 
     def remember(self, action: str, key: str, error: EpbuildError) -> None:
-        """Record the failure of an action if it follows from the inputs. Raises StoreError."""
+        """Record the failure of an action if the inputs caused it. Raises StoreError."""
         if type(error) not in _ERRORS.values() or any(problem.code not in _OF_THE_KEY for problem in error.problems):
             return
-        # A step's id stays valid. Positions in files may have changed when the failure is reported again.
+        # The id of a step stays valid. Positions in files may have changed by the time the failure is reported again.
         problems = [replace(problem, where=problem.where if _is_step(problem) else StepId(action)) for problem in error.problems]
         document = {
             "format": _FORMAT,
@@ -86,7 +86,7 @@ class Failures:
         self._workspace.record_fact(self._name(action), json.dumps(document))
 
     def forget(self, action: str) -> None:
-        """Remove the recorded failure of an action that succeeded, or that has to run in any case. Raises StoreError."""
+        """Remove the recorded failure of an action that succeeded or that must run again. Raises StoreError."""
         if self._workspace.fact(self._name(action)) is not None:
             self._workspace.forget_facts([self._name(action)])
 

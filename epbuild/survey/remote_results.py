@@ -24,7 +24,7 @@ _CREATED_HERE = "It will be created on this machine."
 
 
 class RemoteResults:
-    """Results in a remote cache for the actions of one build. Each key is looked up once. Safe to use from several threads.
+    """Results in a remote cache for the actions of one build. Each key is looked up once. Instances are thread-safe.
 
     `warn` is called with a problem for each of the first few unusable results.
     """
@@ -36,15 +36,15 @@ class RemoteResults:
         self._found: dict[str, LookUp] = {}
         self._given_up: set[str] = set()
         self.refused: dict[str, str] = {}
-        """The reasons why records cannot be used, by key."""
+        """Reasons why records cannot be used, by key."""
         self._unusable = 0
         self._unanswered = 0
         self.broken: set[str] = set()
-        """Keys of valid records with lost blobs. The record and its blobs have to be uploaded again."""
+        """Keys of valid records whose blobs are lost. Such a record and its blobs have to be uploaded again."""
         self._lock = threading.Lock()
 
     def find(self, steps: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """Return the results in the cache as JSON, by key. `steps` maps each key to look up to a step's id. Raises Cancelled."""
+        """Return the results in the cache as JSON, by key. `steps` maps the keys to look up to step ids. Raises Cancelled."""
         new = {key: step for key, step in steps.items() if key not in self._found}
         for key, found in self._cache.look_up_all(COMPILE, new).items():
             self._found[key] = found
@@ -56,7 +56,7 @@ class RemoteResults:
         return {key: found.record["result"] for key, found in records if isinstance(found, RemoteRecord)}
 
     def fetch(self, key: str, step: str) -> Mapping[str, Any] | None:
-        """Fetch all artifacts of a step's result into the store, and return the result as JSON; None if the step has to run instead.
+        """Fetch all artifacts of a step's result into the store, and return the result as JSON. Return None if the step has to run.
 
         Raises StoreError if the store cannot be written, and Cancelled.
         """
@@ -86,7 +86,7 @@ class RemoteResults:
         return self.fetch(key, step)
 
     def toolchains(self, wanted: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """Return the toolchain records in the cache, by key. `wanted` maps each key to look up to a toolchain's name. Raises Cancelled."""
+        """Return the toolchain records in the cache, by key. `wanted` maps the keys to look up to toolchain names. Raises Cancelled."""
         found = self._cache.look_up_all(TOOLCHAIN, wanted)
         for name in dict.fromkeys(wanted[key] for key, record in found.items() if isinstance(record, Unusable)):
             why = next(str(record) for key, record in found.items() if isinstance(record, Unusable) and wanted[key] == name)
@@ -95,16 +95,16 @@ class RemoteResults:
         return {key: record.record for key, record in found.items() if isinstance(record, RemoteRecord)}
 
     def blobs_of(self, made: Sequence[Made]) -> BlobSource:
-        """Return a source for the blobs of results and of their needed results. It reads the store, or else the remote cache.
+        """Return a source for the blobs of results and of their needed results. The source reads the store, or else the remote cache.
 
-        If neither has a blob, the blob counts as lost from the store.
+        A blob that is in neither of them is reported as missing from the store.
         """
         results = [one.result for item in made for one in (item, *item.needed)]
         sizes = {blob.digest: blob.size for result in results for blob in result.artifacts.values()}
         return _BlobsOfResults(self._cache, self._store, sizes)
 
     def warn_of_the_rest(self) -> None:
-        """Warn about the number of remaining unusable results, and about results that the cache did not answer for."""
+        """Warn about the number of remaining unusable results, and about unanswered requests for results."""
         if self._unanswered and self._cache.is_readable:  # otherwise, a warning has been reported
             message = (
                 f"the remote cache {self._cache.name} did not answer the requests for {format_count(self._unanswered, 'result')}"
@@ -124,7 +124,7 @@ class RemoteResults:
 
 
 class _BlobsOfResults:
-    """Blobs from the store, or from a remote cache if the store lacks them. `sizes` has the size of each blob by digest."""
+    """Source of blobs that reads the store, or else a remote cache. `sizes` has the size of each blob, by digest."""
 
     def __init__(self, cache: RemoteCache, store: BlobStore, sizes: Mapping[str, int]) -> None:
         self._cache = cache
@@ -146,7 +146,7 @@ class _BlobsOfResults:
             self._store.copy(digest, write)
 
     def _lacking(self, digest: str) -> Blob | None:
-        """Return the blob of a digest if the store lacks it; None if the store has it, or if its size is unknown."""
+        """Return the blob of a digest if the store lacks the blob. Return None if the store has the blob or its size is unknown."""
         size = self._sizes.get(digest)
         return None if size is None or self._store.has(digest, size) else Blob(digest, size)
 

@@ -1,12 +1,12 @@
-"""Snapshot of a run: its steps, and stats of all files that its answer depends on.
+"""Snapshot of a run: its steps, and stats of all files that the status of the steps depends on.
 
-A snapshot answers only one question: has anything changed? If not, there is nothing to do, and `answer` says so before anything else is
-imported. If anything has changed, the caller reads, plans and surveys the whole recipe.
+A snapshot shows whether anything has changed since the run. If nothing has changed, `answer` reports that there is nothing to do, before
+other modules are imported. If anything has changed, the caller reads, plans and surveys the whole recipe.
 
-Snapshots are in the user's cache, one for each recipe, its settings and the selected steps. The cache is trusted like the program itself.
-Files are compared by `lstat`, so a link or a pipe in place of a file is a change. The digest of a file decides if only its times differ,
-or if the file was too new for its times to show a change. A snapshot of another epbuild, Python, CPU,
-workspace or environment is ignored, and so is a damaged snapshot.
+Snapshots are in the user's cache. There is one snapshot for each combination of a recipe, settings and selected steps. The cache is trusted
+like the program itself. Files are compared by `lstat`, so that a link or a pipe in place of a file is a change. The digest of a file is
+compared if only its times differ, or if the file was too new for its times to show a change. A snapshot is ignored if it is damaged, or if
+it is from another epbuild, Python, CPU, workspace or environment.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 FORMAT = 12
 
-# FAT has the coarsest timestamps: two writes within two seconds can leave the same stat. Its finest timestamps are multiples of 10 ms. If a
-# ctime is no such multiple, the file system's timestamps are as fine as the kernel's clock, which ticks at least every 10 ms.
+# FAT has the coarsest timestamps. Two writes within two seconds can result in the same stat. The finest timestamps of FAT are multiples of
+# 10 ms. If a ctime is not a multiple of 10 ms, the file system's timestamps have the resolution of the kernel's clock, which ticks at least
+# every 10 ms.
 _COARSE_STEP_NS = 2_000_000_000
 _FINE_STEP_NS = 100_000_000
 _FINE_UNIT_NS = 10_000_000
@@ -44,38 +45,38 @@ _CLOCK = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "
 
 _BLOCK_BYTES = 1 << 20
 _MAX_HASHED_BYTES = 128 << 20
-"""Maximum bytes of touched files to hash here. If there are more, the full command hashes them and shows its progress."""
+"""Maximum bytes of touched files to hash here. If files are larger, the full command hashes them and shows its progress."""
 
 _FOLDER = "looks"
 _FLAGS = frozenset({"--check", "--locked"})
-"""Flags with which a `run` can be answered before the command line is parsed."""
+"""Flags of `run` that `answer` supports without parsing the command line."""
 
-# These variables decide where the store, the toolchains and the Python packages with models are.
+# These variables determine the folders of the store, the toolchains and the Python packages with models.
 _PLACES = (*CACHE_VARIABLES, "EPBUILD_TOOLCHAIN_DIR", "PYTHONPATH")
 
 _UNREADABLE = (OSError, ValueError, EOFError, TypeError, LookupError, AttributeError)
-"""Errors of a snapshot that cannot be read or is damaged."""
+"""Errors of an unreadable or damaged snapshot."""
 
 
 class Snapshot:
-    """Content of a snapshot. Not a dataclass: importing `dataclasses` takes longer than an answer."""
+    """Content of a snapshot. Not a dataclass, because importing `dataclasses` takes longer than an answer."""
 
     identity: tuple[Any, ...]
-    """Values that identify the program, the machine and the workspace, as `describe_identity` returns them."""
+    """Values that identify the program, the machine and the workspace, from `describe_identity`."""
     environment: Sequence[tuple[str, str | None]]
-    """Variables that were read, with digests of their values. Variables in `_PLACES` have their plain values."""
+    """Variables that were read, with digests of their values, and the variables in `_PLACES`, with their plain values."""
     absent: Sequence[str]
-    """Files that did not exist. The answer would change if one existed."""
+    """Files that did not exist. The status of steps would change if one of these files existed."""
     links: Sequence[tuple[str, str]]
     """Symbolic links in the paths of the files, with their targets."""
     view: tuple[str, str]
     """Result of `describe_view`."""
     drivers: Sequence[tuple[Any, str]]
-    """Drivers that an EP's output may depend on, as arguments of `read_driver_version`, with their versions."""
+    """Drivers that an EP's output may depend on, with their versions. A driver is a tuple of arguments for `read_driver_version`."""
     lock: str
     """`held` if everything matched the recipe's lock, `doubted` if anything differed, `none` if there is no lock."""
     warnings: Sequence[Mapping[str, Any]]
-    """Warnings as mappings of `ProblemRecord` fields. The class is only imported if there are warnings."""
+    """Warnings as mappings with the fields of `ProblemRecord`. The class is imported only if there are warnings."""
     defaults: Mapping[str, Any]
     """`Defaults` of the recipe as a mapping."""
     name: str
@@ -83,17 +84,17 @@ class Snapshot:
     count: int
     """Number of steps."""
     is_current: bool
-    """True if all steps were current. If not, the snapshot is only used to watch the files."""
+    """True if all steps were current. Otherwise, the snapshot is used only to watch the files."""
     fresh: Sequence[int]
     """Numbers of the files whose times could not be trusted."""
     files: list[Stat]
     digests: bytes
-    """Marshalled list of the SHA-256 of each file, empty if unknown. It is only parsed for files that were touched."""
+    """Marshalled list of the SHA-256 of each file, empty if unknown. The list is parsed only if files were touched."""
     steps: bytes
     """Marshalled list of `(id, kind, needs, action, key, outputs, runs on a real device)`."""
 
     def __init__(self, **content: Any) -> None:
-        """Store the content. Raises ValueError if anything is missing."""
+        """Store the content. Raises ValueError if a field is missing or unknown."""
         if content.keys() != Snapshot.__annotations__.keys():
             raise ValueError(content.keys())
         vars(self).update(content)
@@ -109,7 +110,7 @@ class Snapshot:
         )
 
     def write(self, place: str) -> None:
-        """Write the snapshot to a file. A failed write is ignored, as a snapshot only saves time."""
+        """Write the snapshot to a file. Ignore a failed write, because a snapshot only saves time."""
         write_own(place, marshal.dumps(vars(self)))
 
     def step_rows(self) -> list[tuple[Any, ...]]:
@@ -127,7 +128,7 @@ class Snapshot:
             except OSError:
                 found.add(number)
                 continue
-            # Inlined, because a call takes longer than a comparison.
+            # Inlined, because a function call takes longer than the comparison.
             if (
                 seen.st_mtime_ns != mtime_ns
                 or seen.st_size != size
@@ -159,9 +160,9 @@ class Snapshot:
 def answer(
     arguments: Sequence[str], seconds: Callable[[], float], warn: Callable[[Sequence[Mapping[str, Any]]], object] | None = None
 ) -> str | None:
-    """Return the line to print for `run [RECIPE] [--check] [--locked]` if nothing has changed; None in any other case.
+    """Return the line to print for `run [RECIPE] [--check] [--locked]` if nothing has changed, or None in any other case.
 
-    `seconds` returns the time since the start. `warn` is called with the `warnings` of the snapshot, because a run repeats them.
+    `seconds` returns the time since the start. `warn` is called with the `warnings` of the snapshot, because a run repeats warnings.
     """
     names = [argument for argument in arguments[1:] if argument not in _FLAGS]
     recipe = names[0] if names else DEFAULT_RECIPE
@@ -183,16 +184,16 @@ def answer(
 
 
 def format_nothing_to_do(steps: int) -> str:
-    """Return the sentence to print if all steps, `steps` in number, are up to date."""
+    """Return the sentence to print if all steps are up to date. `steps` is the number of steps."""
     return "Nothing to do: " + ("1 step is" if steps == 1 else f"{steps} steps are") + " up to date"
 
 
 def read_unchanged(
     recipe: str, settings: Sequence[str] = (), selection: Sequence[str] = (), *, refresh: bool = False
 ) -> Snapshot | None:
-    """Return the snapshot of a recipe, its settings and its selected steps if nothing has changed since; else None.
+    """Return the snapshot of a recipe, its settings and its selected steps if nothing has changed since, or else None.
 
-    With `refresh`, rewrite the snapshot if files were only touched, so that the next run need not hash these files.
+    With `refresh`, rewrite the snapshot if files were only touched, so that the next run does not hash these files again.
     """
     place = place_of(recipe, settings, selection)
     if place is None:
@@ -217,9 +218,9 @@ def read(place: str) -> Snapshot:
 
 
 def read_clock(recipe: str) -> Moment | None:
-    """Return the time by the clock of the workspace's file system. A file server's clock may differ from this machine's.
+    """Return the time of the workspace's file system. The clock of a file server may differ from the clock of this machine.
 
-    Return None if there is no workspace yet, or if this user may not write to it.
+    Return None if the workspace does not exist or if this user may not write to it.
     """
     workspace = _workspace(recipe)
     if os.path.islink(workspace):  # noqa: PTH114
@@ -238,7 +239,7 @@ def read_clock(recipe: str) -> Moment | None:
 
 
 def is_settled(seen: os.stat_result, ctime_ns: int, moment: Moment) -> bool:
-    """Return whether any write to a file after `moment` must change the times in its stat `seen`."""
+    """Return whether any write to a file after `moment` must change the times in the file's stat `seen`."""
     moment_ns, device = moment
     fine = seen.st_dev == device and ctime_ns % _FINE_UNIT_NS
     return max(seen.st_mtime_ns, ctime_ns) < moment_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS)
@@ -250,9 +251,9 @@ def describe_view(recipe: str) -> tuple[str, str]:
 
 
 def describe_identity(recipe: str) -> tuple[Any, ...] | None:
-    """Return values that identify the program, the machine and the workspace of a recipe; None if there is no workspace.
+    """Return values that identify the program, the machine and the workspace of a recipe, or None if there is no workspace.
 
-    A snapshot is valid only while these values are equal. The inode of the state file changes if the workspace is copied or created
+    A snapshot is valid only while these values are unchanged. The inode of the state file changes if the workspace is copied or created
     again. The paths change if the workspace is moved.
     """
     workspace = _workspace(recipe)
@@ -265,13 +266,13 @@ def describe_identity(recipe: str) -> tuple[Any, ...] | None:
 
 
 def describe_environment(read: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
-    """Return the environment variables that an answer depends on, as a snapshot stores them. `read`: the recipe's variables."""
+    """Return the environment variables to store in a snapshot. `read` has the variables that the recipe read."""
     kept = {name: _digest(value) for name, value in read.items()} | {name: os.environ.get(name) for name in _PLACES}
     return tuple(sorted(kept.items()))
 
 
 def place_of(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> str | None:
-    """Return the file of the snapshot of a recipe, its settings (the texts of `--set`) and its selected steps.
+    """Return the file of the snapshot of a recipe, its settings (the values of `--set`) and its selected steps.
 
     Return None if this user has no cache.
     """
@@ -281,7 +282,7 @@ def place_of(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> 
 
 
 def get_memo_path(recipe: str, settings: Sequence[str]) -> str | None:
-    """Return the file of the memo of a recipe and its settings. Return None if this user has no cache."""
+    """Return the file of the memo of a recipe and its settings, or None if this user has no cache."""
     root = find_cache_root()
     name = f"memo-{_name(os.path.realpath(recipe))}-{_name(chr(0).join(settings))}"
     return None if root is None else os.path.join(root, _FOLDER, name)  # noqa: PTH118
@@ -308,7 +309,7 @@ def forget(recipe: str) -> None:
 
 
 def remove_older(root: str, time: float) -> None:
-    """Remove the snapshots and memos in the cache at `root` that were written before a `time` in Unix seconds."""
+    """Remove the snapshots and memos in the cache at `root` that were written before `time` (Unix seconds)."""
     try:
         for entry in list(os.scandir(os.path.join(root, _FOLDER))):  # noqa: PTH118
             if entry.stat().st_mtime < time:
@@ -318,7 +319,7 @@ def remove_older(root: str, time: float) -> None:
 
 
 def _digest_of_file(path: str) -> bytes:
-    from hashlib import sha256  # imported here, as few runs find a touched file
+    from hashlib import sha256  # imported here, because few runs find a touched file
 
     digest = sha256()
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
@@ -328,8 +329,8 @@ def _digest_of_file(path: str) -> bytes:
 
 
 def _digest(value: str | None) -> str | None:
-    """Return the digest of a variable's value. It is stored instead of the value, which may be a secret."""
-    from hashlib import sha256  # imported here, as few recipes read variables
+    """Return the digest of a variable's value. Snapshots store the digest, because the value may be a secret."""
+    from hashlib import sha256  # imported here, because few recipes read variables
 
     return None if value is None else sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -345,7 +346,7 @@ def _workspace(recipe: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a short name for a text. If two texts share a name, their snapshots only replace each other."""
+    """Return a short name for a text. If two texts have the same name, their snapshots merely replace each other."""
     from binascii import crc32
 
     data = text.encode("utf-8", "surrogatepass")

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from epbuild.survey.snapshot import Moment, Stat
 
 _MAX_REREAD_BYTES = 1 << 20
-"""Maximum size of a file to read again if its times could not be trusted when it was written."""
+"""Maximum size of a file that is read again because its times could not be trusted when the run began."""
 
 
 class Observations(Struct, frozen=True, kw_only=True):
-    """Everything that the answer of a run depends on, and the final status of its steps."""
+    """Everything that the result of a run depends on, and the final status of its steps."""
 
     recipe: Recipe
     began: Moment
-    """Time when the run began, as `read_clock` returns it."""
+    """Time when the run began, from `read_clock`."""
     variables: Mapping[str, str | None]
     """Environment variables that the recipe read."""
     lock: str
@@ -49,18 +49,18 @@ class Observations(Struct, frozen=True, kw_only=True):
     files: Mapping[str | Path, str]
     """All files and folders with their SHA-256, or an empty string if the digest is unknown."""
     absent: Sequence[Path]
-    """Files that did not exist during the survey. If one of them appears, the survey's result would change."""
+    """Files that did not exist during the survey. If one of these files appears, the result of the survey may change."""
     steps: Sequence[StepStatus]
     is_current: bool
     """True if all steps are current until a file changes."""
     drivers: Mapping[Any, str] = field(default_factory=dict)
-    """Versions of the drivers that the answer depends on, by arguments of `read_driver_version`."""
+    """Versions of the drivers that the result depends on, by arguments of `read_driver_version`."""
 
 
 def write_snapshot(seen: Observations, settings: Sequence[str], selection: Sequence[str]) -> None:
     """Write the snapshot of a run with `settings` and the steps that match `selection`.
 
-    Write nothing if a file is gone, or if neither its times nor a known digest can show a change.
+    Write nothing if a file is missing, or if neither its times nor a known digest can show a change.
     """
     recipe = str(seen.recipe.file)
     place, identity = place_of(recipe, settings, selection), describe_identity(recipe)
@@ -139,7 +139,7 @@ class _Files:
         return True
 
     def _is_settled_by_now(self, path: str, seen: os.stat_result, ctime_ns: int, digest: str) -> bool:
-        """Return whether a file that this run wrote is old enough by now, and still has the written content."""
+        """Return whether a file that this run wrote is now old enough for its times to be trusted, and has its original content."""
         if self._now is None:
             self._now = read_clock(self._recipe) or (0, 0)
         if not is_settled(seen, ctime_ns, self._now):

@@ -1,4 +1,4 @@
-"""Status of every step, from the store, the last build here, and the disk."""
+"""Survey of the status of every step, based on the store, the workspace, and the disk."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ _LOST = "its result is no longer in the store"
 
 
 class KnownToolchains(Protocol):
-    """Toolchains that actions run in, as far as their identities are known."""
+    """Toolchains of actions, with their known identities."""
 
     def of(self, action: Action) -> Identified | None:
-        """Return the identity of an action's toolchain; None while it is unknown."""
+        """Return the identity of an action's toolchain, or None while the identity is unknown."""
 
     def why_unknown(self, action: Action) -> str:
-        """Return why the toolchain of an action is unknown, as a reason for work."""
+        """Return the reason why the toolchain of an action is unknown, for the status of the action."""
 
 
 class _Keyed(Struct, frozen=True):
-    """Action with a known key, and the result that this machine has for the key."""
+    """Action with a known key, and the result for the key on this machine."""
 
     action: Action
     key: str
     document: Mapping[str, Any]
     needed: tuple[Made, ...]
     is_here: bool
-    """True if a build in this workspace had a result with this key."""
+    """True if a build in this workspace had a result for this key."""
     result: ActionResult | None
-    """Result in the store; None if the store has none."""
+    """Result in the store. None if the store has no result."""
 
 
 class StepStatus(NamedTuple):
-    """State of one step, as commands show it. The state follows from the status of the step's action."""
+    """State of one step, for display. It is derived from the status of the step's action."""
 
     step: Step
     state: StepState
@@ -76,9 +76,9 @@ class StepStatus(NamedTuple):
     key: str | None
     outputs: tuple[str, ...]
     remote: bool = False
-    """True if the result is in the remote cache only."""
+    """True if only the remote cache has the result."""
     on_real_device: bool = False
-    """True if the step runs on a real device only."""
+    """True if the step runs only on a real device."""
 
 
 class Survey(Struct, frozen=True, dict=True):
@@ -89,9 +89,9 @@ class Survey(Struct, frozen=True, dict=True):
     todo: tuple[str, ...]
     orphans: tuple[Orphan, ...] = ()
     configuration: Configuration = UNKNOWN
-    """The recipe and settings that the plan was made from."""
+    """Recipe and settings of the plan."""
     recorded: tuple[StepStatus, ...] = ()
-    """Statuses of all steps from a snapshot, if nothing has changed. The plan then has only warnings and defaults."""
+    """Status of every step from a snapshot, if nothing has changed. In that case, the plan has only warnings and defaults."""
 
     @property
     def up_to_date(self) -> bool:
@@ -100,7 +100,7 @@ class Survey(Struct, frozen=True, dict=True):
 
     @property
     def unmade(self) -> tuple[str, ...]:
-        """Ids of actions that have to run, except emissions, actions whose results are fetched, and actions that may fail."""
+        """Ids of actions that have to run, except emissions, actions whose results can be fetched, and actions that may fail."""
         stored = (ident for ident in self.todo if is_stored(self.plan.actions[ident]) and not self.actions[ident].remote)
         return tuple(ident for ident in stored if ident not in self.plan.may_fail)
 
@@ -108,7 +108,7 @@ class Survey(Struct, frozen=True, dict=True):
     def nothing_to_try(self) -> bool:
         """True if a build would succeed without any work.
 
-        In this case, every action in `todo` is allowed to fail and failed before, or needs such an action.
+        In that case, every action in `todo` may fail and has failed before, or needs an action that has failed before.
         """
         failed = {ident for ident in self.todo if self.actions[ident].state == "failed" and ident in self.plan.may_fail}
         for ident in self.todo:  # in dependency order
@@ -130,7 +130,7 @@ class Survey(Struct, frozen=True, dict=True):
 
 
 class Surveyor:
-    """Comparison of a plan with the store, the workspace and the disk. The survey writes nothing but digests of files to the workspace."""
+    """Comparison of a plan with the store, the workspace and the disk. It writes only digests of files to the workspace."""
 
     def __init__(
         self,
@@ -149,18 +149,18 @@ class Surveyor:
         self.store = store
         self.records = records
         self.remote = remote
-        """Results in the remote cache; None if no remote cache is read."""
+        """Results in the remote cache. None if no remote cache is read."""
         self.digests = Digests(workspace.files, counting)
         self._output_planner = OutputPlanner(recipe, self.digests)
         self._is_first = False
-        """True if the workspace had no results when the survey began. Actions are then not looked up in the workspace."""
+        """True if the workspace had no results when the survey began. In that case, the survey looks up no actions in the workspace."""
         self._last_keys: Mapping[str, str] = {}
         """Last key of each action in this workspace, read in bulk when a survey begins."""
         self._last_outputs: Mapping[str, OutputRecord] = {}
-        """Last output at each place, also read in bulk."""
+        """Last output at each path, read in bulk when a survey begins."""
 
     def survey(self, plan: Plan, toolchains: KnownToolchains, memo: Memo = NO_MEMO) -> Survey:
-        """Return the status of every action of a plan, from the `toolchains` that are known so far.
+        """Return the status of every action of a plan, using the `toolchains` that are known so far.
 
         Raises PlanError if a model differs from its pin in the recipe, and StoreError if a file cannot be read.
         """
@@ -188,7 +188,7 @@ class Surveyor:
         found = self._restore_from_remote(plan, found)
         found |= {ident: replace(found[ident], state="out of date") for ident in _without_results(plan, found)}
         work = Work.of(plan, found)
-        # A result that the store has lost is still current if everything built from it is in place.
+        # An action whose result the store has lost is still current if everything built from the result is in place.
         settled = {
             ident: replace(status, state="current", reasons=())
             if status.state == "out of date" and status.made is not None and ident not in work.wanted
@@ -198,14 +198,14 @@ class Surveyor:
         return Survey(plan, settled, work.todo, configuration=self.memory.configuration)
 
     def result(self, action: Action, key: str) -> ActionResult | None:
-        """Return the result of an action from the store; None unless the store has all blobs of the result."""
+        """Return the result of an action from the store, or None if the store lacks the result or any of its blobs."""
         record = self.records.read(key)
         result = record[1] if record is not None and isinstance(record[1], get_action_type(action).result) else None
         whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return result if whole else None
 
     def stored(self, found: Survey) -> dict[str, Made]:
-        """Return the results of a survey that are in the store and meet the recipe's expectations, by action id."""
+        """Return the results in a survey that the store has and that meet the recipe's expectations, by action id."""
         known = {ident: status.made for ident, status in found.actions.items() if status.made is not None and not status.remote}
         return {ident: made for ident, made in known.items() if self.result(made.action, made.key) is not None}
 
@@ -219,13 +219,13 @@ class Surveyor:
     ) -> tuple[Action, dict[str, Any]]:
         """Return an action with all its files, and its key document. `needed` has the results that the action needs.
 
-        Needed results are identified by digest, so their blobs need not be in the store. Files in `digests` are not read.
+        Needed results are identified by digest, so that the store may lack their blobs. Files in `digests` are not read.
         Raises StoreError if a file cannot be read.
         """
         kind = get_action_type(action)
         action = kind.resolve_inputs(action, needed, self.store)
         files = action.files
-        # Select only the action's own files: a plan may have ten thousand times as many.
+        # Select only the action's own files, because a plan may have ten thousand times as many.
         known = {path: digests[path] for path in files if path in digests}
         known |= {self.store.place(digest): digest for made in needed for digest in made.result.digests.values()}
         known |= self.digests.of_many(path for path in files if path not in known)
@@ -236,7 +236,7 @@ class Surveyor:
         return self.store if self.remote is None else self.remote.blobs_of(made)
 
     def is_whole(self, made: Made) -> bool:
-        """Return whether the store has all blobs of a result, undamaged. Set damaged blobs aside. Raises StoreError."""
+        """Return whether the store has undamaged copies of all blobs of a result. Quarantine damaged blobs. Raises StoreError."""
         for blob in made.result.artifacts.values():
             if not self.store.has(blob.digest, blob.size):
                 return False
@@ -269,12 +269,12 @@ class Surveyor:
             return pending(toolchains.why_unknown(action))
         action, document = self.keyed(action, needed, toolchain, digests)
         key = compute_action_key(document)
-        # A result that was built here counts even if the store has lost it, as long as its outputs are in place.
+        # A result that was built here counts even if the store has lost it, because its outputs may be in place.
         is_here = self._last_keys.get(action.id) == key or (not self._is_first and self.memory.result(key) is not None)
         return _Keyed(action, key, document, tuple(needed), is_here, self.result(action, key))
 
     def _previous(self, action: Action) -> StepRecord | None:
-        """Return the record of an action's last build in this workspace, whatever its key was."""
+        """Return the record of an action's last build in this workspace, with any key."""
         return None if self._is_first else self.memory.previous(action.id)
 
     def _was_done(self, action: Action) -> bool:
@@ -287,7 +287,7 @@ class Surveyor:
         return self.remote.find({known.key: known.action.id for known in keyed if known.result is None and not known.is_here})
 
     def _restore_from_remote(self, plan: Plan, found: dict[str, ActionStatus]) -> dict[str, ActionStatus]:
-        """Return `found` with actions marked as restorable if the store has lost their result but the remote cache has it."""
+        """Return `found` with actions marked as restorable if the store has lost their results but the remote cache has them."""
         if self.remote is None:
             return found
         todo = (found[ident].made for ident in Work.of(plan, found).todo if is_stored(plan.actions[ident]))
@@ -300,7 +300,7 @@ class Surveyor:
         }
 
     def _status_of(self, keyed: _Keyed, remote: Mapping[str, Any] | None) -> ActionStatus:
-        """Return the status of an action with a known key. `remote` is its result in the remote cache, if there is one."""
+        """Return the status of an action with a known key. `remote` is its result in the remote cache, or None."""
         action, key, document, result = keyed.action, keyed.key, keyed.document, keyed.result
         known = result
         if known is None and keyed.is_here:
@@ -332,7 +332,7 @@ class Surveyor:
             return ActionStatus("out of date" if self._was_done(emission) else "new", reasons)
         try:
             key, document = self._output_planner.plan_key(emission, made, memo)
-        except BuildError as error:  # a build reports it in full
+        except BuildError as error:  # a build reports the complete error
             state: StepState = "out of date" if self._was_done(emission) else "new"
             return ActionStatus(state, tuple(problem.message for problem in error.problems))
         place = self.outputs.place(emission.path)
@@ -364,7 +364,7 @@ class Surveyor:
         return replace(status, reasons=(*(reason for reason in status.reasons if reason not in reported), *kept))
 
     def written(self, emission: Emission, there: OutputRecord | None) -> Written:
-        """Return the files that epbuild wrote or announced at the place of an emission. `there` is the last output at that place."""
+        """Return the files that epbuild wrote or announced at the path of an emission. `there` is the last output at this path."""
         known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
         return Written.of(self.workspace, self.outputs.place(emission.path), known, self.digests)
 
@@ -390,7 +390,7 @@ class Surveyor:
 
 
 def _without_results(plan: Plan, found: Mapping[str, ActionStatus]) -> list[str]:
-    """Return the ids of restorable emissions that need a result of an action that has to run first."""
+    """Return the ids of restorable emissions that need the result of an action that has to run."""
     return [
         ident
         for ident, emission in plan.emissions.items()
@@ -400,7 +400,7 @@ def _without_results(plan: Plan, found: Mapping[str, ActionStatus]) -> list[str]
 
 
 def _size(path: str) -> int | None:
-    """Return the size of a regular file in bytes; None if it does not exist or is a link."""
+    """Return the size of a regular file in bytes, or None if the file does not exist or is not regular."""
     try:
         found = os.lstat(path)
     except OSError:  # the step that rewrites the file reports the error
