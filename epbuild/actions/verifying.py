@@ -1,4 +1,4 @@
-"""Action type that compares the outputs of compiled models with the outputs of their sources."""
+"""Action type that compares outputs of compiled models and source models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`CompileResult` and the results of other actions, which the cache stores as JSON."""
+"""`CompileResult` and results of other actions, which the cache stores as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshot of a run: its steps, and stats of all files that the status of the steps depends on.
+"""Snapshot of a run: its steps, and stats of all files that they depend on.
 
 A snapshot shows whether anything has changed since the run. If nothing has changed, `answer` reports that there is nothing to do, before
 other modules are imported. If anything has changed, the caller reads, plans and surveys the whole recipe.

@@ -1,4 +1,4 @@
-"""Survey of the status of every step, based on the store, the workspace, and the disk."""
+"""Status of every step, based on the store, the workspace and the disk."""
 
 from __future__ import annotations
 
