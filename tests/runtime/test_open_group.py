@@ -203,7 +203,7 @@ def test_least_compatible_model_counts_for_its_group(snapdragon: Machine, tmp_pa
     refused(emit(tmp_path / "out", models=models), code="EPB634")
 
 
-def test_ep_without_compatibility_information_is_not_queried(snapdragon: Machine, tmp_path: Path) -> None:
+def test_ep_without_compatibility_information_is_ignored(snapdragon: Machine, tmp_path: Path) -> None:
     snapdragon.devices.append(device("CPUExecutionProvider", "CPU"))
     snapdragon.knows_compatibility(lambda _, text: text)
     for name, verdict in (("a", "EP_SUPPORTED_PREFER_RECOMPILATION"), ("b", "EP_SUPPORTED_OPTIMAL")):

@@ -558,7 +558,7 @@ def test_peak_memory_of_a_worker_is_in_bytes() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is mapped")
-def test_memory_limit_is_reported_even_if_no_library_can_be_loaded() -> None:
+def test_memory_limit_is_reported_even_if_no_library_can_load() -> None:
     code = f"""if True:
         import resource, runpy, sys
         resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))
