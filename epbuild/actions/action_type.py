@@ -20,7 +20,7 @@ from epbuild.plan.steps import Action
 from epbuild.toolchain.identity import Identified
 
 if TYPE_CHECKING:
-    from epbuild.toolchain.execution import Execution, Workplace
+    from epbuild.toolchain.execution import Execution, ExecutionFactory
 
 A = TypeVar("A", bound=Action)
 R = TypeVar("R", bound=ActionResult)
@@ -88,7 +88,7 @@ class ActionType(ABC, Generic[A, R]):
     def run(self, action: A, document: Mapping[str, Any], execution: Execution) -> R:
         """Run an action, whose key document is `document`, and return its result. Raises EpbuildError and Cancelled."""
 
-    def finish(self, action: A, result: R, work: Workplace) -> Iterator[R]:
+    def finish(self, action: A, result: R, work: ExecutionFactory) -> Iterator[R]:
         """Add the result's missing parts one at a time, and yield the result after each addition. Raises the errors of `run`."""
         return iter(())
 

@@ -27,7 +27,7 @@ from epbuild.toolchain.identity import Identified
 from epbuild.verify.expectations import find_unmeasured, find_unmet_expectations, measure_shared_bytes, with_alone
 
 if TYPE_CHECKING:
-    from epbuild.toolchain.execution import Execution, Workplace
+    from epbuild.toolchain.execution import Execution, ExecutionFactory
 
 
 class Compile(ActionType[SessionGroup, CompileResult]):
@@ -77,7 +77,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
         return execute(action, document, execution)
 
-    def finish(self, action: SessionGroup, result: CompileResult, work: Workplace) -> Iterator[CompileResult]:
+    def finish(self, action: SessionGroup, result: CompileResult, work: ExecutionFactory) -> Iterator[CompileResult]:
         from epbuild.compile.executor import measure_alone
 
         for member in find_unmeasured(action, result):

@@ -52,22 +52,22 @@ class BlobStore:
         return self.root / "cas" / "partial"
 
     def put(self, path: Path, *, move: bool = False) -> Blob:
-        """Store the content of the file at `path`, which is read once. Raises StoreError.
+        """Store the content of the file at `path`, and return its blob. The file is read once. Raises StoreError.
 
-        If `move` is set, a file on the store's file system is moved instead of copied. No process may then write to the file anymore. The
-        file may be gone from `path` afterwards, even after a failure.
+        If `move` is set, a file on the store's file system is moved instead of copied. No other process may then write to the file. After
+        the call, the file may be missing at `path`, even if the call failed.
         """
         task = f"store {path} in {self.root}"
         if move:
             with translate_os_errors(task), self._drafts.moved(path) as draft:
                 if draft is not None:
-                    hasher = _full_hasher(draft.file)
+                    hasher = _make_hasher(draft.file)
                     hash_into(draft.file, hasher)
                     return self._publish_hashed(draft, hasher)
         with translate_os_errors(f"read {path}", elsewhere=None):
             source = path.open("rb", buffering=0)
         with source, translate_os_errors(task), self._drafts.new() as draft:
-            hasher = _full_hasher(source)
+            hasher = _make_hasher(source)
             copy_open_file(source, draft.file, hasher)
             return self._publish_hashed(draft, hasher)
 
@@ -110,16 +110,16 @@ class BlobStore:
             return True
 
     def find(self, digest: str) -> Blob | None:
-        """Return the blob with that digest, or None if it is missing. Reads no content."""
+        """Return the blob with this digest, or None if the blob is missing. Reads no content."""
         try:
             return Blob(digest, self.place(digest).stat().st_size)
         except (OSError, MissingBlob):
             return None
 
     def has(self, digest: str, size: int) -> bool:
-        """Return whether the store has a blob with that digest and size in bytes. Reads no content."""
+        """Return whether the store has a blob with this digest and this size in bytes. Reads no content."""
         try:
-            return os.stat(self._name(digest)).st_size == size  # noqa: PTH116 - called for tens of thousands of blobs
+            return os.stat(self._build_path(digest)).st_size == size  # noqa: PTH116 - called for tens of thousands of blobs
         except (OSError, MissingBlob):
             return False
 
@@ -148,7 +148,7 @@ class BlobStore:
                     raise
         if not check.passes():
             destination.unlink(missing_ok=True)
-            raise self._damaged_blob(digest, identity)
+            raise self._make_damage_error(digest, identity)
 
     def copy(self, digest: str, write: Write) -> None:
         """Pass the pieces of a blob to `write`, one at a time. Raises errors of `pieces` and `write`."""
@@ -171,7 +171,7 @@ class BlobStore:
                     yield last
                 last = piece
         if not check.passes():
-            raise self._damaged_blob(digest, identity)
+            raise self._make_damage_error(digest, identity)
         if last is not None:
             yield last
 
@@ -187,13 +187,13 @@ class BlobStore:
         Raises MissingBlob, DamagedBlob, StoreError.
         """
         with self._open(digest) as source:
-            hasher = _full_hasher(source)
+            hasher = _make_hasher(source)
             for piece in self._read_pieces(source, digest):
                 hasher.update(piece)
                 read_so_far(len(piece))
             identity = os.fstat(source.fileno())
         if hasher.digest != digest:
-            raise self._damaged_blob(digest, identity)
+            raise self._make_damage_error(digest, identity)
         self._checksums.put(digest, hasher.checksum)
 
     def entries(self) -> Iterator[CacheEntry]:
@@ -219,9 +219,9 @@ class BlobStore:
 
         Raises MissingBlob for an invalid digest.
         """
-        return Path(self._name(digest))
+        return Path(self._build_path(digest))
 
-    def _name(self, digest: str) -> str:
+    def _build_path(self, digest: str) -> str:
         # Digests come from documents on disk: an invalid one must not name a path outside the store.
         if not _DIGEST.fullmatch(digest):
             raise MissingBlob(digest, self.root)
@@ -273,10 +273,10 @@ class BlobStore:
         with translate_os_errors(f"read {digest} in the store {self.root}"):
             data = source.read()
         if hash_bytes(data) != digest:
-            raise self._damaged_blob(digest, identity)
+            raise self._make_damage_error(digest, identity)
         return data
 
-    def _damaged_blob(self, digest: str, identity: os.stat_result) -> DamagedBlob:
+    def _make_damage_error(self, digest: str, identity: os.stat_result) -> DamagedBlob:
         """Set a damaged blob aside, and return the error to raise."""
         self._set_aside(digest, identity)
         return DamagedBlob(digest, self.root)
@@ -302,10 +302,10 @@ def _create(path: Path) -> io.BufferedRandom:
         return path.open("x+b")
 
 
-def _full_hasher(file: io.FileIO | io.BufferedRandom) -> Hasher:
+def _make_hasher(file: io.FileIO | io.BufferedRandom) -> Hasher:
     """Return a hasher that computes a file's digest, and also its checksum if the file is large."""
     return Hasher(checksum=os.fstat(file.fileno()).st_size >= LARGE_BYTES)
 
 
 class _TooLong(Exception):
-    """Stream with more bytes than the expected blob."""
+    """Error for a stream that has more bytes than the expected blob."""

@@ -1,8 +1,8 @@
 """XXH3 checksums of large blobs.
 
 Restoring verifies blobs by checksum, at twenty times the speed of SHA-256. Blobs are still named by their SHA-256, which cannot be forged.
-The checksum only detects that bytes have changed since they were stored, and 128 bits of XXH3 suffice for that. A user who could write a
-wrong checksum beside a blob could as well write a wrong record. Each checksum is a separate file. If this file is missing, the blob is
+The checksum only detects that bytes have changed since they were stored, and 128 bits of XXH3 suffice for that. A user who can write a
+wrong checksum could also write a wrong record. Each checksum is a separate file. If this file is missing, the blob is
 verified by its SHA-256, and the checksum is written again.
 """
 
@@ -29,7 +29,7 @@ class Checksums:
     def get(self, digest: str) -> str | None:
         """Return the checksum of a blob, or None if it is unknown."""
         try:
-            text = read_regular(self._place(digest)).decode("ascii")
+            text = read_regular(self._get_path(digest)).decode("ascii")
         except (OSError, UnicodeDecodeError):
             return None
         return text if _CHECKSUM.fullmatch(text) else None
@@ -41,14 +41,14 @@ class Checksums:
         with suppress(OSError), self._drafts.new() as draft:
             draft.file.write(checksum.encode("ascii"))
             # Not synced: if a crash leaves the file empty, it counts as missing.
-            draft.publish(self._place(digest), durable=False)
+            draft.publish(self._get_path(digest), durable=False)
 
     def forget(self, digest: str) -> None:
         """Delete the checksum of a blob, if there is one."""
         with suppress(OSError):
-            discard(self._place(digest))
+            discard(self._get_path(digest))
 
-    def _place(self, digest: str) -> Path:
+    def _get_path(self, digest: str) -> Path:
         return self._folder / digest[:2] / digest
 
 

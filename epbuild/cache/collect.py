@@ -4,15 +4,15 @@ The caller specifies which entries are needed. Entries that were used within the
 builds are running:
 
 - Before a build relies on an existing record or blob, it updates the entry's mtime. The collector moves each entry away, and removes it
-  only if its mtime is still the listed one. Otherwise it moves the entry back. So the second of the two notices the first. A build that
-  comes second finds no entry and builds again. A collector that comes second finds the new mtime.
+  only if its mtime is unchanged since the listing. Otherwise it moves the entry back. If the collector moves the entry first, the build
+  finds no entry and builds again. If the build updates the mtime first, the collector detects the new mtime.
 - Blobs are stored before the record that refers to them, and are kept for at least an hour. So a build that has not stored its record yet
   loses no blob.
 - A record is removed before the blobs that only it refers to. So no record, even of a killed collector, refers to a removed blob. The next
   collection removes the remaining blobs.
 - Partial downloads and remote models are removed under the lease that their readers hold.
 
-One case remains: a build may have found a record more than an hour ago, in a workspace that does not name the action. The blobs of this
+One case remains: a build may have found a record more than an hour ago, while its workspace does not list the action yet. The blobs of this
 record may be removed before the build reads them. If a blob is missing (EPB501), the build creates the result again. It never reads a wrong
 blob.
 """
@@ -117,7 +117,7 @@ class _Collection:
         return self._outcome
 
     def _add_record(self, record: CacheEntry) -> None:
-        document = self._records.look(record.name)
+        document = self._records.peek(record.name)
         names = frozenset(self.users.blobs_of(document)) if document is not None else frozenset()
         self._named[record.name] = names
         self._namings.update(names)
@@ -132,7 +132,7 @@ class _Collection:
     def _remove_queued(self, total: int) -> None:
         while self._queue:
             entry = heapq.heappop(self._queue)[-1]
-            reason = self._reason(entry, total)
+            reason = self._find_reason(entry, total)
             if reason is None:
                 self._outcome.recent.append(entry)
             elif entry.kind == "remote model" and not self.dry_run:
@@ -145,7 +145,7 @@ class _Collection:
         taken, left = [(first, reason)], total - first.size
         while self._queue and len(taken) < _MODELS_AT_ONCE:
             entry = self._queue[0][-1]
-            why = self._reason(entry, left) if entry.kind == "remote model" else None
+            why = self._find_reason(entry, left) if entry.kind == "remote model" else None
             if why is None:
                 break
             heapq.heappop(self._queue)
@@ -167,22 +167,22 @@ class _Collection:
             names = self._named.pop(entry.name)
             self._namings.subtract(names)
             for blob in [self._stored.pop(digest) for digest in sorted(names & self._stored.keys()) if self._is_free(digest)]:
-                if self._seconds_unused(blob) < self.limits.young:
+                if self._compute_idle_seconds(blob) < self.limits.young:
                     self._outcome.recent.append(blob)
                 else:
                     freed += self._remove_with_blobs(blob, reason)
         return freed
 
-    def _reason(self, entry: CacheEntry, total: int) -> Reason | None:
+    def _find_reason(self, entry: CacheEntry, total: int) -> Reason | None:
         if entry.kind == "damaged":
             return "damaged"
-        if self._seconds_unused(entry) < self.limits.young:
+        if self._compute_idle_seconds(entry) < self.limits.young:
             return None
-        if self._seconds_unused(entry) > self.limits.max_age:
+        if self._compute_idle_seconds(entry) > self.limits.max_age:
             return "unused"
         return "over size" if self.limits.max_size is not None and total > self.limits.max_size else None
 
-    def _seconds_unused(self, entry: CacheEntry) -> float:
+    def _compute_idle_seconds(self, entry: CacheEntry) -> float:
         """Return the seconds since the last use of an entry."""
         return self.now - entry.used_ns / 1e9
 

@@ -34,14 +34,14 @@ _Result = TypeVar("_Result")
 
 
 class Damage(Exception):
-    """Content in the database file that epbuild did not write."""
+    """Error for content in the database file that epbuild did not write."""
 
     def __str__(self) -> str:
-        return "its content is not what was written to it"
+        return "it contains data that epbuild did not write"
 
 
 class _Foreign(Damage):
-    """File that was not written with this user's key."""
+    """Error for a file that was not written with this user's key."""
 
 
 class Database:
@@ -81,21 +81,21 @@ class Database:
         return self._copied is not None
 
     def read(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query, verified. The last column must be the checksum, which is removed. Raises StoreError."""
-        return self.query(lambda connection: self.rows(connection, query, parameters))
+        """Return the verified rows of a query. Its last column must be the checksum, which is removed. Raises StoreError."""
+        return self.query(lambda connection: self.read_rows(connection, query, parameters))
 
     def query(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
         """Run `work` and return its result. `work` must only read, and may run twice. Raises StoreError."""
         return self._attempt(work)
 
-    def rows(self, connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def read_rows(self, connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return verified rows without their checksums, like `read`, but inside a transaction. Raises Damage."""
-        return [self._unseal(row) for row in connection.execute(query, encode_values(parameters))]
+        return [self._unseal_row(row) for row in connection.execute(query, encode_values(parameters))]
 
-    def sealed(self, *values: object) -> tuple[object, ...]:
+    def seal_row(self, *values: object) -> tuple[object, ...]:
         """Return a row of the values, with its checksum appended."""
         stored = encode_values(values)
-        return (*stored, self._checksum(stored))
+        return (*stored, self._compute_checksum(stored))
 
     def select(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query without verification, so that the query may select any columns. Raises StoreError."""
@@ -125,21 +125,21 @@ class Database:
                 return work(self._connect())
             except sqlite3.DatabaseError as error:
                 if not _is_damaged(error):
-                    raise self._failure(error) from error
+                    raise self._make_error(error) from error
             except Damage as damage:
                 self.is_foreign |= isinstance(damage, _Foreign)
             self._set_aside()
             try:
                 return work(self._connect())
             except (sqlite3.DatabaseError, Damage) as error:
-                raise self._failure(error) from error
+                raise self._make_error(error) from error
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             import sqlite3
 
             # Recorded before opening: if the file is damaged, only this file may be set aside, not a replacement.
-            self._identity = _identity(self.path)
+            self._identity = _get_file_identity(self.path)
             if self.path is not None and not _is_regular(self.path):
                 raise _Foreign
             # The lock above serializes threads. No isolation level: this module begins transactions itself.
@@ -153,7 +153,7 @@ class Database:
             except BaseException:
                 connection.close()
                 raise
-            self._identity = self._identity or _identity(self.path)
+            self._identity = self._identity or _get_file_identity(self.path)
             self._connection = connection
         return self._connection
 
@@ -169,8 +169,8 @@ class Database:
             if found > self._version:
                 problem = Problem(
                     "EPB506",
-                    f"{self.path} was written by a newer epbuild (version {found}; this epbuild supports {self._version})",
-                    hint="Use the newer epbuild, or remove the file: its content is determined again.",
+                    f"{self.path} was written by a newer epbuild (format {found}; this epbuild supports {self._version})",
+                    hint="Use the newer epbuild, or delete the file: epbuild can recreate its content.",
                 )
                 raise StoreError(problem)
             if found == self._version:
@@ -205,9 +205,9 @@ class Database:
         if self.path is None:
             return
         lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
-        with translate_os_errors(f"set {self.path} aside", code="EPB507", elsewhere=None), lock:
+        with translate_os_errors(f"move {self.path} aside", code="EPB507", elsewhere=None), lock:
             # Another process may have replaced the damaged file already.
-            if _identity(self.path) == self._identity:
+            if _get_file_identity(self.path) == self._identity:
                 for suffix in ("", "-wal", "-shm"):
                     part = self.path.with_name(f"{self.path.name}{suffix}")
                     with suppress(FileNotFoundError):
@@ -217,22 +217,22 @@ class Database:
     def _mark(self) -> int:
         return int.from_bytes(blake2b(digest_size=_MARK_BYTES, key=self._key).digest(), "big", signed=True)
 
-    def _checksum(self, values: Sequence[object]) -> int:
+    def _compute_checksum(self, values: Sequence[object]) -> int:
         # Tens of thousands of rows are verified. Formatting a tuple takes a quarter of the time of encoding it as JSON.
         text = ascii(tuple(values)).encode("ascii")
         return int.from_bytes(blake2b(text, digest_size=_CHECKSUM_BYTES, key=self._key).digest(), "big", signed=True)
 
-    def _unseal(self, row: Sequence[Any]) -> tuple[Any, ...]:
+    def _unseal_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
         """Return a row without its checksum. Raises Damage if the row has changed since it was written."""
         *values, checksum = row
-        if self._checksum(values) != checksum:
+        if self._compute_checksum(values) != checksum:
             raise Damage
         return tuple(values)
 
-    def _failure(self, error: Exception) -> StoreError:
+    def _make_error(self, error: Exception) -> StoreError:
         problem = Problem(
             "EPB507",
-            f"cannot use {self.path or 'the state in memory'}: {error}",
+            f"cannot use {self.path or 'the in-memory state'}: {error}",
             hint="Check that its directory is writable and has free space.",
         )
         return StoreError(problem)
@@ -270,7 +270,7 @@ def _is_regular(path: Path) -> bool:
         return True  # SQLite reports the error
 
 
-def _identity(path: Path | None) -> tuple[int, int] | None:
+def _get_file_identity(path: Path | None) -> tuple[int, int] | None:
     try:
         status = path.lstat() if path else None
     except OSError:
@@ -279,7 +279,7 @@ def _identity(path: Path | None) -> tuple[int, int] | None:
 
 
 def _in_transaction(connection: sqlite3.Connection, work: Callable[[], _Result]) -> _Result:
-    # IMMEDIATE takes the write lock now. A transaction that begins with a read cannot wait for the lock later: it fails at once.
+    # IMMEDIATE acquires the write lock now. A transaction that begins with a read cannot wait for the lock later: it fails at once.
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = work()
@@ -300,7 +300,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
             # Unlike other statements, this one does not wait for processes that are opening the file.
-            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if _get_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
 
@@ -308,7 +308,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
 def _is_damaged(error: sqlite3.DatabaseError) -> bool:
     import sqlite3
 
-    match _code(error):
+    match _get_code(error):
         case None:  # raised by Python's module: text that is not UTF-8
             return isinstance(error, sqlite3.OperationalError)
         case sqlite3.SQLITE_ERROR:  # the tables differ from the schema
@@ -317,7 +317,7 @@ def _is_damaged(error: sqlite3.DatabaseError) -> bool:
             return code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
-def _code(error: sqlite3.Error) -> int | None:
+def _get_code(error: sqlite3.Error) -> int | None:
     # The low byte is the primary code, and the other bytes refine it. Errors of Python's module have no code.
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

@@ -32,7 +32,7 @@ _File = tuple[object, ...]
 
 
 class StatKey(NamedTuple):
-    """Properties of a file that change when its content does. Times are in nanoseconds since the epoch.
+    """Properties of a file that change when its content changes. Times are in nanoseconds since the epoch.
 
     `ctime_ns` is the result of `get_change_time_ns`, never the time of creation.
     """
@@ -48,7 +48,7 @@ class StatKey(NamedTuple):
         seen = os.stat(path) if status is None else status  # noqa: PTH116
         return cls(seen.st_size, seen.st_mtime_ns, get_change_time_ns(path, seen), seen.st_ino)
 
-    def settled(self, at_ns: int) -> bool:
+    def is_settled(self, at_ns: int) -> bool:
         """Return whether every write after the time `at_ns` is certain to change this key."""
         return abs(at_ns - self.mtime_ns) > _TIMESTAMP_STEP_NS and abs(at_ns - self.ctime_ns) > _TIMESTAMP_STEP_NS
 
@@ -57,7 +57,7 @@ class StatMemory(Protocol):
     """Memory of digests between runs, by absolute path. It may forget entries."""
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
-        """Return the latest entry for `path`."""
+        """Return the latest entry for `path`, or None if there is no entry."""
         ...
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
@@ -114,12 +114,12 @@ class Digests:
         for path in asked:
             name = os.fspath(path)
             try:
-                status = _status(name)
+                status = _get_status(name)
             except StoreError as error:
                 problems.extend(error.problems)
                 continue
             key = StatKey.of(name, status)
-            known = self._memory.get(_absolute(name))
+            known = self._memory.get(_make_absolute(name))
             if known is not None and known[0] == key:
                 digests[path] = known[1]
             else:
@@ -151,7 +151,7 @@ class Digests:
                 continue
             digests.update(dict.fromkeys(unread[file], reading.digest))
             if reading.is_stable:
-                entries.update({_absolute(name): (reading.key, reading.digest) for name in unread[file]})
+                entries.update({_make_absolute(name): (reading.key, reading.digest) for name in unread[file]})
         if entries:
             self._memory.put_many(entries)
         return digests
@@ -163,12 +163,12 @@ class Digests:
         A link changes only a file's ctime. A file that has changed otherwise is read again later. If the memory cannot be used, all files
         are read again, and the links stay valid. Raises StoreError before the block runs, and any error that the block raises.
         """
-        before = {path: StatKey.of(path, _status(path)) for path in paths}
+        before = {path: StatKey.of(path, _get_status(path)) for path in paths}
         yield
         entries = {}
         with suppress(StoreError):
             for path, key in before.items():
-                after = StatKey.of(path, _status(path))
+                after = StatKey.of(path, _get_status(path))
                 known = self._memory.get(str(path.absolute()))
                 if known is not None and known[0] == key and after._replace(ctime_ns=key.ctime_ns) == key:
                     entries[str(path.absolute())] = (after, known[1])
@@ -179,7 +179,7 @@ class Digests:
         """Return the digest of the rest of an open file, and pass the number of hashed bytes to `count`."""
         return hash_stream(file, lambda piece: count(len(piece)), ahead=ahead).digest
 
-    def small(self, path: str, size: int) -> str | None:
+    def hash_small(self, path: str, size: int) -> str | None:
         """Read a file in one call and return its digest, or None if its size is not `size`. Raises OSError."""
         file = os.open(path, _READING)
         try:
@@ -195,7 +195,7 @@ class Digests:
         def read(batch: list[tuple[str, StatKey]]) -> list[_FileReading | StoreError]:
             return [self._attempt(path, key, count, ahead=large < self.threads) for path, key in batch]
 
-        batches = list(_batches(files))
+        batches = list(_split_into_batches(files))
         if len(batches) < 2:
             return [reading for batch in batches for reading in read(batch)]
         from concurrent.futures import ThreadPoolExecutor
@@ -220,25 +220,25 @@ class Digests:
         """Hash a file, and retry if it changed during the read. Raises OSError, StoreError."""
         for _ in range(_ATTEMPTS):
             started_ns = time.time_ns()
-            digest = self.small(path, before.size) if before.size <= _SMALL_BYTES else None
+            digest = self.hash_small(path, before.size) if before.size <= _SMALL_BYTES else None
             if digest is not None:
                 count(before.size)
             else:
                 with open(path, "rb", buffering=0) as file:  # noqa: PTH123
                     digest = self.hash(file, count, ahead=ahead)
-            after = StatKey.of(path, _status(path))
+            after = StatKey.of(path, _get_status(path))
             if after == before:
-                return _FileReading(before, digest, before.settled(started_ns))
+                return _FileReading(before, digest, before.is_settled(started_ns))
             before = after
         problem = Problem(
             "EPB505",
-            f"{path} changed while it was read",
+            f"{path} changed while it was being read",
             hint="Wait until the program that writes it has finished, then run the build again.",
         )
         raise StoreError(problem)
 
 
-def _batches(files: list[tuple[str, StatKey]]) -> Iterator[list[tuple[str, StatKey]]]:
+def _split_into_batches(files: list[tuple[str, StatKey]]) -> Iterator[list[tuple[str, StatKey]]]:
     """Yield batches of files for the threads: one large file, or several small ones."""
     start = 0
     while start < len(files):
@@ -256,7 +256,7 @@ def is_unchanged(path: Path, key: StatKey) -> bool:
         return False
 
 
-def _absolute(path: str | Path) -> str:
+def _make_absolute(path: str | Path) -> str:
     """Return the absolute path as text. It avoids pathlib, which is too slow for tens of thousands of files."""
     name = str(path)
     if os.path.isabs(name):  # noqa: PTH117
@@ -265,7 +265,7 @@ def _absolute(path: str | Path) -> str:
     return str(Path(path).absolute()) if is_windows() else os.path.join(os.getcwd(), name)  # noqa: PTH109, PTH118
 
 
-def _status(path: str | Path) -> os.stat_result:
+def _get_status(path: str | Path) -> os.stat_result:
     try:
         status = os.stat(path)  # noqa: PTH116 - called for tens of thousands of files
     except OSError:

@@ -55,14 +55,14 @@ class Drafts:
     @contextmanager
     def new(self) -> Iterator[Draft]:
         """Open a new, empty draft. Raises OSError."""
-        path = self._name()
+        path = self._make_path()
         with _discard_after(path):
             file = self._open(path)
             try:
                 yield Draft(path, file)
             finally:
-                # Windows cannot delete open files, so the file is closed. Closing fails on a full disk, which must not hide the original
-                # error.
+                # Windows cannot delete open files, so the file is closed. Closing may fail on a full disk. This failure must not hide the
+                # original error.
                 with suppress(OSError):
                     file.close()
 
@@ -74,7 +74,7 @@ class Drafts:
 
         The reason is not reported, since copying the file raises the same error.
         """
-        destination = self._name()
+        destination = self._make_path()
         with _discard_after(destination):
             file = self._move(path, destination)
             if file is None:
@@ -104,7 +104,7 @@ class Drafts:
             file.close()
         return None
 
-    def _name(self) -> Path:
+    def _make_path(self) -> Path:
         return self._directory / f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
 
     def _open(self, path: Path) -> io.BufferedRandom:
@@ -142,7 +142,7 @@ class Drafts:
             return False  # another process has the file open
         try:
             unused = aside.stat().st_mtime_ns == seen_ns
-        except FileNotFoundError:  # another process swept it, which removes only old files
+        except FileNotFoundError:  # another process swept the file: only old files are swept
             return True
         if unused or place.exists():
             discard(aside)
@@ -160,7 +160,7 @@ def _discard_after(path: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):
                 discard(path)
-    except KeyboardInterrupt:  # it may have interrupted the removal; only the first Ctrl-C raises it
+    except KeyboardInterrupt:  # Ctrl-C may have interrupted the removal; only the first Ctrl-C raises
         with suppress(OSError):
             discard(path)
         raise

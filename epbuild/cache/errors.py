@@ -16,26 +16,26 @@ _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class MissingBlob(StoreError):
-    """Missing blob in the store (EPB501)."""
+    """Error for a blob that the store does not contain (EPB501)."""
 
     def __init__(self, digest: str, root: Path) -> None:
         self.digest = digest
-        hint = "It was removed or never added. Run the build again to recreate it."
-        super().__init__(Problem("EPB501", f"the store {root} does not contain {digest}", hint=hint))
+        hint = "The blob was removed or never added. Run the build again to recreate it."
+        super().__init__(Problem("EPB501", f"the store {root} does not contain the blob {digest}", hint=hint))
 
 
 class DamagedBlob(StoreError):
-    """Blob whose content has changed, and which has been set aside (EPB502)."""
+    """Error for a blob that has been set aside because its content has changed (EPB502)."""
 
     def __init__(self, digest: str, root: Path) -> None:
         self.digest = digest
-        message = f"the blob {digest} in the store {root} was changed after it was stored and is not used"
+        message = f"the blob {digest} in the store {root} was changed after it was stored, and is ignored"
         hint = "Run the build again to recreate it. If this happens again, check the disk."
         super().__init__(Problem("EPB502", message, hint=hint))
 
 
 class NewerRecord(StoreError):
-    """Record that a newer epbuild wrote (EPB506)."""
+    """Error for a record that a newer epbuild wrote (EPB506)."""
 
     def __init__(self, place: Path, version: int) -> None:
         message = f"{place} was written by a newer epbuild (format {version})"
@@ -51,17 +51,17 @@ def translate_os_errors(task: str, *, code: str = "EPB503", elsewhere: str | Non
     try:
         yield
     except OSError as error:
-        hint = f"{_cure(error)}, or {elsewhere}." if elsewhere else f"{_cure(error)}."
+        hint = f"{_suggest_fix(error)}, or {elsewhere}." if elsewhere else f"{_suggest_fix(error)}."
         raise StoreError(Problem(code, f"cannot {task}: {error.strerror or error}", hint=hint)) from error
 
 
-def _cure(error: OSError) -> str:
+def _suggest_fix(error: OSError) -> str:
     if error.errno in _FULL:
-        return "Free some space there"
+        return "Free some disk space"
     if error.errno in _FORBIDDEN:
-        return "Give this user permission to access it"
+        return "Give this user access to this path"
     if error.errno == errno.ENAMETOOLONG:
         return "Shorten the path"
     if isinstance(error, FileNotFoundError):
-        return "Check that the path is right"
+        return "Check the spelling of the path"
     return "Check the path and its file system"

@@ -39,7 +39,10 @@ class CacheUsers(Protocol):
         """Return the entries that the builds need now. Raises StoreError."""
 
     def models(self) -> frozenset[str]:
-        """Return the names of the remote models that the builds need. It is called often, so it reads no results. Raises StoreError."""
+        """Return the names of the remote models that the builds need. Raises StoreError.
+
+        This method is called often, so it must not read results.
+        """
 
     def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
         """Return the digests of the blobs that a record refers to."""
@@ -60,7 +63,7 @@ class Garbage:
             for path, status in list_files_below(self._root / _PARTIAL):
                 if _NAME.fullmatch(path.name):
                     yield CacheEntry("partial download", f"{_PARTIAL}/{path.name}", status.st_size, status.st_mtime_ns)
-            yield from self._remote()
+            yield from self._list_remote_models()
 
     def remove(self, entry: CacheEntry) -> bool:
         """Remove a listed entry unless another process holds it or has used it. Return whether it was removed.
@@ -76,12 +79,12 @@ class Garbage:
                 case "partial download":
                     name = f"remote-{path.stem}" if path.suffix == _DRAFT else f"fetch-{path.name}"
                     with lease_if_free(self._root, name) as held:
-                        if not held or not _as_listed(path, entry):
+                        if not held or not _is_as_listed(path, entry):
                             return False
                         discard_all(path)
                         discard(path.with_name(f"{path.name}.json"))
                         return True
-        raise ValueError(f"not garbage: {entry}")
+        raise ValueError(f"cannot remove an entry of the kind '{entry.kind}'")
 
     def remove_models(self, entries: Iterable[CacheEntry], users: CacheUsers) -> set[str]:
         """Remove the remote models that `users` do not need, as `remove` does, and return the names of removed models.
@@ -96,7 +99,7 @@ class Garbage:
             for entry in free:
                 path = self._root / entry.name
                 with translate_os_errors(f"remove {path}"):
-                    if entry.name not in kept and _as_listed(path, entry):
+                    if entry.name not in kept and _is_as_listed(path, entry):
                         # Renamed first: from then on, the model counts as not fetched, even if its removal is interrupted.
                         draft = path.with_suffix(_DRAFT)
                         discard_all(draft)
@@ -109,7 +112,7 @@ class Garbage:
         """Update the time of a remote model's last use, if the model exists."""
         touch(self._root / name)
 
-    def _remote(self) -> Iterator[CacheEntry]:
+    def _list_remote_models(self) -> Iterator[CacheEntry]:
         folder = self._root / _REMOTE
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.is_dir() and _NAME.fullmatch(path.name):
@@ -121,7 +124,7 @@ class Garbage:
                 yield CacheEntry("partial download", f"{_REMOTE}/{path.name}", size, status.st_mtime_ns)
 
 
-def _as_listed(path: Path, entry: CacheEntry) -> bool:
+def _is_as_listed(path: Path, entry: CacheEntry) -> bool:
     return path.exists() and path.stat().st_mtime_ns == entry.used_ns
 
 

@@ -44,8 +44,8 @@ def lease(
     Cancelled if `cancelled` is set during the wait, StoreError if the lock file cannot be created, and ValueError for a key that is not a
     file name.
     """
-    place = _place(root, key)
-    lock = _try(place)
+    place = _get_lock_path(root, key)
+    lock = _try_lease(place)
     if lock is None and listener is not None:
         listener.waiting()
     while lock is None:
@@ -53,7 +53,7 @@ def lease(
             time.sleep(_POLL_SECONDS)
         elif cancelled.wait(_POLL_SECONDS):
             raise Cancelled(key)
-        lock = _try(place)
+        lock = _try_lease(place)
     try:
         yield
     finally:
@@ -63,7 +63,7 @@ def lease(
 @contextmanager
 def lease_if_free(root: Path, key: str) -> Iterator[bool]:
     """Hold the lease `key` during the block if the lease is free. Yield whether it is held."""
-    lock = _try(_place(root, key))
+    lock = _try_lease(_get_lock_path(root, key))
     try:
         yield lock is not None
     finally:
@@ -97,14 +97,14 @@ def try_lock(place: Path) -> BaseFileLock | None:
     return lock
 
 
-def _place(root: Path, key: str) -> Path:
+def _get_lock_path(root: Path, key: str) -> Path:
     if not _NAME.fullmatch(key):
-        raise ValueError(f"not a name for a lease: {key!r}")
+        raise ValueError(f"invalid lease name: {key!r}")
     # The file is kept after the lease. If it were removed, a waiting process could lock a file that no other process can find.
     return root / "leases" / f"{key}.lock"
 
 
-def _try(place: Path) -> BaseFileLock | None:
+def _try_lease(place: Path) -> BaseFileLock | None:
     """Return the lock, or None if another holder has it. Raises StoreError."""
     with translate_os_errors(f"lock {place}"):
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ def find_cache_directory() -> Path:
     if root is None:
         problem = Problem(
             "EPB503",
-            "there is no home directory for the store",
+            "this user has no home directory for the store",
             hint="Set EPBUILD_CACHE_DIR to a writable directory.",
         )
         raise StoreError(problem)

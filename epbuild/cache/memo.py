@@ -41,10 +41,10 @@ class Program:
 
     @cached_property
     def loaded_version(self) -> str | None:
-        """Version of the running code. It is computed on first access, which must follow right after the code is loaded."""
-        return self.installed_version()
+        """Version of the running code. The first access, which computes the version, must immediately follow the loading."""
+        return self.read_installed_version()
 
-    def installed_version(self) -> str | None:
+    def read_installed_version(self) -> str | None:
         """Return a text with the versions of epbuild and Python and a digest of the files' stats. Return None if a file is missing."""
         try:
             stats = [(path, seen.st_size, seen.st_mtime_ns) for path in sorted(self._files()) if (seen := os.stat(path))]  # noqa: PTH116
@@ -117,7 +117,7 @@ class Memo:
         kept = self._used if is_whole else {**self._entries, **self._used}
         if place is None or not (self._has_new or len(kept) < len(self._entries)):
             return
-        version = self._program.installed_version()
+        version = self._program.read_installed_version()
         if version is None or version != self._program.loaded_version:
             return
         content = msgpack.encode((version, kept))

@@ -56,7 +56,7 @@ class ActionRecords:
         return None if found is None else found[0]
 
     def read(self, key: str) -> tuple[dict[str, Any], Any] | None:
-        """Return the document, as `get` does, and the result of `shape` for the document."""
+        """Return the document, as `get` does, and the result of `shape` for the document; None if there is no record."""
         found = self._read(key)
         if found is None:
             return None
@@ -66,7 +66,7 @@ class ActionRecords:
             return None  # garbage collection has just removed it as unused
         return document, meaning
 
-    def look(self, key: str) -> dict[str, Any] | None:
+    def peek(self, key: str) -> dict[str, Any] | None:
         """Return the document, as `get` does, but do not count a use. Raises StoreError, and NewerRecord for a newer epbuild's record."""
         found = self._read(key, refuse_newer=True)
         return None if found is None else found[0]
@@ -147,7 +147,7 @@ class ActionRecords:
     def place(self, key: str) -> Path:
         """Return the path of a record, which need not exist."""
         if not _KEY.fullmatch(key):
-            raise ValueError(f"not an action key: {key!r}")
+            raise ValueError(f"invalid action key: {key!r}")
         return self._records.joinpath(key[:2], f"{key}.json")
 
 

@@ -28,7 +28,7 @@ class Roots:
 
     def register(self, workspace: Path) -> None:
         """Register the existing workspace at the absolute path `workspace`. Raises StoreError."""
-        place = self._place(workspace)
+        place = self._get_path(workspace)
         data = _encode(f"{encode_canonical({'format': _FORMAT, 'workspace': str(workspace)})}\n")
         with translate_os_errors(f"write {place}"):
             with suppress(FileNotFoundError):
@@ -40,22 +40,22 @@ class Roots:
 
     def forget(self, workspace: Path) -> None:
         """Unregister a workspace that no longer exists. Raises StoreError."""
-        place = self._place(workspace)
+        place = self._get_path(workspace)
         with translate_os_errors(f"remove {place}"):
             place.unlink(missing_ok=True)
         if workspace.is_dir():
             # A build has just created the workspace again. It found the old registration, so it did not register.
             self.register(workspace)
 
-    def workspaces(self) -> tuple[list[Path], list[Path]]:
+    def list_workspaces(self) -> tuple[list[Path], list[Path]]:
         """Return two lists of registered workspaces: existing ones and missing ones. Raises StoreError."""
         existing, gone = list[Path](), list[Path]()
         with translate_os_errors(f"read {self._roots}"):
-            for workspace in sorted(self._known()):
+            for workspace in sorted(self._read_registered()):
                 (existing if workspace.is_dir() else gone).append(workspace)
         return existing, gone
 
-    def _known(self) -> Iterator[Path]:
+    def _read_registered(self) -> Iterator[Path]:
         try:
             files = [path for path in self._roots.iterdir() if path.suffix == ".json"]
         except FileNotFoundError:
@@ -66,7 +66,7 @@ class Roots:
                     case {"format": int(), "workspace": str(workspace)}:
                         yield Path(workspace)
 
-    def _place(self, workspace: Path) -> Path:
+    def _get_path(self, workspace: Path) -> Path:
         return self._roots / f"{hash_bytes(_encode(str(workspace)))}.json"
 
 

@@ -29,21 +29,21 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
 
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-_MAX_NAME:].lstrip(".-")
     directory = parent / f"{readable}-{os.getpid()}-{os.urandom(4).hex()}"
-    lock = FileLock(_lock_path(directory))
+    lock = FileLock(_get_lock_path(directory))
     try:
         try:
             # Locked before the directory exists, so that `sweep` can determine for every directory whether a process uses it.
-            with translate_os_errors(f"make {directory}", elsewhere=None):
+            with translate_os_errors(f"create {directory}", elsewhere=None):
                 parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire()
-                while not _lock_path(directory).exists():  # another process swept the file before it was locked
+                while not _get_lock_path(directory).exists():  # another process swept the file before it was locked
                     lock.release()
                     lock.acquire()
                 directory.mkdir()
             yield directory
         finally:
             _remove(directory, lock)
-    except BaseException:  # Ctrl-C may have interrupted the removal; only the first one raises
+    except BaseException:  # Ctrl-C may have interrupted the removal; only the first Ctrl-C raises
         with suppress(OSError):  # the lock may have been released already
             _remove(directory, lock)
         raise
@@ -58,7 +58,7 @@ def sweep(parent: Path) -> None:
             return
         # A killed build may leave a directory without a lock file, or a lock file without a directory.
         for directory in {entry.with_name(entry.name.removesuffix(_LOCK)) for entry in entries}:
-            lock = try_lock(_lock_path(directory))
+            lock = try_lock(_get_lock_path(directory))
             if lock is not None:
                 _remove(directory, lock)
 
@@ -72,10 +72,10 @@ def _remove(directory: Path, lock: BaseFileLock) -> None:
         lock.release()
     if not directory.exists():
         with suppress(OSError):
-            _lock_path(directory).unlink(missing_ok=True)
+            _get_lock_path(directory).unlink(missing_ok=True)
     # Not released earlier: a process that locked the file in between would hold a lock that no other process can find.
     lock.release()
 
 
-def _lock_path(directory: Path) -> Path:
+def _get_lock_path(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}{_LOCK}")

@@ -117,7 +117,7 @@ class Memory:
         """Return the latest outcome of a step in this configuration, or None if none is recorded. Raises StoreError."""
         query = f"{_STEPS} WHERE configuration = ? AND step = ?"
         found = self._database.read(query, (self.configuration.ident, step))
-        return _step(found[0])[1] if found else None
+        return _parse_step(found[0])[1] if found else None
 
     def previous(self, step: str) -> StepRecord | None:
         """Return the latest outcome of a step in this configuration, or else in the recipe's latest configuration.
@@ -125,26 +125,26 @@ class Memory:
         Raises StoreError.
         """
         query = f"{_STEPS} WHERE step = ? AND recipe = ? ORDER BY configuration != ?, finished DESC LIMIT 1"
-        found = self._database.read(query, (step, _ascii(self.configuration.recipe), self.configuration.ident))
-        return _step(found[0])[1] if found else None
+        found = self._database.read(query, (step, _escape_name(self.configuration.recipe), self.configuration.ident))
+        return _parse_step(found[0])[1] if found else None
 
     def keys(self, steps: Iterable[str]) -> dict[str, str]:
         """Return the last action key of each step in this configuration, without verifying the rows. Raises StoreError."""
         found = dict[str, str]()
-        for some, marks in _chunks(steps):
+        for some, marks in _split_into_chunks(steps):
             query = f"SELECT step, action_key FROM steps WHERE configuration = ? AND step IN ({marks})"  # noqa: S608 - marks
             found.update(self._database.select(query, (self.configuration.ident, *some)))
         return found
 
-    def verified_keys(self, steps: Iterable[str]) -> dict[str, str]:
+    def read_verified_keys(self, steps: Iterable[str]) -> dict[str, str]:
         """Return the last action key of each step, like `keys`, but verify the rows. Raises StoreError."""
         found = dict[str, str]()
-        for some, marks in _chunks(steps):
+        for some, marks in _split_into_chunks(steps):
             query = f"{_STEPS} WHERE configuration = ? AND step IN ({marks})"
             found.update({row[0]: row[1] for row in self._database.read(query, (self.configuration.ident, *some))})
         return found
 
-    def owned(self) -> dict[str, str]:
+    def read_owned_keys(self) -> dict[str, str]:
         """Return the action key of each output that this configuration owns, by place. Raises StoreError."""
         mine = json.dumps([self.configuration.recipe, self.configuration.ident])
         rows = self._database.select("SELECT place, action_key FROM outputs WHERE instr(owners, ?)", (mine,))
@@ -154,11 +154,11 @@ class Memory:
         """Return the latest result of an action in any configuration, or None if none is recorded. Raises StoreError."""
         query = f"{_STEPS} WHERE action_key = ? ORDER BY finished DESC LIMIT 1"
         found = self._database.read(query, (action_key,))
-        return _step(found[0])[1].result if found else None
+        return _parse_step(found[0])[1].result if found else None
 
     def record_steps(self, records: Iterable[StepRecord]) -> None:
         """Record the outcomes of steps in one transaction, replacing earlier outcomes. Raises StoreError."""
-        added = [self._row(record) for record in records]
+        added = [self._build_row(record) for record in records]
         self._database.change(lambda connection: self._put_steps(connection, added))
 
     def forget_steps(self, steps: Iterable[str]) -> None:
@@ -173,8 +173,10 @@ class Memory:
 
         def forget(connection: sqlite3.Connection) -> None:
             # This query returns rows without a checksum, so they cannot be verified.
-            old = connection.execute(query, (_ascii(self.configuration.recipe), _MAX_CONFIGURATIONS)).fetchall()
-            owners = {owner.ident for output in _outputs(self._database, connection) for owner in output.owners} if old else set()
+            old = connection.execute(query, (_escape_name(self.configuration.recipe), _MAX_CONFIGURATIONS)).fetchall()
+            owners = (
+                {owner.ident for output in _read_outputs(self._database, connection) for owner in output.owners} if old else set()
+            )
             gone = [(ident,) for (ident,) in old if ident not in owners and ident != self.configuration.ident]
             connection.executemany("DELETE FROM steps WHERE configuration = ?", gone)
 
@@ -182,13 +184,13 @@ class Memory:
 
     def output(self, place: str) -> OutputRecord | None:
         """Return the output that any configuration last wrote to `place`, or None if there is no output. Raises StoreError."""
-        return self._database.query(lambda connection: self._output_at(connection, place))
+        return self._database.query(lambda connection: self._read_output_at(connection, place))
 
-    def outputs_at(self, places: Iterable[str]) -> dict[str, OutputRecord]:
+    def read_outputs_at(self, places: Iterable[str]) -> dict[str, OutputRecord]:
         """Return the output at each place that has one, as `output` does. Raises StoreError."""
         found = dict[str, OutputRecord]()
-        for some, marks in _chunks(places):
-            found_here = partial(self._outputs_of, query=f"{_OUTPUTS} WHERE place IN ({marks})", places=some)
+        for some, marks in _split_into_chunks(places):
+            found_here = partial(self._query_outputs, query=f"{_OUTPUTS} WHERE place IN ({marks})", places=some)
             found.update({output.place: output for output in self._database.query(found_here)})
         return found
 
@@ -198,7 +200,7 @@ class Memory:
         This configuration becomes the only owner of the output. If `settled` is given, the workspace's fact with this name is forgotten.
         Raises StoreError.
         """
-        row = self._row(record)
+        row = self._build_row(record)
 
         def put(connection: sqlite3.Connection) -> None:
             self._put_steps(connection, [row])
@@ -214,15 +216,15 @@ class Memory:
         `found` has the step record of each output, by place. A place where another output was written in the meantime is skipped. Raises
         StoreError.
         """
-        added = {place: (record.action_key, self._row(record)) for place, record in found.items()}
+        added = {place: (record.action_key, self._build_row(record)) for place, record in found.items()}
 
         def put(connection: sqlite3.Connection) -> None:
             for place, (action_key, row) in added.items():
-                output = self._output_at(connection, place)
+                output = self._read_output_at(connection, place)
                 if output is not None and output.action_key == action_key:
                     self._put_steps(connection, [row])
                     if self.configuration not in output.owners:
-                        self._put_output(connection, replace(output, owners=_with_owner(output.owners, self.configuration)))
+                        self._put_output(connection, replace(output, owners=_add_owner(output.owners, self.configuration)))
 
         self._database.change(put)
 
@@ -230,7 +232,7 @@ class Memory:
         """Remove `owners` from the owners of the output at `place`, and forget an output without owners. Raises StoreError."""
 
         def put(connection: sqlite3.Connection) -> None:
-            output = self._output_at(connection, place)
+            output = self._read_output_at(connection, place)
             if output is None:
                 return
             left = tuple(owner for owner in output.owners if owner not in owners)
@@ -241,16 +243,16 @@ class Memory:
 
         self._database.change(put)
 
-    def _row(self, record: StepRecord) -> tuple[object, ...]:
+    def _build_row(self, record: StepRecord) -> tuple[object, ...]:
         """Return the row of `steps` for a record. Raises ValueError or TypeError if the record is not JSON."""
-        return self._database.sealed(
+        return self._database.seal_row(
             record.step,
             record.action_key,
             encode_canonical(record.key_document),
             encode_canonical(record.result),
             float(record.finished),
             self.configuration.ident,
-            _ascii(self.configuration.recipe),
+            _escape_name(self.configuration.recipe),
         )
 
     def _put_steps(self, connection: sqlite3.Connection, added: Iterable[tuple[object, ...]]) -> None:
@@ -259,16 +261,16 @@ class Memory:
     def _put_output(self, connection: sqlite3.Connection, output: OutputRecord) -> None:
         """Write the record of an output, replacing an earlier one."""
         owners = json.dumps([[owner.recipe, owner.ident] for owner in output.owners])
-        row = self._database.sealed(
+        row = self._database.seal_row(
             output.place, output.step, output.action_key, json.dumps(output.results), encode_canonical(output.files), owners
         )
         connection.execute("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
-    def _output_at(self, connection: sqlite3.Connection, place: str) -> OutputRecord | None:
-        return next(iter(self._outputs_of(connection, f"{_OUTPUTS} WHERE place = ?", (place,))), None)
+    def _read_output_at(self, connection: sqlite3.Connection, place: str) -> OutputRecord | None:
+        return next(iter(self._query_outputs(connection, f"{_OUTPUTS} WHERE place = ?", (place,))), None)
 
-    def _outputs_of(self, connection: sqlite3.Connection, query: str, places: Sequence[str]) -> list[OutputRecord]:
-        return [_output(row) for row in self._database.rows(connection, query, places)]
+    def _query_outputs(self, connection: sqlite3.Connection, query: str, places: Sequence[str]) -> list[OutputRecord]:
+        return [_parse_output(row) for row in self._database.read_rows(connection, query, places)]
 
 
 class Measurement(Struct, frozen=True):
@@ -286,75 +288,75 @@ class FileMemory:
         self._root = f"{root}{os.sep}"
         self._asked = 0
         self._known: dict[str, tuple[StatKey, str]] | None = None
-        """All entries, read after many look-ups; None before that. Entries that other processes add later are missing."""
+        """All entries, read after many look-ups; None before then. Entries that other processes add later are missing."""
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
         """Return the latest stat key and digest of the absolute `path`. Raises StoreError."""
-        name = self._name(path)
+        name = self._make_relative(path)
         self._asked += 1
         if self._asked == _MANY_LOOKUPS:
-            self._known = {row[0]: _file(row) for row in self._database.read(_FILES)}
+            self._known = {row[0]: _parse_file(row) for row in self._database.read(_FILES)}
         if self._known is not None:
             return self._known.get(name)
         rows = self._database.read(f"{_FILES} WHERE path = ?", (name,))
-        return _file(rows[0]) if rows else None
+        return _parse_file(rows[0]) if rows else None
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
         """Record the stat key and the digest of each absolute path. Raises StoreError."""
         if self._known is not None:
-            self._known.update({self._name(path): entry for path, entry in entries.items()})
+            self._known.update({self._make_relative(path): entry for path, entry in entries.items()})
         self._database.write(
             "INSERT OR REPLACE INTO files (path, size, mtime_ns, ctime_ns, inode, digest, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)",
             # Inode numbers on Windows are up to 128 bits, SQLite's integers 64.
             (
-                self._database.sealed(self._name(path), key.size, key.mtime_ns, key.ctime_ns, str(key.inode), digest)
+                self._database.seal_row(self._make_relative(path), key.size, key.mtime_ns, key.ctime_ns, str(key.inode), digest)
                 for path, (key, digest) in entries.items()
             ),
         )
 
-    def _name(self, path: str) -> str:
+    def _make_relative(self, path: str) -> str:
         # Relative inside the workspace, so that a moved checkout keeps its digests.
         return path.removeprefix(self._root)
 
 
 def list_all_steps(database: Database) -> list[tuple[Configuration, StepRecord]]:
     """Return the latest outcome of every step in every configuration. Raises StoreError."""
-    return [_step(row) for row in database.read(f"{_STEPS} ORDER BY configuration, step")]
+    return [_parse_step(row) for row in database.read(f"{_STEPS} ORDER BY configuration, step")]
 
 
 def list_all_outputs(database: Database) -> list[OutputRecord]:
     """Return every output that has not been removed. Raises StoreError."""
-    return database.query(lambda connection: _outputs(database, connection))
+    return database.query(lambda connection: _read_outputs(database, connection))
 
 
-def _outputs(database: Database, connection: sqlite3.Connection) -> list[OutputRecord]:
-    return [_output(row) for row in database.rows(connection, f"{_OUTPUTS} ORDER BY place")]
+def _read_outputs(database: Database, connection: sqlite3.Connection) -> list[OutputRecord]:
+    return [_parse_output(row) for row in database.read_rows(connection, f"{_OUTPUTS} ORDER BY place")]
 
 
-def _output(row: Sequence[Any]) -> OutputRecord:
+def _parse_output(row: Sequence[Any]) -> OutputRecord:
     """Return the record in a row.
 
     Raises Damage for a path outside the workspace's folder, since files at these paths may be deleted.
     """
     place, step, action_key, results, text, owners = row
     files = parse_json(text)
-    if not all(map(_stays, (place, *files))):
+    if not all(map(_is_inside, (place, *files))):
         raise Damage
     owned = tuple(Configuration(recipe, ident) for recipe, ident in parse_json(owners))
     return OutputRecord(place, step, action_key, tuple(parse_json(results)), files, owned)
 
 
-def _stays(path: str) -> bool:
+def _is_inside(path: str) -> bool:
     return not is_anchored(path) and (".." not in path or not is_outside(path))  # few paths need the second check
 
 
-def _step(row: Sequence[Any]) -> tuple[Configuration, StepRecord]:
+def _parse_step(row: Sequence[Any]) -> tuple[Configuration, StepRecord]:
     step, action_key, key_document, result, finished, ident, recipe = row
     record = StepRecord(step, action_key, parse_json(key_document), parse_json(result), finished)
     return Configuration(parse_json(f'"{recipe}"'), ident), record
 
 
-def _chunks(names: Iterable[str]) -> Iterator[tuple[list[str], str]]:
+def _split_into_chunks(names: Iterable[str]) -> Iterator[tuple[list[str], str]]:
     """Yield the names for each query, with the SQL placeholders for these names."""
     all_names = list(names)
     for start in range(0, len(all_names), _NAMES_PER_QUERY):
@@ -362,7 +364,7 @@ def _chunks(names: Iterable[str]) -> Iterator[tuple[list[str], str]]:
         yield chunk, ", ".join("?" * len(chunk))
 
 
-def _with_owner(owners: Sequence[Configuration], owner: Configuration) -> tuple[Configuration, ...]:
+def _add_owner(owners: Sequence[Configuration], owner: Configuration) -> tuple[Configuration, ...]:
     """Return the owners with `owner` added.
 
     To bound the number of owners, only the latest configurations of the recipe of `owner` are kept.
@@ -372,11 +374,11 @@ def _with_owner(owners: Sequence[Configuration], owner: Configuration) -> tuple[
     return (*(other for other in owners if other not in dropped), owner)
 
 
-def _ascii(text: str) -> str:
+def _escape_name(text: str) -> str:
     """Return a file name in a form that SQLite can store, even if the name has undecodable bytes."""
     return json.dumps(text)[1:-1]
 
 
-def _file(row: Sequence[Any]) -> tuple[StatKey, str]:
+def _parse_file(row: Sequence[Any]) -> tuple[StatKey, str]:
     _, size, mtime_ns, ctime_ns, inode, digest = row
     return StatKey(size, mtime_ns, ctime_ns, int(inode)), digest

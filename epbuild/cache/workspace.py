@@ -63,12 +63,12 @@ class Workspace:
         directory = directory.absolute()
         size = len(os.fsencode(directory / _STATE))
         if size > _MAX_STATE_BYTES and not is_windows():
-            message = f"the path of epbuild's state in this folder, {_STATE}, is too long: {size} bytes"
-            hint = f"Move the recipe to a shorter path: SQLite supports {_MAX_STATE_BYTES} bytes."
+            message = f"the path of the state file {directory.name}/{_STATE} in this folder is too long: {size} bytes"
+            hint = f"Move the recipe to a folder with a shorter path: SQLite supports at most {_MAX_STATE_BYTES} bytes."
             raise StoreError(Problem("EPB516", message, directory.parent, hint))
         _refuse_links(directory)
         if create:
-            with translate_os_errors(f"make {directory}", elsewhere=None):
+            with translate_os_errors(f"create {directory}", elsewhere=None):
                 directory.mkdir(parents=True, exist_ok=True)
                 _hide_from_git(directory)
             return cls(directory, Database(directory / _STATE, TABLES, VERSION, ensure_workspace_key()))
@@ -104,12 +104,12 @@ class Workspace:
     @property
     def logs(self) -> Path:
         """Folder of the logs of steps, created on first use if the workspace is on disk."""
-        return self._folder("logs")
+        return self._create_folder("logs")
 
     @property
     def tmp(self) -> Path:
         """Folder of temporary files of actions, created on first use if the workspace is on disk."""
-        return self._folder("tmp")
+        return self._create_folder("tmp")
 
     def staging(self, name: str) -> AbstractContextManager[Path]:
         """Return a context that yields a new, empty directory and removes it afterwards. Raises StoreError."""
@@ -141,7 +141,7 @@ class Workspace:
         """Record the cost of `subject`, which is an action key or a step. Raises StoreError."""
         self._database.write(
             "INSERT OR REPLACE INTO measurements (subject, seconds, peak_rss_bytes, checksum) VALUES (?, ?, ?, ?)",
-            [self._database.sealed(subject, float(measurement.seconds), measurement.peak_rss_bytes)],
+            [self._database.seal_row(subject, float(measurement.seconds), measurement.peak_rss_bytes)],
         )
 
     def fact(self, name: str) -> str | None:
@@ -151,7 +151,7 @@ class Workspace:
 
     def record_fact(self, name: str, text: str) -> None:
         """Record `text` under `name`. For example, `name` is the digest of a file and `text` one of its properties. Raises StoreError."""
-        row = self._database.sealed(name, text)
+        row = self._database.seal_row(name, text)
         self._database.write("INSERT OR REPLACE INTO facts (name, text, checksum) VALUES (?, ?, ?)", [row])
 
     def facts(self, prefix: str) -> dict[str, str]:
@@ -177,24 +177,24 @@ class Workspace:
         """Yield a warning if the state file on disk is unreadable, or is ignored because another user's epbuild wrote it."""
         state = format_path(self.state)
         if self.is_unreadable:
-            message = f"cannot tell what was built here: this user may not read {state}"
+            message = f"cannot determine what was built here: this user has no permission to read {state}"
             yield Problem(
                 "EPB513", message, None, "Run the command as the owner of the workspace, or get permission to read the file."
             )
         if self._database.is_foreign:
-            aside = f", and was moved to {self.state.name}.damaged" if self.is_on_disk else ""
-            message = f"{state} is ignored: it was not written by this user's epbuild{aside}"
-            hint = "Nothing is lost: everything is checked again, and results come from the store."
+            aside = f"; it was moved to {self.state.name}.damaged" if self.is_on_disk else ""
+            message = f"{state} is ignored because this user's epbuild did not write it{aside}"
+            hint = "No result is lost: epbuild checks all steps again and restores their results from the store."
             yield Problem("EPB515", message, None, hint)
 
     def is_busy(self) -> bool:
         """Return whether a running build has locked a staging directory or a lease of this workspace. Raises StoreError."""
         return is_any_held(self.directory / "tmp") or is_any_held(self.directory / "leases")
 
-    def _folder(self, name: str) -> Path:
+    def _create_folder(self, name: str) -> Path:
         folder = self.directory / name
         if self.is_on_disk:
-            with translate_os_errors(f"make {folder}", elsewhere=None):
+            with translate_os_errors(f"create {folder}", elsewhere=None):
                 folder.mkdir(exist_ok=True)
         return folder
 
@@ -222,6 +222,6 @@ def get_action_name(action: str, recipe: str) -> str:
     return action if recipe == DEFAULT_RECIPE else f"{action}+{recipe}"
 
 
-def log_file(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
+def get_log_path(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
     """Return the path of the log that an action's last run in a workspace wrote."""
     return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', get_action_name(action, recipe))}.log"

@@ -39,7 +39,7 @@ from epbuild.remote.cache import NotFetched, RemoteCache
 from epbuild.remote.envelope import RemoteRecord
 from epbuild.toolchain.environment import Environment, Toolchains
 from epbuild.toolchain.execution import Execution
-from epbuild.toolchain.identity import TOOLCHAIN, make_records, record_documents
+from epbuild.toolchain.identity import TOOLCHAIN, build_record_documents, make_records
 from epbuild.toolchain.lock import LockedEnvironment
 from epbuild.toolchain.platforms import get_own_platform
 
@@ -241,7 +241,7 @@ def _build_records(
     """
     if locked is None:
         raise ValidationError("the toolchain is not locked")
-    documents = record_documents(locked, get_own_platform() or "", asked.entries, asked.packages)
+    documents = build_record_documents(locked, get_own_platform() or "", asked.entries, asked.packages)
     found = dict(make_records(environment, documents.values()))
     if not found.keys() >= {*asked.records}:
         message = f"the worker's toolchain '{asked.toolchain.name}' differs from the requested one"

@@ -78,7 +78,7 @@ def count_cache(root: Path, toolchains: Path) -> CacheStats:
         found[entry.kind] = (count + 1, size + entry.size)
     environments = [path for path in toolchains.iterdir() if (path / "env").is_dir()] if toolchains.is_dir() else []
     size = sum(status.st_size for path in environments for _, status in list_files_below(path))
-    existing, _ = Roots(root).workspaces()
+    existing, _ = Roots(root).list_workspaces()
     return CacheStats(root, found, toolchains, (len(environments), size), tuple(existing))
 
 
@@ -95,7 +95,7 @@ def check_cache(root: Path, progress: ByteProgress, cancelled: threading.Event |
         bad = _check_blobs(BlobStore(root), found, progress, stop)
         lost, broken = _check_records(root, found, bad)
     if bad or lost or broken:
-        origins = _Origins(Roots(root).workspaces()[0], lost)
+        origins = _Origins(Roots(root).list_workspaces()[0], lost)
         found.damaged += [DamagedEntry("blob", digest, why, origins.of_blob(digest)) for digest, why in bad.items()]
         found.damaged += [DamagedEntry("record", key, why, origins.of_key(key)) for key, why in broken.items()]
     return found
@@ -171,7 +171,7 @@ def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, s
     for entry in records.entries():
         found.records += 1
         try:
-            record = records.look(entry.name)
+            record = records.peek(entry.name)
         except NewerRecord:
             continue
         if record is not None:

@@ -42,7 +42,7 @@ def collect_garbage(root: Path, limits: Limits, *, dry_run: bool = False) -> Col
         return Collection(Collected(), (), ())
     roots = Roots(root)
     with nullcontext() if dry_run else lease(root, LEASE):
-        there, gone = roots.workspaces()
+        there, gone = roots.list_workspaces()
         collected = collect(root, limits, _Workspaces(roots, root), now=time.time(), dry_run=dry_run)
         for workspace in () if dry_run else gone:
             roots.forget(workspace)
@@ -58,11 +58,11 @@ class _Workspaces(Struct, frozen=True):
     root: Path
 
     def needs(self) -> Needs:
-        return find_needed_entries(self.roots.workspaces()[0], self.root)
+        return find_needed_entries(self.roots.list_workspaces()[0], self.root)
 
     def models(self) -> frozenset[str]:
         found: set[str] = set()
-        for directory in self.roots.workspaces()[0]:
+        for directory in self.roots.list_workspaces()[0]:
             with open_workspace(directory) as workspace:
                 found.update(_models(workspace, self.root))
         return frozenset(found)

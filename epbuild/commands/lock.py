@@ -247,7 +247,7 @@ class _LockBuilder:
         """Return the packages of an existing environment on this machine, and the packages that are locked for other platforms."""
         kept = old.platforms if old.requires == list_requirements(toolchain) else {}
         platforms = {platform: environment for platform, environment in kept.items() if environment.is_installed}
-        if self.here is None or not self.toolchains.ready(toolchain, self.recipe.directory):
+        if self.here is None or not self.toolchains.is_ready(toolchain, self.recipe.directory):
             message = (
                 f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter does not exist on this machine"
             )

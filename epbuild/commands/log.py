@@ -10,7 +10,7 @@ from pathlib import Path
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import find_cache_directory
 from epbuild.cache.state import Configuration, StepRecord
-from epbuild.cache.workspace import Workspace, log_file
+from epbuild.cache.workspace import Workspace, get_log_path
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, Problem
 from epbuild.plan.steps import Plan
@@ -32,7 +32,7 @@ def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings
     Raises BuildError if the step has no log, and StoreError if the log is missing in the store.
     """
     action = next((found.action for found in plan.steps if found.id == step), step)
-    path = log_file(workspace.directory, action, recipe.name)
+    path = get_log_path(workspace.directory, action, recipe.name)
     if path.is_file():
         return _read_lines(path)
     record = _record(workspace, recipe, action)
@@ -61,7 +61,7 @@ def _fetch(step: str, log: Blob, store: BlobStore, settings: RemoteSettings) -> 
 
 def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:
     record = _record(workspace, recipe, action)
-    is_there = log_file(workspace.directory, action, recipe.name).is_file()
+    is_there = get_log_path(workspace.directory, action, recipe.name).is_file()
     return is_there or (record is not None and "log" in record.result)
 
 

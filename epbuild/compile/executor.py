@@ -167,7 +167,7 @@ def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execut
     error = compile_error(group, ending, execution.shown_log, node_log.refused())
     if error is not None:
         raise error
-    execution.compiled()
+    execution.release_slot()
     try:
         for member in group.members:
             prefix_nodes(group, member, execution.staging / member.output)

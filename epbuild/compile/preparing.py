@@ -70,7 +70,7 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
     error = _error(preparation, ending, execution.shown_log)
     if error is not None:
         raise error
-    execution.compiled()
+    execution.release_slot()
     header = _check_prepared(preparation, execution, ending)
     execution.recheck()
     shutil.rmtree(execution.staging / "in")

@@ -111,7 +111,7 @@ def exchange(one: Path, other: Path) -> bool:
 
     Linux supports exchanges on most local file systems. Raises OSError for errors that would also occur in a plain rename.
     """
-    renameat2 = _renameat2()
+    renameat2 = _load_renameat2()
     if renameat2 is None:
         return False
     import ctypes
@@ -159,7 +159,7 @@ def make_folders(folder: Path) -> None:
         sync_directory(made.parent)
 
 
-def _renameat2() -> Callable[..., int] | None:
+def _load_renameat2() -> Callable[..., int] | None:
     if sys.platform != "linux":
         return None
     import ctypes
@@ -185,12 +185,12 @@ def _declare(function: ctypes._NamedFuncPointer, first: Sequence[type]) -> Calla
 def _sync(path: str | Path, flags: int) -> None:
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
     try:
-        _wait_for(descriptor)
+        _sync_descriptor(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _wait_for(descriptor: int) -> None:
+def _sync_descriptor(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:

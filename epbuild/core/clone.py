@@ -25,7 +25,7 @@ _WRITE_BYTES = 64 * 1024
 
 
 class CannotClone(Exception):
-    """The system or the file system does not support clones."""
+    """Error for a system or a file system that does not support clones."""
 
 
 def clone(source: int, destination: int) -> bool:

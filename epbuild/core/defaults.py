@@ -24,13 +24,13 @@ def find_cache_root() -> str | None:
     if chosen:
         return os.path.join(os.getcwd(), chosen)  # noqa: PTH109, PTH118
     if sys.platform == "win32":
-        return _below("LOCALAPPDATA", ("AppData", "Local"), "epbuild", "cache")
+        return _find_below("LOCALAPPDATA", ("AppData", "Local"), "epbuild", "cache")
     if sys.platform == "darwin":
-        return _below("", ("Library", "Caches"), "epbuild")
-    return _below("XDG_CACHE_HOME", (".cache",), "epbuild")
+        return _find_below("", ("Library", "Caches"), "epbuild")
+    return _find_below("XDG_CACHE_HOME", (".cache",), "epbuild")
 
 
-def _below(variable: str, below_home: tuple[str, ...], *names: str) -> str | None:
+def _find_below(variable: str, below_home: tuple[str, ...], *names: str) -> str | None:
     named = os.environ.get(variable, "")
     # The XDG specification ignores relative values. This is also sensible for the other variables.
     if os.path.isabs(named):  # noqa: PTH117

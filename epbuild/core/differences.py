@@ -22,7 +22,7 @@ def list_facts(document: Any, place: Place = (), whole: Set[Place] = frozenset()
     if isinstance(document, Mapping) and place not in whole:
         children = [(str(name), value) for name, value in document.items()]
     elif isinstance(document, list) and place not in whole:
-        children = [(_name_of(item, str(number)), item) for number, item in enumerate(document)]
+        children = [(_get_name(item, str(number)), item) for number, item in enumerate(document)]
     else:
         return {place: document}
     return {leaf: value for name, child in children for leaf, value in list_facts(child, (*place, name), whole).items()}
@@ -51,5 +51,5 @@ def format_value(value: Any) -> str:
     return "nothing" if value is None else str(value)
 
 
-def _name_of(item: Any, otherwise: str) -> str:
+def _get_name(item: Any, otherwise: str) -> str:
     return str(item.get("name", otherwise)) if isinstance(item, Mapping) else otherwise

@@ -40,13 +40,13 @@ class Blob(Struct, frozen=True):
         return self.digest
 
 
-def _as_text(value: object) -> str:
+def _convert_to_text(value: object) -> str:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(type(value))
 
 
-_encoder = msgpack.Encoder(enc_hook=_as_text)
+_encoder = msgpack.Encoder(enc_hook=_convert_to_text)
 
 
 def hash_values(value: object) -> str:
@@ -58,7 +58,7 @@ def hash_values(value: object) -> str:
     try:
         content = _encoder.encode(value)
     except (UnicodeError, OverflowError):  # file names that are not valid Unicode, and integers of more than 64 bits
-        content = ascii(to_builtins(value, enc_hook=_as_text)).encode("ascii")
+        content = ascii(to_builtins(value, enc_hook=_convert_to_text)).encode("ascii")
     return hashlib.blake2b(content, digest_size=20).hexdigest()
 
 
@@ -71,7 +71,7 @@ class Hasher:
     def __init__(self, *, digest: bool = True, checksum: bool = False) -> None:
         self.size = 0
         self._sha256 = hashlib.sha256() if digest else None
-        self._xxh3 = _xxh3() if checksum else None
+        self._xxh3 = _create_xxh3() if checksum else None
 
     @property
     def is_slow(self) -> bool:
@@ -161,7 +161,7 @@ def hash_into(source: Readable, hasher: Hasher, write: Write | None = None, *, a
             buffer = memoryview(bytearray(_BUFFER_BYTES))
 
 
-def _xxh3() -> xxh3_128:
+def _create_xxh3() -> xxh3_128:
     from xxhash import xxh3_128
 
     return xxh3_128()

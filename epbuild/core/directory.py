@@ -21,8 +21,8 @@ from epbuild.core.entries import (
     Entries,
     HiddenFolders,
     are_identical,
-    as_it_was,
     choose_free_name,
+    copy_folder_metadata,
     get_file_identity,
     is_special,
     list_entries,
@@ -48,11 +48,11 @@ class Owned(Protocol):
     All other files belong to the user.
     """
 
-    def wrote(self, folder: Path) -> Collection[str]:
+    def list_written(self, folder: Path) -> Collection[str]:
         """Return all files that epbuild wrote, including files that were changed or removed later."""
         ...
 
-    def as_written(self, folder: Path) -> Collection[str]:
+    def list_unchanged(self, folder: Path) -> Collection[str]:
         """Return the files that have not changed since epbuild wrote them."""
         ...
 
@@ -75,10 +75,10 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
     kept = _carry_over(staged, destination, owned, step)
     _sync(staged, linked=True)
     # The tree is moved beside its destination, because a read-only tree can only be renamed within its parent folder.
-    new = _beside(destination, f"{_SWAP}{staged.stat().st_ino:x}-{uuid4().hex[:8]}")
+    new = _make_path_beside(destination, f"{_SWAP}{staged.stat().st_ino:x}-{uuid4().hex[:8]}")
     rename(staged, new)
     try:
-        as_it_was(destination, new, times=False)
+        copy_folder_metadata(destination, new, times=False)
         old = new if exchange(new, destination) else _replace(new, destination)
     except BaseException:
         if not _is_old(new, destination):
@@ -96,7 +96,7 @@ def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | 
     Otherwise, the folder is removed at the end of the block. Interrupted swaps of `destination` are recovered first. `hidden`
     is passed to `recover_swaps`. Raises EnvironmentFailure if the destination is not writable.
     """
-    staged = _beside(destination, uuid4().hex[:8])
+    staged = _make_path_beside(destination, uuid4().hex[:8])
     try:
         make_folders(destination.parent)
         recover_swaps(destination, owned, hidden)
@@ -109,14 +109,14 @@ def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | 
             why, hint = f"{Path(error.filename).name} exists and is not a folder", "Move it away, or change the output's path."
         elif error.errno == errno.ENAMETOOLONG:
             hint = "Shorten the output's path."
-        message = f"the output {destination.name} cannot be written: {why}"
+        message = f"cannot write the output {destination.name}: {why}"
         raise EnvironmentFailure(Problem("EPB424", message, StepId(step), hint)) from error
     finally:
         remove_tree(staged)
 
 
 @contextlib.contextmanager
-def workplace(staged: Path) -> Iterator[Path]:
+def scratch_path(staged: Path) -> Iterator[Path]:
     """Yield an unused path beside a folder from `prepare`, for intermediate files. The path is removed at the end of the block."""
     place = staged.with_name(f"{staged.name}-made")
     try:
@@ -143,7 +143,7 @@ def recover_swaps(destination: Path, owned: Owned, hidden: HiddenFolders | None 
     repeated directory listings for commands with many outputs.
     """
     # Links are excluded: a checkout may contain one.
-    left = [path for path in (hidden or HiddenFolders()).beside(destination) if path.is_dir() and not path.is_symlink()]
+    left = [path for path in (hidden or HiddenFolders()).list_beside(destination) if path.is_dir() and not path.is_symlink()]
     old = [path for path in left if _is_old(path, destination)]
     for path in old:
         if destination.exists():
@@ -157,7 +157,7 @@ def recover_swaps(destination: Path, owned: Owned, hidden: HiddenFolders | None 
             remove_tree(path)
 
 
-def _beside(destination: Path, suffix: str) -> Path:
+def _make_path_beside(destination: Path, suffix: str) -> Path:
     return destination.with_name(make_hidden_name(destination.name, suffix))
 
 
@@ -174,7 +174,7 @@ def _is_old(path: Path, destination: Path) -> bool:
 
 def _replace(new: Path, destination: Path) -> Path:
     """Replace `destination` with `new` by two renames. Return the new path of the old tree."""
-    old = _beside(destination, f"{_OLD}{uuid4().hex[:8]}")
+    old = _make_path_beside(destination, f"{_OLD}{uuid4().hex[:8]}")
     rename(destination, old)
     try:
         rename(new, destination)
@@ -192,19 +192,20 @@ def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dic
     existing = list_entries(destination)
     if existing.mounted:
         message = (
-            f"{destination.name}/{existing.mounted[0]} is on another file system than the output and cannot be moved with it"
+            f"{destination.name}/{existing.mounted[0]} is on a different file system than the output, "
+            f"so it cannot be moved with the output"
         )
-        raise BuildError(Problem("EPB436", message, StepId(step), "Mount it elsewhere, and put a link in its place."))
-    wrote, as_written = owned.wrote(destination), owned.as_written(destination)
+        raise BuildError(Problem("EPB436", message, StepId(step), "Mount it elsewhere, and create a link in its place."))
+    wrote, as_written = owned.list_written(destination), owned.list_unchanged(destination)
     kept: dict[str, str] = {}
     # Changed files are last, because they may be renamed and must not use the names of other files.
     for name in sorted(existing.files, key=lambda name: name in wrote):
         if name in as_written:
             continue
         source, target = destination / name, staged / name
-        if _in_the_way(target, staged):
+        if _is_in_the_way(target, staged):
             if name not in wrote or is_special(source) or not target.parent.is_dir():
-                raise _foreign(destination, name, step)
+                raise _make_foreign_error(destination, name, step)
             if are_identical(source, target):
                 continue
             target = choose_free_name(target, source)
@@ -223,20 +224,20 @@ def _carry_over_folders(staged: Path, destination: Path, there: Entries, wrote: 
     own = {parent.as_posix() for name in wrote for parent in Path(name).parents}
     for name in there.folders:
         if name not in own:
-            if _in_the_way(staged / name, staged) and not (staged / name).is_dir():
-                raise _foreign(destination, name, step)
+            if _is_in_the_way(staged / name, staged) and not (staged / name).is_dir():
+                raise _make_foreign_error(destination, name, step)
             (staged / name).mkdir(parents=True, exist_ok=True)
     for name in reversed(there.folders):  # inner folders first, because changes in a folder change its times
         if (staged / name).is_dir():
-            as_it_was(destination / name, staged / name, times=name not in own)
+            copy_folder_metadata(destination / name, staged / name, times=name not in own)
 
 
-def _foreign(destination: Path, name: str, step: str) -> BuildError:
+def _make_foreign_error(destination: Path, name: str, step: str) -> BuildError:
     message = f"{destination.name}/{name} already exists and was not created by epbuild"
     return BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's names."))
 
 
-def _in_the_way(target: Path, staged: Path) -> bool:
+def _is_in_the_way(target: Path, staged: Path) -> bool:
     """Return whether `target` exists, or a file blocks one of its parent folders below `staged`."""
     folders = (folder for folder in target.parents if folder.is_relative_to(staged))
     return os.path.lexists(target) or any(os.path.lexists(folder) and not folder.is_dir() for folder in folders)
@@ -261,7 +262,7 @@ def _is_new(path: str) -> bool:
 
 def _discard(old: Path, destination: Path, owned: Owned) -> None:
     """Remove the old tree. Files that the user created during the swap are moved to the new tree."""
-    as_written, old_entries = owned.as_written(old), list_entries(old)
+    as_written, old_entries = owned.list_unchanged(old), list_entries(old)
     carried_over = {get_file_identity(destination / name) for name in list_entries(destination).files}
     for folder in old_entries.folders:
         make_writable(old / folder)
@@ -273,6 +274,6 @@ def _discard(old: Path, destination: Path, owned: Owned) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         rename(source, choose_free_name(target, source) if os.path.lexists(target) else target)
     # The tree is renamed first, because a partly removed tree must never be restored.
-    remains = _beside(destination, uuid4().hex[:8])
+    remains = _make_path_beside(destination, uuid4().hex[:8])
     rename(old, remains)
     remove_tree(remains)

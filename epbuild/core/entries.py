@@ -77,7 +77,7 @@ def is_special(path: Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode))
 
 
-def as_it_was(source: Path, target: Path, *, times: bool) -> None:
+def copy_folder_metadata(source: Path, target: Path, *, times: bool) -> None:
     """Copy the owner, mode and attributes of a folder to another folder, as far as permissions allow.
 
     If `times` is True, also copy the access and modification times.
@@ -139,7 +139,7 @@ class HiddenFolders:
     def __init__(self) -> None:
         self._found: dict[Path, dict[str, list[Path]]] = {}
 
-    def beside(self, output: Path) -> list[Path]:
+    def list_beside(self, output: Path) -> list[Path]:
         """Return the temporary entries beside an output, sorted. Raises OSError."""
         parent = output.parent
         if parent not in self._found:
@@ -160,7 +160,7 @@ def choose_free_name(path: Path, content: Path) -> Path:
         candidate = path.with_name(f"{_shorten(path.name, len(ending))}{ending}")
         if not os.path.lexists(candidate) or are_identical(candidate, content):
             return candidate
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable: the numbers are unlimited")
 
 
 def _shorten(name: str, room: int) -> str:

@@ -126,66 +126,66 @@ class EpbuildError(Exception):
     def __init__(self, *problems: Problem) -> None:
         if not problems:
             raise ValueError("an error needs at least one problem")
-        self.problems = tuple(sorted(dict.fromkeys(problems), key=sort_key))
+        self.problems = tuple(sorted(dict.fromkeys(problems), key=get_sort_key))
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
 class RecipeError(EpbuildError):
-    """The recipe is invalid (EPB1xx)."""
+    """Error for an invalid recipe (EPB1xx)."""
 
     exit_code = 2
 
 
 class PlanError(EpbuildError):
-    """The recipe is valid but cannot be built (EPB2xx)."""
+    """Error for a valid recipe that cannot be built (EPB2xx)."""
 
     exit_code = 2
 
 
 class ToolchainError(EpbuildError):
-    """An environment could not be provisioned, probed or used (EPB3xx)."""
+    """Error for an environment that could not be provisioned, probed or used (EPB3xx)."""
 
     exit_code = 3
 
 
 class BuildError(EpbuildError):
-    """A step failed (EPB4xx)."""
+    """Error for a failed step (EPB4xx)."""
 
     exit_code = 1
 
 
 class EnvironmentFailure(BuildError):
-    """A step failed because of this machine: a full disk, a missing permission, too little memory (EPB4xx)."""
+    """Error for a step that failed because of this machine, such as a full disk or a missing permission (EPB4xx)."""
 
     exit_code = 3
 
 
 class StoreError(EpbuildError):
-    """The store or the workspace's state cannot be read or written (EPB5xx)."""
+    """Error for a store or a workspace's state that cannot be read or written (EPB5xx)."""
 
     exit_code = 3
 
 
 class VerifyError(EpbuildError):
-    """An artifact failed a check (EPB6xx)."""
+    """Error for an artifact that failed a check (EPB6xx)."""
 
     exit_code = 1
 
 
 class ChangeRefused(EpbuildError):
-    """A change of a compiled model is impossible, or its EP would not load the result (EPB62x). Nothing was written."""
+    """Error for an impossible change of a compiled model, or one that its EP would reject (EPB62x). Nothing was written."""
 
     exit_code = 2
 
 
 class NothingToVerify(VerifyError):
-    """A path on the command line is missing, unreadable, or contains nothing to verify (EPB600)."""
+    """Error for a path on the command line that is missing, unreadable, or without artifacts (EPB600)."""
 
     exit_code = 2
 
 
 class BadText(ValueError):
-    """Invalid text, with the reason and a hint. The caller adds the location and raises a `Problem`."""
+    """Error for invalid text, with the reason and a hint. The caller adds the location and raises a `Problem`."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(f"{message}. {hint}" if hint else message)
@@ -213,7 +213,7 @@ def find_closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> list[s
     return sorted(found, key=rank)
 
 
-def sort_key(problem: Problem) -> tuple[str, int, int]:
+def get_sort_key(problem: Problem) -> tuple[str, int, int]:
     """Return the sort key of a problem: file, line and column."""
     where = problem.where
     if isinstance(where, Position):
@@ -233,4 +233,4 @@ def escape_controls(text: str) -> str:
 
 
 class Cancelled(Exception):
-    """Work was stopped by its `cancelled` event. The work did not fail."""
+    """Exception for work that its `cancelled` event stopped. The work did not fail."""

@@ -72,7 +72,7 @@ def read_cpu_name() -> str:
 def read_cpu_features() -> str:
     """Return the CPU's vendor and instruction sets, or the CPU's name if the system does not list instruction sets."""
     if sys.platform == "linux":
-        found = _first_cpu()
+        found = _read_first_cpu()
         flags = found.get("flags", "").split()
         chosen = [flag for flag in flags if flag.startswith(_INSTRUCTIONS)] if flags else found.get("Features", "").split()
         if chosen:
@@ -83,7 +83,7 @@ def read_cpu_features() -> str:
     if is_windows():  # a stepping does not change the instructions
         return re.sub(r" Stepping \d+| Revision \w+", "", read_cpu_name())
     if sys.platform == "darwin":
-        return _brand() or read_cpu_name()
+        return _read_brand() or read_cpu_name()
     return read_cpu_name()
 
 
@@ -102,7 +102,7 @@ def read_driver_version(files: Sequence[str], pattern: str, device_class: str, p
     import re
 
     if is_windows():
-        return "; ".join(sorted(set(_installed_drivers(device_class, provider)))) if device_class else ""
+        return "; ".join(sorted(set(_list_installed_drivers(device_class, provider)))) if device_class else ""
     from glob import glob
 
     found = set()
@@ -120,7 +120,7 @@ def read_driver_version(files: Sequence[str], pattern: str, device_class: str, p
     return "; ".join(sorted(found))
 
 
-def _installed_drivers(device_class: str, provider: str) -> Iterator[str]:
+def _list_installed_drivers(device_class: str, provider: str) -> Iterator[str]:
     """Yield the drivers of a device class in the Windows registry, with their versions."""
     import re
     import winreg
@@ -142,7 +142,7 @@ def _installed_drivers(device_class: str, provider: str) -> Iterator[str]:
         return
 
 
-def _first_cpu() -> dict[str, str]:
+def _read_first_cpu() -> dict[str, str]:
     """Return the properties of the first CPU on Linux, by name."""
     found: dict[str, str] = {}
     try:
@@ -156,7 +156,7 @@ def _first_cpu() -> dict[str, str]:
     return found
 
 
-def _brand() -> str:
+def _read_brand() -> str:
     """Return the name of the CPU on macOS."""
     import subprocess
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from epbuild.core.errors import Problem, ToolchainError
 
-_SAID_LINES = 6
+_QUOTED_LINES = 6
 _POLL_SECONDS = 0.1
 _LAST_LINES_SECONDS = 5.0
 
@@ -37,7 +37,7 @@ def run_uv(
     try:
         program = uv.find_uv_bin()
     except FileNotFoundError as error:
-        hint = "Install it: `pip install --force-reinstall uv`."
+        hint = "Install uv: `pip install --force-reinstall uv`."
         raise ToolchainError(
             Problem("EPB301", "the program uv, which creates toolchains, is missing from epbuild's environment", None, hint)
         ) from error
@@ -83,9 +83,9 @@ def _read_lines(process: subprocess.Popen[str], lines: list[str], listener: UvLi
 def quote_report(stderr: str) -> tuple[str, str]:
     """Return uv's whole error report as one line, and its last lines for quoting in a message."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith(("Using ", "Resolved "))]
-    return " ".join(lines), " ".join(lines[-_SAID_LINES:]) or "nothing"
+    return " ".join(lines), " ".join(lines[-_QUOTED_LINES:]) or "nothing"
 
 
-def is_network(text: str) -> bool:
+def is_network_error(text: str) -> bool:
     """Return whether uv reported a network error."""
     return any(word in text.lower() for word in ("dns error", "error sending request", "connection", "timed out", "offline"))

@@ -24,15 +24,17 @@ def redact(text: str) -> str:
     References such as `${env.TOKEN}` are kept, because they are only names. The length of `text` does not change, so that
     positions remain valid.
     """
-    return _ADDRESS.sub(_hidden, text)
+    return _ADDRESS.sub(_hide, text)
 
 
-def _hidden(found: re.Match[str]) -> str:
+def _hide(found: re.Match[str]) -> str:
     user, query = found["user"] or "", found["query"] or ""
-    return found["scheme"] + _stars(user[:-1]) + user[-1:] + found["path"] + query[:1] + _stars(query[1:])
+    return (
+        found["scheme"] + _replace_with_stars(user[:-1]) + user[-1:] + found["path"] + query[:1] + _replace_with_stars(query[1:])
+    )
 
 
-def _stars(text: str) -> str:
+def _replace_with_stars(text: str) -> str:
     return "".join(part if _REFERENCE.fullmatch(part) else "*" * len(part) for part in _REFERENCE.split(text))
 
 

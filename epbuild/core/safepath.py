@@ -22,15 +22,15 @@ MAX_NAME_BYTES = 255
 
 
 class BadReference(ValueError):
-    """A reference from one file to another is invalid. The text is the reason."""
+    """Error for an invalid reference from one file to another. Its text is the reason."""
 
 
 class MissingReference(BadReference):
-    """A reference is well-formed, but the file does not exist."""
+    """Error for a well-formed reference to a file that does not exist."""
 
 
 def is_device(name: str) -> bool:
-    """Return whether a file name means a device on Windows."""
+    """Return whether Windows treats a file name as a device."""
     return _IS_DEVICE.fullmatch(name) is not None
 
 

@@ -11,12 +11,12 @@ _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]+)")
 
 def parse_bytes(text: str) -> int:
     """Parse a size, a number with a unit in SIZES, into bytes. Raises ValueError, whose message is a hint."""
-    return _amount(text, SIZES)
+    return _parse_amount(text, SIZES)
 
 
 def parse_seconds(text: str) -> int:
     """Parse a duration, a number with a unit in TIMES, into seconds. Raises ValueError, whose message is a hint."""
-    return _amount(text, TIMES)
+    return _parse_amount(text, TIMES)
 
 
 def format_count(number: int, noun: str) -> str:
@@ -34,10 +34,10 @@ def format_estimate(seconds: float) -> str:
     return f"{hours} h" + (f" {rest} min" if rest else "")
 
 
-def _amount(text: str, units: dict[str, int]) -> int:
+def _parse_amount(text: str, units: dict[str, int]) -> int:
     amount = _AMOUNT.fullmatch(text)
     if amount is None or amount[2] not in units:
-        raise ValueError(f"Write a number and one of: {', '.join(units)}.")
+        raise ValueError(f"Write a number and one of the units: {', '.join(units)}.")
     from fractions import Fraction  # imported here because few commands need it
 
     return int(Fraction(amount[1]) * units[amount[2]])

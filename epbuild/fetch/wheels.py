@@ -17,7 +17,7 @@ from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
 from epbuild.core.digest import hash_document
 from epbuild.core.errors import PlanError, Problem
-from epbuild.core.installer import is_network, quote_report, run_uv
+from epbuild.core.installer import is_network_error, quote_report, run_uv
 from epbuild.fetch.partial import FetchError, writing
 from epbuild.recipe.address import PackageAddress
 
@@ -144,7 +144,7 @@ def _explain(address: PackageAddress, stderr: str) -> tuple[str, str]:
     text, quote = quote_report(stderr)
     name = address.distribution
     check_names = "Check its name and version, and uv's settings for the package index (UV_DEFAULT_INDEX, UV_FIND_LINKS)."
-    if is_network(text) or "network was disabled" in text:
+    if is_network_error(text) or "network was disabled" in text:
         return f"the package index cannot be reached; uv reported: {quote.rstrip('.')}", "Check the network, then run again."
     if f"{name} was not found" in text:
         return f"there is no package {name}", check_names

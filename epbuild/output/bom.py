@@ -72,7 +72,7 @@ def list_compiled_models(
             BomModel(
                 name=model.name,
                 file=posixpath.join(folder, model.file),
-                sources=tuple(dict.fromkeys(_source_of(str(member["name"]), member["source"]) for member in members)),
+                sources=tuple(dict.fromkeys(_get_source_name(str(member["name"]), member["source"]) for member in members)),
                 actions=tuple(dict.fromkeys(actions[str(member["action_key"])] for member in members)),
                 refers=find_references(model, folder, data),
                 inputs=source.get("inputs", ()),
@@ -97,10 +97,10 @@ def describe_base_model(name: str, file: str, source: Mapping[str, Any], refers:
     """Return an uncompiled model that is shipped. `source` is its `source` in the manifest."""
     # If the recipe sets sizes, the manifest has the sizes used for the compile. The uncompiled model has other sizes.
     known = {} if "sizes" in source else {kind: source.get(kind, ()) for kind in ("inputs", "outputs")}
-    return BomModel(name, file, (_source_of(name, source),), refers=refers, **known)
+    return BomModel(name, file, (_get_source_name(name, source),), refers=refers, **known)
 
 
-def _source_of(member: str, source: Mapping[str, Any] | None) -> str:
+def _get_source_name(member: str, source: Mapping[str, Any] | None) -> str:
     return str((source or {}).get("model", member))
 
 
@@ -117,18 +117,18 @@ def build_bill(materials: Materials, models: Iterable[BomModel], listed: Iterabl
     tops = [*(model.file for model in emitted), *(file.path for file in others if file.path not in needed)]
     components = [
         *(_describe_emitted(model, files, materials) for model in emitted),
-        *(_other(file) for file in others),
-        *_sources(materials),
-        *_tools(materials),
+        *(_describe_other(file) for file in others),
+        *_describe_sources(materials),
+        *_describe_toolchains(materials),
     ]
     links = {
         f"output:{name}": [f"emitted:{path}" for path in tops],
-        **{f"emitted:{model.file}": _needs(model, files, materials) for model in emitted},
+        **{f"emitted:{model.file}": _list_needs(model, files, materials) for model in emitted},
         **{f"emitted:{file.path}": [] for file in others},
-        **{f"model:{model.name}": [_file_ref(file) for file in model.data] for model in materials.models.values()},
-        **{_file_ref(file): [] for model in materials.models.values() for file in model.data},
+        **{f"model:{model.name}": [_make_file_ref(file) for file in model.data] for model in materials.models.values()},
+        **{_make_file_ref(file): [] for model in materials.models.values() for file in model.data},
         # Packages are not in the graph, as their dependencies are unknown. An entry without dependencies would mean that there are none.
-        **{f"toolchain:{toolchain.name}": _held(toolchain) for toolchain in materials.toolchains.values()},
+        **{f"toolchain:{toolchain.name}": _list_contents(toolchain) for toolchain in materials.toolchains.values()},
     }
     document = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
@@ -137,11 +137,11 @@ def build_bill(materials: Materials, models: Iterable[BomModel], listed: Iterabl
         "version": 1,
         "metadata": {
             "lifecycles": [{"phase": "build"}],
-            "tools": {"components": [{"type": "application", **_package(Distribution("epbuild", __version__))}]},
+            "tools": {"components": [{"type": "application", **_describe_package(Distribution("epbuild", __version__))}]},
             "component": {"type": "data", "bom-ref": f"output:{name}", "name": name},
         },
         "components": sorted(components, key=lambda component: str(component["bom-ref"])),
-        "dependencies": [_dependency(ref, links[ref]) for ref in sorted(links)],
+        "dependencies": [_describe_dependency(ref, links[ref]) for ref in sorted(links)],
     }
     # Derived from the content, so that equal bills have equal serial numbers.
     serial = uuid.uuid5(uuid.NAMESPACE_URL, encode_canonical(document))
@@ -159,51 +159,51 @@ def _describe_emitted(model: BomModel, files: Mapping[str, FileEntry], materials
         *((f"compatibility:{ep}", text) for ep, text in model.compatibility.items()),
     }
     values = {"inputs": model.inputs, "outputs": model.outputs}
-    known = {kind: [{"format": _format(value)} for value in found] for kind, found in values.items() if found}
+    known = {kind: [{"format": _format_value(value)} for value in found] for kind, found in values.items() if found}
     return {
         "type": _MODEL,
         "bom-ref": f"emitted:{model.file}",
         "name": model.name,
-        "hashes": _hashes(files[model.file].digest),
-        "properties": _properties(facts),
+        "hashes": _describe_hash(files[model.file].digest),
+        "properties": _describe_properties(facts),
         **({"modelCard": {"modelParameters": known}} if known else {}),
     }
 
 
-def _other(file: FileEntry) -> dict[str, Any]:
+def _describe_other(file: FileEntry) -> dict[str, Any]:
     return {
         "type": "file",
         "bom-ref": f"emitted:{file.path}",
         "name": file.path,
-        "hashes": _hashes(file.digest),
-        "properties": _properties({("role", file.role)}),
+        "hashes": _describe_hash(file.digest),
+        "properties": _describe_properties({("role", file.role)}),
     }
 
 
-def _sources(materials: Materials) -> Iterator[dict[str, Any]]:
+def _describe_sources(materials: Materials) -> Iterator[dict[str, Any]]:
     models = materials.models.values()
     for model in models:
-        facts = _properties({("path", model.graph.name)})
+        facts = _describe_properties({("path", model.graph.name)})
         ref = f"model:{model.name}"
-        yield {**_file(model.graph), "type": _MODEL, "bom-ref": ref, "name": model.name, "properties": facts}
+        yield {**_describe_input_file(model.graph), "type": _MODEL, "bom-ref": ref, "name": model.name, "properties": facts}
     for file in {file for model in models for file in model.data}:
-        yield {**_file(file), "type": "data"}
+        yield {**_describe_input_file(file), "type": "data"}
 
 
-def _tools(materials: Materials) -> Iterator[dict[str, Any]]:
+def _describe_toolchains(materials: Materials) -> Iterator[dict[str, Any]]:
     toolchains = materials.toolchains.values()
     for toolchain in toolchains:
         facts = {("python", toolchain.python), ("platform", toolchain.platform)}
         ref, name = f"toolchain:{toolchain.name}", toolchain.name
-        yield {"type": "platform", "bom-ref": ref, "name": name, "properties": _properties(facts), **_NOT_SHIPPED}
+        yield {"type": "platform", "bom-ref": ref, "name": name, "properties": _describe_properties(facts), **_NOT_SHIPPED}
     for package in {package for toolchain in toolchains for package in toolchain.packages}:
-        yield {"type": "library", "bom-ref": package.purl, **_package(package), **_NOT_SHIPPED}
+        yield {"type": "library", "bom-ref": package.purl, **_describe_package(package), **_NOT_SHIPPED}
     libraries = {library for toolchain in toolchains for library in toolchain.libraries}
     for file in {*libraries, *materials.option_files}:
-        yield {**_file(file), **_NOT_SHIPPED}
+        yield {**_describe_input_file(file), **_NOT_SHIPPED}
 
 
-def _needs(model: BomModel, files: Mapping[str, FileEntry], materials: Materials) -> list[str]:
+def _list_needs(model: BomModel, files: Mapping[str, FileEntry], materials: Materials) -> list[str]:
     actions = {item.action.id: item for item in materials.built}
     built = [actions[action] for action in model.actions]
     toolchains = {get_toolchain(made) for item in built for made in (item, *list_preparations(item))}
@@ -211,41 +211,41 @@ def _needs(model: BomModel, files: Mapping[str, FileEntry], materials: Materials
         *(f"emitted:{files[path].path}" for path in model.refers),
         *(f"model:{materials.models[source].name}" for source in model.sources),
         *(f"toolchain:{materials.toolchains[name].name}" for name in toolchains),
-        *(_file_ref(file) for item in built for file in list_option_files(item)),
+        *(_make_file_ref(file) for item in built for file in list_option_files(item)),
     ]
 
 
-def _held(toolchain: ToolchainMaterial) -> list[str]:
-    return [*(package.purl for package in toolchain.packages), *(_file_ref(library) for library in toolchain.libraries)]
+def _list_contents(toolchain: ToolchainMaterial) -> list[str]:
+    return [*(package.purl for package in toolchain.packages), *(_make_file_ref(library) for library in toolchain.libraries)]
 
 
-def _dependency(ref: str, needed: Iterable[str]) -> dict[str, Any]:
+def _describe_dependency(ref: str, needed: Iterable[str]) -> dict[str, Any]:
     found = sorted(set(needed))
     return {"ref": ref, "dependsOn": found} if found else {"ref": ref}
 
 
-def _package(package: Distribution) -> dict[str, str]:
+def _describe_package(package: Distribution) -> dict[str, str]:
     return {"name": package.name, "version": package.version, "purl": package.purl}
 
 
-def _file(file: InputFile) -> dict[str, Any]:
-    found = {"type": "file", "bom-ref": _file_ref(file), "name": file.name, "hashes": _hashes(file.sha256)}
+def _describe_input_file(file: InputFile) -> dict[str, Any]:
+    found = {"type": "file", "bom-ref": _make_file_ref(file), "name": file.name, "hashes": _describe_hash(file.sha256)}
     return {**found, "externalReferences": [{"type": "distribution", "url": file.uri}]} if file.uri else found
 
 
-def _hashes(sha256: str) -> list[dict[str, str]]:
+def _describe_hash(sha256: str) -> list[dict[str, str]]:
     return [{"alg": "SHA-256", "content": sha256}]
 
 
-def _properties(facts: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+def _describe_properties(facts: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
     return [{"name": f"epbuild:{name}", "value": value} for name, value in sorted(facts)]
 
 
-def _format(value: Mapping[str, Any]) -> str:
+def _format_value(value: Mapping[str, Any]) -> str:
     """Return an input or output on one line, such as `image: float32[1, 3, 32, 32]`; an unknown dimension is a question mark."""
     shape = value["shape"]
     return f"{value['name']}: {value['type']}{'' if shape is None else format_shape(shape)}"
 
 
-def _file_ref(file: InputFile) -> str:
+def _make_file_ref(file: InputFile) -> str:
     return f"file:{file.uri or file.name}@sha256:{file.sha256}"

@@ -29,7 +29,7 @@ class Listed(NamedTuple):
     sha256: str | None = None
     size: int | None = None
     by_name: bool = False
-    """True if the file belongs to epbuild whatever its content. Other files must match their SHA-256, since anyone can write a list."""
+    """True if the file belongs to epbuild regardless of its content. Other files must match their SHA-256, as the list may be forged."""
 
 
 def read_listed_files(output: Path) -> dict[str, Listed]:
@@ -60,13 +60,13 @@ def _read_manifest(document: Mapping[str, Any]) -> dict[str, Listed]:
     own = extract_own_manifest(document)
     if own["format"] != FORMAT:
         return {}
-    files = {path: _read_facts(file) for file in own["files"] if not _leaves(path := str(file["path"]))}
+    files = {path: _read_facts(file) for file in own["files"] if not _is_unsafe(path := str(file["path"]))}
     provenance = str(own.get("provenance", ""))
-    unlisted = [MANIFEST, *([provenance] if provenance.endswith(STATEMENT) and not _leaves(provenance) else [])]
+    unlisted = [MANIFEST, *([provenance] if provenance.endswith(STATEMENT) and not _is_unsafe(provenance) else [])]
     return {**files, **dict.fromkeys(unlisted, Listed(by_name=True))}
 
 
-def _leaves(path: str) -> bool:
+def _is_unsafe(path: str) -> bool:
     return is_anchored(path) or is_outside(path)
 
 
@@ -75,7 +75,7 @@ def _read_facts(file: Mapping[str, Any]) -> Listed:
     return Listed(sha256 if isinstance(sha256, str) else None, size if isinstance(size, int) else None)
 
 
-class Written(Owned):
+class OwnedFiles(Owned):
     """Files that epbuild wrote to an output.
 
     `recorded` has each SHA-256 that a file had when epbuild wrote it, by its path below the output's folder or below an archive's parent
@@ -99,7 +99,7 @@ class Written(Owned):
         self._read: dict[str, tuple[StatKey, str]] = {}
 
     @classmethod
-    def of(cls, workspace: Workspace, place: str, recorded: Mapping[str, str], digests: Digests) -> Written:
+    def of(cls, workspace: Workspace, place: str, recorded: Mapping[str, str], digests: Digests) -> OwnedFiles:
         """Return the files that epbuild wrote to `place`, a path relative to the workspace's folder, from records and announcements.
 
         Raises StoreError.
@@ -131,36 +131,36 @@ class Written(Owned):
                 f"{format_path(emission.root / name)} was changed after epbuild wrote it and is kept"
                 + ("" if name == kept else f" as {format_path(emission.root / kept)}"),
                 StepId(emission.id),
-                "epbuild no longer manages this file; delete it if you do not need it.",
+                "Delete the file if you do not need it: epbuild no longer manages it.",
             )
             for name, kept in sorted(self.kept.items())
         ]
 
-    def linked(self, path: Path, name: str) -> None:
+    def note_link(self, path: Path, name: str) -> None:
         """Update the known times of a file after another hard link to it was created."""
         known, now = self._read.get(name), StatKey.of(path, path.lstat())
         if known is not None and now._replace(ctime_ns=known[0].ctime_ns) == known[0]:
             self._read[name] = (now, known[1])
 
-    def wrote(self, folder: Path) -> Collection[str]:
+    def list_written(self, folder: Path) -> Collection[str]:
         """Return the files that epbuild wrote to a folder (or to an archive), whether or not they exist or were changed."""
         return read_listed_files(folder).keys() | self.recorded.keys()
 
-    def as_written(self, folder: Path) -> Collection[str]:
+    def list_unchanged(self, folder: Path) -> Collection[str]:
         """Return the files in a folder that have not changed since epbuild wrote them."""
         return self._find_unchanged(folder, listed=folder)
 
-    def archive_as_written(self, path: Path) -> Collection[str]:
+    def list_unchanged_in_archive(self, path: Path) -> Collection[str]:
         """Return the names of an archive and its provenance file, if they have not changed since epbuild wrote them."""
         return self._find_unchanged(path.parent, listed=path)
 
-    def changed(self, path: Path) -> list[str]:
+    def list_changed(self, path: Path) -> list[str]:
         """Return the changed files in a folder, or of an archive and its provenance file."""
         root = path if path.is_dir() else path.parent
         if path.is_symlink() or (not path.is_dir() and path.name not in self.recorded):
             return []
         unchanged = self._find_unchanged(root, listed=path)
-        return sorted(name for name in self.wrote(path) if name not in unchanged and os.path.lexists(root / name))
+        return sorted(name for name in self.list_written(path) if name not in unchanged and os.path.lexists(root / name))
 
     def digest(self, path: Path, name: str) -> str | None:
         """Return the SHA-256 of the regular file at `path`; None if it cannot be read. The file is read only once for each `name`."""

@@ -1,7 +1,8 @@
 """`genai_config.json`: compiled models as the stages of one decoder.
 
-The user provides everything but the stages: sizes, token ids, names of inputs, search. Each check here was measured with onnxruntime-genai
-0.18.0, which rejects such a configuration on reading or before the first token, or else computes nonsense.
+The user provides all other settings: sizes, token ids, names of inputs, and the search. Each check is based on a measurement with
+onnxruntime-genai 0.18.0. This version rejects such a configuration when it reads the file or before the first token, or it computes wrong
+tokens.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Stage(Struct, frozen=True):
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     """Known shapes of the inputs and outputs, by name."""
 
-    def provider(self, ep: str) -> str:
+    def get_provider(self, ep: str) -> str:
         """Return onnxruntime-genai's name of an EP; empty if onnxruntime-genai does not know the EP."""
         return self.genai_providers.get(ep) or BUILT_IN.genai_provider(ep)
 
@@ -96,42 +97,42 @@ def build_genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> Json
     common = {
         key: value for key, value in model.get("decoder", {}).get("session_options", {}).items() if key != "provider_options"
     }
-    decoder["pipeline"] = [{stage.name: _stage(stage, common)} for stage in _in_order(stages)]
+    decoder["pipeline"] = [{stage.name: _describe_stage(stage, common)} for stage in _sort_stages(stages)]
     return JsonFile({**base, "model": {**model, "type": "decoder-pipeline", "decoder": decoder}})
 
 
 def check_base(document: Any) -> list[str]:
     """Return the reasons why a user's configuration is not a valid base, as sentences without a full stop."""
     if not isinstance(document, Mapping) or not isinstance(document.get("model"), Mapping):
-        return ["it is not an object that contains an object 'model'"]
+        return ["the configuration is not a JSON object with an object 'model'"]
     model = document["model"]
-    found = [sentence for key in ("context_length", "vocab_size") if (sentence := _wrong_size(model, key))]
-    found += [] if found else _wrong_ends(model)
+    found = [sentence for key in ("context_length", "vocab_size") if (sentence := _check_size(model, key))]
+    found += [] if found else _check_end_tokens(model)
     decoder = model.get("decoder", {})
     options = decoder.get("session_options", {}) if isinstance(decoder, Mapping) else {}
     for name, value in (("model.decoder", decoder), ("model.decoder.session_options", options)):
         if not isinstance(value, Mapping):
-            found.append(f"{name} is not an object")
+            found.append(f"{name} must be an object")
     if isinstance(decoder, Mapping):
         if "pipeline" in decoder:
             found.append("model.decoder.pipeline is written by epbuild; remove it")
         found += [
-            f"model.decoder.{key} is not an object of names"
+            f"model.decoder.{key} must be an object whose values are strings"
             for key in ("inputs", "outputs")
-            if not _is_names(decoder.get(key, {}))
+            if not _is_string_mapping(decoder.get(key, {}))
         ]
     found += [f"model.{key} is not allowed in a decoder-pipeline" for key in _OTHER_PARTS if key in model]
-    return found + list(_unwritable(document, ""))
+    return found + list(_find_unwritable(document, ""))
 
 
 def check_stages(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
-    """Return the reasons why onnxruntime-genai would not run these stages or would compute nonsense. `base` must be valid."""
-    wrong = [*_wrong_roles(stages), *_wrong_stages(stages)]
+    """Return the reasons why onnxruntime-genai would not run these stages, or would compute wrong tokens. `base` must be valid."""
+    wrong = [*_check_roles(stages), *_check_each_stage(stages)]
     return wrong or list(dict.fromkeys((*_find_unfed(base, stages), *_find_uncached(base, stages), *check_caches(base, stages))))
 
 
 def check_caches(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
-    """Return why the known shapes keep onnxruntime-genai from passing the cache from one run to the next.
+    """Return the reasons why the known shapes prevent onnxruntime-genai from reusing the cache in the next run.
 
     For a cache of fixed size, onnxruntime-genai allocates one buffer per tensor, with the shape of the layer's keys. Every stage reads
     this buffer as its past and writes it as its present.
@@ -140,24 +141,24 @@ def check_caches(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
     for cached in _find_cached(base, stages):
         tensors = layers.setdefault(cached.layer, [])
         tensors += ((cached.stage.name, name, cached.stage.shapes.get(name)) for name in (cached.past, cached.present))
-    wrong = [found for found in map(_different, layers.values()) if found]
+    wrong = [found for found in map(_find_conflict, layers.values()) if found]
     if not wrong:
         return []
     shapes = ", ".join(f"'{name}' of the stage '{stage}' is {format_shape(shape)}" for stage, name, shape in wrong[0])
-    more = f"; so do the shapes of {format_count(len(wrong) - 1, 'other layer')}" if len(wrong) > 1 else ""
-    return [f"its cache has a fixed size and is an input and an output of every run, but these shapes differ: {shapes}{more}"]
+    more = f"; the shapes of {format_count(len(wrong) - 1, 'other layer')} also differ" if len(wrong) > 1 else ""
+    return [f"every run reads and writes the same cache of fixed size, but these shapes differ: {shapes}{more}"]
 
 
-def _different(tensors: Sequence[tuple[str, str, Shape]]) -> list[tuple[str, str, Shape]]:
+def _find_conflict(tensors: Sequence[tuple[str, str, Shape]]) -> list[tuple[str, str, Shape]]:
     """Return the first tensor of each conflicting shape; none if all tensors may have the same shape."""
     shown: list[tuple[str, str, Shape]] = []
     for tensor in tensors:
-        if tensor[2] is not None and (not shown or all(_differ(tensor[2], shape) for _, _, shape in shown)):
+        if tensor[2] is not None and (not shown or all(_are_different(tensor[2], shape) for _, _, shape in shown)):
             shown.append(tensor)
     return shown if len(shown) > 1 else []
 
 
-def _differ(one: Shape, other: Shape) -> bool:
+def _are_different(one: Shape, other: Shape) -> bool:
     """Return whether two shapes have different ranks, or different sizes in a dimension that is known in both."""
     if one is None or other is None:
         return False
@@ -165,10 +166,10 @@ def _differ(one: Shape, other: Shape) -> bool:
     return len(one) != len(other) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
 
 
-def _stage(stage: Stage, common: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_stage(stage: Stage, common: Mapping[str, Any]) -> dict[str, Any]:
     runs = _RUNS[stage.role]
     # The CPU EP is always available. onnxruntime-genai rejects an entry for it that has an option.
-    providers = [{stage.provider(ep): dict(options)} for ep, options in stage.provider_options if ep != CPU_EP]
+    providers = [{stage.get_provider(ep): dict(options)} for ep, options in stage.provider_options if ep != CPU_EP]
     return {
         "filename": stage.filename,
         "inputs": list(stage.inputs),
@@ -180,31 +181,31 @@ def _stage(stage: Stage, common: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _in_order(stages: Sequence[Stage]) -> list[Stage]:
+def _sort_stages(stages: Sequence[Stage]) -> list[Stage]:
     order = list(_RUNS)
     return sorted(stages, key=lambda stage: order.index(stage.role))
 
 
-def _wrong_size(model: Mapping[str, Any], key: str) -> str | None:
+def _check_size(model: Mapping[str, Any], key: str) -> str | None:
     value = model.get(key)
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return None
     return f"model.{key} must be a positive integer"
 
 
-def _wrong_ends(model: Mapping[str, Any]) -> list[str]:
+def _check_end_tokens(model: Mapping[str, Any]) -> list[str]:
     value = model.get("eos_token_id", model.get("pad_token_id", 0))
     ends = value if isinstance(value, list) else [value]
     if all(isinstance(end, int) and 0 <= end < model["vocab_size"] for end in ends):
         return []
-    return ["model.eos_token_id must be a token or a list of tokens below model.vocab_size"]
+    return ["model.eos_token_id must be a token id or a list of token ids below model.vocab_size"]
 
 
-def _is_names(value: Any) -> bool:
+def _is_string_mapping(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(name, str) for name in value.values())
 
 
-def _unwritable(value: Any, where: str) -> Iterator[str]:
+def _find_unwritable(value: Any, where: str) -> Iterator[str]:
     """Yield a sentence for each value that onnxruntime-genai's parser rejects: it reads neither `null` nor escaped characters."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         yield f"{where} has a value that onnxruntime-genai cannot read"
@@ -212,17 +213,17 @@ def _unwritable(value: Any, where: str) -> Iterator[str]:
         yield f"{where} has a character that onnxruntime-genai cannot read"
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _unwritable(item, f"{where}.{key}" if where else str(key))
+            yield from _find_unwritable(item, f"{where}.{key}" if where else str(key))
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
-            yield from _unwritable(item, f"{where}[{number}]")
+            yield from _find_unwritable(item, f"{where}[{number}]")
 
 
 def _is_unwritable(character: str) -> bool:
     return (character < " " and character not in "\b\t\n\f\r") or "\ud800" <= character <= "\udfff"
 
 
-def _wrong_roles(stages: Sequence[Stage]) -> Iterator[str]:
+def _check_roles(stages: Sequence[Stage]) -> Iterator[str]:
     roles = [stage.role for stage in stages]
     for role in dict.fromkeys(roles):
         if roles.count(role) > 1:
@@ -230,33 +231,33 @@ def _wrong_roles(stages: Sequence[Stage]) -> Iterator[str]:
     if "both" in roles:
         for role in ("prefill", "decode"):
             if role in roles:
-                yield f"'both' handles the prompt and each token, so no model may have the role '{role}'"
+                yield f"the role 'both' covers the prompt and each token, so no other model may have the role '{role}'"
     else:
         for role in ("prefill", "decode"):
             if role not in roles:
-                yield f"no model has the role '{role}', or 'both'"
+                yield f"no model has the role '{role}' or 'both'"
 
 
-def _wrong_stages(stages: Sequence[Stage]) -> Iterator[str]:
+def _check_each_stage(stages: Sequence[Stage]) -> Iterator[str]:
     names = [stage.name for stage in stages]
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             yield f"two stages have the name '{name}'; onnxruntime-genai treats them as one"
     for stage in stages:
         if is_anchored(stage.filename) or has_parent_part(stage.filename):
-            yield f"the stage '{stage.name}' has the file '{stage.filename}', which is not in the configuration's folder"
+            yield f"the stage '{stage.name}' has the file '{stage.filename}', which is outside the configuration's folder"
         for ep, options in stage.provider_options:
-            if not stage.provider(ep):
-                yield f"the stage '{stage.name}' needs {ep}, which onnxruntime-genai does not know"
-            yield from _unwritable(dict(options), f"an option of {ep}")
+            if not stage.get_provider(ep):
+                yield f"the stage '{stage.name}' needs {ep}, which onnxruntime-genai does not support"
+            yield from _find_unwritable(dict(options), ep)
 
 
 def _find_unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
     """Yield a sentence for each input without a value, and for logits that no stage computes."""
-    given = [_pattern(name) for name in _names(base, "inputs").values()]
-    logits = _names(base, "outputs")["logits"]
+    given = [_compile_pattern(name) for name in _get_names(base, "inputs").values()]
+    logits = _get_names(base, "outputs")["logits"]
     for phase in (_PROMPT, _TOKEN):
-        running = [stage for stage in _in_order(stages) if phase in _RUNS[stage.role]]
+        running = [stage for stage in _sort_stages(stages) if phase in _RUNS[stage.role]]
         made: set[str] = set()
         for stage in running:
             for name in stage.inputs:
@@ -271,11 +272,11 @@ def _find_unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[st
 
 
 def _find_uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
-    """Yield a sentence for each cache input that its stage never updates. onnxruntime-genai does not detect this."""
+    """Yield a sentence for each cache input that its stage never updates. onnxruntime-genai does not detect this error."""
     for cached in _find_cached(base, stages):
         if cached.present not in cached.stage.outputs:
             yield (
-                f"the stage '{cached.stage.name}' takes '{cached.past}' from the cache but has no output '{cached.present}' that "
+                f"the stage '{cached.stage.name}' reads '{cached.past}' from the cache but has no output '{cached.present}' that "
                 f"updates it; name the output in model.decoder.outputs.{cached.key}"
             )
 
@@ -288,16 +289,16 @@ class _Cached(NamedTuple):
     present: str
     """Output that updates the input."""
     key: str
-    """Configuration key that names such outputs."""
+    """Configuration key with the names of such outputs."""
     layer: str
 
 
 def _find_cached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[_Cached]:
-    inputs, outputs = _names(base, "inputs"), _names(base, "outputs")
+    inputs, outputs = _get_names(base, "inputs"), _get_names(base, "outputs")
     for past, present in _CACHES.items():
         if past not in inputs:
             continue
-        pattern = _pattern(inputs[past])
+        pattern = _compile_pattern(inputs[past])
         for stage in stages:
             for name in stage.inputs:
                 if found := pattern.fullmatch(name):
@@ -305,11 +306,11 @@ def _find_cached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[_
                     yield _Cached(stage, name, outputs.get(present, "").replace("%d", layer), present, layer)
 
 
-def _names(base: Mapping[str, Any], kind: Literal["inputs", "outputs"]) -> dict[str, str]:
+def _get_names(base: Mapping[str, Any], kind: Literal["inputs", "outputs"]) -> dict[str, str]:
     names: Mapping[str, str] = base["model"].get("decoder", {}).get(kind, {})
     return {**(_INPUTS if kind == "inputs" else _OUTPUTS), **names}
 
 
-def _pattern(name: str) -> re.Pattern[str]:
+def _compile_pattern(name: str) -> re.Pattern[str]:
     """Return the regular expression for a name in which `%d` stands for the number of a layer."""
     return re.compile(re.escape(name).replace("%d", r"(\d+)"))

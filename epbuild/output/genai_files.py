@@ -50,10 +50,10 @@ def check_pipelines(plan: Plan) -> None:
 def _check_pipeline(plan: Plan, part: Part, genai: Genai) -> Iterator[Problem]:
     members = [member for ident in part.session_groups for member in plan.session_groups[ident].members]
     if not all(member.has_files for member in members):
-        return _find_problems(genai, [_requested_stage(genai, member) for member in members], part.group, check_caches)
+        return _find_problems(genai, [_build_requested_stage(genai, member) for member in members], part.group, check_caches)
     share = len(part.session_groups) < len(members)
     sources = {member.name: get_signature(resolve_header(member, read_header(member.graph))) for member in members}
-    stages = [_stage(genai, name, source, "model.onnx", part.target, share=share) for name, source in sources.items()]
+    stages = [_build_stage(genai, name, source, "model.onnx", part.target, share=share) for name, source in sources.items()]
     return _find_problems(genai, stages, part.group, check_stages)
 
 
@@ -69,7 +69,7 @@ def plan_pipeline_files(
         return
     names, target, share = (part.models, part.target, made[0].group.share) if base is None else (part.base, None, False)
     models = [model for item in made for model in item.compiled.models]
-    stages = [_stage(genai, model.member, model.source, names[model.member], target, share=share) for model in models]
+    stages = [_build_stage(genai, model.member, model.source, names[model.member], target, share=share) for model in models]
     if base is None:  # use the sizes of the compiled models
         stages = [
             replace(stage, shapes={**stage.shapes, **model.output_shapes}) for stage, model in zip(stages, models, strict=True)
@@ -94,7 +94,7 @@ def _find_problems(genai: Genai, stages: Sequence[Stage], group: str, check: _Ch
         yield Problem("EPB227", f"onnxruntime-genai cannot run the group '{group}' with {genai.config.name}: {text}", None, _HINT)
 
 
-def _requested_stage(genai: Genai, member: Member) -> Stage:
+def _build_requested_stage(genai: Genai, member: Member) -> Stage:
     """Return the stage of a model that has not been fetched. Only the sizes in the recipe are known."""
     shapes = {name: shape.sizes for name, shape in member.input_shapes.items()}
     return Stage(genai.roles[member.name], member.name, "model.onnx", tuple(shapes), (), shapes=shapes)
@@ -108,10 +108,12 @@ def _read_json(path: Path, digest: str | None = None, step: StepId | None = None
             raise make_changed_error(path.name, step)
         return json.loads(data.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise GenaiError([f"{path.name} cannot be read as JSON: {error}"]) from error
+        raise GenaiError([f"cannot read {path.name} as JSON: {error}"]) from error
 
 
-def _stage(genai: Genai, name: str, source: ModelSignature, file: str, target: PlannedTarget | None, *, share: bool) -> Stage:
+def _build_stage(
+    genai: Genai, name: str, source: ModelSignature, file: str, target: PlannedTarget | None, *, share: bool
+) -> Stage:
     """Return the stage of a model whose source has the signature `source`. `target` is None for an uncompiled model."""
     eps = target.eps if target is not None else ()
     needed = [build_inference(target, ep, share=share) for ep in eps] if target is not None else []

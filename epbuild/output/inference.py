@@ -26,7 +26,7 @@ class Inference(Struct, frozen=True):
     session_options: Mapping[str, str]
     provider_options: Mapping[str, str]
     left_out: Mapping[str, str]
-    """Options that a package cannot hold, with the reason as a clause."""
+    """Reason, as a clause, why a package cannot contain an option, by option."""
 
 
 def select_inference_options(
@@ -43,13 +43,13 @@ def select_inference_options(
     compile reads. As in epbuild's runtime, a session gets all other options of the compile, and `ep.share_ep_contexts` with `share`.
     """
     left_out = {
-        option: "ONNX Runtime does not open packages for which it would write files"
+        option: "ONNX Runtime rejects packages with options that write files"
         for option in session_options
         if option in WRITES_FILES
     }
     named = {option for options in (session_options, provider_options) for option in options if option in files}
-    left_out |= dict.fromkeys(sorted(named), "it names a file on the machine that compiled")
-    left_out |= dict.fromkeys(sorted({*only_compiling} & provider_options.keys()), "it is only used for compiling")
+    left_out |= dict.fromkeys(sorted(named), "its value is a file on the machine that compiled the model")
+    left_out |= dict.fromkeys(sorted({*only_compiling} & provider_options.keys()), "it only affects compiling")
     kept = {option: value for option, value in session_options.items() if option not in left_out}
     return Inference(
         session_options={**kept, **({_SHARE: "1"} if share else {})},

@@ -145,9 +145,9 @@ def gather(recipe: RecipeFiles, built: Iterable[Made], assets: Iterable[InputFil
     return Materials(
         recipe=recipe,
         built=ordered,
-        models=_by_name(model for item in ordered for model in _models(item)),
-        toolchains=_by_name(
-            _with_all_libraries([_toolchain(item) for built in ordered for item in (built, *list_preparations(built))])
+        models=_index_by_name(model for item in ordered for model in _list_models(item)),
+        toolchains=_index_by_name(
+            _add_all_libraries([_describe_toolchain(item) for built in ordered for item in (built, *list_preparations(built))])
         ),
         assets=tuple(sorted(set(assets))),
     )
@@ -164,23 +164,23 @@ def describe_recipe_file(path: Path, directory: Path, sha256: str) -> InputFile:
 
 def get_source_name(path: str) -> str:
     """Return the name of the source model at a recipe's `path`, without secrets and paths of this machine."""
-    file = _source(path, None, "")
+    file = _describe_source(path, None, "")
     return file.uri or file.name
 
 
 _Named = TypeVar("_Named", SourceMaterial, ToolchainMaterial)
 
 
-def _by_name(items: Iterable[_Named]) -> dict[str, _Named]:
+def _index_by_name(items: Iterable[_Named]) -> dict[str, _Named]:
     found: dict[str, _Named] = {}
     for item in items:
         if found.setdefault(item.name, item) != item:
-            message = f"two session groups mean different things by '{item.name}'"
+            message = f"two session groups use the name '{item.name}' for different items"
             raise ValueError(message)
     return dict(sorted(found.items()))
 
 
-def _models(built: Made) -> Iterator[SourceMaterial]:
+def _list_models(built: Made) -> Iterator[SourceMaterial]:
     for member, listed in zip(built.group.members, built.document["members"], strict=True):
         # A prepared model is listed as its source in the recipe.
         prepared = built.prepared(member.name)
@@ -188,11 +188,11 @@ def _models(built: Made) -> Iterator[SourceMaterial]:
         path, folder = member.model.path, member.data_folder
         # Use a file in that folder, so that the data is found beside it.
         beside = path if folder is None else posixpath.join(folder, "graph")
-        data = (_source(beside, location, digest) for location, digest in source["external"].items())
-        yield SourceMaterial(member.model.name, _source(path, None, source["graph"]), tuple(sorted(data)))
+        data = (_describe_source(beside, location, digest) for location, digest in source["external"].items())
+        yield SourceMaterial(member.model.name, _describe_source(path, None, source["graph"]), tuple(sorted(data)))
 
 
-def _source(path: str, location: str | None, sha256: str) -> InputFile:
+def _describe_source(path: str, location: str | None, sha256: str) -> InputFile:
     """Return the graph that `path` names in the recipe, or its external data at `location`."""
     try:
         address = parse_address(path)
@@ -212,14 +212,14 @@ def _source(path: str, location: str | None, sha256: str) -> InputFile:
     return InputFile(name, sha256, quote(str(address), safe=_URI))
 
 
-def _with_all_libraries(toolchains: Sequence[ToolchainMaterial]) -> Iterator[ToolchainMaterial]:
+def _add_all_libraries(toolchains: Sequence[ToolchainMaterial]) -> Iterator[ToolchainMaterial]:
     """Yield each toolchain with the libraries of all EPs that it was used for. A session group names only its own EPs' libraries."""
     for toolchain in toolchains:
         used = {library for other in toolchains if other.name == toolchain.name for library in other.libraries}
         yield replace(toolchain, libraries=tuple(sorted(used)))
 
 
-def _toolchain(item: Made) -> ToolchainMaterial:
+def _describe_toolchain(item: Made) -> ToolchainMaterial:
     # Facts of the host, such as the CPU, are in the action key alone.
     document = item.document["toolchain"]
     return ToolchainMaterial(

@@ -27,7 +27,7 @@ def describe_merging(merging: Merging) -> dict[str, Any]:
     """Return everything that merging depends on except the models, as plain data."""
     connect: str | dict[str, str] = "same names"
     if merging.connections is not None:
-        ends = (_connection_ends(merging, *connection) for connection in merging.connections)
+        ends = (_format_ends(merging, *connection) for connection in merging.connections)
         connect = {target: source for source, target in ends}
     return {
         "name": merging.name,
@@ -43,7 +43,7 @@ def compute_merged_key(merging: Merging, keys: Mapping[str, str]) -> str:
 
 
 def name_drafts(part: Part, merging: Merging) -> dict[str, str]:
-    """Return a temporary path for each member: beside the merged model, so that relative references are the same for both."""
+    """Return a temporary path for each member's model. It is beside the merged model, so that relative references stay valid."""
     folder = posixpath.dirname(part.models[merging.name])
     return {member: posixpath.join(folder, f".{member}.merging.onnx") for member in merging.members}
 
@@ -66,7 +66,7 @@ def merge(model: MergedModel, staged: Path) -> list[str]:
         raise BuildError(*(_name_members(problem, paths, merging.step) for problem in error.problems)) from error
     for path in paths.values():
         path.unlink()
-    return _notes(merging, merged)
+    return _describe_merged(merging, merged)
 
 
 def read_merged(model: Path) -> MergedHeader:
@@ -88,13 +88,13 @@ def _name_members(problem: Problem, paths: Mapping[str, Path], step: str) -> Pro
     return replace(problem, message=message, hint=hint, where=StepId(step))
 
 
-def _notes(merging: Merging, merged: Merged) -> list[str]:
-    ends = (_connection_ends(merging, *connection) for connection in merged.connections)
+def _describe_merged(merging: Merging, merged: Merged) -> list[str]:
+    ends = (_format_ends(merging, *connection) for connection in merged.connections)
     connected = [f"{source} feeds {target}" for source, target in ends]
-    shared = [f"all models with the input {name} share it" for name in merged.shared_inputs]
-    return [*(connected or ["no output feeds an input"]), *shared, *merged.notes]
+    shared = [f"all models that have the input {name} share it" for name in merged.shared_inputs]
+    return [*(connected or ["no output of a model feeds an input of another model"]), *shared, *merged.notes]
 
 
-def _connection_ends(merging: Merging, source: int, output: str, target: int, value: str) -> tuple[str, str]:
+def _format_ends(merging: Merging, source: int, output: str, target: int, value: str) -> tuple[str, str]:
     """Return the two ends of a connection as recipes write them."""
     return f"{merging.members[source]}.{output}", f"{merging.members[target]}.{value}"

@@ -78,7 +78,7 @@ class ModelPackage:
     def find_omissions(self, emission: Emission) -> Iterator[str]:
         for target in {part.target.name: part.target for part in emission.parts}.values():
             for option, why in build_inference(target, target.eps[0], share=False).left_out.items():
-                yield f"the option {option} of '{target.name}' is not in the package: {why}"
+                yield f"the option {option} of the target '{target.name}' is not in the package: {why}"
 
 
 def _list_base_models(parts: Sequence[PlannedPart], variants: Sequence[PackageVariant]) -> Iterator[BomModel]:
@@ -92,14 +92,14 @@ def _list_base_models(parts: Sequence[PlannedPart], variants: Sequence[PackageVa
     }
     for item in parts:
         if item.part.genai is not None:
-            yield from list_base_models(item.models, item.part.base, _base_folder(item))
+            yield from list_base_models(item.models, item.part.base, _get_base_folder(item))
     for variant in variants:
         if variant.name == BASE and variant.model_path is not None:
             member, source = by_component[variant.component]
             yield describe_base_model(member, variant.model_path, source, variant.refers)
 
 
-def _base_folder(planned: PlannedPart) -> str:
+def _get_base_folder(planned: PlannedPart) -> str:
     """Return the folder of a package that contains a part's uncompiled models."""
     return posixpath.join(posixpath.dirname(planned.part.folder), BASE)
 
@@ -107,7 +107,7 @@ def _base_folder(planned: PlannedPart) -> str:
 def _plan_all_base_files(emission: Emission, parts: Sequence[PlannedPart], digests: Mapping[Path, str]) -> Sequence[OutputFile]:
     """Plan the uncompiled models. Each model is planned once, however many targets it was compiled for."""
     found: dict[str, OutputFile] = {}
-    for folder, planned in {_base_folder(item): item for item in parts if item.part.base}.items():
+    for folder, planned in {_get_base_folder(item): item for item in parts if item.part.base}.items():
         pipeline = list(plan_pipeline_files(emission, planned.part, planned.made, digests, base=folder))
         files = [*pipeline, *plan_base_files(emission, planned, folder, pipeline)]
         found |= {file.path: file for file in files}
@@ -125,7 +125,7 @@ def _list_compiled(planned: PlannedPart, models: Sequence[ManifestModel]) -> Ite
             folder=part.folder,
             model_file=None,
             ep=main.entry.ep,
-            device=_device(target),
+            device=_get_device(target),
             compatibility=next((text for model in models if (text := model.compatibility.get(main.entry.ep))), ""),
             metadata={"manifest": planned.path(MANIFEST)},
         )
@@ -137,7 +137,7 @@ def _list_compiled(planned: PlannedPart, models: Sequence[ManifestModel]) -> Ite
             folder=part.folder,
             model_file=model.file,
             ep=main.entry.ep,
-            device=_device(target),
+            device=_get_device(target),
             compatibility=model.compatibility.get(main.entry.ep, ""),
             session_options=options.session_options,
             provider_options=options.provider_options,
@@ -159,7 +159,7 @@ def _list_base_variants(parts: Sequence[PlannedPart]) -> tuple[PackageVariant, .
     """Return the uncompiled variant of each component."""
     found: dict[str, PackageVariant] = {}
     for item in parts:
-        folder = _base_folder(item)
+        folder = _get_base_folder(item)
         if item.part.genai is not None:
             if item.part.base:
                 found.setdefault(item.part.group, PackageVariant(item.part.group, BASE, folder, None, CPU_EP))
@@ -181,7 +181,7 @@ def _list_base_variants(parts: Sequence[PlannedPart]) -> tuple[PackageVariant, .
     return tuple(found.values())
 
 
-def _device(target: PlannedTarget) -> str | None:
+def _get_device(target: PlannedTarget) -> str | None:
     """Return the device type that the models are for, from the recipe or else the EP's first type.
 
     Return None for an EP that is not a plugin. ONNX Runtime knows no devices of such an EP, and would never

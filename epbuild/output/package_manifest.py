@@ -148,16 +148,16 @@ def _check_variants(variants: Sequence[PackageVariant]) -> Iterator[str]:
             yield f"two variants of the component '{variant.component}' have the name '{variant.name}'"
         seen.add((variant.component, variant.name))
         for option in sorted(WRITES_FILES.intersection(variant.session_options)):
-            yield f"{_title(variant)} has the session option {option}; ONNX Runtime does not open packages with it"
+            yield f"{_format_title(variant)} has the session option {option}; ONNX Runtime rejects packages with this option"
         for path in (variant.folder, *([] if variant.model_file is None else [variant.model_file])):
             if not _is_portable(path):
-                yield f"{_title(variant)} names '{path}', which is not a path inside the package"
+                yield f"{_format_title(variant)} refers to '{path}', which is not a portable path inside the package"
 
 
 def _check_components(variants: Sequence[PackageVariant]) -> Iterator[str]:
     components = dict.fromkeys(variant.component for variant in variants)
     if len(components) > 1 and any(variant.model_file is None for variant in variants):
-        yield f"onnxruntime-genai opens only packages with one component; this one has {', '.join(components)}"
+        yield f"onnxruntime-genai opens only packages with one component; this package has {', '.join(components)}"
 
 
 def _check_files(files: Sequence[FileEntry], variants: Sequence[PackageVariant]) -> Iterator[str]:
@@ -165,17 +165,17 @@ def _check_files(files: Sequence[FileEntry], variants: Sequence[PackageVariant])
     folders = {folder.as_posix() for path in paths for folder in PurePosixPath(path).parents}
     for variant in variants:
         if posixpath.normpath(variant.folder) not in folders:
-            yield f"{_title(variant)} has the folder '{variant.folder}', which is empty"
+            yield f"{_format_title(variant)} has the folder '{variant.folder}', which is empty"
         model = variant.model_path
         needed = [posixpath.join(variant.folder, GENAI_CONFIG) if model is None else model, *variant.refers]
         data_option = variant.session_options.get(DATA_FOLDER)
         if model is not None and data_option is not None:
             data_folder = resolve(variant.folder, data_option)
             outside = [path for path in variant.refers if not path.startswith(f"{data_folder}/")]
-            needed += [posixpath.join(data_folder, _reference(variant, path)) for path in outside]
+            needed += [posixpath.join(data_folder, _get_reference(variant, path)) for path in outside]
         for path in needed:
             if path not in paths:
-                yield f"{_title(variant)} needs '{path}', which is not in the package"
+                yield f"{_format_title(variant)} needs '{path}', which is not in the package"
 
 
 def _check_assets(files: Sequence[FileEntry]) -> Iterator[str]:
@@ -186,14 +186,14 @@ def _check_assets(files: Sequence[FileEntry]) -> Iterator[str]:
             assets.setdefault(below[0], {})["/".join(below[1:])] = file.digest
     for name, digests in assets.items():
         if name != make_asset_uri(digests).replace(":", "-"):
-            yield f"the shared asset '{name}' does not have the name of its content"
+            yield f"the name of the shared asset '{name}' does not match its content"
 
 
-def _title(variant: PackageVariant) -> str:
+def _format_title(variant: PackageVariant) -> str:
     return f"the variant '{variant.name}' of the component '{variant.component}'"
 
 
-def _reference(variant: PackageVariant, path: str) -> str:
+def _get_reference(variant: PackageVariant, path: str) -> str:
     """Return the path of a model's file relative to the model, as in the model's references."""
     return posixpath.relpath(path, posixpath.dirname(variant.model_path or variant.folder) or ".")
 

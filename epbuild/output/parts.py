@@ -47,7 +47,7 @@ class PlannedPart(Struct, frozen=True):
     files: tuple[OutputFile, ...]
 
     def path(self, name: str) -> str:
-        """Return the path below the output's root of the file `name` of the part."""
+        """Return the path of the part's file `name`, relative to the output's root."""
         return posixpath.join(self.part.folder, name)
 
     @property
@@ -152,20 +152,20 @@ def plan_base_files(emission: Emission, planned: PlannedPart, folder: str, other
             path = posixpath.join(folder, name)
             # A prepared model is a result: its blobs may be lost, or still in a remote cache.
             stored = {blob.digest: blob for made in item.prepared(member.name)[-1:] for blob in made.result.artifacts.values()}
-            files = [OutputFile(path, "base-model", _base_content(member.graph, listed["graph"], stored))]
+            files = [OutputFile(path, "base-model", _find_base_content(member.graph, listed["graph"], stored))]
             for location, data in member.external.items():
                 [place] = resolve_beside(path, [location])
-                files.append(OutputFile(place, "base-data", _base_content(data, listed["external"][location], stored)))
+                files.append(OutputFile(place, "base-data", _find_base_content(data, listed["external"][location], stored)))
             for file in files:
                 other = taken.setdefault(file.path.casefold(), file)
                 if other is file:
                     found.append(file)
                 elif (other.path, other.content.identity) != (file.path, file.content.identity):
-                    raise _base_conflict(emission, f"two different files would be written to '{file.path}'")
+                    raise _make_base_conflict(emission, f"two different files would be written to '{file.path}'")
     for file in taken.values():
         inside = next((str(above) for above in PurePosixPath(file.path).parents if str(above).casefold() in taken), None)
         if inside is not None:
-            raise _base_conflict(emission, f"'{inside}' would be both a file and the folder of '{file.path}'")
+            raise _make_base_conflict(emission, f"'{inside}' would be both a file and the folder of '{file.path}'")
     return found
 
 
@@ -206,11 +206,11 @@ def arrange(
         for model in result.models:
             path = names[model.member]
             folder = posixpath.dirname(path)
-            _check_one_each(model, step)
+            _check_single_binaries(model, step)
             references = {}
             for binary, ep in model.binaries.items():
                 target = binaries[model.member][ep]
-                references[binary] = _relative_path(folder, target)
+                references[binary] = _get_relative_path(folder, target)
                 _add_file(found, OutputFile(target, "context-binary", stored[binary]), step)
             for data in model.data:
                 _add_file(found, OutputFile(posixpath.join(folder, data), "external-data", stored[data]), step)
@@ -221,38 +221,37 @@ def arrange(
     return tuple(sorted(found.values(), key=lambda file: file.path.split("/")))
 
 
-def _relative_path(folder: str, target: str) -> str:
+def _get_relative_path(folder: str, target: str) -> str:
     above, _, name = target.rpartition("/")
     return name if above == folder else posixpath.relpath(target, folder or ".")  # slow, and called for every binary
 
 
-def _check_one_each(model: ModelResult, step: str) -> None:
+def _check_single_binaries(model: ModelResult, step: str) -> None:
     if len(set(model.binaries.values())) < len(model.binaries):
-        message = (
-            f"the model '{model.member}' has several context binaries ({', '.join(model.binaries)}) but one name for all of them"
-        )
+        names = ", ".join(model.binaries)
+        message = f"the model '{model.member}' has several context binaries ({names}), but the recipe has only one name for them"
         raise BuildError(Problem("EPB421", message, StepId(step)))
 
 
 def _add_file(found: dict[str, OutputFile], file: OutputFile, step: str) -> None:
     # On case-insensitive file systems, both names refer to one file.
     other = found.setdefault(file.path.casefold(), file)
-    if (other.path, _stored_identity(other)) != (file.path, _stored_identity(file)):
+    if (other.path, _get_stored_identity(other)) != (file.path, _get_stored_identity(file)):
         raise BuildError(Problem("EPB422", f"two different artifacts would be written to '{file.path}'", StepId(step)))
 
 
-def _stored_identity(file: OutputFile) -> str:
+def _get_stored_identity(file: OutputFile) -> str:
     """Return the identity of the content in the store, before references are rewritten."""
     content = file.content
     return content.stored.digest if isinstance(content, RelinkedModel) else content.identity
 
 
-def _base_content(file: Path, digest: str, stored: Mapping[str, Blob]) -> ContentRef:
+def _find_base_content(file: Path, digest: str, stored: Mapping[str, Blob]) -> ContentRef:
     return stored.get(digest) or UserFile(file, digest)
 
 
-def _base_conflict(emission: Emission, what: str) -> BuildError:
-    hint = "Use ${model} in the folder of 'include_source', and put nothing else there."
+def _make_base_conflict(emission: Emission, what: str) -> BuildError:
+    hint = "Use ${model} in the folder of 'include_source', and store no other files in this folder."
     return BuildError(Problem("EPB422", f"with 'include_source', {what}", StepId(emission.id), hint))
 
 

@@ -1,6 +1,6 @@
 """Provenance of an output: an in-toto statement with a SLSA predicate.
 
-Both are version 1, in plain JSON, unsigned. The formats: https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md and
+Both are version 1, in plain JSON and unsigned. The formats: https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md and
 https://slsa.dev/spec/v1.0/provenance. docs/concepts/file-formats.md describes the fields that epbuild writes.
 """
 
@@ -33,9 +33,8 @@ def build_statement(
 ) -> JsonFile:
     """Return the provenance statement about `files`. The order of the files does not affect it.
 
-    `invocation` is the key of the output. `output` has the output's settings in the recipe, such as the layout.
-    The settings are plain data. The format requires
-    at least one subject.
+    `invocation` is the key of the output. `output` has the output's settings in the recipe as plain data, such as the layout. The format
+    requires at least one subject.
     """
     subjects = sorted({(file.path, file.digest) for file in files})
     document = {
@@ -45,12 +44,12 @@ def build_statement(
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
-                "externalParameters": _set(
+                "externalParameters": _drop_empty(
                     {
                         "recipe": {"name": materials.recipe.name, "file": materials.recipe.files[0].name},
-                        "output": _set(output or {}),
-                        "preparations": [_preparation(item) for item in materials.preparations],
-                        "builds": [_build(built, materials) for built in materials.built],
+                        "output": _drop_empty(output or {}),
+                        "preparations": [_describe_preparation(item) for item in materials.preparations],
+                        "builds": [_describe_build(built, materials) for built in materials.built],
                     }
                 ),
                 "internalParameters": {
@@ -60,7 +59,7 @@ def build_statement(
                         for toolchain in materials.toolchains.values()
                     },
                 },
-                "resolvedDependencies": list(_dependencies(materials)),
+                "resolvedDependencies": list(_list_dependencies(materials)),
             },
             "runDetails": {
                 "builder": {"id": Distribution("epbuild", __version__).purl, "version": {"epbuild": __version__}},
@@ -81,16 +80,16 @@ def is_statement_about(file: Path, name: str) -> bool:
         return False
 
 
-def _preparation(item: Made) -> dict[str, Any]:
+def _describe_preparation(item: Made) -> dict[str, Any]:
     options = item.document["prepare"]
     described = {name: options[name] for name in sorted(options) if name != "option_files"}
     return {"step": item.action.id, "toolchain": get_toolchain(item), **described}
 
 
-def _build(built: Made, materials: Materials) -> dict[str, Any]:
+def _describe_build(built: Made, materials: Materials) -> dict[str, Any]:
     """Return the description of a session group: its key document without the parts that digests identify."""
     group, document = built.group, built.document
-    return _set(
+    return _drop_empty(
         {
             "step": group.id,
             "group": group.group,
@@ -99,12 +98,12 @@ def _build(built: Made, materials: Materials) -> dict[str, Any]:
             "allow_nondeterminism": True if group.allow_nondeterminism else None,
             "models": [
                 {
-                    **_member(listed, member.model.name, materials),
-                    **_set({"prepared": [item.action.id for item in built.prepared(member.name)]}),
+                    **_describe_member(listed, member.model.name, materials),
+                    **_drop_empty({"prepared": [item.action.id for item in built.prepared(member.name)]}),
                 }
                 for member, listed in zip(group.members, document["members"], strict=True)
             ],
-            "eps": [_ep(ep) for ep in document["eps"]],
+            "eps": [_describe_ep(ep) for ep in document["eps"]],
             **{name: document.get(name) for name in _GROUP},
             "environment": conceal_values(document.get("environment", {})),
             "custom_ops": [ops["name"] for ops in document.get("custom_ops", ())],
@@ -112,23 +111,23 @@ def _build(built: Made, materials: Materials) -> dict[str, Any]:
     )
 
 
-def _member(member: Mapping[str, Any], model: str, materials: Materials) -> dict[str, Any]:
+def _describe_member(member: Mapping[str, Any], model: str, materials: Materials) -> dict[str, Any]:
     graph = materials.models[model].graph
-    settings = {**{name: member.get(name) for name in _MEMBER}, "compile": _set(member["compile"])}
-    return _set({"name": member["name"], "source": graph.uri or graph.name, **settings})
+    settings = {**{name: member.get(name) for name in _MEMBER}, "compile": _drop_empty(member["compile"])}
+    return _drop_empty({"name": member["name"], "source": graph.uri or graph.name, **settings})
 
 
-def _ep(ep: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_ep(ep: Mapping[str, Any]) -> dict[str, Any]:
     device = {**ep["device"], "virtual": ep["device"]["virtual"] or None}
-    return _set({"name": ep["name"], "device": _set(device), "options": ep["options"]})
+    return _drop_empty({"name": ep["name"], "device": _drop_empty(device), "options": ep["options"]})
 
 
-def _set(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_empty(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return `parameters` without empty values. SLSA treats null, empty and absent values alike."""
     return {name: value for name, value in parameters.items() if value not in (None, {}, [])}
 
 
-def _dependencies(materials: Materials) -> Iterator[dict[str, Any]]:
+def _list_dependencies(materials: Materials) -> Iterator[dict[str, Any]]:
     models = materials.models.values()
     kinds: dict[str, Iterable[InputFile]] = {
         "recipe": materials.recipe.files,

@@ -181,7 +181,7 @@ def _identify_files(inputs: OutputInputs, files: Sequence[OutputFile], documents
     if emission.provenance and not emission.is_file:
         entries.append(FileEntry(PROVENANCE, "provenance", 0, render_statement(inputs, entries, key="").identity))
     if len({entry.path.casefold() for entry in entries}) < len(entries):
-        raise ValueError("two files have one path")
+        raise ValueError("two files have the same path")
     identities = {entry.path: entry.digest for entry in entries}
     if emission.statement is not None:
         archive = FileEntry(emission.path.name, "asset", 0, compute_action_key(identities))

@@ -51,7 +51,7 @@ class SourceModel(Struct, frozen=True, dict=True):
             return None
         if (str(self.files.graph), self.graph_key) not in stats:
             return None
-        return stats if all(key.settled(time.time_ns()) for _, key in stats) else None
+        return stats if all(key.is_settled(time.time_ns()) for _, key in stats) else None
 
 
 class SourceReferences(Struct, frozen=True):
@@ -112,7 +112,7 @@ def _references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceRefere
         return SourceReferences(header.is_compiled, header.external_locations, tuple(sorted(header.subgraph_data)))
 
     key = StatKey.of(graph, seen)
-    inputs = (str(graph), key) if key.settled(time.time_ns()) else None
+    inputs = (str(graph), key) if key.is_settled(time.time_ns()) else None
     references = memo.value("references of a model", inputs, read, SourceReferences)
     return references, header, key
 

@@ -16,12 +16,12 @@ from epbuild.core.atomic import rename, sync_directory, sync_file, write_new
 from epbuild.core.canonical import JsonFile
 from epbuild.core.clone import copy_open_file
 from epbuild.core.digest import Hasher, Write, hash_bytes, hash_into
-from epbuild.core.directory import prepare, swap_in, workplace
+from epbuild.core.directory import prepare, scratch_path, swap_in
 from epbuild.core.entries import HiddenFolders, choose_free_name, is_special
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
 from epbuild.core.safepath import open_raw
 from epbuild.engine.events import Progress, StepOutput
-from epbuild.output.existing import Written
+from epbuild.output.existing import OwnedFiles
 from epbuild.output.provenance import is_statement_about
 from epbuild.output.tree import OutputTree, build_image_annotations, get_image_tag, render_statement
 from epbuild.plan.outputs import PROVENANCE
@@ -52,7 +52,7 @@ class Pusher(Protocol):
 def emit_output(
     tree: OutputTree,
     store: BlobSource,
-    written: Written,
+    written: OwnedFiles,
     digests: Digests,
     progress: Progress,
     pusher: Pusher,
@@ -71,7 +71,7 @@ def emit_output(
 
 
 def materialize(
-    tree: OutputTree, draft: Path, store: BlobSource, written: Written, digests: Digests, progress: Progress, pusher: Pusher
+    tree: OutputTree, draft: Path, store: BlobSource, written: OwnedFiles, digests: Digests, progress: Progress, pusher: Pusher
 ) -> Files:
     """Write an output and return its files.
 
@@ -80,7 +80,7 @@ def materialize(
     emission = tree.emission
     for sentence in tree.omissions:
         progress.report(StepOutput(emission.steps[0], sentence))
-    with workplace(draft) as work:
+    with scratch_path(draft) as work:
         artifacts = ArtifactBuilder(tree, work / "made", store, progress).build()
         writer = OutputWriter(emission, draft, work, store, digests, written, pusher)
         match emission.archive_format:
@@ -107,7 +107,7 @@ class OutputWriter:
         work: Path,
         store: BlobSource,
         digests: Digests,
-        written: Written,
+        written: OwnedFiles,
         pusher: Pusher,
     ) -> None:
         self._emission = emission
@@ -143,7 +143,7 @@ class OutputWriter:
 
         emission, draft = self._emission, self._draft
         path, packed = emission.path, draft / emission.path.name
-        self._refuse_foreign(path, owned=path.name in self._written.wrote(path))
+        self._refuse_foreign(path, owned=path.name in self._written.list_written(path))
         with packed.open("xb") as file:
             made = write_archive(form, artifacts, self.copy, file, level=emission.compression_level, step=StepId(emission.id))
         files: Files = {path.name: {"digest": made.digest, "size": made.size}}
@@ -155,7 +155,7 @@ class OutputWriter:
             (draft / beside.name).write_bytes(data)
             files[beside.name] = {"digest": hash_bytes(data), "size": len(data)}
         self._written.announce(files)
-        as_written = self._written.archive_as_written(path)
+        as_written = self._written.list_unchanged_in_archive(path)
         for name in reversed(files):  # the archive comes last, so that its statement exists before it does
             target = path.with_name(name)
             if self._written.digest(target, name) != files[name]["digest"]:
@@ -241,7 +241,7 @@ class OutputWriter:
                 os.link(existing, path)
         except (OSError, StoreError):
             return False
-        self._written.linked(existing, artifact.path)
+        self._written.note_link(existing, artifact.path)
         return True
 
     def _remove_sidecars(self, archive: Path, files: Files, as_written: Collection[str]) -> None:

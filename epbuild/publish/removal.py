@@ -13,7 +13,7 @@ from epbuild.core.defaults import STATEMENT
 from epbuild.core.directory import Owned, prepare, recover_swaps, swap_in
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
-from epbuild.output.existing import Written, read_listed_files
+from epbuild.output.existing import OwnedFiles, read_listed_files
 from epbuild.output.provenance import is_statement_about
 
 Reason = Literal["not made by epbuild", "changed since", "of another recipe"]
@@ -61,7 +61,7 @@ class Emitted(Owned):
         statement = directory.with_name(f"{directory.name}{STATEMENT}")
         if self._archive and not recorded and is_statement_about(statement, directory.name):
             recorded = {statement.name: digests.of(statement)}
-        self._written = Written({name: {digest} for name, digest in recorded.items()}, digests)
+        self._written = OwnedFiles({name: {digest} for name, digest in recorded.items()}, digests)
         self._force = force
         self._claimed = claimed
         self._keys: dict[str, StatKey] = {}
@@ -88,7 +88,7 @@ class Emitted(Owned):
         cleaned = self.plan_removal()
         try:
             recover_swaps(self._directory, self._written, hidden)
-            for name in self.as_written(self._root):
+            for name in self.list_unchanged(self._root):
                 (self._root / name).unlink(missing_ok=True)
         except OSError as error:
             message = f"the output {self._directory.name} cannot be removed: {error.strerror or error}"
@@ -103,13 +103,13 @@ class Emitted(Owned):
         directory, removed, kept = self._root, list[str](), dict[str, Reason]()
         if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
             return Cleaned(self._step, self._directory, directory, (), 0, {"": "not made by epbuild"})
-        wrote = self._written.wrote(self._directory)
+        wrote = self._written.list_written(self._directory)
         keys = {name: StatKey.of(path, path.lstat()) for name in wrote if (path := directory / name).is_file()}
         if self._archive:
-            unchanged_names = self._written.archive_as_written(self._directory)
+            unchanged_names = self._written.list_unchanged_in_archive(self._directory)
             paths = [directory / name for name in keys]
         else:
-            unchanged_names = self._written.as_written(self._directory)
+            unchanged_names = self._written.list_unchanged(self._directory)
             paths = _list_files(directory)
         for path in paths:
             name = path.relative_to(directory).as_posix()
@@ -125,11 +125,11 @@ class Emitted(Owned):
         size = sum((directory / name).stat().st_size for name in removed)
         return Cleaned(self._step, self._directory, directory, tuple(removed), size, kept)
 
-    def wrote(self, folder: Path) -> Collection[str]:
+    def list_written(self, folder: Path) -> Collection[str]:
         """Return the files in a folder that epbuild wrote."""
-        return self._written.wrote(folder)
+        return self._written.list_written(folder)
 
-    def as_written(self, folder: Path) -> Collection[str]:
+    def list_unchanged(self, folder: Path) -> Collection[str]:
         """Return the files to remove that have not changed since `plan_removal`."""
         return {name for name, key in self._keys.items() if is_unchanged(folder / name, key)}
 

@@ -34,7 +34,7 @@ from epbuild.session.runner import ActionRunner, MissingResultError, NewResult
 from epbuild.session.shared_results import SharedResults
 from epbuild.survey.costs import estimate_cost, get_cost_name
 from epbuild.survey.status import Survey, Surveyor
-from epbuild.toolchain.execution import Workplace
+from epbuild.toolchain.execution import ExecutionFactory
 
 
 class Actions:
@@ -316,7 +316,7 @@ class Actions:
                 return "current", result or here
         return "restored", result
 
-    def _run(self, subject: KeyedAction, work: Workplace) -> NewResult:
+    def _run(self, subject: KeyedAction, work: ExecutionFactory) -> NewResult:
         """Run an action, and store its result. A failure is recorded under the action's key."""
         action = subject.action
         self._check_runnable(subject)

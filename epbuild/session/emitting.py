@@ -25,7 +25,7 @@ from epbuild.core.shown import format_path
 from epbuild.engine.events import Event, Progress, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
-from epbuild.output.existing import Written
+from epbuild.output.existing import OwnedFiles
 from epbuild.output.tree import OutputTree
 from epbuild.plan.key import compute_action_key
 from epbuild.plan.made import Made
@@ -169,7 +169,7 @@ class Emitter:
     def _plan(self, emission: Emission) -> OutputTree:
         return self._surveyor.plan_output(emission, self._made(emission))
 
-    def _write(self, tree: OutputTree, written: Written, hidden: HiddenFolders | None) -> tuple[OutputTree, dict[str, Any]]:
+    def _write(self, tree: OutputTree, written: OwnedFiles, hidden: HiddenFolders | None) -> tuple[OutputTree, dict[str, Any]]:
         """Write or push an output. `written` are the files at the output's path. Rebuild results that the store has lost, but only once.
 
         Return the tree that was written, and its files. If a result was rebuilt, the tree is a new one.

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from epbuild.actions.action_type import KeyInputs
 from epbuild.actions.types import get_action_type
-from epbuild.cache.workspace import log_file
+from epbuild.cache.workspace import get_log_path
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.safepath import is_regular
 from epbuild.core.shown import format_path
@@ -25,7 +25,7 @@ from epbuild.plan.steps import Action
 from epbuild.session.provisioning import Provisioning
 from epbuild.survey.status import Surveyor
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.execution import Execution, Workplace
+from epbuild.toolchain.execution import Execution, ExecutionFactory
 
 _MAX_STORING = 4  # further compiles would only queue for the disk
 
@@ -56,21 +56,21 @@ class WatchedExecution(Execution):
     def recheck(self) -> None:
         """Raise BuildError if an input of the action differs from its key document, or may have differed temporarily."""
         action, needed, document = self.subject.action, self.subject.needed, self.subject.document
-        kind, environment = get_action_type(action), self.environment.now()
+        kind, environment = get_action_type(action), self.environment.refresh()
         digests = self.surveyor.digests.of_many(action.files)
         changes = describe_differences(
             document, kind.key_document(action, KeyInputs(digests, kind.identity(action, environment), needed))
         )
         # A file that changed and changed back may have been read in between.
         touched = [str(path) for path, before in self.written.items() if stat_writes(path) != before]
-        touched += environment.touched_since(self.environment)
+        touched += environment.list_touched_since(self.environment)
         if not changes and touched:
             changes = [f"{format_path(Path(touched[0]))} was touched, so its content may have changed temporarily"]
         if changes:
             message = f"an input changed while the model was {kind.done}: {'; '.join(changes)}"
             raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))
 
-    def compiled(self) -> None:
+    def release_slot(self) -> None:
         """Let another action start while this result is checked and stored, unless this action starts another process."""
         action = self.subject.action
         if not get_action_type(action).starts_another_process(action) and len(self.idle) < _MAX_STORING:
@@ -92,7 +92,7 @@ class Executions:
         self._cancelled = cancelled
         self._idle = idle
 
-    def workplace(self, subject: KeyedAction) -> Workplace:
+    def workplace(self, subject: KeyedAction) -> ExecutionFactory:
         """Return the factory of an action's executions. The first execution has an empty name. The others have names of their own."""
         return _Workplace(self, subject)
 
@@ -102,7 +102,7 @@ class Executions:
         action, workspace, store = subject.action, self._surveyor.workspace, self._surveyor.store
         environment = self._check_toolchain(action, subject.document)
         blobs = {store.place(digest) for made in subject.needed for digest in made.result.digests.values()}
-        log = log_file(workspace.directory, name, self._surveyor.memory.configuration.recipe)
+        log = get_log_path(workspace.directory, name, self._surveyor.memory.configuration.recipe)
         log.parent.mkdir(exist_ok=True)
         if not is_regular(log):  # a checkout may contain a link or a pipe
             log.unlink(missing_ok=True)

@@ -128,7 +128,7 @@ class Provisioning:
 
     def current(self, action: Action) -> Environment:
         """Return the current state of an action's environment. Raises the same errors as `environment`."""
-        now = self.known.environments[name_of(action)] = self.environment(action).now()
+        now = self.known.environments[name_of(action)] = self.environment(action).refresh()
         return now
 
     def _wait(self, name: str) -> None:

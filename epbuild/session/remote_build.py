@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.cache.errors import MissingBlob
-from epbuild.cache.workspace import log_file
+from epbuild.cache.workspace import get_log_path
 from epbuild.cluster.address import ClusterAddress
 from epbuild.cluster.dask_client import DaskExecutor
 from epbuild.cluster.placement import RELEASE, Placement, list_needed_labels
@@ -204,7 +204,7 @@ class RemoteMachines:
     def _keep_log(self, action: Action, reply: MachineReply) -> None:
         """Keep the log of a failure, and remove the log of an earlier run. A result has its own log."""
         workspace, recipe = self._surveyor.workspace, self._surveyor.memory.configuration.recipe
-        path = log_file(workspace.directory, action.id, recipe)
+        path = get_log_path(workspace.directory, action.id, recipe)
         with suppress(NotFetched, MissingBlob, OSError):  # a missing log changes nothing
             path.unlink(missing_ok=True)
             if reply.log is not None and reply.outcome not in ("made", "found"):

@@ -16,7 +16,7 @@ from epbuild.engine.scheduler import Runnable
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action
 from epbuild.session.execution import KeyedAction
-from epbuild.toolchain.execution import Workplace
+from epbuild.toolchain.execution import ExecutionFactory
 
 if TYPE_CHECKING:
     from epbuild.session.remote_build import RemoteMachines
@@ -61,7 +61,7 @@ class ActionRunner(Struct, frozen=True):
         if not self.is_for_others(action):
             get_action_type(action).check(action)
 
-    def run(self, subject: KeyedAction, expected: Runnable, idle: Idle, work: Workplace) -> NewResult:
+    def run(self, subject: KeyedAction, expected: Runnable, idle: Idle, work: ExecutionFactory) -> NewResult:
         """Run an action here or on another machine. Raises EpbuildError and Cancelled."""
         action = subject.action
         if self.elsewhere is not None and self.is_for_others(action):
@@ -77,7 +77,7 @@ class ActionRunner(Struct, frozen=True):
         with work.open("") as execution:
             return NewResult(get_action_type(action).run(action, subject.document, execution), "built")
 
-    def finish(self, action: Action, result: ActionResult, work: Workplace) -> Iterator[ActionResult]:
+    def finish(self, action: Action, result: ActionResult, work: ExecutionFactory) -> Iterator[ActionResult]:
         """Add the missing parts of a result one by one, and yield the result after each addition. Raises the same errors as `run`."""
         if not self.compiles and get_action_type(action).missing_parts(action, result):
             raise MissingResultError(action)

@@ -71,7 +71,7 @@ def find_last_outputs(plan: Plan, surveyor: Surveyor) -> dict[str, OutputRecord]
     """
     emissions = [action for action in plan.actions.values() if isinstance(action, Emission)]
     places = {emission.id: surveyor.outputs.place(emission.path) for emission in emissions}
-    records = surveyor.memory.outputs_at(places.values())
+    records = surveyor.memory.read_outputs_at(places.values())
     return {ident: records[place] for ident, place in places.items() if place in records}
 
 

@@ -27,10 +27,10 @@ from epbuild.toolchain.fingerprint import NotProbed
 from epbuild.toolchain.identity import (
     Identified,
     RecordedToolchain,
+    build_record_documents,
+    compute_record_key,
     find_recorded_toolchain,
     make_records,
-    record_documents,
-    record_key,
 )
 from epbuild.toolchain.lock import LockedEnvironment
 from epbuild.toolchain.platforms import get_own_platform, read_drivers
@@ -92,7 +92,9 @@ class PlanToolchains:
             place: documents
             for place in sorted(used)
             if (locked := self._find_locked(place)) is not None
-            and (documents := record_documents(locked, place[1], self.needs[place[0]].entries, self.needs[place[0]].packages))
+            and (
+                documents := build_record_documents(locked, place[1], self.needs[place[0]].entries, self.needs[place[0]].packages)
+            )
         }
         self._records = dict(self._read({place for place in self._documents if place[0] not in self.environments}))
         self._recorded = dict(self._known())
@@ -123,7 +125,7 @@ class PlanToolchains:
                 locked = self._find_locked(place)
                 is_asked = place in self._documents and (place[1] == self._here or not _depends_on_host(action))
                 if is_asked and locked is not None and place not in found:
-                    keys = frozenset(map(record_key, self._documents[place].values()))
+                    keys = frozenset(map(compute_record_key, self._documents[place].values()))
                     found[place] = UnknownToolchain(
                         action, place[1] or get_own_platform() or "", self.needs[place[0]], locked, keys
                     )
@@ -157,7 +159,7 @@ class PlanToolchains:
 
     def is_ready(self, name: str) -> bool:
         """Return whether the environment of a toolchain exists."""
-        return self._sources.environments.ready(self.needs[name].toolchain, self._base, self._lock.environments.get(name))
+        return self._sources.environments.is_ready(self.needs[name].toolchain, self._base, self._lock.environments.get(name))
 
     def prepare(self, name: str, listener: UvListener | None = None) -> Environment:
         """Return the environment of a toolchain. Provision it if it is missing. Raises ToolchainError."""
@@ -182,13 +184,13 @@ class PlanToolchains:
     def remember_known(self) -> None:
         """Store the records that came from a remote cache. Raises StoreError."""
         for records in self._records.values():
-            self.remember({record_key(record["document"]): record for record in records.values()})
+            self.remember({compute_record_key(record["document"]): record for record in records.values()})
 
     def watched(self) -> dict[Path, str]:
         """Return the files and folders that identities came from, with their SHA-256; an empty string if it is unknown. Raises OSError."""
-        files = [path for environment in self.environments.values() for path in environment.watched()]
+        files = [path for environment in self.environments.values() for path in environment.list_watched()]
         keys = {
-            record_key(document)
+            compute_record_key(document)
             for place in self._recorded
             if not self._is_replaced(place)
             for document in self._documents[place].values()
@@ -234,7 +236,10 @@ class PlanToolchains:
 
     def _read(self, places: set[Place]) -> Iterator[tuple[Place, Mapping[str, Mapping[str, Any]]]]:
         """Yield the records of toolchains by Python package: from the store, or else from the remote cache."""
-        keys = {place: {module: record_key(document) for module, document in self._documents[place].items()} for place in places}
+        keys = {
+            place: {module: compute_record_key(document) for module, document in self._documents[place].items()}
+            for place in places
+        }
         wanted = {key: name for (name, _), of in keys.items() for key in of.values()}
         found: dict[str, Mapping[str, Any]] = {}
         for key in wanted:

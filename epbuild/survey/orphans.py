@@ -68,7 +68,7 @@ class Outputs:
         current = list(records)
         if not current:
             return
-        owned, recorded = self._memory.owned(), self._memory.keys(record.step for record in current)
+        owned, recorded = self._memory.read_owned_keys(), self._memory.keys(record.step for record in current)
         new = {
             record.result[PLACE]: record
             for record in current

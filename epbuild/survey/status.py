@@ -23,7 +23,7 @@ from epbuild.cache.records import ActionRecords
 from epbuild.cache.state import UNKNOWN, Configuration, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError
-from epbuild.output.existing import Written
+from epbuild.output.existing import OwnedFiles
 from epbuild.output.tree import OutputTree
 from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.made import Made
@@ -167,9 +167,9 @@ class Surveyor:
         self._is_first = self.memory.is_empty
         digests = self.digests.of_many(path for action in plan.actions.values() if is_stored(action) for path in action.files)
         check_pins(plan, digests)
-        self._last_keys = {} if self._is_first else self.memory.verified_keys(plan.actions)
+        self._last_keys = {} if self._is_first else self.memory.read_verified_keys(plan.actions)
         places = [self.outputs.place(emission.path) for emission in plan.emissions.values()]
-        self._last_outputs = {} if self._is_first else self.memory.outputs_at(places)
+        self._last_outputs = {} if self._is_first else self.memory.read_outputs_at(places)
         found: dict[str, ActionStatus] = {}
         for wave in sort_into_waves(plan.actions):
             keyed: list[_Keyed] = []
@@ -358,15 +358,15 @@ class Surveyor:
         """Return the status of an emission, with a reason for each file that a build will keep because users changed it."""
         if status.state == "current" or not (emission.is_file or emission.path.exists()):
             return status  # a folder that does not exist has no changed files
-        changed = self.written(emission, self.outputs.last(emission.path)).changed(emission.path)
+        changed = self.written(emission, self.outputs.last(emission.path)).list_changed(emission.path)
         reported = {f"{name} was changed" for name in changed}
         kept = (f"{name} was changed after epbuild wrote it, and will be kept" for name in changed)
         return replace(status, reasons=(*(reason for reason in status.reasons if reason not in reported), *kept))
 
-    def written(self, emission: Emission, there: OutputRecord | None) -> Written:
+    def written(self, emission: Emission, there: OutputRecord | None) -> OwnedFiles:
         """Return the files that epbuild wrote or announced at the path of an emission. `there` is the last output at this path."""
         known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
-        return Written.of(self.workspace, self.outputs.place(emission.path), known, self.digests)
+        return OwnedFiles.of(self.workspace, self.outputs.place(emission.path), known, self.digests)
 
     def plan_output(self, emission: Emission, made: Sequence[Made]) -> OutputTree:
         """Plan the output of an emission from the results `made`. Raises the errors of `OutputPlanner.plan`."""

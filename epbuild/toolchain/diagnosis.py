@@ -20,8 +20,8 @@ Cause = Literal["timed out", "out of memory", "ended", "crashed", "unfit", "cust
 `ended`: a signal from another process. `unfit`: a problem of the machine or toolchain. `raised`: an exception about the model or the EP.
 """
 
-MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
-FREE_SPACE = "Check the free space of .epbuild/tmp, and the limit on file sizes (`ulimit -f`)."
+MORE_MEMORY = "Make more memory available, or run fewer actions at once (-j)."
+FREE_SPACE = "Check the free space in .epbuild/tmp, and the limit on file sizes (`ulimit -f`)."
 # Under `ulimit -v`, QNN failed with 83 to 99 % of the limit mapped. One of its messages said that it could not validate any node.
 _NEARLY = 0.75
 # An EP also reports a lack of memory for graphs that it cannot compile. In one such case, the worker had used 5 % of the memory.
@@ -62,7 +62,7 @@ class Diagnosis(Struct, frozen=True):
         """Clause without a subject that describes how the worker ended."""
         status = self.ending.status
         if self.cause == "ended":
-            by = "by the kernel for lack of memory" if self.ending.out_of_memory else "from outside"
+            by = "by the kernel for lack of memory" if self.ending.out_of_memory else "by an external signal"
             return f"was killed {by} ({get_signal_name(-status)})"
         if status < 0:
             return f"crashed ({get_signal_name(-status)})"
@@ -81,9 +81,9 @@ def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | Non
     text = f"{report['type']}: {report['message']}" if report else "\n".join(ending.tail)
     patterns = (entry.out_of_memory for entry in entries if entry.out_of_memory is not None)
     blames_memory = any(re.search(pattern, text) for pattern in patterns)
-    spare_memory = _spare_memory(report) if blames_memory else ""
+    spare_memory = _describe_spare_memory(report) if blames_memory else ""
     out_of_memory = _OUT_OF_MEMORY.search(text) is not None or (blames_memory and not spare_memory)
-    return Diagnosis(_cause(ending, report, text, out_of_memory=out_of_memory), ending, report, spare_memory)
+    return Diagnosis(_find_cause(ending, report, text, out_of_memory=out_of_memory), ending, report, spare_memory)
 
 
 def is_at_address_limit(report: Mapping[str, Any]) -> bool:
@@ -91,7 +91,7 @@ def is_at_address_limit(report: Mapping[str, Any]) -> bool:
     return bool(report.get("mapped", 0) > _NEARLY * report.get("mappable", math.inf))
 
 
-def _spare_memory(report: Mapping[str, Any]) -> str:
+def _describe_spare_memory(report: Mapping[str, Any]) -> str:
     """Return a sentence about the memory that a failed worker left unused. Empty if it used much memory, or if its use is unknown."""
     peak, here = report.get("peak_memory"), get_memory()
     if peak is None or here is None or peak > _MUCH * here or is_at_address_limit(report):
@@ -99,7 +99,7 @@ def _spare_memory(report: Mapping[str, Any]) -> str:
     return f"The worker used only {peak / 1e6:.0f} of {here / 1e6:.0f} MB, so memory did not run out: the EP rejected the graph."
 
 
-def _cause(ending: Ending, report: Mapping[str, Any], text: str, *, out_of_memory: bool) -> Cause:
+def _find_cause(ending: Ending, report: Mapping[str, Any], text: str, *, out_of_memory: bool) -> Cause:
     if ending.cause == "timed out" and not report:
         return "timed out"
     if out_of_memory:
@@ -150,10 +150,10 @@ def merge_reasons(raised: str | None, lines: Sequence[str]) -> tuple[str | None,
     ONNX Runtime both logs and raises what an EP reports, with different text around it. Duplicates are removed. The sentence is empty if
     the log adds nothing.
     """
-    quotes = _quotable(lines)
+    quotes = _select_quotable(lines)
     if raised is not None:
-        quotes = [text for text in quotes if _core(text) not in _core(raised)]
-        longer = [text for text in quotes if _core(raised) in _core(text)]
+        quotes = [text for text in quotes if _normalize(text) not in _normalize(raised)]
+        longer = [text for text in quotes if _normalize(raised) in _normalize(text)]
         if longer:
             raised, quotes = longer[-1], [text for text in quotes if text not in longer]
         raised = shorten_middle(raised, _MAX_REASON)
@@ -163,32 +163,32 @@ def merge_reasons(raised: str | None, lines: Sequence[str]) -> tuple[str | None,
 
 def extract_last_lines(lines: Sequence[str]) -> str:
     """Return the last few log lines of the most severe kind, as one text: errors, or else warnings, or else other lines."""
-    return _join(_quotable(lines))
+    return _join(_select_quotable(lines))
 
 
 def _join(quotes: Sequence[str]) -> str:
     return " | ".join(shorten_middle(text, _MAX_QUOTE) for text in quotes)
 
 
-def _quotable(lines: Sequence[str]) -> list[str]:
+def _select_quotable(lines: Sequence[str]) -> list[str]:
     """Return the last distinct messages of the most severe rank."""
     ranks: dict[int, list[str]] = {_ERROR: [], _WARNING: [], _OTHER: []}
     for line in lines:
         if _NOISE.search(line):
             continue
-        text, rank = _severity(line)
+        text, rank = _classify_line(line)
         if text:
             ranks[rank].append(strip_boilerplate(text))
     chosen = next((found for found in ranks.values() if found), [])
     distinct: list[str] = []
     for text in dict.fromkeys(chosen):
         # If one message contains another, the shorter one is kept.
-        if not any(_core(other) in _core(text) for other in distinct):
-            distinct = [other for other in distinct if _core(text) not in _core(other)] + [text]
+        if not any(_normalize(other) in _normalize(text) for other in distinct):
+            distinct = [other for other in distinct if _normalize(text) not in _normalize(other)] + [text]
     return distinct[-_MAX_QUOTES:]
 
 
-def _core(text: str) -> str:
+def _normalize(text: str) -> str:
     return text.rstrip(". ").casefold()
 
 
@@ -208,10 +208,10 @@ def strip_log_prefix(line: str) -> str:
 
 def is_progress_line(line: str) -> bool:
     """Return whether a log line shows the EP's progress, which most lines do not."""
-    return _severity(line)[1] == _OTHER and _PROGRESS.search(strip_log_prefix(line)) is not None
+    return _classify_line(line)[1] == _OTHER and _PROGRESS.search(strip_log_prefix(line)) is not None
 
 
-def _severity(line: str) -> tuple[str, int]:
+def _classify_line(line: str) -> tuple[str, int]:
     """Return a log line without its timestamp, and its rank. The text of informational lines is empty."""
     match = _LOG_PREFIX.match(line)
     if match:

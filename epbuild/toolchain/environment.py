@@ -30,8 +30,8 @@ from epbuild.toolchain.platforms import describe_host
 from epbuild.toolchain.process import RunWorker, supervise
 from epbuild.toolchain.provision import (
     Requirements,
-    complete_file,
     find_interpreter,
+    get_complete_file,
     get_environment_folder,
     get_installed_file,
     provision,
@@ -61,25 +61,25 @@ class Environment(Struct, frozen=True):
         modules = {*find_ep_modules(used), *packages}
         return self.fingerprint.document(modules, describe_host(used))
 
-    def watched(self) -> list[Path]:
+    def list_watched(self) -> list[Path]:
         """Return the files and folders whose stats change when the environment changes."""
         installed = get_installed_file(self.memory.parent)
         return [self.interpreter, self.memory, *map(Path, self.states), *([installed] if installed.exists() else ())]
 
-    def now(self) -> Environment:
+    def refresh(self) -> Environment:
         """Return this environment with a current fingerprint. Return `self` if no file was touched. Raises ToolchainError."""
         if all(get_state(path) == state for path, state in self.states.items()):
             return self
         seen = read_fingerprint(self.interpreter, self.modules, self.memory)
         return replace(self, fingerprint=seen.fingerprint, states=seen.states)
 
-    def touched_since(self, before: Environment) -> list[str]:
+    def list_touched_since(self, before: Environment) -> list[str]:
         """Return the files that were written or temporarily replaced since the environment `before` was observed."""
         if self.states is before.states:
             return []
         return [path for path in self.states if os.path.isfile(path) and is_touched(path, before.states, self.states)]  # noqa: PTH113
 
-    def rewritten(self) -> list[str]:
+    def list_rewritten(self) -> list[str]:
         """Return the sorted names of package files that have changed since they were installed from the lock."""
         installed = read_installed(self.memory.parent)
         found: set[str] = set()
@@ -109,17 +109,17 @@ class Toolchains:
     may_run: bool = True
     """True if interpreters may be started. Otherwise, only remembered fingerprints are available."""
 
-    def ready(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> bool:
+    def is_ready(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> bool:
         """Return whether the environment exists, so that `prepare` need not provision it."""
         if toolchain.interpreter is not None:
-            return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - also false if a folder is not readable
-        return find_interpreter(get_environment_folder(_requirements(toolchain, locked), self.home)) is not None
+            return os.path.exists(_get_interpreter(toolchain, base))  # noqa: PTH110 - also false if a folder is not readable
+        return find_interpreter(get_environment_folder(_build_requirements(toolchain, locked), self.home)) is not None
 
     def place(self, toolchain: ToolchainSpec, base: Path, locked: LockedEnvironment | None = None) -> Path:
         """Return the path of a file that exists if and only if the environment is complete."""
         if toolchain.interpreter is not None:
-            return _existing(toolchain, base)
-        return complete_file(get_environment_folder(_requirements(toolchain, locked), self.home))
+            return _get_interpreter(toolchain, base)
+        return get_complete_file(get_environment_folder(_build_requirements(toolchain, locked), self.home))
 
     def prepare(
         self,
@@ -142,27 +142,27 @@ class Toolchains:
         recipe's requirements. Raises NotProbed if an interpreter must be started but `may_run` is false.
         """
         if toolchain.interpreter is not None:
-            interpreter = _existing(toolchain, base)
+            interpreter = _get_interpreter(toolchain, base)
             try:
                 interpreter.stat()
             except OSError as error:
                 why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
                 message = f"toolchain '{toolchain.name}' names an interpreter that {why}: {toolchain.interpreter}"
                 raise ToolchainError(
-                    Problem("EPB304", message, toolchain.where, "Name the path of a Python executable.")
+                    Problem("EPB304", message, toolchain.where, "Write the path of a Python executable.")
                 ) from error
             memory = self.home / "interpreters" / f"{hash_bytes(os.fsencode(interpreter))[:20]}.json"
         else:
-            requirements = _requirements(toolchain, locked)
+            requirements = _build_requirements(toolchain, locked)
             interpreter = provision(requirements, self.home, name=toolchain.name, where=toolchain.where, listener=listener)
             memory = get_environment_folder(requirements, self.home) / "fingerprint.json"
         modules = frozenset({*find_ep_modules(entries), *packages})
         seen = read_fingerprint(interpreter, modules, memory, toolchain.where, may_run=self.may_run)
         fingerprint = seen.fingerprint
         problems = [
-            *_unmet_requirements(toolchain, fingerprint),
-            *_missing_eps(toolchain, fingerprint, entries),
-            *_missing_modules(toolchain, fingerprint, packages),
+            *_check_requirements(toolchain, fingerprint),
+            *_check_eps(toolchain, fingerprint, entries),
+            *_check_modules(toolchain, fingerprint, packages),
         ]
         if problems:
             raise ToolchainError(*problems)
@@ -179,7 +179,7 @@ def find_ep_modules(entries: Iterable[EpEntry]) -> set[str]:
     return {RUNTIME, *(entry.module for entry in entries)}
 
 
-def _requirements_to_check(toolchain: ToolchainSpec) -> tuple[Requirement, ...]:
+def _get_requirements_to_check(toolchain: ToolchainSpec) -> tuple[Requirement, ...]:
     """Return the requirements to check in an existing environment.
 
     The result is empty for a provisioned environment, as the installer has met its requirements.
@@ -187,25 +187,27 @@ def _requirements_to_check(toolchain: ToolchainSpec) -> tuple[Requirement, ...]:
     return toolchain.requirements if toolchain.interpreter is not None else ()
 
 
-def _unmet_requirements(toolchain: ToolchainSpec, fingerprint: Fingerprint) -> Iterator[Problem]:
-    for requirement in _requirements_to_check(toolchain):
+def _check_requirements(toolchain: ToolchainSpec, fingerprint: Fingerprint) -> Iterator[Problem]:
+    for requirement in _get_requirements_to_check(toolchain):
         found = fingerprint.distributions.get(requirement.distribution)
         if requirement.is_met_by(found):
             continue
-        holds = f"has {requirement.distribution} {found}" if found else "does not have it"
-        message = f"toolchain '{toolchain.name}' requires {requirement.text}, but the environment of its interpreter {holds}"
-        yield Problem("EPB306", message, toolchain.where, "Install it there, or change the toolchain's packages.")
+        state = f"has {requirement.distribution} {found}" if found else "does not have it"
+        message = f"toolchain '{toolchain.name}' requires {requirement.text}, but the environment of its interpreter {state}"
+        yield Problem(
+            "EPB306", message, toolchain.where, "Install the package in that environment, or change the toolchain's packages."
+        )
 
 
-def _missing_eps(toolchain: ToolchainSpec, fingerprint: Fingerprint, entries: Sequence[EpEntry]) -> Iterator[Problem]:
+def _check_eps(toolchain: ToolchainSpec, fingerprint: Fingerprint, entries: Sequence[EpEntry]) -> Iterator[Problem]:
     """Yield a problem for each EP without an installed package, unless a requirement already names its package."""
-    required = (requirement.distribution for requirement in _requirements_to_check(toolchain))
+    required = (requirement.distribution for requirement in _get_requirements_to_check(toolchain))
     known = {*fingerprint.distributions, *required}
     # An EP for which the catalog lists no packages may be part of any package.
     lacking = [entry for entry in entries if entry.distributions and known.isdisjoint(entry.distributions)]
-    additions = find_additions([_packagings(entry) for entry in lacking], known)
+    additions = find_additions([_list_packagings(entry) for entry in lacking], known)
     for entry in lacking:
-        message = f"toolchain '{toolchain.name}' does not have the package {' or '.join(entry.distributions)} of {entry.ep}"
+        message = f"toolchain '{toolchain.name}' lacks the package {' or '.join(entry.distributions)} for {entry.ep}"
         yield Problem("EPB305", message, toolchain.where, _advise(toolchain, known, entry, additions))
 
 
@@ -214,39 +216,41 @@ def _advise(toolchain: ToolchainSpec, installed: Set[str], entry: EpEntry, addit
 
     `additions` are the packages that add all missing EPs to the `installed` distributions.
     """
-    packagings = _packagings(entry)
+    packagings = _list_packagings(entry)
     if toolchain.interpreter is None:
-        return (
-            f"Add {', '.join(additions)} to its packages." if additions else f"Write {format_environments(packagings)} instead."
-        )
+        return f"Add {', '.join(additions)} to its packages." if additions else f"Use {format_environments(packagings)} instead."
     there = [name for packaging in packagings for name in packaging.distributions if name in installed]
     if there:
-        return f"{entry.ep} is in the installed package {there[0]}: add that to the toolchain's packages."
-    other = f"If another package there contains {entry.ep}, add that one to the toolchain's packages."
+        return f"Add the installed package {there[0]}, which contains {entry.ep}, to the toolchain's packages."
+    other = f"If another installed package contains {entry.ep}, add this package to the toolchain's packages."
     if additions:
-        return f"Install {', '.join(additions)} there. {other}"
-    return f"Name another environment, such as {format_environments(packagings)}. {other}"
+        return f"Install {', '.join(additions)} in that environment. {other}"
+    return f"Use another environment, such as {format_environments(packagings)}. {other}"
 
 
-def _packagings(entry: EpEntry) -> Sequence[EpEntry]:
+def _list_packagings(entry: EpEntry) -> Sequence[EpEntry]:
     return [entry] if entry.user_file is not None else entries_for(entry.ep)
 
 
-def _missing_modules(toolchain: ToolchainSpec, fingerprint: Fingerprint, packages: Mapping[str, Position]) -> Iterator[Problem]:
+def _check_modules(toolchain: ToolchainSpec, fingerprint: Fingerprint, packages: Mapping[str, Position]) -> Iterator[Problem]:
     """Yield a problem for each missing package of custom operators."""
     for module, where in packages.items():
         folder = module.rpartition(".")[2]
         if not select_package_files(fingerprint.files, folder) and not select_package_files(fingerprint.libraries, folder):
             message = f"toolchain '{toolchain.name}' has no Python package '{module}', which should provide custom operators"
-            place = "Install it there" if toolchain.interpreter is not None else "Add it to the toolchain's packages"
-            yield Problem("EPB254", message, where, f"{place}, or use the path of the library itself.")
+            action = (
+                "Install the package in that environment"
+                if toolchain.interpreter is not None
+                else "Add the package to the toolchain's packages"
+            )
+            yield Problem("EPB254", message, where, f"{action}, or write the path of the library itself.")
 
 
-def _requirements(toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Requirements:
+def _build_requirements(toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Requirements:
     return Requirements(toolchain.packages, toolchain.python, locked)
 
 
-def _existing(toolchain: ToolchainSpec, base: Path) -> Path:
+def _get_interpreter(toolchain: ToolchainSpec, base: Path) -> Path:
     # Not resolved: the interpreter of a virtual environment is a link, and its target is outside the environment. Absolute: a bare name
     # would be searched for on PATH, and the worker runs in another folder.
     return (base / expand_home(str(toolchain.interpreter))).absolute()
@@ -277,7 +281,7 @@ class ProvisionedToolchain(Struct, frozen=True):
 
 def list_provisioned_toolchains(home: Path) -> Iterator[ProvisionedToolchain]:
     """Yield the complete environments of all recipes below `home`, newest first."""
-    for marker in sorted(home.glob(f"*/{complete_file(home).name}"), key=_time_of, reverse=True):
+    for marker in sorted(home.glob(f"*/{get_complete_file(home).name}"), key=_get_time, reverse=True):
         try:
             packages = tuple(str(package) for package in json.loads(marker.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -285,7 +289,7 @@ def list_provisioned_toolchains(home: Path) -> Iterator[ProvisionedToolchain]:
         yield ProvisionedToolchain(marker.parent, packages)
 
 
-def _time_of(path: Path) -> float:
+def _get_time(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:  # the file was removed meanwhile

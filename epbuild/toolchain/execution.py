@@ -76,14 +76,14 @@ class Execution:
     def recheck(self) -> None:
         """Raise an error if an input has changed since the action's key was computed."""
 
-    def compiled(self) -> None:
-        """Handle the end of the worker, after which the action only reads and writes files."""
+    def release_slot(self) -> None:
+        """Release the slot after the worker has ended, as the action then only reads and writes files."""
 
     def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
         """Return a context in which adding or removing hard links does not count as a change to the files. Keep the block short."""
         return nullcontext()
 
-    def apart(self, staging: Path) -> Execution:
+    def create_unwatched(self, staging: Path) -> Execution:
         """Return an execution that does not watch inputs, in the directory `staging`. The execution's log is beside this directory."""
         log = staging.with_suffix(".log")
         return Execution(self.environment, staging, log, self.shown_log, self.store, self.progress, self.cancelled)
@@ -117,7 +117,7 @@ class Execution:
         return Kept({name: blobs[file] for name, file in files.items()}, self.store.put(self.log))
 
 
-class Workplace(Protocol):
+class ExecutionFactory(Protocol):
     """Factory of additional executions for an action."""
 
     def open(self, name: str) -> AbstractContextManager[Execution]:
@@ -131,11 +131,11 @@ def process_failures(process: str, step: StepId | None = None, shown_log: str | 
         yield
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        message = f"the {process} could not be run: {place}{error.strerror or error}"
+        message = f"cannot run the {process}: {place}{error.strerror or error}"
         hint = "Check the toolchain's interpreter, and the free space for the log."
         raise EnvironmentFailure(Problem("EPB413", message, step, hint)) from error
     except BadReport as error:
         message = f"the {process} sent an invalid report and was stopped: {error}"
-        hint = f"Something in the toolchain writes to the pipe for the reports of the {process}."
+        hint = f"Find the package in the toolchain that writes to the report pipe of the {process}."
         log = f" See the whole log: {shown_log}." if shown_log is not None else ""
         raise BuildError(Problem("EPB311", message, step, hint + log)) from error

@@ -117,7 +117,7 @@ def select_package_files(files: Mapping[str, str], folder: str) -> dict[str, str
 
 
 class NotProbed(Exception):
-    """Missing fingerprint: none is remembered, and the interpreter may not be started."""
+    """Error if no fingerprint is remembered and the interpreter may not be started."""
 
 
 def read_fingerprint(
@@ -135,17 +135,17 @@ def read_fingerprint(
     if remembered is not None and set(wanted) <= set(remembered.modules):
         with contextlib.suppress(OSError):
             trees = {package: list_package_files(package) for package in remembered.packages}
-            states = _states([*remembered.files, *remembered.folders], trees)
+            states = _get_states([*remembered.files, *remembered.folders], trees)
             if (
                 {package: tree.files for package, tree in trees.items()} == remembered.packages
-                and all(_stat(states[path]) == stat for path, stat in remembered.files.items())
-                and all(_listing(Path(path)) == listing for path, listing in remembered.folders.items())
+                and all(_select_stat(states[path]) == stat for path, stat in remembered.files.items())
+                and all(_list_metadata(Path(path)) == listing for path, listing in remembered.folders.items())
                 and find_links(remembered.files) == remembered.links
             ):
                 return Observation(remembered.fingerprint, states)
     if not may_run:
         raise NotProbed
-    return _take_fingerprint(interpreter, wanted, memory, where)
+    return _compute_fingerprint(interpreter, wanted, memory, where)
 
 
 def probe(
@@ -153,7 +153,7 @@ def probe(
 ) -> ProbeAnswer:
     """Run `worker/probe.py` in the environment and return its answer. Raises ToolchainError (EPB303)."""
 
-    def failure(why: str) -> ToolchainError:
+    def make_error(why: str) -> ToolchainError:
         return ToolchainError(Problem("EPB303", f"the interpreter {interpreter} {why}", where, _CHECK_INTERPRETER))
 
     wanted = list(modules)
@@ -162,19 +162,19 @@ def probe(
             command = [str(interpreter), "-I", str(PROBE), *wanted]
             done = run_program(command, Path(folder), timeout=seconds, max_bytes=_MAX_ANSWER)
     except OSError as error:
-        raise failure(f"does not run: {error.strerror or error}") from error
+        raise make_error(f"does not run: {error.strerror or error}") from error
     if done.cause == "timed out":
-        raise failure(f"did not exit within {seconds:g} seconds")
+        raise make_error(f"did not exit within {seconds:g} seconds")
     if done.cause == "wrote too much":
-        raise failure("produces endless output instead of answering as Python does")
+        raise make_error("printed more output than a Python interpreter would")
     if done.status != 0:
         lines = done.errors.decode("utf-8", "replace").strip().splitlines()
-        raise failure(f"could not be probed: {lines[-1][:_MAX_QUOTE] if lines else 'no output'}")
+        raise make_error(f"could not be probed: {lines[-1][:_MAX_QUOTE] if lines else 'no output'}")
     try:
         # Packages may print text when Python starts, so the answer is the last line.
         return _read_answer(done.output.decode("utf-8", "replace").splitlines()[-1], wanted)
     except (IndexError, ValueError, ValidationError, RecursionError) as error:
-        raise failure("ran but did not answer as Python does") from error
+        raise make_error("did not print the facts that a Python interpreter would") from error
 
 
 def _read_answer(line: str, modules: list[str]) -> ProbeAnswer:
@@ -190,7 +190,7 @@ def _read_answer(line: str, modules: list[str]) -> ProbeAnswer:
     return answer
 
 
-def _take_fingerprint(interpreter: Path, modules: list[str], memory: Path, where: Position | None) -> Observation:
+def _compute_fingerprint(interpreter: Path, modules: list[str], memory: Path, where: Position | None) -> Observation:
     answer = probe(interpreter, modules, where)
     try:
         trees = {folder: list_package_files(folder) for folder in answer.modules.values() if folder}
@@ -200,11 +200,11 @@ def _take_fingerprint(interpreter: Path, modules: list[str], memory: Path, where
         files = list(dict.fromkeys([str(interpreter), *names.values()]))
         # The states are read before the files are hashed, so that a file that changes meanwhile is hashed again in the next run.
         links = find_links(files)
-        folders = {path: _listing(Path(path)) for path in answer.site}
-        states = _states([*files, *folders], trees)
+        folders = {path: _list_metadata(Path(path)) for path in answer.site}
+        states = _get_states([*files, *folders], trees)
         digests = dict(zip(names, hash_files(names.values()), strict=True))
     except OSError as error:
-        message = f"{error.filename or interpreter}, which is part of the toolchain, cannot be read: {error.strerror or error}"
+        message = f"cannot read {error.filename or interpreter}, which is part of the toolchain: {error.strerror or error}"
         raise ToolchainError(Problem("EPB310", message, where, "Check its permissions, or reinstall its package.")) from error
     fingerprint = Fingerprint(
         answer.python,
@@ -214,7 +214,7 @@ def _take_fingerprint(interpreter: Path, modules: list[str], memory: Path, where
         {name: digest for name, digest in digests.items() if not is_library(name)},
     )
     packages = {folder: tree.files for folder, tree in trees.items()}
-    stats = {path: _stat(states[path]) for path in files}
+    stats = {path: _select_stat(states[path]) for path in files}
     document = to_builtins(_Memory(FORMAT, modules, links, folders, packages, stats, fingerprint))
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not correctness
         memory.parent.mkdir(parents=True, exist_ok=True)
@@ -222,18 +222,18 @@ def _take_fingerprint(interpreter: Path, modules: list[str], memory: Path, where
     return Observation(fingerprint, states)
 
 
-def _states(paths: Iterable[str], trees: Mapping[str, Tree]) -> dict[str, FileState | None]:
+def _get_states(paths: Iterable[str], trees: Mapping[str, Tree]) -> dict[str, FileState | None]:
     """Return the current state of `paths` and of the folders in `trees`."""
     folders = [folder for tree in trees.values() for folder in tree.folders]
     return {path: get_state(path) for path in (*paths, *folders)}
 
 
-def _stat(state: FileState | None) -> list[int] | None:
+def _select_stat(state: FileState | None) -> list[int] | None:
     """Return the part of a file's state to remember: everything except its number of links."""
     return None if state is None else list(state[:4])
 
 
-def _listing(folder: Path) -> list[str]:
+def _list_metadata(folder: Path) -> list[str]:
     """Return the names of installed distributions' metadata. The names contain versions, so every installation changes them."""
     try:
         return sorted(

@@ -87,7 +87,7 @@ class RecordedToolchain(Struct, frozen=True):
         return document if host is None else {**document, "host": host}
 
 
-def record_documents(
+def build_record_documents(
     locked: LockedEnvironment, platform: str, entries: Iterable[EpEntry], packages: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """Return the key documents of a locked environment's records, by Python package.
@@ -101,7 +101,7 @@ def record_documents(
         return {}
     found = {}
     for module in sorted({*find_ep_modules(used), *packages}):
-        chosen_by = _choice(platform) if _leaves_a_choice(locked, module, used) else ""
+        chosen_by = _describe_choice(platform) if _has_choice(locked, module, used) else ""
         if chosen_by is None:
             return {}
         found[module] = {
@@ -144,7 +144,7 @@ def is_toolchain_record(record: Mapping[str, Any]) -> bool:
         return False
 
 
-def record_key(document: Mapping[str, Any]) -> str:
+def compute_record_key(document: Mapping[str, Any]) -> str:
     """Return the key of the record with this document."""
     return hash_document(document)
 
@@ -159,20 +159,20 @@ def make_records(environment: Environment, documents: Iterable[Mapping[str, Any]
     for document in documents:
         record = {"document": dict(document), "result": environment.fingerprint.document([document["module"]])}
         if is_toolchain_record(record):
-            yield record_key(document), record
+            yield compute_record_key(document), record
 
 
-def _leaves_a_choice(locked: LockedEnvironment, module: str, entries: Iterable[EpEntry]) -> bool:
+def _has_choice(locked: LockedEnvironment, module: str, entries: Iterable[EpEntry]) -> bool:
     """Return whether a distribution that may contain `module` has several files to choose from."""
     names = {normalize_name(name) for entry in entries if entry.module == module for name in entry.distributions}
 
-    def may_hold(package: Package) -> bool:
+    def may_contain(package: Package) -> bool:
         return package.name.startswith(RUNTIME) if module == RUNTIME else not names or package.name in names
 
-    return any(len(package.files) > 1 and may_hold(package) for package in locked.packages)
+    return any(len(package.files) > 1 and may_contain(package) for package in locked.packages)
 
 
-def _choice(platform: str) -> str | None:
+def _describe_choice(platform: str) -> str | None:
     """Return the basis, besides Python, on which an installer chooses between files for `platform`.
 
     Return None if the basis is unknown on this machine.
@@ -190,6 +190,6 @@ def _choice(platform: str) -> str | None:
 
 
 TOOLCHAIN = RecordKind(
-    KIND, lambda record: record_key(record["document"]), is_toolchain_record, lambda record: {}, is_result=False
+    KIND, lambda record: compute_record_key(record["document"]), is_toolchain_record, lambda record: {}, is_result=False
 )
 """Kind of toolchain records in a remote cache. Toolchain records have no files."""

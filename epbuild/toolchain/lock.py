@@ -123,25 +123,25 @@ def compare_locks(old: Lock | None, new: Lock) -> list[LockChange]:
     found: list[LockChange] = []
     if old is not None and old.recipe != new.recipe:
         found.append(LockChange("updated", "recipe", new.recipe, old.recipe, new.recipe))
-    for kind, name, old_revision, new_revision in _differences(former.catalog, new.catalog):
-        found.append(LockChange(kind, "catalog", name, _revision(old_revision), _revision(new_revision)))
-    for kind, name, old_model, new_model in _differences(former.models, new.models):
-        found.append(LockChange(kind, "model", name, _digest(old_model), _digest(new_model)))
+    for kind, name, old_revision, new_revision in _find_differences(former.catalog, new.catalog):
+        found.append(LockChange(kind, "catalog", name, _shorten_revision(old_revision), _shorten_revision(new_revision)))
+    for kind, name, old_model, new_model in _find_differences(former.models, new.models):
+        found.append(LockChange(kind, "model", name, _shorten_digest(old_model), _shorten_digest(new_model)))
     old_releases, new_releases = ({release.requirement: release for release in lock.wheels} for lock in (former, new))
-    for kind, requirement, old_release, new_release in _differences(old_releases, new_releases):
+    for kind, requirement, old_release, new_release in _find_differences(old_releases, new_releases):
         name = requirement.partition("==")[0]
-        found.append(LockChange(kind, "wheel", name, _version(old_release), _version(new_release)))
+        found.append(LockChange(kind, "wheel", name, _get_version(old_release), _get_version(new_release)))
     for name in sorted(former.toolchains.keys() | new.toolchains.keys()):
         old_toolchain = former.toolchains.get(name, LockedToolchain())
-        found += _toolchain_changes(name, old_toolchain, new.toolchains.get(name, LockedToolchain()))
+        found += _compare_toolchains(name, old_toolchain, new.toolchains.get(name, LockedToolchain()))
     return found
 
 
-def _toolchain_changes(name: str, old: LockedToolchain, new: LockedToolchain) -> Iterator[LockChange]:
+def _compare_toolchains(name: str, old: LockedToolchain, new: LockedToolchain) -> Iterator[LockChange]:
     # The same change on several platforms is listed once.
     platforms: dict[LockChange, list[str]] = {}
     for platform in sorted(old.platforms.keys() | new.platforms.keys()):
-        for change in _environment_changes(name, old.platforms.get(platform), new.platforms.get(platform)):
+        for change in _compare_environments(name, old.platforms.get(platform), new.platforms.get(platform)):
             platforms.setdefault(change, []).append(platform)
     merged = [replace(change, platforms=tuple(names)) for change, names in platforms.items()]
     if merged:
@@ -150,19 +150,19 @@ def _toolchain_changes(name: str, old: LockedToolchain, new: LockedToolchain) ->
         yield LockChange("updated", "toolchain", name, ", ".join(old.requires), ", ".join(new.requires))
 
 
-def _environment_changes(toolchain: str, old: LockedEnvironment | None, new: LockedEnvironment | None) -> Iterator[LockChange]:
+def _compare_environments(toolchain: str, old: LockedEnvironment | None, new: LockedEnvironment | None) -> Iterator[LockChange]:
     old_pythons, new_pythons = ({"python": environment.python} if environment else {} for environment in (old, new))
-    for kind, name, old_python, new_python in _differences(old_pythons, new_pythons):
+    for kind, name, old_python, new_python in _find_differences(old_pythons, new_pythons):
         yield LockChange(kind, "python", name, old_python, new_python, toolchain)
-    for kind, name, old_package, new_package in _differences(_packages(old), _packages(new)):
-        yield LockChange(kind, "package", name, _version(old_package), _version(new_package), toolchain)
+    for kind, name, old_package, new_package in _find_differences(_index_packages(old), _index_packages(new)):
+        yield LockChange(kind, "package", name, _get_version(old_package), _get_version(new_package), toolchain)
 
 
-def _packages(environment: LockedEnvironment | None) -> Mapping[str, Package]:
+def _index_packages(environment: LockedEnvironment | None) -> Mapping[str, Package]:
     return {package.name: package for package in environment.packages} if environment else {}
 
 
-def _differences(
+def _find_differences(
     old: Mapping[str, _Value], new: Mapping[str, _Value]
 ) -> Iterator[tuple[Kind, str, _Value | None, _Value | None]]:
     """Yield the kind of change, the name, the old value and the new value of each entry that differs, sorted by name."""
@@ -173,13 +173,13 @@ def _differences(
             yield kind, name, old_value, new_value
 
 
-def _version(package: Package | None) -> str | None:
+def _get_version(package: Package | None) -> str | None:
     return package.version if package else None
 
 
-def _revision(value: str | None) -> str | None:
+def _shorten_revision(value: str | None) -> str | None:
     return value.partition(" ")[0] if value else None
 
 
-def _digest(model: LockedModel | None) -> str | None:
+def _shorten_digest(model: LockedModel | None) -> str | None:
     return model.graph[:12] if model else None

@@ -33,10 +33,11 @@ from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedT
 
 FORMAT = 2
 _COMMENT = (
-    "# What this recipe's toolchains and remote models are, exactly. Written by `epbuild lock`; keep it in version control."
+    "# Exact versions of this recipe's toolchains and remote models. "
+    "Written by `epbuild lock`; keep this file under version control."
 )
 _HEAD = ("epbuild-lock",)
-_AGAIN = "Write a new one with `epbuild lock`."
+_AGAIN = "Run `epbuild lock` to write a new lock."
 _CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
 
 _PREFIX = "sha256:"
@@ -61,7 +62,8 @@ def decode_lock(content: bytes) -> str:
 def render(lock: Lock) -> str:
     """Return the text of a lock. Equal locks have equal texts."""
     return (
-        "\n".join([_COMMENT, format_toml_line(_HEAD, FORMAT), *sorted(format_toml_line(*fact) for fact in _facts(lock))]) + "\n"
+        "\n".join([_COMMENT, format_toml_line(_HEAD, FORMAT), *sorted(format_toml_line(*fact) for fact in _list_facts(lock))])
+        + "\n"
     )
 
 
@@ -82,37 +84,37 @@ def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
     reading, seen = _LockReading(), dict[_Key, tuple[int, object]]()
     problems: list[Problem] = []
 
-    def wrong(number: int, message: str, hint: str = _AGAIN) -> None:
+    def add_problem(number: int, message: str, hint: str = _AGAIN) -> None:
         problems.append(Problem("EPB242", message, Position(file, number, 1), hint))
 
     number = 0
     # Not `splitlines`, which splits at more characters than git does.
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        key, value = _fact(line)
+        key, value = _parse_fact(line)
         if line.startswith(_CONFLICT):
             hint = "Run `epbuild lock`: it resolves the conflict and keeps as many versions as possible."
-            wrong(number, "the lock has a merge conflict", hint)
+            add_problem(number, "the lock has a merge conflict", hint)
         elif not key and value == {}:  # empty, or a comment
             pass
         elif key in seen:
             before, other = seen[key]
-            wrong(number, f"the lock {'repeats' if value == other else 'contradicts'} line {before}")
-        elif seen and not reading.take(key, value):
-            wrong(number, "this line does not belong in a lock")
+            add_problem(number, f"this line {'repeats' if value == other else 'contradicts'} line {before}")
+        elif seen and not reading.add(key, value):
+            add_problem(number, "this line is not a valid lock entry")
         else:
             if not seen:
                 _check_head(key, value, Position(file, number, 1))
             seen[key] = number, value
     if not seen:
-        wrong(1, "the lock is empty")
+        add_problem(1, "the lock is empty")
     elif not reading.recipe:
-        wrong(number, "the lock does not name its recipe")
-    for fault in reading.gaps():
-        wrong(number, fault)
+        add_problem(number, "the lock does not name its recipe")
+    for fault in reading.find_gaps():
+        add_problem(number, fault)
     return reading.lock(), problems[0] if problems else None
 
 
-def _fact(line: str) -> tuple[_Key, object]:
+def _parse_fact(line: str) -> tuple[_Key, object]:
     """Return the key and the value of a line. The value is {} for an empty line, and None for a line that is not TOML."""
     key: _Key = ()
     try:
@@ -128,13 +130,13 @@ def _fact(line: str) -> tuple[_Key, object]:
 def _check_head(key: _Key, value: object, where: Position) -> None:
     if key != _HEAD:
         message = f"this is not an epbuild lock: its first line is not '{format_toml_line(_HEAD, FORMAT)}'"
-        raise PlanError(Problem("EPB242", message, where, "If nothing needs it, remove it."))
+        raise PlanError(Problem("EPB242", message, where, "Remove the file if you do not need it."))
     if value != FORMAT:
-        message = "the lock has a format that this epbuild does not know"
-        raise PlanError(Problem("EPB242", message, where, "Use the epbuild that wrote it, or a newer one."))
+        message = "the lock has a format that this epbuild does not support"
+        raise PlanError(Problem("EPB242", message, where, "Use the epbuild version that wrote the lock, or a newer one."))
 
 
-def _facts(lock: Lock) -> Iterator[tuple[_Key, object]]:
+def _list_facts(lock: Lock) -> Iterator[tuple[_Key, object]]:
     yield ("recipe",), lock.recipe
     for subject, revision in lock.catalog.items():
         yield ("catalog", subject), revision
@@ -167,7 +169,7 @@ class _LockReading:
     packages: dict[tuple[str, str], list[Package]] = field(default_factory=dict)
     wheels: list[Package] = field(default_factory=list)
 
-    def take(self, key: _Key, value: object) -> bool:
+    def add(self, key: _Key, value: object) -> bool:
         """Add a fact and return True. Return False if the key and value are not a valid fact."""
         match key, value:
             case ("recipe",), str(name) if _NAME.fullmatch(name):
@@ -189,24 +191,24 @@ class _LockReading:
             case ("toolchain", name, platform, package), [version, "installed"] if _is_release(package, version):
                 self.packages.setdefault((name, platform), []).append(Package(package, str(version)))
             case ("toolchain", name, platform, package), [version, *files] if _is_release(package, version) and _are_files(files):
-                self.packages.setdefault((name, platform), []).append(_package(package, version, files))
+                self.packages.setdefault((name, platform), []).append(_make_package(package, version, files))
             case ("wheel", package, version), [*files] if _is_release(package, version) and _are_files(files):
-                self.wheels.append(_package(package, version, files))
+                self.wheels.append(_make_package(package, version, files))
             case _:
                 return False
         return True
 
-    def gaps(self) -> Iterator[str]:
+    def find_gaps(self) -> Iterator[str]:
         """Yield a message for each missing fact that another fact requires."""
         for name in sorted(self.data.keys() - self.graphs.keys()):
             yield f"the lock has the external data of the model '{name}' but not its graph"
         for name, platform in sorted(self.packages.keys() - self.pythons.keys()):
-            yield f"the lock does not name the Python that the toolchain '{name}' has on {platform}"
+            yield f"the lock does not name the Python of the toolchain '{name}' on {platform}"
         for name, platform in sorted(self.pythons.keys() - self.packages.keys()):
             yield f"the lock has no packages of the toolchain '{name}' on {platform}"
         for (name, platform), packages in sorted(self.packages.items()):
             if len({package.is_installed for package in packages}) > 1:
-                yield f"the lock has the files of only some packages of the toolchain '{name}' on {platform}"
+                yield f"the lock lists the files of only some packages of the toolchain '{name}' on {platform}"
 
     def lock(self) -> Lock:
         """Return the facts as a `Lock`. Platforms without a Python or without packages are left out."""
@@ -235,7 +237,7 @@ def _are_files(files: list[object]) -> bool:
     return bool(files) and all(isinstance(file, str) and _FILE.fullmatch(file) for file in files)
 
 
-def _package(name: str, version: object, files: list[object]) -> Package:
+def _make_package(name: str, version: object, files: list[object]) -> Package:
     return Package(name, str(version), tuple(sorted({str(file).removeprefix(_PREFIX) for file in files})))
 
 

@@ -77,29 +77,31 @@ def describe_host(entries: Iterable[EpEntry]) -> dict[str, Any] | None:
     if "model" in cpu_facts:
         document["cpu"] = read_cpu_name()
     elif "instructions" in cpu_facts:
-        document["cpu"] = _instructions()
+        document["cpu"] = _read_instructions()
     if any(host.cpu_count for host in found):
         document["cpus"] = count_cpus()
-    drivers = {driver.name: version for host in found for driver in host.drivers if (version := _version(driver))}
+    drivers = {driver.name: version for host in found for driver in host.drivers if (version := _read_version(driver))}
     return {**document, **({"drivers": drivers} if drivers else {})} or None
 
 
 def read_drivers(entries: Iterable[EpEntry]) -> Mapping[Any, str]:
     """Return the version of each driver that the EPs' outputs may depend on, by the arguments of `read_driver_version`."""
-    return {driver.plain: _version(driver) for entry in entries if entry.output_depends_on_host for driver in entry.host.drivers}
+    return {
+        driver.plain: _read_version(driver) for entry in entries if entry.output_depends_on_host for driver in entry.host.drivers
+    }
 
 
 def is_driver_missing(entry: EpEntry) -> bool:
     """Return whether this machine lacks a driver that the EP needs to compile, according to the catalog."""
     needed = {row.driver for row in entry.cannot} - {None}
-    return any(driver.name in needed and not _version(driver) for driver in entry.host.drivers)
+    return any(driver.name in needed and not _read_version(driver) for driver in entry.host.drivers)
 
 
 @cache
-def _instructions() -> str:
+def _read_instructions() -> str:
     return read_cpu_features()
 
 
 @cache  # all actions of a build must see the same version
-def _version(driver: Driver) -> str:
+def _read_version(driver: Driver) -> str:
     return read_driver_version(*driver.plain)

@@ -111,7 +111,7 @@ def supervise(
     outlive the process are also killed, as they could continue to write. Raises OSError if the process cannot be started, BadReport for a
     malformed report, and exceptions of `listener`.
     """
-    killed_before = _killed_for_memory()
+    killed_before = _count_memory_kills()
     tree = _start(command, folder, environment)
     reports: list[Mapping[str, Any]] = []
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -130,12 +130,12 @@ def supervise(
             tree.process.stdin.close()
     if failures:
         raise failures[0]
-    out_of_memory = _killed_for_memory() > killed_before
+    out_of_memory = _count_memory_kills() > killed_before
     return Ending(how, tree.process.returncode, tuple(reports), tuple(tail), out_of_memory)
 
 
 def _read_reports(listener: WorkerListener, reports: list[Mapping[str, Any]], pipe: IO[bytes]) -> None:
-    for line in _whole_lines(pipe, _MAX_REPORT):
+    for line in _read_whole_lines(pipe, _MAX_REPORT):
         report = read_report(line)
         if report is not None:
             reports.append(report)
@@ -213,7 +213,7 @@ class _Reader:
 
     def __init__(self, pipe: IO[bytes] | None, read: Callable[[IO[bytes]], None], failures: list[BaseException]) -> None:
         if pipe is None:
-            raise AssertionError("the process was started with pipes")
+            raise AssertionError("the process was started without pipes")
         self._pipe = pipe
         self._read = read
         self._failures = failures
@@ -223,7 +223,7 @@ class _Reader:
         """Start the thread. Raises MemoryError if it does not begin, and RuntimeError if it cannot be created."""
         _thread.start_new_thread(self._work, ())
         if not self._begun.wait(_GRACE_SECONDS):
-            raise MemoryError("a thread did not begin")
+            raise MemoryError("a thread did not start")
 
     def join(self, timeout: float | None = None) -> None:
         self._ended.wait(timeout)
@@ -252,7 +252,7 @@ def _start_readers(readers: Sequence[_Reader], tree: _Tree) -> None:
         raise
 
 
-def _whole_lines(pipe: IO[bytes], max_bytes: int) -> Iterator[bytes]:
+def _read_whole_lines(pipe: IO[bytes], max_bytes: int) -> Iterator[bytes]:
     """Yield the lines of a pipe. Lines of more than `max_bytes` are read in pieces and dropped."""
     is_line_start = True
     while piece := pipe.readline(max_bytes):
@@ -306,7 +306,7 @@ class _Tree(Struct, frozen=True):
 def _start(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> _Tree:
     def start(**how: Any) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE
-        variables = _environment(folder, environment)
+        variables = _build_environment(folder, environment)
         return subprocess.Popen(list(command), cwd=folder, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, **how)
 
     if not is_windows():
@@ -338,7 +338,7 @@ def _wait(
             return "timed out"
 
 
-def _killed_for_memory() -> int:
+def _count_memory_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory since boot; 0 if unknown."""
     # https://docs.kernel.org/filesystems/proc.html; the counter exists since Linux 4.13 and covers all control groups.
     with contextlib.suppress(OSError, ValueError):
@@ -348,7 +348,7 @@ def _killed_for_memory() -> int:
     return 0
 
 
-def _environment(folder: Path, requested: Mapping[str, str]) -> dict[str, str]:
+def _build_environment(folder: Path, requested: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables of a worker in `folder`. `requested` variables override fixed and inherited ones."""
     inherited = _INHERITED_ON_WINDOWS if is_windows() else _INHERITED
     kept = {name: value for name, value in os.environ.items() if (name.upper() if is_windows() else name) in inherited}

@@ -1,4 +1,4 @@
-"""Provisioning by uv: one environment for each set of requirements, never changed."""
+"""Provisioning by uv: one immutable environment for each set of requirements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from epbuild.core.digest import hash_bytes
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.core.installer import UvListener, is_network, quote_report, run_uv
+from epbuild.core.installer import UvListener, is_network_error, quote_report, run_uv
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.lock import LockedEnvironment
 from epbuild.toolchain.packages import hash_files, list_package_files
@@ -70,11 +70,11 @@ def get_environment_folder(requirements: Requirements, home: Path) -> Path:
 
 def find_interpreter(folder: Path) -> Path | None:
     """Return the interpreter of the environment in a folder, or None if the environment is incomplete. Starts no process."""
-    interpreter = _interpreter(folder)
-    return interpreter if complete_file(folder).is_file() and interpreter.exists() else None
+    interpreter = _get_interpreter(folder)
+    return interpreter if get_complete_file(folder).is_file() and interpreter.exists() else None
 
 
-def complete_file(folder: Path) -> Path:
+def get_complete_file(folder: Path) -> Path:
     """Return the path of the file that marks the environment in a folder as complete."""
     return folder / "complete"
 
@@ -113,26 +113,26 @@ def provision(
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
-            return find_interpreter(folder) or _make(requirements, folder, name, where, listener)
+            return find_interpreter(folder) or _create(requirements, folder, name, where, listener)
     except OSError as error:
         hint = "Free some space, or set EPBUILD_TOOLCHAIN_DIR to a writable folder."
         message = f"toolchain '{name}' could not be written to {folder}: {error}"
         raise ToolchainError(Problem("EPB302", message, where, hint)) from error
 
 
-def _make(requirements: Requirements, folder: Path, name: str, where: Position | None, listener: UvListener | None) -> Path:
+def _create(requirements: Requirements, folder: Path, name: str, where: Position | None, listener: UvListener | None) -> Path:
     shutil.rmtree(folder, ignore_errors=True)  # remains of a killed run
-    interpreter = _interpreter(folder)
+    interpreter = _get_interpreter(folder)
 
     def uv(*arguments: str, changes: Mapping[str, str | None] | None = None) -> None:
         done = run_uv(arguments, changes, listener)
         if done.returncode != 0:
             shutil.rmtree(folder, ignore_errors=True)
-            raise _failure(requirements, name, where, done.stderr, lacks_python=arguments[0] == "venv")
+            raise _make_error(requirements, name, where, done.stderr, lacks_python=arguments[0] == "venv")
 
     # No hard links to uv's cache: changing a file in another environment would change it here (docs/internals/facts.md, "Hard links").
     install = ["pip", "install", "--no-config", "--link-mode", "copy", "--python", str(interpreter)]
-    uv("venv", "--no-project", "--python", _python(requirements), str(folder / "env"))
+    uv("venv", "--no-project", "--python", _select_python(requirements), str(folder / "env"))
     if requirements.locked is None:
         held = requirements.packages
         uv(*install, "--", *held)
@@ -147,7 +147,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
         # Check the lock: without a source of packages, this succeeds only if the locked packages meet all requirements of the recipe.
         uv(*install, "--offline", "--no-index", "--", *requirements.packages, changes={"UV_FIND_LINKS": None})
         get_installed_file(folder).write_text(json.dumps(_hash_installed(folder / "env")), encoding="utf-8")
-    complete_file(folder).write_text(json.dumps(sorted(held)), encoding="utf-8")
+    get_complete_file(folder).write_text(json.dumps(sorted(held)), encoding="utf-8")
     return interpreter
 
 
@@ -160,7 +160,7 @@ def _hash_installed(environment: Path) -> dict[str, str]:
     return found
 
 
-def _python(requirements: Requirements) -> str:
+def _select_python(requirements: Requirements) -> str:
     """Return the Python for the environment, as an argument of uv."""
     if requirements.python is not None:
         return requirements.python
@@ -168,30 +168,32 @@ def _python(requirements: Requirements) -> str:
     return sys.executable if locked is None or locked.python == get_own_python() else locked.python.replace("-", "@")
 
 
-def _failure(requirements: Requirements, name: str, where: Position | None, stderr: str, *, lacks_python: bool) -> ToolchainError:
+def _make_error(
+    requirements: Requirements, name: str, where: Position | None, stderr: str, *, lacks_python: bool
+) -> ToolchainError:
     text, quote = quote_report(stderr)
     if requirements.locked is not None:
         message = f"toolchain '{name}' could not be created from the lock; uv reported: {quote}"
-        hint = "Check the network." if is_network(text) else "If the lock is wrong, write a new one with `epbuild lock`."
+        hint = "Check the network." if is_network_error(text) else "If the lock is wrong, run `epbuild lock` to write a new one."
         if lacks_python:
             # A lock keeps its Python and its packages until a user upgrades the lock.
-            hint = (
-                f"It is locked for {requirements.locked.python}: install that, or update the lock with `epbuild lock --upgrade`."
-            )
+            hint = f"Install {requirements.locked.python}, which the lock requires, or update the lock with `epbuild lock --upgrade`."
         return ToolchainError(Problem("EPB307", message, where, hint))
-    blamed = [package for package in requirements.packages if _names(package, text)]
+    blamed = [package for package in requirements.packages if _is_named(package, text)]
     subject = f"uv could not install {', '.join(blamed)}" if blamed else "uv could not create its environment"
-    hint = "Check the name, the version and the Python of the toolchain" + (", and the network." if is_network(text) else ".")
+    hint = "Check the package names, the versions and the Python of the toolchain" + (
+        ", and the network." if is_network_error(text) else "."
+    )
     message = f"toolchain '{name}' could not be provisioned: {subject}; uv reported: {quote}"
     return ToolchainError(Problem("EPB301", message, where, hint))
 
 
-def _names(requirement: str, text: str) -> bool:
+def _is_named(requirement: str, text: str) -> bool:
     name = read_requirement(requirement).distribution  # normalized, as uv writes it
     return bool(name) and re.search(rf"(?<![\w.-]){name}(?![\w-])", text) is not None
 
 
-def _interpreter(folder: Path) -> Path:
+def _get_interpreter(folder: Path) -> Path:
     return folder / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 

@@ -44,7 +44,7 @@ def format_pylock(toolchain: LockedToolchain) -> str | None:
         lines += ["", "[[packages]]", f"name = {format_toml_value(name)}", f"version = {format_toml_value(version)}"]
         if len(packages) < len(platforms):
             lines.append(f"marker = {format_toml_value(' or '.join(f'({MARKERS[platform]})' for platform in packages))}")
-        lines += _file_lines({digest: origins[digest] for package in packages.values() for digest in package.files})
+        lines += _format_files({digest: origins[digest] for package in packages.values() for digest in package.files})
     return "\n".join([*lines, ""])
 
 
@@ -61,7 +61,7 @@ def read_origins(document: Mapping[str, Any], folder: Path) -> dict[str, FileOri
     return origins
 
 
-def _file_lines(origins: Mapping[str, FileOrigin]) -> Iterator[str]:
+def _format_files(origins: Mapping[str, FileOrigin]) -> Iterator[str]:
     """Yield the lines for a package's source distribution and wheels."""
     sources: list[str] = []
     wheels: list[str] = []

@@ -14,8 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from epbuild.core.errors import Problem, ToolchainError
-from epbuild.core.installer import is_network, quote_report, run_uv
-from epbuild.core.units import format_count
+from epbuild.core.installer import is_network_error, quote_report, run_uv
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import is_same_version, normalize_name
 from epbuild.toolchain.environment import Environment
@@ -29,7 +28,7 @@ _VERSION = re.compile(r"(?:cpython[-@]?)?([0-9]+\.[0-9]+)(\.[0-9]+)?")
 # Matches requirements that are not a version of a package in an index: an address, a file, or an installer option.
 _PLACE = re.compile(r"\s*-|.*://|.*\s@\s|\s*[.~/\\]|[A-Za-z]:[\\/]", re.DOTALL)
 _DIRECT = ("archive", "directory", "vcs")
-_WHEEL_HINT = "Write <name>==<version>; if no index has the package, name the folder of its wheel in UV_FIND_LINKS."
+_WHEEL_HINT = "Write <name>==<version>. If no index has the package, set UV_FIND_LINKS to the folder of its wheel."
 
 
 class Python(Struct, frozen=True):
@@ -65,7 +64,7 @@ def find_python(toolchain: ToolchainSpec) -> Python:
     if done.returncode != 0:
         quote = quote_report(done.stderr)[1]
         message = f"toolchain '{toolchain.name}' requires the Python '{request}', which is not installed; uv reported: {quote}"
-        raise ToolchainError(Problem("EPB309", message, toolchain.where, "Install it, or write a version, such as '3.11'."))
+        raise ToolchainError(Problem("EPB309", message, toolchain.where, "Install it, or request a version such as '3.11'."))
     interpreter = Path(done.stdout.strip())
     return Python(probe(interpreter, [], toolchain.where).python, ("--python", str(interpreter)))
 
@@ -77,12 +76,12 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
     requirement cannot be resolved, or cannot be locked because it is not a package of an index.
     """
     if place := next(filter(_PLACE.match, toolchain.packages), None):
-        raise _not_lockable(toolchain, place)
+        raise _make_not_lockable_error(toolchain, place)
     with tempfile.TemporaryDirectory(prefix="epbuild-lock-") as folder:
         wanted, found = Path(folder, "requirements.in"), Path(folder, "pylock.toml")
         wanted.write_text("\n".join([*list_requirements(toolchain), ""]), encoding="utf-8")
         if preferred:
-            found.write_text(_preferences(preferred), encoding="utf-8")
+            found.write_text(_format_preferences(preferred), encoding="utf-8")
         options = ["--no-config", "--no-header", "--no-annotate", "--format", "pylock.toml", "--output-file", str(found)]
         done = run_uv(
             ["pip", "compile", *options, *python.arguments, "--python-platform", PLATFORMS[platform], str(wanted)],
@@ -92,9 +91,9 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
             },
         )
         if done.returncode != 0:
-            raise _resolution_error(toolchain, platform, done.stderr)
+            raise _make_resolution_error(toolchain, platform, done.stderr)
         document = tomllib.loads(found.read_text(encoding="utf-8"))
-        return LockedEnvironment(python.name, _packages(toolchain, document), read_origins(document, Path(folder)))
+        return LockedEnvironment(python.name, _read_packages(toolchain, document), read_origins(document, Path(folder)))
 
 
 def read_installed(environment: Environment) -> LockedEnvironment:
@@ -116,50 +115,48 @@ def describe_deviations(environment: Environment, platform: str, locked: LockedE
     wanted = {package.name: package.version for package in locked.packages}
     for name in sorted(held.keys() | wanted.keys()):
         if name not in held:
-            found.append(f"it has no {name} {wanted[name]}")
+            found.append(f"it lacks {name} {wanted[name]}")
         elif name not in wanted:
             found.append(f"it has {name} {held[name]}, which is not locked")
         elif not is_same_version(held[name], wanted[name]):
             found.append(f"its {name} is {held[name]} instead of {wanted[name]}")
-    rewritten = [] if locked.is_installed else environment.rewritten()
+    rewritten = [] if locked.is_installed else environment.list_rewritten()
     if rewritten:
         verb = "was" if len(rewritten) == 1 else "were"
-        found.append(
-            f"{format_count(len(rewritten), 'file')} in it {verb} changed after the installation, such as {rewritten[0]}"
-        )
+        found.append(f"{len(rewritten)} of its files {verb} changed after the installation, such as {rewritten[0]}")
     return found
 
 
-def _packages(toolchain: ToolchainSpec, document: Mapping[str, Any]) -> tuple[Package, ...]:
+def _read_packages(toolchain: ToolchainSpec, document: Mapping[str, Any]) -> tuple[Package, ...]:
     """Return the packages of a `pylock.toml` (PEP 751) for one platform, without their origins."""
     packages = []
     for item in document.get("packages", ()):
         name = str(item["name"])
         if any(kind in item for kind in _DIRECT):
-            raise _not_lockable(toolchain, name)
+            raise _make_not_lockable_error(toolchain, name)
         # The source distribution is used only if there is no wheel, since installers then build from it.
         files: Sequence[Mapping[str, Any]] = item.get("wheels") or [item[kind] for kind in ("sdist",) if kind in item]
         digests = sorted({str(file["hashes"]["sha256"]) for file in files if "sha256" in file.get("hashes", {})})
         if not digests:
             message = f"toolchain '{toolchain.name}' cannot be locked: the index has no SHA-256 for {name} {item.get('version')}"
-            raise ToolchainError(Problem("EPB309", message, toolchain.where, "Use an index that has it."))
+            raise ToolchainError(Problem("EPB309", message, toolchain.where, "Use an index that publishes SHA-256 digests."))
         packages.append(Package(normalize_name(name), str(item["version"]), tuple(digests)))
     return tuple(sorted(packages))
 
 
-def _preferences(versions: Mapping[str, str]) -> str:
+def _format_preferences(versions: Mapping[str, str]) -> str:
     """Return versions as a `pylock.toml`, since uv prefers the versions in the file that it overwrites."""
     packages = (f'[[packages]]\nname = "{name}"\nversion = "{version}"\n' for name, version in versions.items())
     return "\n".join(['lock-version = "1.0"\ncreated-by = "epbuild"\n', *packages])
 
 
-def _not_lockable(toolchain: ToolchainSpec, package: str) -> ToolchainError:
+def _make_not_lockable_error(toolchain: ToolchainSpec, package: str) -> ToolchainError:
     message = f"toolchain '{toolchain.name}' cannot be locked: '{package}' names a location instead of a version"
     return ToolchainError(Problem("EPB309", message, toolchain.where, _WHEEL_HINT))
 
 
-def _resolution_error(toolchain: ToolchainSpec, platform: str, stderr: str) -> ToolchainError:
+def _make_resolution_error(toolchain: ToolchainSpec, platform: str, stderr: str) -> ToolchainError:
     text, quote = quote_report(stderr)
-    hint = "Check the network." if is_network(text) else "Check the packages, and whether they exist for that platform."
+    hint = "Check the network." if is_network_error(text) else "Check the packages, and whether they exist for that platform."
     message = f"toolchain '{toolchain.name}' could not be locked for {platform}; uv reported: {quote}"
     return ToolchainError(Problem("EPB309", message, toolchain.where, hint))

@@ -71,7 +71,7 @@ def test_finding_a_record_refreshes_its_age(store: AgedStore) -> None:
 
 def test_peeking_at_a_record_does_not_refresh_its_age(store: AgedStore) -> None:
     key = store.record("seen", "binary", days=31)
-    assert store.records.look(key) == {"blobs": [store.blob("binary", 31).digest]}
+    assert store.records.peek(key) == {"blobs": [store.blob("binary", 31).digest]}
     store.collect()
     assert store.keys() == set()
 
@@ -165,7 +165,7 @@ def test_killed_collection_leaves_no_record_without_its_blobs(store: AgedStore, 
     left = store.keys()
     assert left < set(names)
     for key in left:
-        record = store.records.look(key)
+        record = store.records.peek(key)
         assert record is not None
         assert all(store.blobs.find(digest) for digest in record["blobs"])
     store.collect()

@@ -49,9 +49,9 @@ class Readings:
                 readings.meanwhile()
                 return found
 
-            def small(self, path: str, size: int) -> str | None:
+            def hash_small(self, path: str, size: int) -> str | None:
                 readings.count += 1
-                found = super().small(path, size)
+                found = super().hash_small(path, size)
                 readings.meanwhile()
                 return found
 
@@ -188,7 +188,7 @@ def test_constantly_changing_file_is_an_error_with_its_name(tmp_path: Path, memo
             file.write(b"x")
 
     readings.meanwhile = grow
-    with pytest.raises(StoreError, match="weights changed while it was read") as failure:
+    with pytest.raises(StoreError, match="weights changed while it was being read") as failure:
         readings.digests(memory).of(path)
     assert failure.value.problems[0].code == "EPB505"
     assert readings.count == 3

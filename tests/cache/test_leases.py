@@ -116,7 +116,7 @@ def test_lease_ends_when_its_action_fails(tmp_path: Path) -> None:
 
 
 def test_lease_key_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not a name"), lease(tmp_path, "../other"):
+    with pytest.raises(ValueError, match="invalid lease name"), lease(tmp_path, "../other"):
         pass
 
 

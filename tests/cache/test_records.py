@@ -116,7 +116,7 @@ def test_every_flipped_bit_causes_a_miss(records: ActionRecords, tmp_path: Path)
         flipped = bytearray(sound)
         flipped[bit // 8] ^= 1 << bit % 8
         place(tmp_path).write_bytes(flipped)
-        assert records.look(KEY) is None, bit
+        assert records.peek(KEY) is None, bit
         assert not place(tmp_path).exists(), bit
 
 
@@ -143,7 +143,7 @@ def test_non_json_document_is_refused_and_the_old_record_stays(records: ActionRe
 
 
 def test_invalid_key_cannot_name_a_file_outside_the_store(records: ActionRecords) -> None:
-    with pytest.raises(ValueError, match="not an action key"):
+    with pytest.raises(ValueError, match="invalid action key"):
         records.put("../../etc/passwd", {})
 
 

@@ -26,23 +26,23 @@ def test_registered_workspaces_are_listed_once_in_every_process(roots: Roots, tm
     first, second = workspace(tmp_path, "größe"), workspace(tmp_path, "second")
     for directory in (first, second, first):
         roots.register(directory)
-    assert Roots(tmp_path / "cache").workspaces() == (sorted([first, second]), [])
+    assert Roots(tmp_path / "cache").list_workspaces() == (sorted([first, second]), [])
 
 
 def test_missing_workspace_is_listed_separately_and_can_be_forgotten(roots: Roots, tmp_path: Path) -> None:
     gone = workspace(tmp_path, "gone")
     roots.register(gone)
     gone.rmdir()
-    assert roots.workspaces() == ([], [gone])
+    assert roots.list_workspaces() == ([], [gone])
     roots.forget(gone)
-    assert roots.workspaces() == ([], [])
+    assert roots.list_workspaces() == ([], [])
 
 
 def test_recreated_workspace_is_not_forgotten(roots: Roots, tmp_path: Path) -> None:
     back = workspace(tmp_path, "back")
     roots.register(back)
     roots.forget(back)
-    assert roots.workspaces() == ([back], [])
+    assert roots.list_workspaces() == ([back], [])
 
 
 @pytest.mark.parametrize("content", [b"{", b"[" * 100_000])
@@ -51,9 +51,9 @@ def test_damaged_entry_is_repaired_by_the_next_build(roots: Roots, tmp_path: Pat
     roots.register(directory)
     [entry] = (tmp_path / "cache" / "roots").glob("*.json")
     entry.write_bytes(content)
-    assert roots.workspaces() == ([], [])
+    assert roots.list_workspaces() == ([], [])
     roots.register(directory)
-    assert roots.workspaces() == ([directory], [])
+    assert roots.list_workspaces() == ([directory], [])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")
@@ -66,9 +66,9 @@ def test_pipe_in_place_of_an_entry_is_an_immediate_error(roots: Roots, tmp_path:
     with pytest.raises(StoreError, match="Not a regular file"):
         roots.register(directory)
     with pytest.raises(StoreError, match="Not a regular file"):
-        roots.workspaces()
+        roots.list_workspaces()
 
 
 def test_listing_workspaces_creates_nothing(roots: Roots, tmp_path: Path) -> None:
-    assert roots.workspaces() == ([], [])
+    assert roots.list_workspaces() == ([], [])
     assert list(tmp_path.iterdir()) == []

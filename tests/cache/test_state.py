@@ -54,7 +54,9 @@ def test_workspace_in_a_too_deep_folder_is_refused_with_a_hint(tmp_path: Path, c
         assert workspace.outputs() == []
     too_deep = deepest / ("d" * 20)
     with pytest.raises(
-        StoreError, match=rf"^{too_deep}: .* Move the recipe to a shorter path: SQLite supports 504 bytes\. \[EPB516\]"
+        StoreError,
+        match=rf"^{too_deep}: .* Move the recipe to a folder with a shorter path: SQLite supports at most 504 bytes\. "
+        r"\[EPB516\]",
     ):
         Workspace.open(too_deep / ".epbuild", create=create)
 

@@ -78,7 +78,10 @@ def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["cache", "veryfy"], "No such command 'veryfy'. Did you mean 'verify'?"),
         (["run", "--jbos", "2"], "No such option '--jbos'. Did you mean '--jobs' or '--json'?"),
         (["verify", "dist", "--device", "tpu"], "Invalid value for '--device': 'tpu' is not one of 'cpu', 'gpu', 'npu'."),
-        (["gc", "--max-size", "many"], "Invalid value for '--max-size': invalid size 'many'. Write a number and one of: B,"),
+        (
+            ["gc", "--max-size", "many"],
+            "Invalid value for '--max-size': invalid size 'many'. Write a number and one of the units: B,",
+        ),
         (["schema", "nope"], "Invalid value for '[recipe|manifest|catalog|report|doctor]': expected one of 'recipe', "),
         (["init", "nowhere"], "'nowhere' does not exist: name a folder of models, or model files and globs"),
         (["explain"], "Missing argument '[RECIPE] STEP...'"),

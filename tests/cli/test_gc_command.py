@@ -78,4 +78,4 @@ def test_a_malformed_limit_is_refused_with_the_expected_form(tmp_path: Path, opt
     done = epbuild(tmp_path, "gc", option, value)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
-    assert "Write a number and one of" in done.stderr
+    assert "Write a number and one of the units" in done.stderr

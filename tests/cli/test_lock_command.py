@@ -193,7 +193,7 @@ def test_a_merge_conflict_in_a_lock_is_resolved_with_its_versions(checkout: Chec
 
 def test_a_lock_of_a_newer_epbuild_is_not_replaced(checkout: Checkout) -> None:
     checkout.place.write_text("epbuild-lock = 99\n", encoding="utf-8")
-    assert "the lock has a format that this epbuild does not know" in checkout.refusal(2)
+    assert "the lock has a format that this epbuild does not support" in checkout.refusal(2)
 
 
 def test_another_recipe_in_the_same_folder_has_its_own_lock(checkout: Checkout) -> None:
@@ -331,7 +331,7 @@ def test_a_lock_that_is_a_link_stays_a_link(checkout: Checkout) -> None:
     checkout.place.symlink_to("locks/shared.lock")
     checkout.lock()
     assert checkout.place.is_symlink()
-    assert elsewhere.read_text(encoding="utf-8").startswith("# What this recipe's toolchains")
+    assert elsewhere.read_text(encoding="utf-8").startswith("# Exact versions of this recipe's toolchains")
     assert [path.name for path in elsewhere.parent.iterdir()] == ["shared.lock"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.cache.workspace import Workspace, log_file
+from epbuild.cache.workspace import Workspace, get_log_path
 from epbuild.commands.log import list_logged_steps, read_log
 from epbuild.core.errors import BuildError
 from epbuild.plan.steps import Plan
@@ -60,7 +60,7 @@ def test_step_that_was_never_compiled_has_no_log(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("before", [0, *range((1 << 16) - 12, 1 << 16)])
 def test_log_with_invalid_text_is_readable(built: Workshop, before: int) -> None:
     """Check this also for a text that continues in the next chunk."""
-    log = log_file(built.folder / ".epbuild", CLASSIFIER)
+    log = get_log_path(built.folder / ".epbuild", CLASSIFIER)
     log.write_bytes(b"x" * before + "größe".encode() + b"\xff" + "→".encode())
     plan, workspace = opened_plan(built)
     with workspace:
@@ -70,12 +70,12 @@ def test_log_with_invalid_text_is_readable(built: Workshop, before: int) -> None
 @given(groups=st.tuples(names, names), targets=st.tuples(names, names))
 def test_log_files_of_different_groups_differ(groups: tuple[str, str], targets: tuple[str, str]) -> None:
     one, other = (f"share:{group}/{target}" for group, target in zip(groups, targets, strict=True))
-    assert (log_file(Path(), one) == log_file(Path(), other)) is (one == other)
+    assert (get_log_path(Path(), one) == get_log_path(Path(), other)) is (one == other)
 
 
 def test_dotted_group_names_get_separate_logs() -> None:
-    assert log_file(Path(), "share:llm.v2/npu") != log_file(Path(), "share:llm/v2.npu")
+    assert get_log_path(Path(), "share:llm.v2/npu") != get_log_path(Path(), "share:llm/v2.npu")
 
 
 def test_log_path_stays_inside_the_workspace(tmp_path: Path) -> None:
-    assert log_file(tmp_path, SHARE).parent == tmp_path / "logs"
+    assert get_log_path(tmp_path, SHARE).parent == tmp_path / "logs"

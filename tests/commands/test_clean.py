@@ -192,7 +192,7 @@ def test_store_restores_outputs_after_the_workspace_is_removed(built: Workshop) 
     forgotten = remove_workspace(built.request.recipe)
     assert forgotten.size > 0
     assert not (built.folder / ".epbuild").exists()
-    assert Roots(built.cache).workspaces() == ([], [])
+    assert Roots(built.cache).list_workspaces() == ([], [])
     assert built.build().restored == len(COMPILES) + 2
     assert built.compiled == []
 

@@ -26,9 +26,9 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.cache.workspace import Workspace
 from epbuild.core.atomic import write_new
-from epbuild.core.directory import prepare, recover_swaps, workplace
+from epbuild.core.directory import prepare, recover_swaps, scratch_path
 from epbuild.core.errors import Position
-from epbuild.output.existing import Written
+from epbuild.output.existing import OwnedFiles
 from epbuild.plan.steps import Emission
 from epbuild.publish.emit import OutputWriter
 
@@ -143,14 +143,14 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Mapping[str, bytes]], Written]]:
+def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Mapping[str, bytes]], OwnedFiles]]:
     """Yield a function that publishes files from the store and from a draft over previous files."""
     with Workspace.open(tmp_path / "workspace") as workspace:
         store, digests = BlobStore(tmp_path / "cache"), Digests(workspace.files)
 
-        def publish(path: Path, wanted: Mapping[str, bytes], before: Mapping[str, bytes]) -> Written:
+        def publish(path: Path, wanted: Mapping[str, bytes], before: Mapping[str, bytes]) -> OwnedFiles:
             written = known(digests, before)
-            with prepare(path, written, EMIT) as draft, workplace(draft) as work:
+            with prepare(path, written, EMIT) as draft, scratch_path(draft) as work:
                 artifacts = []
                 for number, (name, data) in enumerate(wanted.items()):  # every second one as if it came from models
                     artifact = Artifact.generated(name, "asset", data)
@@ -171,12 +171,12 @@ class UnusedRegistry:
         raise AssertionError("a folder is not pushed")
 
 
-def known(digests: Digests, *recorded: Mapping[str, bytes]) -> Written:
+def known(digests: Digests, *recorded: Mapping[str, bytes]) -> OwnedFiles:
     found: dict[str, set[str]] = {}
     for files in recorded:
         for name, data in files.items():
             found.setdefault(name, set()).add(hashlib.sha256(data).hexdigest())
-    return Written(found, digests)
+    return OwnedFiles(found, digests)
 
 
 @pytest.mark.parametrize("exchanges", [True, False], ids=["exchanged", "two renames"])

@@ -207,7 +207,7 @@ CASES = {
         (
             "the worker ran out of memory while compiling 'decode' for npu.",
             "std::bad_alloc",
-            "Give it more memory, or run fewer at once (-j).",
+            "Make more memory available, or run fewer actions at once (-j).",
         ),
     ),
     "a library without room for thread-local data": Case(
@@ -225,7 +225,7 @@ CASES = {
         "EPB404",
         EnvironmentFailure,
         (
-            "the worker was killed from outside (SIGKILL) while compiling 'decode' for npu.",
+            "the worker was killed by an external signal (SIGKILL) while compiling 'decode' for npu.",
             "Unless it was stopped deliberately, it probably ran out of memory",
         ),
     ),
@@ -240,7 +240,7 @@ CASES = {
         EnvironmentFailure,
         (
             "ran out of memory while compiling 'decode' for npu: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",
-            "Give it more memory, or run fewer at once (-j).",
+            "Make more memory available, or run fewer actions at once (-j).",
         ),
     ),
     "a failed QNN allocation with unknown memory": Case(
@@ -294,7 +294,7 @@ CASES = {
         (),
         "EPB405",
         EnvironmentFailure,
-        ("compiling 'decode' for npu failed: Failed to write context cache file.", "Check the free space of .epbuild/tmp"),
+        ("compiling 'decode' for npu failed: Failed to write context cache file.", "Check the free space in .epbuild/tmp"),
     ),
     "an access violation on Windows": Case(
         AT_DECODE,
@@ -473,7 +473,7 @@ def test_worker_killed_for_lack_of_memory_is_reported() -> None:
     error = compile_error(GROUP, Ending("exited", -9, AT_DECODE, (), out_of_memory=True), LOG)
     assert isinstance(error, EnvironmentFailure)
     assert (
-        "the worker was killed by the kernel for lack of memory (SIGKILL) while compiling 'decode' for npu. Give it more"
+        "the worker was killed by the kernel for lack of memory (SIGKILL) while compiling 'decode' for npu. Make more memory"
         in str(error)
     )
 

@@ -33,10 +33,10 @@ class OwnFiles(Owned):
         self._names = frozenset(names)
         self._changed = frozenset(changed)
 
-    def wrote(self, folder: Path) -> Collection[str]:
+    def list_written(self, folder: Path) -> Collection[str]:
         return self._names
 
-    def as_written(self, folder: Path) -> Collection[str]:
+    def list_unchanged(self, folder: Path) -> Collection[str]:
         return self._names - self._changed
 
 
@@ -422,7 +422,7 @@ def test_mounted_folder_is_not_touched(output: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "lstat", as_mounted)
     with pytest.raises(BuildError, match="EPB436") as refused:
         emit(output)
-    assert "decoder/disk is on another file system" in refused.value.problems[0].message
+    assert "decoder/disk is on a different file system" in refused.value.problems[0].message
     assert read(output) == before
 
 

@@ -26,7 +26,7 @@ def test_time_is_parsed_as_seconds(text: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "8", "GB", "8 gb", "8  GB", "-1 GB", "1e3 B", "1,5 GB", "8 GB ", "٣ GB", "1d"])
 def test_invalid_size_is_refused_with_the_valid_units(text: str) -> None:
-    with pytest.raises(ValueError, match="one of: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB"):
+    with pytest.raises(ValueError, match="one of the units: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB"):
         parse_bytes(text)
 
 
@@ -37,7 +37,7 @@ def test_any_text_is_an_amount_or_a_value_error(text: str) -> None:
         if is_amount:
             assert read(text) >= 0
         else:
-            with pytest.raises(ValueError, match="Write a number and one of"):
+            with pytest.raises(ValueError, match="Write a number and one of the units"):
                 read(text)
 
 

@@ -230,7 +230,7 @@ def test_windows_worker_gets_required_variables_and_no_shell_settings(
 ) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(os, "environ", dict(SHELL))
-    found = supervisor._environment(Path("staging"), {})
+    found = supervisor._build_environment(Path("staging"), {})
     assert found.keys() == {
         *SHELL.keys() - {"QNN_SDK_ROOT", "PYTHONPATH"},
         "HOME",
@@ -243,7 +243,7 @@ def test_windows_worker_gets_required_variables_and_no_shell_settings(
 def test_recipe_variable_wins_on_windows_in_any_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(os, "environ", {"PATH": "the shell's"})
-    found = supervisor._environment(Path("staging"), {"Path": "the recipe's", "home": "the recipe's"})
+    found = supervisor._build_environment(Path("staging"), {"Path": "the recipe's", "home": "the recipe's"})
     assert {name.upper(): found[name] for name in found if name.upper() in ("PATH", "HOME")} == {
         "PATH": "the recipe's",
         "HOME": "the recipe's",
@@ -254,7 +254,7 @@ def test_recipe_variable_wins_on_windows_in_any_spelling(monkeypatch: pytest.Mon
 def test_windows_variables_are_not_inherited_on_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "environ", {**SHELL, "PATH": "/bin"})
-    assert supervisor._environment(Path("staging"), {}).keys() == {
+    assert supervisor._build_environment(Path("staging"), {}).keys() == {
         "PATH",
         "TEMP",
         "HOME",

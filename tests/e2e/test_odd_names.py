@@ -40,7 +40,7 @@ def test_links_to_themselves_are_reported_with_their_location(project: Project) 
     (project.folder / "dist").symlink_to("dist")
     done = project.epbuild("run")
     assert done.returncode == 3
-    assert "cannot be written: dist exists and is not a folder. Move it away" in done.stderr
+    assert ": dist exists and is not a folder. Move it away" in done.stderr
     assert "EPB424" in done.stderr
     (project.folder / "loop.yaml").symlink_to("loop.yaml")
     project.edit("name: quick", "name: quick\nextends: loop.yaml")

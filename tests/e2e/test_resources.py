@@ -159,7 +159,7 @@ def test_a_file_size_limit_is_reported_and_fails_only_larger_results(starved: St
 def test_an_unwritable_binary_is_reported_as_an_environment_error(starved: Starved) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_FSIZE", 100 * 1024))
     assert "compiling 'right' for npu failed: Failed to write context cache file." in told
-    assert "Check the free space of .epbuild/tmp, and the limit on file sizes (`ulimit -f`)." in told
+    assert "Check the free space in .epbuild/tmp, and the limit on file sizes (`ulimit -f`)." in told
     assert "[EPB405]" in told
 
 
@@ -209,7 +209,7 @@ def test_a_read_only_output_folder_is_reported_and_kept(bound: Starved) -> None:
         told = bound.fails(ENVIRONMENT)
     assert outputs(project) == before
     for group in GROUPS:
-        assert f"emit:{group}/npu/directory: error: the output {group} cannot be written: Permission denied." in told
+        assert f"emit:{group}/npu/directory: error: cannot write the output {group}: Permission denied." in told
     bound.reference = wanted
     bound.check_recovery()
 
@@ -217,7 +217,7 @@ def test_a_read_only_output_folder_is_reported_and_kept(bound: Starved) -> None:
 def test_a_recipe_folder_without_write_permission_is_reported_before_any_compile(bound: Starved) -> None:
     with read_only(bound.project.folder):
         told = bound.fails(ENVIRONMENT)
-    assert f"cannot make {bound.project.folder / '.epbuild'}: Permission denied. Give this user permission to access it." in told
+    assert f"cannot create {bound.project.folder / '.epbuild'}: Permission denied. Give this user access to this path." in told
     bound.check_recovery()
 
 
@@ -232,7 +232,7 @@ def test_a_read_only_store_still_restores_results(bound: Starved) -> None:
     with read_only(project.cache):
         told = bound.fails(ENVIRONMENT)
         assert outputs(project).keys() == {"left"}
-    assert "Permission denied. Give this user permission to access it, or set EPBUILD_CACHE_DIR" in told
+    assert "Permission denied. Give this user access to this path, or set EPBUILD_CACHE_DIR" in told
     assert compiled(project.build()) == {"compile:right/npu/right"}
     bound.check_recovery()
 
@@ -293,6 +293,6 @@ def test_a_read_only_file_system_is_reported(starved: Starved) -> None:
         subprocess.run([*fixed.prefix, "mount", "-o", "remount,ro,bind", dist], check=True)
         fixed.reference = before
         told = fixed.fails(ENVIRONMENT)
-        assert "the output left cannot be written: Read-only file system." in told
+        assert "cannot write the output left: Read-only file system." in told
         assert outputs(fixed.seen) == before
     starved.check_recovery()

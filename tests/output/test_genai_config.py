@@ -125,11 +125,14 @@ def test_eps_have_the_names_that_genai_uses() -> None:
         (lambda model: model.update(vocab_size="256"), "model.vocab_size must be a positive integer"),
         (
             lambda model: model.update(eos_token_id=256),
-            "model.eos_token_id must be a token or a list of tokens below model.vocab_size",
+            "model.eos_token_id must be a token id or a list of token ids below model.vocab_size",
         ),
-        (lambda model: model.update(decoder=[]), "model.decoder is not an object"),
-        (lambda model: model["decoder"].update(session_options="x"), "model.decoder.session_options is not an object"),
-        (lambda model: model["decoder"].update(inputs={"input_ids": 1}), "model.decoder.inputs is not an object of names"),
+        (lambda model: model.update(decoder=[]), "model.decoder must be an object"),
+        (lambda model: model["decoder"].update(session_options="x"), "model.decoder.session_options must be an object"),
+        (
+            lambda model: model["decoder"].update(inputs={"input_ids": 1}),
+            "model.decoder.inputs must be an object whose values are strings",
+        ),
         (lambda model: model["decoder"].update(pipeline=[]), "model.decoder.pipeline is written by epbuild; remove it"),
         (lambda model: model.update(vision={}), "model.vision is not allowed in a decoder-pipeline"),
         (lambda model: model.update(pad_token_id=None), "model.pad_token_id has a value that onnxruntime-genai cannot read"),
@@ -151,12 +154,12 @@ def test_base_must_be_an_object_with_a_model() -> None:
     assert check_base(BASE) == []
     nothing: list[Any] = [None, [], {}, {"model": 1}]
     for document in nothing:
-        assert check_base(document) == ["it is not an object that contains an object 'model'"]
+        assert check_base(document) == ["the configuration is not a JSON object with an object 'model'"]
 
 
 UNFED = "the stage 'decode' needs the input 'past_seq_len', but no earlier stage computes it and model.decoder.inputs does not list it"
 UNCACHED = (
-    "the stage 'decode' takes 'past_key_1' from the cache but has no output 'present_key_1' that updates it; name the output in "
+    "the stage 'decode' reads 'past_key_1' from the cache but has no output 'present_key_1' that updates it; name the output in "
     "model.decoder.outputs.present_key_names"
 )
 
@@ -164,17 +167,20 @@ UNCACHED = (
 @pytest.mark.parametrize(
     ("second", "sentence"),
     [
-        (LM_HEAD, "no model has the role 'decode', or 'both'"),
+        (LM_HEAD, "no model has the role 'decode' or 'both'"),
         (replace(PREFILL, name="again"), "two models have the role 'prefill'"),
-        (replace(PREFILL, role="both"), "'both' handles the prompt and each token, so no model may have the role 'prefill'"),
+        (
+            replace(PREFILL, role="both"),
+            "the role 'both' covers the prompt and each token, so no other model may have the role 'prefill'",
+        ),
         (replace(DECODE, name="prefill"), "two stages have the name 'prefill'; onnxruntime-genai treats them as one"),
         (
             replace(DECODE, filename="../decode.onnx"),
-            "the stage 'decode' has the file '../decode.onnx', which is not in the configuration's folder",
+            "the stage 'decode' has the file '../decode.onnx', which is outside the configuration's folder",
         ),
         (
             replace(DECODE, provider_options=[("TensorrtExecutionProvider", {})]),
-            "the stage 'decode' needs TensorrtExecutionProvider, which onnxruntime-genai does not know",
+            "the stage 'decode' needs TensorrtExecutionProvider, which onnxruntime-genai does not support",
         ),
         (replace(DECODE, inputs=(*DECODE.inputs, "past_seq_len")), UNFED),
         (
@@ -235,8 +241,8 @@ def test_cache_with_a_shareable_buffer_is_accepted() -> None:
     ],
 )
 def test_cache_that_grows_by_fixed_sizes_is_refused_with_its_shapes(prefill: Stage, decode: Stage, shapes: str) -> None:
-    message = f"its cache has a fixed size and is an input and an output of every run, but these shapes differ: {shapes}"
-    assert check_stages(BASE, [prefill, decode]) == [f"{message}; so do the shapes of 1 other layer"]
+    message = f"every run reads and writes the same cache of fixed size, but these shapes differ: {shapes}"
+    assert check_stages(BASE, [prefill, decode]) == [f"{message}; the shapes of 1 other layer also differ"]
 
 
 def test_default_names_of_genai_may_be_omitted() -> None:

@@ -145,10 +145,10 @@ def test_session_options_exclude_options_that_break_the_package() -> None:
     assert found.session_options == {"session.disable_cpu_ep_fallback": "1", "ep.share_ep_contexts": "1"}
     assert found.provider_options == {"soc_model": "69"}
     assert found.left_out == {
-        "session.collect_node_memory_stats_to_file": "ONNX Runtime does not open packages for which it would write files",
-        "op_packages": "it names a file on the machine that compiled",
-        "profiling_level": "it is only used for compiling",
-        "session.node_partition_config_file": "it names a file on the machine that compiled",
+        "session.collect_node_memory_stats_to_file": "ONNX Runtime rejects packages with options that write files",
+        "op_packages": "its value is a file on the machine that compiled the model",
+        "profiling_level": "it only affects compiling",
+        "session.node_partition_config_file": "its value is a file on the machine that compiled the model",
     }
     assert select_inference_options({}, {}, share=False).session_options == {}
 
@@ -169,10 +169,10 @@ ABSENT = "which is not in the package"
         (replace(PREFILL, session_options={DATA_FOLDER: "there"}), f"needs '{FOLDER}/there/prefill_qnn.bin', {ABSENT}"),
         (replace(PREFILL, folder="decoder/other"), "has the folder 'decoder/other', which is empty"),
         (replace(PREFILL, model_file=None), f"needs '{FOLDER}/genai_config.json', {ABSENT}"),
-        (replace(PREFILL, model_file="../x.onnx"), "names '../x.onnx', which is not a path inside the package"),
+        (replace(PREFILL, model_file="../x.onnx"), "refers to '../x.onnx', which is not a portable path inside the package"),
         (
             replace(PREFILL, session_options={"session.enable_profiling": "x"}),
-            "has the session option session.enable_profiling; ONNX Runtime does not open packages with it",
+            "has the session option session.enable_profiling; ONNX Runtime rejects packages with this option",
         ),
     ],
     ids=["model", "reference", "data folder", "folder", "genai", "path", "option"],
@@ -191,7 +191,7 @@ def test_genai_package_with_a_second_component_is_reported() -> None:
     whole = [*FILES, *entries(content(f"{FOLDER}/genai_config.json", role="genai-config"))]
     alone = replace(compiled("decoder"), model_file=None, refers=())
     assert check_package(whole, [alone]) == []
-    sentence = "onnxruntime-genai opens only packages with one component; this one has decoder, prefill"
+    sentence = "onnxruntime-genai opens only packages with one component; this package has decoder, prefill"
     assert check_package(whole, [alone, compiled("prefill")]) == [sentence]
 
 
@@ -292,5 +292,5 @@ def test_shared_file_needed_beside_a_model_is_also_kept_there() -> None:
 
 def test_asset_with_a_wrong_digest_name_is_reported() -> None:
     wrong = content(f"shared_assets/sha256-{'0' * 64}/weights.bin")
-    sentence = f"the shared asset 'sha256-{'0' * 64}' does not have the name of its content"
+    sentence = f"the name of the shared asset 'sha256-{'0' * 64}' does not match its content"
     assert check_package([*FILES, *entries(wrong)], [compiled("prefill")]) == [sentence]

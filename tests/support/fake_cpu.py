@@ -24,9 +24,9 @@ def on_cpu(name: str, flags: str = "", platform: str = "linux") -> Iterator[None
             return io.StringIO(f"vendor_id : Acme\nmodel name : {name}\nflags : {flags}\n")
         return read(file, *arguments, **options)
 
-    platforms._instructions.cache_clear()
+    platforms._read_instructions.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(builtins, "open", open_)
         patch.setattr(sys, "platform", platform)
         yield
-    platforms._instructions.cache_clear()
+    platforms._read_instructions.cache_clear()

@@ -117,7 +117,7 @@ def test_lock_without_wheels_is_read() -> None:
 # -- Bad input ---------------------------------------------------------------------------------------------------------
 
 AB = "ab" * 32
-NO_FACT = "this line does not belong in a lock"
+NO_FACT = "this line is not a valid lock entry"
 
 
 @pytest.mark.parametrize(
@@ -146,21 +146,21 @@ NO_FACT = "this line does not belong in a lock"
         ("recipe tiny", NO_FACT),
         pytest.param(f"x = {'[' * 10000}", NO_FACT, id="deeper than Python reads"),
         pytest.param(f"x = {'9' * 10000}", NO_FACT, id="more digits than Python reads"),
-        ('recipe = "tiny"', "the lock repeats line 8"),
-        ('recipe = "other"', "the lock contradicts line 8"),
-        ("epbuild-lock = 1", "the lock contradicts line 2"),
-        ('catalog.session-keys = "3"', "the lock contradicts line 4"),
-        (f'model.decode.graph = "sha256:{AB}"', "the lock contradicts line 7"),
-        (f'model.decode.data."decode.bin" = "sha256:{AB}"', "the lock contradicts line 5"),
+        ('recipe = "tiny"', "this line repeats line 8"),
+        ('recipe = "other"', "this line contradicts line 8"),
+        ("epbuild-lock = 1", "this line contradicts line 2"),
+        ('catalog.session-keys = "3"', "this line contradicts line 4"),
+        (f'model.decode.graph = "sha256:{AB}"', "this line contradicts line 7"),
+        (f'model.decode.data."decode.bin" = "sha256:{AB}"', "this line contradicts line 5"),
         (
             f'model.other.data."x.bin" = "sha256:{AB}"',
             "the lock has the external data of the model 'other' but not its graph",
         ),
-        ('toolchain.qnn.linux-x86_64.Python = "cpython-3.12"', "the lock contradicts line 9"),
-        (f'toolchain.qnn.linux-x86_64.numpy = ["2.5.5", "sha256:{AB}"]', "the lock contradicts line 10"),
+        ('toolchain.qnn.linux-x86_64.Python = "cpython-3.12"', "this line contradicts line 9"),
+        (f'toolchain.qnn.linux-x86_64.numpy = ["2.5.5", "sha256:{AB}"]', "this line contradicts line 10"),
         (
             f'toolchain.qnn.macos-arm64.numpy = ["2.4.6", "sha256:{AB}"]',
-            "the lock does not name the Python that the toolchain 'qnn' has on macos-arm64",
+            "the lock does not name the Python of the toolchain 'qnn' on macos-arm64",
         ),
         (
             'toolchain.qnn.macos-arm64.Python = "cpython-3.11"',
@@ -168,14 +168,14 @@ NO_FACT = "this line does not belong in a lock"
         ),
         (
             'toolchain.qnn.linux-x86_64.scipy = ["1.0", "installed"]',
-            "the lock has the files of only some packages of the toolchain 'qnn' on linux-x86_64",
+            "the lock lists the files of only some packages of the toolchain 'qnn' on linux-x86_64",
         ),
     ],
 )
 def test_unexpected_line_is_reported_with_its_number(line: str, message: str) -> None:
     text = f"{TEXT}{line}\n"
     problem = problem_of(text)
-    assert (problem.message, problem.hint) == (message, "Write a new one with `epbuild lock`.")
+    assert (problem.message, problem.hint) == (message, "Run `epbuild lock` to write a new lock.")
     assert problem.where == Position("epbuild.lock", len(text.splitlines()), 1)
 
 
@@ -203,6 +203,6 @@ def test_foreign_file_is_reported_and_not_salvaged(text: str) -> None:
 
 def test_lock_of_a_newer_epbuild_is_refused_and_not_salvaged() -> None:
     text = TEXT.replace("epbuild-lock = 2", "epbuild-lock = 3")
-    assert problem_of(text).message == "the lock has a format that this epbuild does not know"
+    assert problem_of(text).message == "the lock has a format that this epbuild does not support"
     with pytest.raises(PlanError):
         salvage(text, "epbuild.lock")

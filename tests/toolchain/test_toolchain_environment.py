@@ -49,8 +49,8 @@ def test_interpreter_path_is_relative_to_the_recipe(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "onnxruntime-openvino", "1.24.1", {"onnxruntime/__init__.py": b""})
     relative = existing(python.relative_to(tmp_path).as_posix())
-    assert Toolchains(tmp_path / "home").ready(relative, tmp_path)
-    assert not Toolchains(tmp_path / "home").ready(relative, tmp_path / "theirs")
+    assert Toolchains(tmp_path / "home").is_ready(relative, tmp_path)
+    assert not Toolchains(tmp_path / "home").is_ready(relative, tmp_path / "theirs")
     assert Toolchains(tmp_path / "home").prepare(relative, tmp_path, [OPENVINO]).onnxruntime == "1.24.1"
 
 
@@ -73,7 +73,7 @@ def test_equal_interpreter_paths_of_two_recipes_are_resolved_separately(
 
 @pytest.mark.parametrize("path", ["nosuch/bin/python", "~nosuchuser123/bin/python"])
 def test_missing_interpreter_is_reported_at_its_toolchain(tmp_path: Path, path: str) -> None:
-    assert not Toolchains(tmp_path / "home").ready(existing(path), tmp_path)
+    assert not Toolchains(tmp_path / "home").is_ready(existing(path), tmp_path)
     (problem,) = refusals(existing(path), tmp_path)
     assert (problem.code, problem.where) == ("EPB304", WHERE)
     assert problem.message == f"toolchain 'npu' names an interpreter that does not exist: {path}"
@@ -84,7 +84,7 @@ def test_unreadable_interpreter_is_reported_at_its_toolchain(tmp_path: Path, mon
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "stat", refuse)  # as in a folder of another user, which root can always read
-    assert not Toolchains(tmp_path / "home").ready(existing("their/python"), tmp_path)
+    assert not Toolchains(tmp_path / "home").is_ready(existing("their/python"), tmp_path)
     monkeypatch.setattr(Path, "stat", refuse)
     (problem,) = refusals(existing("their/python"), tmp_path)
     assert (problem.code, problem.where) == ("EPB304", WHERE)
@@ -102,9 +102,9 @@ def test_each_missing_ep_package_is_reported_with_its_requirement(tmp_path: Path
     assert [(problem.code, problem.where) for problem in found] == [("EPB305", WHERE)] * 2
     packages = "onnxruntime==1.31.1, onnxruntime-qnn==2.7.0, onnxruntime-ep-openvino==1.8.1"
     for problem, ep in zip(found, (QNN.ep, OPENVINO.ep), strict=True):
-        other = f"If another package there contains {ep}, add that one to the toolchain's packages."
-        assert problem.hint == f"Install {packages} there. {other}"
-    assert found[0].message == "toolchain 'npu' does not have the package onnxruntime-qnn of QNNExecutionProvider"
+        other = f"If another installed package contains {ep}, add this package to the toolchain's packages."
+        assert problem.hint == f"Install {packages} in that environment. {other}"
+    assert found[0].message == "toolchain 'npu' lacks the package onnxruntime-qnn for QNNExecutionProvider"
 
 
 def test_unrequested_ep_package_is_reported_with_its_requirement(tmp_path: Path) -> None:
@@ -120,13 +120,13 @@ def test_unrequested_ep_package_is_reported_with_its_requirement(tmp_path: Path)
 @pytest.mark.parametrize(
     ("installed", "ep", "hint"),
     [
-        ("onnxruntime", QNN.ep, "Install onnxruntime-qnn==2.7.0 there. If"),
-        ("onnxruntime-openvino", QNN.ep, "Name another environment, such as `packages: [onnxruntime==1.31.1, onnxruntime-qnn"),
-        ("onnxruntime", "TensorrtExecutionProvider", "Name another environment, such as `packages: [onnxruntime-gpu==1.31.1]`"),
+        ("onnxruntime", QNN.ep, "Install onnxruntime-qnn==2.7.0 in that environment. If"),
+        ("onnxruntime-openvino", QNN.ep, "Use another environment, such as `packages: [onnxruntime==1.31.1, onnxruntime-qnn"),
+        ("onnxruntime", "TensorrtExecutionProvider", "Use another environment, such as `packages: [onnxruntime-gpu==1.31.1]`"),
         (
             "onnxruntime-ep-openvino",
             OPENVINO.ep,
-            "OpenVINOExecutionProvider is in the installed package onnxruntime-ep-openvino: add that",
+            "Add the installed package onnxruntime-ep-openvino, which contains OpenVINOExecutionProvider, to",
         ),
     ],
 )
@@ -142,7 +142,7 @@ def test_unpublished_ep_has_no_install_hint(tmp_path: Path) -> None:
     assert problem.hint is not None
     assert "Install" not in problem.hint
     assert problem.hint.startswith(
-        "Name another environment, such as `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}`."
+        "Use another environment, such as `interpreter: ${env.RYZEN_AI_PYTHON:-C:/ryzen-ai/python.exe}`."
     )
 
 
@@ -164,7 +164,7 @@ def test_existing_environment_reports_all_deviations_and_installs_nothing(tmp_pa
     assert {(problem.code, problem.where) for problem in found} == {("EPB306", WHERE)}
     assert [problem.text for problem in found] == [
         f"toolchain 'npu' requires {asked}, but the environment of its interpreter {holds}. "
-        "Install it there, or change the toolchain's packages."
+        "Install the package in that environment, or change the toolchain's packages."
         for asked, holds in [
             ("onnxruntime==1.31.1", "has onnxruntime 1.24.1"),
             ("OnnxRuntime_QNN==2.7.0", "does not have it"),
@@ -189,7 +189,7 @@ def test_ep_with_several_possible_packages_accepts_any_package(tmp_path: Path) -
     contoso = replace(QNN, distributions=("contoso-ep", "contoso-ep-cuda13"))
     environment = Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [contoso])
     assert environment.fingerprint.distributions["contoso-ep-cuda13"] == "3.1"
-    with pytest.raises(ToolchainError, match="does not have the package contoso-ep of"):
+    with pytest.raises(ToolchainError, match="lacks the package contoso-ep for"):
         Toolchains(tmp_path / "home").prepare(existing(python), tmp_path, [replace(contoso, distributions=("contoso-ep",))])
 
 
@@ -225,11 +225,11 @@ def test_toolchain_is_provisioned_by_uv_and_reused(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     wheel = write_wheel(tmp_path, "onnxruntime-openvino", "1.24.1", files={"onnxruntime/capi/libep.so": b"EP"})
     toolchain = ToolchainSpec("npu", WHERE, packages=(str(wheel),))
-    assert not Toolchains(tmp_path / "home").ready(toolchain, tmp_path)
+    assert not Toolchains(tmp_path / "home").is_ready(toolchain, tmp_path)
     environment = Toolchains(tmp_path / "home").prepare(toolchain, tmp_path, [OPENVINO])
     assert environment.fingerprint.distributions == {"onnxruntime-openvino": "1.24.1"}
     assert environment.fingerprint.libraries == {"onnxruntime/capi/libep.so": hashlib.sha256(b"EP").hexdigest()}
-    assert Toolchains(tmp_path / "home").ready(toolchain, tmp_path)
+    assert Toolchains(tmp_path / "home").is_ready(toolchain, tmp_path)
     monkeypatch.setenv("PATH", os.devnull)
     assert Toolchains(tmp_path / "home").prepare(toolchain, tmp_path, [OPENVINO]) == environment
 
@@ -255,9 +255,9 @@ def test_custom_operator_package_is_part_of_the_fingerprint_of_its_users(tmp_pat
     before = environment.identity([QNN], asked)
     assert before["libraries"].keys() - without["libraries"].keys() == {"npu_ops/_ops.so"}
     (site_of(python) / "acme/npu_ops/_ops.so").write_bytes(b"two")
-    after = environment.now().identity([QNN], asked)
+    after = environment.refresh().identity([QNN], asked)
     assert after["libraries"]["npu_ops/_ops.so"] != before["libraries"]["npu_ops/_ops.so"]
-    assert environment.now().identity([QNN]) == without, "a compile without it is not concerned"
+    assert environment.refresh().identity([QNN]) == without, "a compile without it is not concerned"
 
 
 def test_missing_custom_operator_package_is_reported_at_its_setting(tmp_path: Path) -> None:
@@ -270,4 +270,4 @@ def test_missing_custom_operator_package_is_reported_at_its_setting(tmp_path: Pa
     for problem, (package, where) in zip(caught.value.problems, asked.items(), strict=True):
         assert (problem.code, problem.where) == ("EPB254", where)
         assert f"'npu' has no Python package '{package}'" in problem.message
-        assert problem.hint == "Install it there, or use the path of the library itself."
+        assert problem.hint == "Install the package in that environment, or write the path of the library itself."

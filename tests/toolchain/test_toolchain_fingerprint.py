@@ -270,7 +270,7 @@ def test_package_with_linked_folders_is_read_completely_and_once(interpreter: Pa
 def test_unreadable_file_is_reported(interpreter: Path, tmp_path: Path) -> None:
     library = site_of(interpreter) / "tiny_ep" / "libep.so"
     library.chmod(0)
-    with pytest.raises(ToolchainError, match=f"{library}.* cannot be read: Permission denied"):
+    with pytest.raises(ToolchainError, match=f"cannot read {library}.*: Permission denied"):
         fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
 
 
@@ -280,7 +280,7 @@ def test_file_that_vanishes_while_it_is_read_is_reported(interpreter: Path, tmp_
         fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
     [problem] = caught.value.problems
     assert (problem.code, problem.where) == ("EPB310", WHERE)
-    assert "which is part of the toolchain, cannot be read: No such file or directory" in problem.message
+    assert "which is part of the toolchain: No such file or directory" in problem.message
 
 
 # -- Changes between two reads -----------------------------------------------------------------------------------------
@@ -291,11 +291,11 @@ def touched_files(interpreter: Path, memory: Path, change: Callable[[Path], obje
     site = site_of(interpreter)
     first = read_fingerprint(interpreter, MODULES, memory)
     before = Environment("tiny", interpreter, first.fingerprint, memory, frozenset(MODULES), first.states)
-    assert before.now() is before
+    assert before.refresh() is before
     change(site)
-    after = before.now()
+    after = before.refresh()
     assert after.fingerprint == before.fingerprint
-    return [Path(path).name for path in after.touched_since(before)]
+    return [Path(path).name for path in after.list_touched_since(before)]
 
 
 def rename_and_back(site: Path) -> None:
@@ -414,11 +414,11 @@ def test_file_that_is_not_a_program_is_not_an_interpreter(tmp_path: Path) -> Non
     [
         ("echo first >&2; echo 'No module named encodings' >&2; exit 1", "could not be probed: No module named encodings"),
         ("exit 3", "could not be probed: no output"),
-        ("exit 0", "did not answer as Python does"),
-        ("echo I am a shell", "did not answer as Python does"),
+        ("exit 0", "did not print the facts that a Python interpreter would"),
+        ("echo I am a shell", "did not print the facts that a Python interpreter would"),
         ("kill -9 $$", "could not be probed: no output"),
-        ("yes", "produces endless output"),
-        ("yes >&2", "produces endless output"),
+        ("yes", "printed more output than a Python interpreter would"),
+        ("yes >&2", "printed more output than a Python interpreter would"),
     ],
     ids=["broken python", "silent failure", "silent success", "something else", "killed", "endless", "noisy"],
 )
@@ -449,7 +449,9 @@ def test_broken_interpreter_is_quoted(tmp_path: Path, script: str, words: str) -
 def test_foreign_answer_of_an_interpreter_is_refused(tmp_path: Path, answer: str) -> None:
     (tmp_path / "answer").write_text(answer, encoding="utf-8")
     python = write_script(tmp_path / "python", f"cat '{tmp_path}/answer'")
-    assert f"the interpreter {python} ran but did not answer as Python does" in refusal(python, tmp_path / "memory.json")
+    assert f"the interpreter {python} did not print the facts that a Python interpreter would" in refusal(
+        python, tmp_path / "memory.json"
+    )
 
 
 @pytest.mark.skipif(os.name == "nt", reason=posix_only)

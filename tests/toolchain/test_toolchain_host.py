@@ -28,11 +28,11 @@ def depending(**facts: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def this_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    platforms._version.cache_clear()
+    platforms._read_version.cache_clear()
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4), raising=False)
     with on_cpu("A CPU", "fpu avx2"):
         yield
-    platforms._version.cache_clear()
+    platforms._read_version.cache_clear()
 
 
 @pytest.mark.parametrize(

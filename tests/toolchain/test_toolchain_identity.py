@@ -17,12 +17,12 @@ from epbuild.catalog.catalog import entry
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.identity import (
+    build_record_documents,
+    compute_record_key,
     find_recorded_toolchain,
     is_toolchain_record,
     make_records,
     open_toolchain_records,
-    record_documents,
-    record_key,
 )
 from epbuild.toolchain.lock import LockedEnvironment, Package
 from tests.support.fake_cpu import on_cpu
@@ -54,7 +54,7 @@ def environment(**packages: str) -> Environment:
 
 
 def documents(locked: LockedEnvironment = LOCKED, platform: str = HERE, *packages: str) -> dict[str, dict[str, Any]]:
-    return record_documents(locked, platform, [QNN], packages)
+    return build_record_documents(locked, platform, [QNN], packages)
 
 
 def sound() -> dict[str, Any]:
@@ -73,7 +73,7 @@ def test_records_of_an_environment_add_up_to_its_identity() -> None:
 
 
 def test_records_exclude_host_facts_that_are_read_from_this_machine() -> None:
-    wanted = record_documents(LOCKED, HERE, [OPENVINO])
+    wanted = build_record_documents(LOCKED, HERE, [OPENVINO])
     records = {record["document"]["module"]: record for _, record in make_records(environment(), wanted.values())}
     assert "host" not in str(records)
     known = find_recorded_toolchain(records)
@@ -93,8 +93,8 @@ def test_records_exclude_host_facts_that_are_read_from_this_machine() -> None:
     ],
 )
 def test_every_locked_fact_is_in_the_record_key(change: dict[str, Any]) -> None:
-    keys = {record_key(document) for document in documents().values()}
-    assert keys.isdisjoint(record_key(document) for document in documents(replace(LOCKED, **change)).values())
+    keys = {compute_record_key(document) for document in documents().values()}
+    assert keys.isdisjoint(compute_record_key(document) for document in documents(replace(LOCKED, **change)).values())
 
 
 def test_record_key_has_the_libc_only_if_the_lock_leaves_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_any_json_is_validated_without_an_error(record: dict[str, Any]) -> None:
 
 def test_store_keeps_records_and_sets_a_damaged_record_aside(tmp_path: Path) -> None:
     record = sound()
-    key, records = record_key(record["document"]), open_toolchain_records(tmp_path)
+    key, records = compute_record_key(record["document"]), open_toolchain_records(tmp_path)
     records.put(key, record)
     assert records.get(key) == record
     records.put(key, {**record, "result": {}})

@@ -161,7 +161,7 @@ def test_failed_locked_environment_is_reported_with_a_hint(tmp_path: Path, uv: F
     code, message, hint = refusal(tmp_path, Requirements(WANTED.packages, None, LOCKED))
     assert code == "EPB307"
     assert message.startswith("toolchain 'npu' could not be created from the lock; uv reported: error: Failed to download")
-    assert hint == "If the lock is wrong, write a new one with `epbuild lock`."
+    assert hint == "If the lock is wrong, run `epbuild lock` to write a new one."
     assert not list(tmp_path.glob("*/env"))
 
 
@@ -229,7 +229,7 @@ def test_missing_package_is_named_and_uv_is_quoted(tmp_path: Path, uv: FakeUv) -
     assert "nosuch-package-xyz was not found in the package registry" in message
     assert "Using Python" not in message
     assert "\n" not in message
-    assert hint == "Check the name, the version and the Python of the toolchain."
+    assert hint == "Check the package names, the versions and the Python of the toolchain."
 
 
 @pytest.mark.parametrize(

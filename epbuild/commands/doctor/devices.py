@@ -123,7 +123,7 @@ class EpSurvey(Struct, frozen=True):
         spec, locked = needs.toolchain, lock.environments.get(name)
         shown = ", ".join(spec.packages) or str(spec.interpreter)
         try:
-            if spec.interpreter is None and not self.toolchains.ready(spec, recipe.directory, locked):
+            if spec.interpreter is None and not self.toolchains.is_ready(spec, recipe.directory, locked):
                 unmade = HealthCheck(
                     "toolchain", "note", f"{shown}: not provisioned yet; a build provisions it when needed", name=name
                 )

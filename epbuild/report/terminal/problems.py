@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from epbuild.core.errors import Position, Problem, escape_controls, sort_key
+from epbuild.core.errors import Position, Problem, escape_controls, get_sort_key
 from epbuild.core.redact import redact
 from epbuild.core.safepath import resolve_links
 from epbuild.core.units import format_count
@@ -50,13 +50,13 @@ class ProblemWriter:
     def write(self, problems: Iterable[Problem], kind: Kind = "error") -> None:
         """Write the problems, sorted by location."""
         color = has_colors(sys.stderr)
-        for problem in sorted(problems, key=sort_key):
+        for problem in sorted(problems, key=get_sort_key):
             self._write(problem, kind, color)
 
     def warn(self, problems: Iterable[Problem], kind: Kind = "warning") -> None:
         """Write the problems, sorted by location. Unless all warnings are enabled, write only the first three of each code."""
         shown = []
-        for problem in sorted(problems, key=sort_key):
+        for problem in sorted(problems, key=get_sort_key):
             number = self._warned[kind, problem.code] = self._warned.get((kind, problem.code), 0) + 1
             if self._all_warnings or number <= _MAX_EXAMPLES:
                 shown.append(problem)

@@ -100,7 +100,7 @@ class _VerificationRun:
 
         def compile_unshared(subject: Subject, staging: Path) -> Path:
             member = built.group.member(subject.name)
-            self._compile_unshared(built.group, member, self._execution.apart(staging))
+            self._compile_unshared(built.group, member, self._execution.create_unwatched(staging))
             return staging / member.output
 
         check = NumbersCheck(

@@ -78,7 +78,7 @@ def provision_manifest_toolchain(
         message = "the manifest names no release of ONNX Runtime to load the models with"
         raise ToolchainError(Problem("EPB305", message, where, "Name an environment that has one: --interpreter."))
     toolchain = _made_of(packages, _version(document), position)
-    if not toolchains.ready(toolchain, where.parent):
+    if not toolchains.is_ready(toolchain, where.parent):
         lines.report(f"creating an environment with {', '.join(packages)}")
     return wanted.prepared(toolchain, where.parent, toolchains)
 

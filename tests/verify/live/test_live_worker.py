@@ -100,7 +100,7 @@ def test_a_load_killed_from_outside_is_not_a_crash_and_not_retried(scratch: Path
     assert tried.failure is not None
     if sys.platform != "win32":
         assert tried.failure.code == "EPB644"
-        assert "from outside (SIGKILL), possibly for lack of memory, while it was opened." in words(tried)
+        assert "by an external signal (SIGKILL), possibly for lack of memory, while it was opened." in words(tried)
     assert json.loads((scratch / "request.json").read_text(encoding="utf-8"))["verbose"] is False
 
 
