@@ -137,10 +137,10 @@ def compile_once(python: Path, model: Path, inputs: dict[str, list[int]], target
                     check=False,
                 )
         except subprocess.TimeoutExpired:
-            return Outcome(level, error=f"not done after {timeout:g} s")
+            return Outcome(level, error=f"did not finish within {timeout:g} s")
         answers = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith("{")]
         if not answers:
-            return Outcome(level, error=f"the process ended with {done.returncode}")
+            return Outcome(level, error=f"the process exited with status {done.returncode}")
         answer = json.loads(answers[-1])
         if "error" in answer:
             return Outcome(level, error=" ".join(answer["error"].split())[-160:])
@@ -174,17 +174,17 @@ def chosen(names: list[str], globs: list[str]) -> list[str]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="bench/bare_zoo.py", description="How whole a bare compile makes each model of a recipe."
+        prog="bench/bare_zoo.py", description="Measure the coverage of a bare compile for each model of a recipe."
     )
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--models", nargs="+", default=["*"], metavar="GLOB")
     parser.add_argument("--targets", nargs="+", default=["*"], metavar="GLOB")
     parser.add_argument("--levels", nargs="+", default=list(LEVELS), choices=list(LEVELS))
-    parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS", help="of one compile (default: 60)")
+    parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS", help="timeout of one compile (default: 60)")
     kept = Path(tempfile.gettempdir()) / "bare-zoo"
-    parser.add_argument("--wheels", type=Path, default=kept / "wheels", help="where packages are kept")
-    parser.add_argument("--environments", type=Path, default=kept / "environments", help="where environments are kept")
-    parser.add_argument("--coverage", type=Path, help="what `epbuild coverage --json` wrote for the same recipe")
+    parser.add_argument("--wheels", type=Path, default=kept / "wheels", help="folder for downloaded packages")
+    parser.add_argument("--environments", type=Path, default=kept / "environments", help="folder for environments")
+    parser.add_argument("--coverage", type=Path, help="output of `epbuild coverage --json` for the same recipe")
     return parser.parse_args()
 
 

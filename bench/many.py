@@ -78,7 +78,9 @@ class Many:
         # Each step leaves one file: models, a binary and a manifest. The sources are the same for all targets.
         self.files = count + _SOURCES_OF_A_STEP * count // targets
         if (len(self.steps), len(files)) != (count, self.files):
-            raise Unable(f"the plan has {len(self.steps)} steps and {len(files)} files, not {count} and {self.files}")
+            raise Unable(
+                f"the plan has {len(self.steps)} steps and {len(files)} files; expected {count} steps and {self.files} files"
+            )
         self.put_in_order()
         time.sleep(SETTLED_SECONDS)
         # Touched files are read again and then remembered. After that, nothing is left to do.

@@ -35,8 +35,8 @@ class Peers:
         """Return notes for readers: the installed versions and the missing programs."""
         versions = ", ".join(package.replace("==", " ") for package in self._packages.values())
         return " ".join([
-            *([f"Installed for this: {versions}."] if versions else []),
-            *(f"There is no {name} on this machine." for name in self.missing),
+            *([f"Installed versions: {versions}."] if versions else []),
+            *(f"{name} is not installed on this machine." for name in self.missing),
         ])  # fmt: skip
 
 
@@ -50,5 +50,5 @@ def _install(folder: Path, packages: list[str]) -> Path:
     ):
         done = subprocess.run([uv.find_uv_bin(), *command], capture_output=True, text=True, encoding="utf-8", check=False)
         if done.returncode != 0:
-            raise Unable(f"uv could not install the peers {', '.join(packages)}:\n{done.stderr.strip()}")
+            raise Unable(f"uv could not install {', '.join(packages)}:\n{done.stderr.strip()}")
     return interpreter.parent

@@ -54,19 +54,19 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench/run.py", description="Measure what epbuild costs.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which benchmarks; default: all of {', '.join(BENCHMARKS)}")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how many samples of everything (default: 5)")
+    parser = argparse.ArgumentParser(prog="bench/run.py", description="Measure the time and memory that epbuild needs.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"benchmarks to run; default: all of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="number of samples of each measurement (default: 5)")
     parser.add_argument(
         "--processor-time",
         action="store_true",
-        help="count the processor time of each command instead of the time that passes: limits in seconds then mean nothing, those "
-        "that compare do (not on Windows)",
+        help="measure the processor time of each command instead of the elapsed time; ignore limits in seconds then, but not "
+        "relative limits (not on Windows)",
     )
     given = parser.parse_args()
     unknown = [name for name in given.names if name not in BENCHMARKS]
     if unknown:
-        parser.error(f"there is no benchmark {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}")
+        parser.error(f"unknown benchmark {', '.join(unknown)}; available: {', '.join(BENCHMARKS)}")
     if given.rounds < 1:
         parser.error("--rounds must be at least 1")
     return given
@@ -76,9 +76,9 @@ def main() -> int:
     given = arguments()
     facts = machine()
     print(f"epbuild {facts['epbuild']}, Python {platform.python_version()}, {facts['system']}, {facts['cpus']} CPUs")
-    print(f"Rounds: {given.rounds}, after one that is not counted. System load at the start: {facts['load']}.")
+    print(f"Rounds: {given.rounds}, after one warm-up round. System load at the start: {facts['load']}.")
     if given.processor_time:
-        print("Seconds are those of processors.")
+        print("Times are processor time.")
         facts["seconds"] = "of processors"
     kept = True
     for name in given.names or BENCHMARKS:
@@ -86,7 +86,7 @@ def main() -> int:
             try:
                 result = BENCHMARKS[name](Workshop(Path(folder), processor_time=given.processor_time), given.rounds)
             except Unable as error:
-                print(f"\n{name}: could not be run: {error}", flush=True)
+                print(f"\n{name}: cannot run: {error}", flush=True)
                 kept = False
                 continue
         print(f"\n{render(name, result)}", flush=True)

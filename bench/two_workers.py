@@ -131,5 +131,5 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise Unable(f"{what} does not begin")
+            raise Unable(f"{what} did not start")
         time.sleep(0.1)

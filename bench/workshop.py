@@ -76,7 +76,9 @@ class Workshop:
         text = done.stdout.decode("utf-8", "replace").strip()
         if done.returncode not in codes or not said(text):
             last = text.splitlines()[-_QUOTED_LINES:]
-            raise Unable("\n".join([f"{subprocess.list2cmdline(done.args)} exited with {done.returncode}, and said:", *last]))
+            raise Unable(
+                "\n".join([f"{subprocess.list2cmdline(done.args)} exited with status {done.returncode} and printed:", *last])
+            )
         return taken
 
     def inner(self, name: str) -> Workshop:

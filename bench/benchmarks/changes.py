@@ -22,10 +22,10 @@ _AT = 10_000
 """Number of steps that the limits apply to."""
 LIMITS = {
     "nothing to do": None,
-    "the run right after a build": 0.25,
-    "one model changed, all but its compile": 1.0,
+    "run right after a build": 0.25,
+    "one model changed, without its compile": 1.0,
     "one model touched": 0.25,
-    "one option of one group changed: plan": 2.5,
+    "one option of one group changed, plan": 2.5,
     "plan": 0.5,
     "run --json": 0.5,
     "run --check --json": 0.5,
@@ -103,10 +103,10 @@ def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:
     edits = _Edits(workshop, many)
     samples: dict[str, Callable[[], float]] = {
         "nothing to do": partial(edits.run, "run"),
-        "the run right after a build": edits.after_a_build,
-        "one model changed, all but its compile": edits.changed,
+        "run right after a build": edits.after_a_build,
+        "one model changed, without its compile": edits.changed,
         "one model touched": edits.touched,
-        "one option of one group changed: plan": edits.option,
+        "one option of one group changed, plan": edits.option,
         "plan": partial(edits.run, "plan"),
         "run --json": partial(edits.run, "run", "--json"),
         "run --check --json": partial(edits.run, "run", "--check", "--json"),
@@ -121,10 +121,10 @@ def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:
     ninja = contenders(["ninja"], workshop, peers, many.folder, many.steps)
     idle, *other = interleave([Contender("nothing to do", samples["nothing to do"]), *ninja], rounds)
     return Result(
-        f"What does a build cost beside its compiles when little has changed, with {steps} steps and {many.files} files?",
+        f"How long does a build take without its compiles after a small change, with {steps} steps and {many.files} files?",
         (*_limited([idle, *own[1:]], other, steps), *other),
-        "The project is that of nothing-to-do-10000. ninja looks at the same files and has nothing to do. Limits are in proportion to the "
-        f"steps, but for 0.2 s of starting up. {peers.notes()}",
+        "The project is the one of nothing-to-do-10000. ninja checks the same files and has nothing to do. Limits are "
+        f"proportional to the number of steps, plus 0.2 s for the start. {peers.notes()}",
     )
 
 

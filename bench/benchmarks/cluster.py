@@ -47,17 +47,18 @@ def measure(workshop: Workshop, rounds: int) -> Result:
         for seed in range(rounds):
             work = list(_work(random.Random(seed), hits))
             ratios.append(_makespan(work) / _least(work))
-        series.append(Series(f"{_ACTIONS:,} actions, {hits:.0%} of them known", "x", tuple(ratios), SHARE))
+        series.append(Series(f"{_ACTIONS:,} actions, {hits:.0%} of them cached", "x", tuple(ratios), SHARE))
     series += _overhead(workshop, rounds)
     return Result(
-        "How much longer than the least possible does a build take on 20 machines of four kinds, and what does an action cost there?",
+        "How much longer than the lower bound does a build take on 20 machines of four kinds, and what is the overhead of an "
+        "action there?",
         tuple(series),
-        f"Virtual time: nothing is compiled. At most {MAX_IDLE} actions are with the cluster at a time, in the order of epbuild's own "
-        "scheduler; there, the longest that a machine can do goes first. What they take is drawn from a log-normal distribution of two "
-        "minutes, what is expected of them is off by a third. The least possible is what the scarcest kind of machine has to do, or the "
-        "longest action. "
-        f"The short actions are {_SHORT_ACTIONS} compiles by a stand-in that takes {_SHORT_SECONDS * 1000:.0f} ms, each a process of its "
-        f"own, {WORKERS} at once: here, and on a scheduler and {WORKERS} workers of this machine, with a remote cache in a directory.",
+        f"Virtual time: nothing is compiled. At most {MAX_IDLE} actions are queued in the cluster at a time, in the order of "
+        "epbuild's own scheduler. A machine starts the longest action that it can run. Durations have a log-normal "
+        "distribution with a median of two minutes, and estimates have an error of a third. The lower bound is the load of "
+        f"the scarcest kind of machine, or the longest action. The short actions are {_SHORT_ACTIONS} compiles by a stand-in "
+        f"that takes {_SHORT_SECONDS * 1000:.0f} ms, each in a separate process, {WORKERS} at once: first without a cluster, "
+        f"then with a scheduler and {WORKERS} workers on this machine, and a remote cache in a directory.",
     )
 
 
@@ -66,14 +67,14 @@ def _overhead(workshop: Workshop, rounds: int) -> list[Series]:
     with short.cluster() as address:
         here, there = interleave(
             [
-                Contender(f"{_SHORT_ACTIONS} short actions, here", short.build),
+                Contender(f"{_SHORT_ACTIONS} short actions, without a cluster", short.build),
                 Contender(f"{_SHORT_ACTIONS} short actions, on two workers", lambda: short.build("--executor", address)),
             ],
             rounds,
         )
     pairs = zip(there.samples, here.samples, strict=True)
     each = tuple((elsewhere - local) / _SHORT_ACTIONS for elsewhere, local in pairs)
-    return [here, there, Series("what each takes longer there", "s", each, OVERHEAD)]
+    return [here, there, Series("overhead of each action", "s", each, OVERHEAD)]
 
 
 def _work(draw: random.Random, hits: float) -> Iterator[_Work]:

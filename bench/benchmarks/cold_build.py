@@ -20,17 +20,18 @@ _GROUPS = 4
 _PARALLEL_MB = 256
 _LAYER_MB = 16
 _NUMBER = {"SM8750": "69"}  # QNN's number of the SoC
-_SAME = "Both wrote the same bytes."
+_SAME = "Both write the same bytes."
 
 
 def measure(workshop: Workshop, rounds: int, *, megabytes: int) -> Result:
     """Measure one model with weights of this many MiB."""
     whole, bare = _compare(workshop, rounds, layers=megabytes // _LAYER_MB, models=1, jobs=1)
     return Result(
-        f"How long does it take to build a model with {megabytes} MB of weights for {SOC}, from nothing but a toolchain?",
+        f"How long does it take to build a model with {megabytes} MB of weights for {SOC}, with an empty store and an existing "
+        "toolchain?",
         (replace(whole, limit=FACTOR * bare.median + ALLOWANCE), bare),
-        f"epbuild takes {whole.median / bare.median:.2f} times as long: it also reads the recipe and hashes the model, checks what "
-        f"was made, stores it, and lays it out with a manifest. Its limit is {FACTOR} x the bare script + {ALLOWANCE} s. {_SAME}",
+        f"epbuild takes {whole.median / bare.median:.2f} times as long: it also reads the recipe, hashes the model, and "
+        f"checks, stores and emits the result with a manifest. The limit is {FACTOR} x the bare script + {ALLOWANCE} s. {_SAME}",
     )
 
 
@@ -67,7 +68,7 @@ def _compare(workshop: Workshop, rounds: int, *, layers: int, models: int, jobs:
         return seconds
 
     whole, compile_only = interleave(
-        [Contender(f"epbuild run -j {jobs}, from nothing", with_epbuild), Contender("bare script, the same compiles", by_hand)],
+        [Contender(f"epbuild run -j {jobs}, empty store", with_epbuild), Contender("bare script, the same compiles", by_hand)],
         rounds,
     )
     for name in project.models:

@@ -24,8 +24,8 @@ def measure(workshop: Workshop, rounds: int) -> Result:
         contenders.append(Contender(f"a command with {package}", partial(workshop.seconds, command)))
     ours, click, *others = interleave(contenders, rounds)
     return Result(
-        "What does the command line library add to each command?",
+        "How much time does the command line library add to each command?",
         (replace(ours, limit=click.median + MOST_OVER_CLICK), click, *others),
-        "A command with one argument and three options that does nothing, in an environment that has the library alone. From 0.29 on, "
-        "typer imports pydantic as soon as a command has a parameter.",
+        "A command with one argument and three options that does nothing, in an environment with only the library. From 0.29 "
+        "on, typer imports pydantic if a command has a parameter.",
     )

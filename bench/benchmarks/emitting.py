@@ -25,8 +25,8 @@ _TOTAL = 2 * GIB
 _LEVEL = 3
 
 _HOW = (
-    "epbuild checks all that it reads, and finds the SHA-256 of an archive. What is measured is what an emission does with the store, "
-    "without the build around it; its memory is taken with a command's modules loaded."
+    "epbuild verifies all bytes that it reads, and computes the SHA-256 of an archive. The benchmark measures only the "
+    "emission from the store, without the rest of the build. The peak memory includes the modules of a command."
 )
 
 
@@ -67,8 +67,8 @@ def measure_archive(workshop: Workshop, rounds: int) -> Result:
     return Result(
         f"How long does it take to emit {_FILES} artifacts of {_TOTAL // _FILES // (1 << 20)} MiB each into an archive?",
         (replace(own, limit=other.median / SPEED), other, stored, *bench.memory("tar.zst", rounds), *bench.memory("zip", rounds)),
-        f"The limits are tar's time / {SPEED}, and {LIMIT_MB:.0f} MB. A zip archive holds the files as they are. All is in the system's "
-        f"memory. The weights are random half-precision numbers, and half of their rows are zero. {_HOW}",
+        f"The limits are tar's time / {SPEED}, and {LIMIT_MB:.0f} MB. A zip archive contains uncompressed files. All files are "
+        f"in the page cache. The weights are random half-precision numbers, and half of their rows are zero. {_HOW}",
     )
 
 

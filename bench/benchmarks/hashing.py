@@ -37,8 +37,8 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     return Result(
         "How long does it take to hash 4 GiB?",
         tuple(series),
-        "The limits are a third of sha256sum's time on one file, and a sixth on four; all read from the system's memory. epbuild and "
-        f"sha256sum find SHA-256s, `dvc add --no-commit` finds an MD5. {peers.notes()}",
+        "The limits are a third of sha256sum's time for one file, and a sixth for four files. All files are in the page "
+        f"cache. epbuild and sha256sum compute SHA-256, and `dvc add --no-commit` computes MD5. {peers.notes()}",
     )
 
 

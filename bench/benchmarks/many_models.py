@@ -47,11 +47,12 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     begin, *found = interleave(contenders, min(rounds, _ROUNDS))
     by_name = {series.what: series for series in found}
     return Result(
-        "How does what each command takes grow with the number of models?",
+        "How does the time of each command grow with the number of models?",
         (begin, *(_limited(series, by_name, begin) for series in found)),
-        f"At {COUNTS[-1]} models a command may take {GROWTH} x what it takes at {COUNTS[-2]}, and the start. The folders have no names in "
-        f"common and no manifests. The project has groups of {MEMBERS} models that share weights, built by a stand-in for ONNX Runtime. "
-        "Outputs are as many of one group, all in one folder.",
+        f"At {COUNTS[-1]} models, a command may take {GROWTH} x its time at {COUNTS[-2]} models, plus its start. The folders "
+        f"have no names in common and no manifests. The project has groups of {MEMBERS} models that share weights, built by a "
+        "stand-in for ONNX Runtime. The commands for outputs use a project with as many outputs of one group, all in one "
+        "folder.",
     )
 
 

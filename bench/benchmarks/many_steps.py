@@ -38,12 +38,12 @@ def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:
     slower = [medians[name] for name in names if name in medians and name not in _FASTER]
     own = LIMIT if steps <= _LIMITED_BY_TIME else TIMES_NINJA * medians["ninja"]
     return Result(
-        f"How long does it take to see that nothing is to be done, for {steps} steps and {many.files} files?",
+        f"How long does it take to detect that nothing has changed, for {steps} steps and {many.files} files?",
         (replace(run, limit=min(own, *slower)), *others),
-        f"{_compared(run, others)} Each tool watches the same files: of every step its inputs and its outputs. The project has "
-        f"{many.groups} groups of {many.members} models that share weights, built by a stand-in for ONNX Runtime that only writes "
-        "small EPContext models, since an EP is not what is measured. epbuild also watches the toolchain, and goes by contents where times "
-        f"have changed; ninja, make and doit do not look into outputs. {peers.notes()}",
+        f"{_compared(run, others)} Each tool checks the same files: the inputs and outputs of every step. The project has "
+        f"{many.groups} groups of {many.members} models that share weights, built by a stand-in for ONNX Runtime that only "
+        "writes small EPContext models, since the benchmark does not measure EPs. epbuild also checks the toolchain, and "
+        f"compares contents if times have changed. ninja, make and doit do not read outputs. {peers.notes()}",
     )
 
 

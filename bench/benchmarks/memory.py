@@ -17,7 +17,7 @@ _BIG, _SMALL = 2048, 256  # sides of the weights: 64 MB and 1 MB in four layers
 
 def measure(workshop: Workshop, rounds: int) -> Result:
     if sys.platform == "win32":
-        raise Unable("Windows has no getrusage")
+        raise Unable("this benchmark needs getrusage, which Windows does not have")
     workshop.provision(PACKAGES)
 
     def contender(weights: str, side: int) -> Contender:
@@ -33,8 +33,8 @@ def measure(workshop: Workshop, rounds: int) -> Result:
 
     big, small = interleave([contender("64 MB", _BIG), contender("1 MB", _SMALL)], rounds, "MB")
     return Result(
-        "How much memory does epbuild itself need at most, beside the compiler's?",
+        "What is the peak memory of epbuild itself, without the compiler?",
         (replace(big, limit=small.median + ALLOWANCE_MB), small),
-        f"The limit is {ALLOWANCE_MB:.0f} MB more than for the small model: memory must not grow with the models. The compiler runs in a "
-        "process of its own, which is not counted.",
+        f"The limit is {ALLOWANCE_MB:.0f} MB more than for the small model: memory must not grow with the size of the models. "
+        "The compiler runs in a separate process, which is not measured.",
     )

@@ -28,8 +28,8 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     }
     run, *floor = interleave([Contender(what, partial(workshop.seconds, command)) for what, command in commands.items()], rounds)
     return Result(
-        "How long does `epbuild run` take when there is nothing to do?",
+        "How long does `epbuild run` take if nothing has changed?",
         (replace(run, limit=LIMIT), *floor),
-        "The recipe is recipes/quickstart.yaml: 3 models for 2 SoCs, built before. Below it, what Python needs to start, with the two "
-        "packages that no recipe can be read without, and alone.",
+        "The recipe is recipes/quickstart.yaml: 3 models for 2 SoCs, already built. The other rows show the start of Python, "
+        "with and without the two packages that every recipe needs.",
     )

@@ -47,10 +47,10 @@ def measure(workshop: Workshop, rounds: int) -> Result:
         series = _look_ups(workshop, root, places, rounds)
         series += _blob(workshop, root, places, [curl, sha256sum], rounds)
     return Result(
-        f"How long do {_KEYS:,} look-ups in a remote cache take, and 1 GiB from it?",
+        f"How long do {_KEYS:,} look-ups in a remote cache and a download of 1 GiB take?",
         tuple(series),
-        "Half of the keys are there, as records of 2.5 kB with their signatures. The limit of the blob is curl and then sha256sum, "
-        f"/ {SHARE}; epbuild's is in the store then, on the disk. A proxy of asyncio adds the 20 ms.",
+        "Half of the keys exist, as signed records of 2.5 kB. The limit for the blob is the time of curl and sha256sum, "
+        f"divided by {SHARE}. epbuild also writes the blob to the store on disk. An asyncio proxy adds the 20 ms.",
     )
 
 
@@ -144,7 +144,7 @@ def _process(command: list[str], port: int) -> Iterator[None]:
                         break
                 time.sleep(0.1)
             else:
-                raise Unable(f"{command[0]} does not listen")
+                raise Unable(f"{command[0]} did not start to listen")
             yield
         finally:
             process.terminate()

@@ -52,15 +52,15 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     with opened_browser() as browser:
         written, work, drawn = interleave(
             [
-                Contender("the page is written", write),
-                Contender("the browser works until all of it is drawn", partial(opened, browser, "work")),
-                Contender("all of it is drawn", partial(opened, browser, "drawn")),
+                Contender("epbuild writes the page", write),
+                Contender("the browser draws the page, processor time", partial(opened, browser, "work")),
+                Contender("the browser draws the page", partial(opened, browser, "drawn")),
             ],
             rounds,
         )
     return Result(
-        "How long does the page of a report of 10,000 steps take?",
+        "How long does it take to write and draw the page of a report with 10,000 steps?",
         (written, replace(work, limit=LIMIT), drawn),
-        f"{len(document['steps']):,} steps; {file.stat().st_size / 1e6:.1f} MB. Headless Chromium. Its work is processor "
-        "time; on the screen the overview comes first, and can be read while the rest is drawn.",
+        f"{len(document['steps']):,} steps; {file.stat().st_size / 1e6:.1f} MB. Headless Chromium. The browser draws the "
+        "overview first, so users can read it while the rest is drawn.",
     )

@@ -63,6 +63,6 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     return Result(
         f"How long does it take to restore {_FILES} artifacts of {_TOTAL // _FILES // (1 << 20)} MiB each?",
         tuple(series),
-        f"The limits are {FACTOR} x cp. epbuild checks what it copies, by checksums that were found when it was stored. What was stored "
-        "some time ago comes from the disk.",
+        f"The limits are {FACTOR} x cp. epbuild verifies the copied bytes against checksums that were computed when the files "
+        "were stored. Files that were stored some time ago are read from the disk.",
     )

@@ -29,9 +29,9 @@ def measure(workshop: Workshop, rounds: int) -> Result:
         rounds,
     )
     return Result(
-        "How long do the commands take that only look, and how long does each command take to start?",
+        "How long do read-only commands take, and how long does each command take to start?",
         tuple(replace(one, limit=LIMIT) if one.what in looking else one for one in series),
-        "The recipe is recipes/quickstart.yaml: 3 models for 2 SoCs, never built, and with no toolchain yet.",
+        "The recipe is recipes/quickstart.yaml: 3 models for 2 SoCs, never built and without a toolchain.",
     )
 
 
