@@ -37,7 +37,7 @@ def import_zstandard(step: StepId | None = None) -> Any:
 
 
 def make_compressor(level: int | None = None, step: StepId | None = None) -> Any:
-    """Return a compressor. With `level` None, use the default level. Raises EnvironmentFailure (EPB425) if the zstd package is missing."""
+    """Return a compressor. If `level` is None, use the default level. Raises EnvironmentFailure (EPB425) if the zstd package is missing."""
     return import_zstandard(step).ZstdCompressor(level=LEVEL if level is None else level, write_checksum=True)
 
 

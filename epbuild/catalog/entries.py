@@ -145,7 +145,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     def _refusals_by_names(self) -> dict[frozenset[str], tuple[facts.Refusal, ...]]:
         return {}
 
-    def refusals_for(self, names: frozenset[str]) -> tuple[facts.Refusal, ...]:
+    def list_refusals_for(self, names: frozenset[str]) -> tuple[facts.Refusal, ...]:
         """Return the refusals that concern options with these names.
 
         The result is cached for all targets with the same options.
@@ -154,7 +154,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
             self._refusals_by_names[names] = tuple(row for row in self.refusals if row.concerns(names))
         return self._refusals_by_names[names]
 
-    def known_differences(self, options: Mapping[str, str]) -> tuple[facts.KnownDifference, ...]:
+    def find_known_differences(self, options: Mapping[str, str]) -> tuple[facts.KnownDifference, ...]:
         """Return the known differences between two compiles of a target with these canonical options."""
         return (
             tuple(row for row in self.reproducible.exceptions if facts.has_matching_options(row.when, options))

@@ -71,7 +71,7 @@ def find_refusals(entry: EpEntry, options: Mapping[str, str]) -> list[tuple[tupl
 
     Each combination is returned as the names of its options and the reason.
     """
-    rows = entry.refusals_for(frozenset(options))
+    rows = entry.list_refusals_for(frozenset(options))
     return [((*row.when, *row.needs), row.reason) for row in rows if has_matching_options(row.when, options)]
 
 

@@ -72,7 +72,7 @@ class PreparationEntry(Struct, frozen=True):
         """Options whose values are files. The script gets the files separately."""
         return tuple(option.name for option in self.options.values() if option.type == "files")
 
-    def packages_for(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+    def list_packages_for(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the distributions that a step with these options needs."""
         more = (name for option, value in options.items() if value is not False for name in self.options[option].packages)
         return tuple(dict.fromkeys((*self.packages, *more)))

@@ -1,7 +1,7 @@
 """Abilities of this machine, with the results of probes.
 
-Untried abilities are offered unless the catalog excludes them. A machine may provision a missing toolchain. The first action with this
-toolchain then tests the ability. Abilities that failed are withdrawn.
+Untried abilities are offered unless the catalog excludes them. A machine may provision a missing toolchain later, and the first action
+with the toolchain tests the ability. Abilities that fail are withdrawn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from epbuild.catalog.catalog import CPU_EP, entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
-from epbuild.cluster.placement import label_of_ability
+from epbuild.cluster.placement import build_label
 from epbuild.compile.probing import ProbeResult, Probes
 from epbuild.core.errors import StoreError
 from epbuild.plan.ability import VIRTUAL, Ability, list_abilities
@@ -70,14 +70,14 @@ class Abilities:
             return dict(self._found)
 
     def why_not(self, action: Action) -> str | None:
-        """Return why this machine cannot execute an action, as a clause. Return None if no probe shows that the machine cannot."""
-        probes = (self._found.get(label_of_ability(ability)) for ability in list_abilities(action))
+        """Return why this machine cannot execute an action, as a clause. Return None if no probe excludes it."""
+        probes = (self._found.get(build_label(ability)) for ability in list_abilities(action))
         return next((probe.why for probe in probes if probe is not None and probe.outcome == "cannot"), None)
 
     def judge(self, action: Action, environment: Environment, cancelled: threading.Event) -> None:
         """Probe the abilities that a failed action needs, unless they were probed before. Raises Cancelled."""
         for ability in list_abilities(action):
-            judged = (label_of_ability(ability), environment.interpreter)
+            judged = (build_label(ability), environment.interpreter)
             if judged not in self._judged:  # otherwise, each failing model would repeat the probe
                 self._try(ability, environment, cancelled)
                 self._judged.add(judged)
@@ -100,7 +100,7 @@ class Abilities:
         except (StoreError, OSError) as error:  # such as a full disk, which is not the EP's fault
             return str(error)
         for shown, result in _draw_conclusions(ability, probe):
-            self._note([label_of_ability(one) for one in shown], result)
+            self._note([build_label(one) for one in shown], result)
         return probe.outcome
 
     def _note(self, labels: Sequence[str], probe: ProbeResult) -> None:

@@ -30,7 +30,7 @@ class ClusterAddress(Struct, frozen=True):
         """Host that a worker listens on: loopback if there are no certificates, and otherwise None, which means every interface."""
         return None if self.certificates is not None else _LOOPBACK
 
-    def security(self) -> Any:
+    def build_security(self) -> Any:
         """Return Dask's settings for mutual TLS, or None if there are no certificates."""
         if self.certificates is None:
             return None

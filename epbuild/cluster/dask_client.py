@@ -67,7 +67,9 @@ class DaskExecutor:
         self._attempts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
         self._heartbeats, self._unserved = Heartbeats(), OfferTimeout()
         try:
-            self._client: Any = client(address.text, security=address.security(), set_as_default=False, timeout=_CONNECT_SECONDS)
+            self._client: Any = client(
+                address.text, security=address.build_security(), set_as_default=False, timeout=_CONNECT_SECONDS
+            )
             self._client.subscribe_topic(TOPIC, self._receive_event)
         except (OSError, ValueError, TypeError) as error:
             raise _make_unreachable_error(address, error) from error

@@ -40,7 +40,7 @@ class WorkerProbe:
         """Probe the toolchains of this machine in a thread, so that heartbeats and requests continue."""
         threading.Thread(target=self._survey, name="probes", daemon=True).start()
 
-    def metric(self, worker: Any) -> dict[str, list[str]]:
+    def build_metric(self, worker: Any) -> dict[str, list[str]]:
         """Return the results of all probes as a metric of a heartbeat."""
         return {label: [probe.outcome, probe.why] for label, probe in self.abilities.found.items()}
 
@@ -86,5 +86,5 @@ def dask_setup(worker: Any) -> None:
     """Install the probe. Called by Dask."""
     probe = WorkerProbe(worker)
     _probes[:] = [probe]
-    worker.metrics[METRIC] = probe.metric
+    worker.metrics[METRIC] = probe.build_metric
     worker.loop.add_callback(probe.start)

@@ -32,11 +32,11 @@ PLENTY = 1e9
 
 def list_needed_labels(action: Action, platform: str) -> frozenset[str]:
     """Return the labels that a machine must offer to execute an action. `platform` is named as in the lock."""
-    abilities = tuple(map(label_of_ability, list_abilities(action))) or (PREPARES,)
+    abilities = tuple(map(build_label, list_abilities(action))) or (PREPARES,)
     return frozenset({RELEASE, f"{PLATFORM_LABEL}{platform}", *abilities})
 
 
-def label_of_ability(ability: Ability) -> str:
+def build_label(ability: Ability) -> str:
     """Return the label of an ability. Each packaging of an EP has a separate label."""
     packaging = "" if ability.entry.default else f"/{ability.entry.distribution}"
     device = f"{_DEVICE}{ability.device}" if ability.device else ""
@@ -47,7 +47,7 @@ def list_own_labels(abilities: Iterable[Ability], only: Collection[str] = ()) ->
     """Return the labels of this machine's `abilities`, restricted to the EPs or preparations in `only` if it is not empty."""
     chosen = [ability for ability in abilities if not only or ability.entry.ep in only]
     more = (PREPARES,) if not only or PREPARES in only else ()
-    return frozenset({RELEASE, f"{PLATFORM_LABEL}{get_own_platform()}", *more, *map(label_of_ability, chosen)})
+    return frozenset({RELEASE, f"{PLATFORM_LABEL}{get_own_platform()}", *more, *map(build_label, chosen)})
 
 
 def parse_eps(labels: Iterable[str]) -> tuple[str, ...]:

@@ -117,11 +117,11 @@ class ToolchainDenyList:
         hint = next((f"{_DENIED_HINT} {problem.hint}" for problem in problems if problem.hint), _DENIED_HINT)
         return Problem("EPB541", f"{reply.machine} cannot provide toolchain '{toolchain}': {reason}", None, hint)
 
-    def machines(self, toolchain: str) -> frozenset[str]:
+    def list_machines(self, toolchain: str) -> frozenset[str]:
         """Return the names of the machines that refused a toolchain."""
         return frozenset(self._refusals.get(toolchain, ()))
 
-    def last(self, toolchain: str, step: str) -> MachineReply | None:
+    def find_last(self, toolchain: str, step: str) -> MachineReply | None:
         """Return the latest refusal of a toolchain, with `step` as the location of its problems, or None if no machine refused it."""
         refusal = next(reversed(self._refusals.get(toolchain, {}).values()), None)
         if refusal is None:

@@ -88,7 +88,7 @@ def _create_nanny(package: Any, serving: Serving, environment: Mapping[str, str]
         name=f"{offer.machine}-{os.getpid()}",
         memory_limit=0,
         resources=dict(build_offered_resources(offer.labels, offer.memory)),
-        security=serving.address.security(),
+        security=serving.address.build_security(),
         local_directory=str(scratch),
         death_timeout=_CONNECT_SECONDS,
         preload=["epbuild.cluster.dask_preload", "epbuild.cluster.dask_probe"],

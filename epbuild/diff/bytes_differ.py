@@ -61,7 +61,7 @@ class DifferingBytes(Struct, frozen=True):
     count: int
     """Number of bytes that differ."""
     runs: int = 1
-    """Number of runs of bytes that differ."""
+    """Number of ranges of bytes that differ."""
     old: str | None = None
     """First text, size or bytes that differ, in the old file."""
     new: str | None = None

@@ -137,7 +137,7 @@ class Warned(Event, frozen=True):
 
 
 class RunFinished(Event, frozen=True):
-    """The build ended. The counts are of steps."""
+    """The build ended. The keys count steps."""
 
     exit_code: int
     """Exit code."""

@@ -37,7 +37,7 @@ def find_package_problems(kind: str, options: Mapping[str, Any], toolchain: Tool
     if (toolchain.interpreter is not None and not requirements) or any(not one.distribution for one in requirements):
         return []
     named = {one.distribution for one in requirements}
-    missing = [name for name in get_preparation(kind).packages_for(options) if not named & list_providers(name)]
+    missing = [name for name in get_preparation(kind).list_packages_for(options) if not named & list_providers(name)]
     if not missing:
         return []
     what = " and ".join(f"'{name}'" for name in missing)

@@ -182,7 +182,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
     known = built_in(step.kind)
     named = {name: tuple(staged.add(_references(step, name, given[name], recipe))) for name in known.files if name in given}
     options = {name: value for name, value in given.items() if name not in named}
-    packages = {name: frozenset(list_providers(name)) for name in known.packages_for(given)}
+    packages = {name: frozenset(list_providers(name)) for name in known.list_packages_for(given)}
     return replace(
         preparation,
         options=options,

@@ -107,7 +107,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     @property
     def known_differences(self) -> tuple[KnownDifference, ...]:
         """Known differences between the artifacts of repeated compiles, from the catalog. An empty tuple does not mean reproducible."""
-        return tuple(row for ep in self.compiling for row in ep.entry.known_differences(ep.provider_options))
+        return tuple(row for ep in self.compiling for row in ep.entry.find_known_differences(ep.provider_options))
 
     def known_to_differ(self, *, allow_nondeterminism: bool) -> str | None:
         """Return the known reasons, as clauses, why a repeated compile writes different bytes, or None if no reason is known.

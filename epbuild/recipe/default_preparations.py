@@ -51,7 +51,7 @@ class PreparationToolchains(Struct):
         if kind is None or not isinstance(step, MappingNode):
             return step
         where, options = step.entries[kind]
-        needed = get_preparation(kind).packages_for(_known_options(kind, options))
+        needed = get_preparation(kind).list_packages_for(_known_options(kind, options))
         fitting = [name for name in self.written if all(self.packages(name) & list_providers(package) for package in needed)]
         if kind not in self.toolchains and len(fitting) > 1:
             message = f"the key 'toolchain' is missing in a step of 'prepare': {len(fitting)} toolchains have its packages"

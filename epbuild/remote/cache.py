@@ -244,22 +244,22 @@ class RemoteCache:
         """
         if self._signer is None:
             return None
-        there = self._find_record(kind, key)
-        if there == Miss(answered=False):  # a record that cannot be read is not overwritten
+        existing = self._find_record(kind, key)
+        if existing == Miss(answered=False):  # a record that cannot be read is not overwritten
             return None
-        bad = self._bad.intersection(blob.digest for blob in there.blobs) if isinstance(there, RemoteRecord) else set[str]()
-        if isinstance(there, RemoteRecord) and not bad and not replace and (not more or _are_equal(there.record, record)):
+        bad = self._bad.intersection(blob.digest for blob in existing.blobs) if isinstance(existing, RemoteRecord) else set[str]()
+        if isinstance(existing, RemoteRecord) and not bad and not replace and (not more or _are_equal(existing.record, record)):
             return "there"
         log = kind.log(record)
         if log is not None and not store.has(log.digest, log.size):  # the result was built on another machine
             kind = structs.replace(kind, log=lambda record: None)
         blobs = _list_blobs(kind, record)
-        is_mended = isinstance(there, RemoteRecord) and bad <= {blob.digest for blob in blobs}
+        is_repaired = isinstance(existing, RemoteRecord) and bad <= {blob.digest for blob in blobs}
         try:
             data = seal(kind, key, record, self._signer)
             for blob in blobs:
                 self._writing.call(partial(self._put_blob, blob, store, anyway=replace))
-            if replace or more or not is_mended:
+            if replace or more or not is_repaired:
                 self._writing.call(lambda: self._put_record(key, data))
                 self._tally.add(sent_bytes=len(data))
         except (TransferError, CircuitOpenError, MissingBlob, DamagedBlob, ValueError):  # ValueError: too large for a reader

@@ -145,7 +145,7 @@ class ToolchainReady(Event, frozen=True):
 
 
 class ToolchainFailed(Event, frozen=True):
-    """An environment could not be provisioned. The failed steps have the reason."""
+    """An environment could not be provisioned. The failures of the steps contain the reason."""
 
     toolchain: str
     """Name of the toolchain."""
@@ -292,7 +292,7 @@ class StepCompared(Event, frozen=True):
 
 
 class ComparisonFinished(Event, frozen=True):
-    """All session groups are compared. The counts are of session groups."""
+    """All session groups have been compared. The keys count session groups."""
 
     seconds: float
     """Duration."""

@@ -169,9 +169,9 @@ class RemoteMachines:
         toolchain = action.runs_in.toolchain.name if action.runs_in is not None else ""
         unable: dict[str, MachineReply] = {}
         while True:
-            without = self._refusals.machines(toolchain).union(unable)
+            without = self._refusals.list_machines(toolchain).union(unable)
             serving = [offer for offer in self._executor.offers() if offer.serves(labels)]
-            last = next(reversed(unable.values()), None) or self._refusals.last(toolchain, action.id)
+            last = next(reversed(unable.values()), None) or self._refusals.find_last(toolchain, action.id)
             tried = sum(not reply.is_unfit for reply in unable.values())
             if last is not None and (tried >= _MAX_UNABLE or without.issuperset(offer.machine for offer in serving)):
                 return last

@@ -37,16 +37,16 @@ mode = { type = "choice", values = ["quick", "slow"], output = "none", meaning =
 )
 def test_qnn_target_for_several_socs_differs_by_time_of_day(soc: str | None, by: list[str]) -> None:
     options = {"backend_type": "htp", **({} if soc is None else {"soc_model": soc})}
-    assert [row.by for row in entry(QNN).known_differences(options)] == by
+    assert [row.by for row in entry(QNN).find_known_differences(options)] == by
 
 
 def test_tensorrt_is_known_to_differ_for_any_options() -> None:
-    assert [row.by for row in entry("TensorrtExecutionProvider").known_differences({})] == [None]
+    assert [row.by for row in entry("TensorrtExecutionProvider").find_known_differences({})] == [None]
 
 
 @pytest.mark.parametrize("ep", ["VitisAIExecutionProvider", "NvTensorRTRTXExecutionProvider"])
 def test_ep_without_repeated_compiles_has_no_reproducibility_claim(ep: str) -> None:
-    assert (entry(ep).reproducible, entry(ep).known_differences({})) == (None, ())
+    assert (entry(ep).reproducible, entry(ep).find_known_differences({})) == (None, ())
 
 
 @pytest.mark.parametrize("found", KNOWN, ids=lambda found: f"{found.short}-{found.kind}")
@@ -67,11 +67,11 @@ def test_known_differences_have_a_meaning_that_diff_detects() -> None:
 def test_user_catalog_file_can_declare_reproducibility(tmp_path: Path) -> None:
     (tmp_path / "contoso.toml").write_text(CONTOSO, encoding="utf-8")
     found = load_catalog(tmp_path / "contoso.toml")
-    first, second = found.known_differences({"speed": "9", "mode": "quick"})
+    first, second = found.find_known_differences({"speed": "9", "mode": "quick"})
     assert (first.why, first.by, first.origin) == ("it hurries", None, "doc Contoso EP 3.1")
     assert (second.why, second.by, second.origin) == ("it is Contoso's", "timestamp", "measured")
     for options in ({"speed": "8", "mode": "quick"}, {"speed": "9"}, {}):
-        assert found.known_differences(options) == (second,)
+        assert found.find_known_differences(options) == (second,)
 
 
 @pytest.mark.parametrize(

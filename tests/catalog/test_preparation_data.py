@@ -93,5 +93,5 @@ def test_defaults_of_generated_samples_are_written_into_the_key() -> None:
 
 def test_option_may_require_an_additional_package() -> None:
     simplify = get_preparation("simplify")
-    assert simplify.packages_for({"model_check": False}) == simplify.packages
-    assert simplify.packages_for({"model_check": True}) == (*simplify.packages, "onnxruntime")
+    assert simplify.list_packages_for({"model_check": False}) == simplify.packages
+    assert simplify.list_packages_for({"model_check": True}) == (*simplify.packages, "onnxruntime")

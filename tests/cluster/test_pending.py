@@ -55,19 +55,19 @@ def test_refusal_is_reported_once_for_each_machine_and_toolchain() -> None:
     assert refusals.add("qnn", refusal("a")) is None
     assert refusals.add("openvino", refusal("a")) is not None
     assert refusals.add("qnn", refusal("b")) is not None
-    assert refusals.machines("qnn") == {"a", "b"}
-    assert refusals.machines("other") == frozenset()
+    assert refusals.list_machines("qnn") == {"a", "b"}
+    assert refusals.list_machines("other") == frozenset()
 
 
 def test_last_refusal_belongs_to_the_step_that_reports_the_refusal() -> None:
     refusals = ToolchainDenyList()
     refusals.add("qnn", refusal("a"))
-    last = refusals.last("qnn", "compile:n")
+    last = refusals.find_last("qnn", "compile:n")
     assert last is not None
     error = decode_error(last)
     assert isinstance(error, StoreError)
     assert error.problems == (Problem("EPB503", "on a: the disk is full", StepId("compile:n"), "Free some."),)
-    assert refusals.last("other", "compile:n") is None
+    assert refusals.find_last("other", "compile:n") is None
 
 
 def test_error_keeps_the_class_that_decides_the_exit_code() -> None:

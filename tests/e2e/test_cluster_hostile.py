@@ -114,7 +114,7 @@ def answered(tries: Sequence[Try]) -> list[tuple[str, str]]:
 
 
 def certificates(cluster: Cluster, authority: str) -> Mapping[str, Any]:
-    security = ClusterAddress("", cluster.folder.parent / authority / "client").security()
+    security = ClusterAddress("", cluster.folder.parent / authority / "client").build_security()
     options: Mapping[str, Any] = security.get_connection_args("client")
     return options
 

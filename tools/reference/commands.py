@@ -12,13 +12,13 @@ from epbuild.cli import app
 from tools.reference.markdown import build_anchor, format_code, format_paragraph, format_table
 
 _INTRODUCTION = """\
-Every command has the option `-h`, `--help`, which prints what this page says about it.
+Every command has the option `-h`, `--help`, which prints the help that this page contains.
 
 Errors are printed to standard error. Each ends with a code, which [Error codes](errors.md) explains.
-With `--json`, standard output holds only JSON, which [JSON documents and events](json.md) describes.
+With `--json`, standard output contains only JSON, which [JSON documents and events](json.md) describes.
 
-The tables list the exit codes of each command. In addition, each command exits with 1 after an internal error,
-which is a bug of epbuild, and if the reader of its output closes the pipe.
+The tables list the exit codes of each command. In addition, each command exits with 1 after an internal error, which is a bug
+in epbuild, and if the reader of its output closes the pipe.
 """
 _SUFFIX = re.compile(r"\s\[(default|env): ([^\]]*)\]")
 

@@ -18,8 +18,9 @@ A recipe reads any variable with `${env.NAME}`. epbuild conceals the values of s
 """
 _WORKERS = """\
 EPs run in processes that inherit only `PATH`, `TMPDIR`, `TEMP` and `TMP`; on Windows also the variables that the system and its
-drivers need. In these processes, `HOME` is a staging folder. To set another variable for an EP, write it under `environment` in the recipe.
-It becomes part of the action key. Programs that install toolchains do not inherit `EPBUILD_*` variables, as they may contain secrets.
+drivers need. In these processes, `HOME` is a staging folder. To set another variable for an EP, write it under `environment` in
+the recipe. The variable becomes part of the action key. Programs that install toolchains do not inherit `EPBUILD_*` variables, as
+they may contain secrets.
 """
 
 

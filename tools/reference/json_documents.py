@@ -28,12 +28,12 @@ from tools.reference.markdown import build_anchor, format_code, format_paragraph
 
 _SCALARS = {str: "text", int: "integer", float: "number", bool: "`true`, `false`", object: "any", Any: "any"}
 _INTRODUCTION = """\
-With `--json`, a command prints one JSON document to standard output, and nothing else. `epbuild run --json` prints one event per line.
-If a command fails before it has a result, standard output is empty, and the errors are on standard error. `validate --json` prints
-errors as `problems`.
+With `--json`, a command prints one JSON document to standard output, and nothing else. `epbuild run --json` prints one event per
+line. If a command fails before it has a result, standard output is empty, and the errors are on standard error. `validate --json`
+prints errors as `problems`.
 
-The number `format` increases with a change that breaks readers. New keys can be added at any time: ignore unknown keys. Sizes are in
-bytes, durations in seconds. The text is ASCII.
+The number `format` increases with every change that breaks readers. New keys can be added at any time, so ignore unknown keys.
+Sizes are in bytes, durations in seconds. The text is ASCII.
 """
 _COMMON_KEYS = """\
 Each line is a JSON object with the keys `event`, the name of the event; `format`; and `time`, in Unix seconds. The tables list the
@@ -76,7 +76,7 @@ DOCUMENTS = (
 _SCHEMAS = {checks.HealthDocument: "doctor", checks.DevicesDocument: "doctor", Report: "report"}
 _ROOTS = [document.type for document in DOCUMENTS]
 UNREPORTED = {StepsCurrent, events.ToolchainLocked}
-"""Events without a line of their own: one is printed as many others, and one belongs to `epbuild lock`."""
+"""Events that have no line: `StepsCurrent` is printed as several other events, and `ToolchainLocked` belongs to `epbuild lock`."""
 
 
 def build_json_page() -> Iterator[str]:

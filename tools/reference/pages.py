@@ -9,7 +9,7 @@ from typing import Any
 
 from epbuild.catalog.catalog import entries_for, known_eps, list_session_keys
 from epbuild.catalog.entries import EpEntry
-from epbuild.catalog.facts import KnownDifference, KnownName, Limitation
+from epbuild.catalog.facts import KnownDifference, KnownName, Limitation, Refusal
 from epbuild.catalog.options import Option
 from epbuild.catalog.preparations import PreparationEntry, PreparationOption, get_preparation, list_preparation_kinds, pin_package
 from epbuild.commands.schema import build_editor_schema, format_default
@@ -69,8 +69,8 @@ def _build_index() -> str:
         "- [Session options](session-options.md): session configuration keys of ONNX Runtime for recipes.\n"
         "- [Preparations](preparations.md): every built-in preparation with its options.\n"
         "- [recipe.schema.json](recipe.schema.json): the JSON Schema of recipes\n"
-        "  [for editors](../guides/daily-use.md#editors-and-hooks). They complete and explain a recipe that begins\n"
-        "  with `# yaml-language-server: $schema=` and the path or the address of that file.",
+        "  [for editors](../guides/daily-use.md#editors-and-hooks). Editors complete and explain a recipe that\n"
+        "  begins with `# yaml-language-server: $schema=` and the path or the address of that file.",
         "## Execution providers",
         "\n".join(["| EP | description |", "|---|---|", *eps]),
     )
@@ -171,7 +171,7 @@ def _format_values(option: Option) -> str:
 def _format_meaning(option: Option) -> str:
     text = option.meaning if option.meaning.endswith(".") else f"{option.meaning}."
     if option.runtime:
-        text += " Only the runtime reads it."
+        text += " Only sessions that run the model read it."
     if option.since is not None:
         text += f" Since {option.since}."
     if option.until is not None:
@@ -193,7 +193,7 @@ def _build_sections(entry: EpEntry) -> Iterator[str]:
         yield format_table(("value", "meaning"), [(format_code(one.value), one.meaning) for one in values])
     if entry.refusals:
         yield "### Refused combinations"
-        yield "\n".join(f"- {format_inline(reason)}" for reason in _combine_reasons(one.reason for one in entry.refusals))
+        yield "\n".join(f"- {format_inline(reason)}" for reason in _combine_reasons(map(_describe_refusal, entry.refusals)))
     if entry.reproducible:
         yield "### Reproducibility"
         yield format_inline(f"{_format_sentence(entry.reproducible.what)} Source: {entry.reproducible.origin}.")
@@ -203,13 +203,20 @@ def _build_sections(entry: EpEntry) -> Iterator[str]:
     if entry.sources:
         yield "### Graph optimization"
         yield (
-            f"ONNX Runtime optimizes the graph at the level `{entry.graph_optimization_level}` before the EP gets it, unless\n"
-            "`compile.graph_optimization_level` in the recipe sets another level. If a target has several EPs, the first\n"
-            "one that compiles decides."
+            f"ONNX Runtime optimizes the graph at the level `{entry.graph_optimization_level}` before the EP receives it,\n"
+            "unless `compile.graph_optimization_level` in the recipe sets another level. If a target has several EPs, the\n"
+            "first EP that compiles determines the level."
         )
     if entry.cannot:
         yield "### Limitations"
+        yield "The EP cannot:"
         yield _format_limitations(entry.cannot)
+
+
+def _describe_refusal(refusal: Refusal) -> str:
+    """Return the reason of a refusal. If the reason names no option, the options precede it."""
+    names = (*refusal.when, *refusal.needs)
+    return refusal.reason if any(name in refusal.reason for name in names) else f"{', '.join(names)}: {refusal.reason}"
 
 
 def _combine_reasons(reasons: Iterable[str]) -> Iterator[str]:
@@ -264,6 +271,7 @@ def _build_session_page() -> str:
         "## Keys that epbuild sets itself",
         format_table(("key", "what to do instead"), reserved),
         "## Limitations of ONNX Runtime with any EP",
+        "ONNX Runtime cannot:",
         _format_limitations(keys.cannot),
     )
 

@@ -186,7 +186,7 @@ class ExplanationDocument(Document, frozen=True, kw_only=True):
     """`explain --json`."""
 
     recipe: str
-    """Steps that cause this step to run."""
+    """Path of the recipe."""
     steps: tuple[CauseView, ...]
     """The explained steps."""
 

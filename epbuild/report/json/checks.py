@@ -181,7 +181,7 @@ class EpView(View, frozen=True, kw_only=True):
     emulated: bool
     """True if the devices only emulate the device that the EP compiles for."""
     missing: str | None
-    """Reason why ONNX Runtime lacks the EP; null if it does not."""
+    """Reason why ONNX Runtime lacks the EP; null if it has the EP."""
     limit: str | None
     """Reason from the catalog why the EP cannot compile on this machine; null if it can."""
     attempt: AttemptView | None
