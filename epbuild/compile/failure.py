@@ -17,7 +17,7 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, is_at_address_limit, merge_reasons
 from epbuild.toolchain.process import Ending
 from epbuild.verify.expectations import find_main_limitations, with_hint
-from epbuild.verify.fallback import Outside
+from epbuild.verify.fallback import FallbackNodes
 
 _NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
 _TWO_LIBRARIES = "Domain already set in registry"
@@ -114,7 +114,7 @@ def _limitations(
     found = [(whose, with_hint(limitation, member)) for whose, limitation in group.target.limitations(reported, "compile")]
     if _NOTHING not in reported:
         return found
-    of_nodes = find_main_limitations(group.target, member, Outside("", len(refused), tuple(refused)))
+    of_nodes = find_main_limitations(group.target, member, FallbackNodes("", len(refused), tuple(refused)))
     return [item for item in found if item[1].limit_of != "model"] + of_nodes if of_nodes else found
 
 
@@ -135,7 +135,7 @@ def _about_patterns(group: SessionGroup, member: Member) -> list[str]:
 
 def _why_nothing(refused: Sequence[LeftNode]) -> str:
     """Return why an EP took no nodes, with a leading space, or an empty string if the EP logged no reason."""
-    outside = Outside("", len(refused), tuple(refused))
+    outside = FallbackNodes("", len(refused), tuple(refused))
     return (
         f" The EP compiled none of {format_count(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""
     )

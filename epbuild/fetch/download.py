@@ -62,12 +62,14 @@ def fetch(
     if pin is not None and not _DIGEST.fullmatch(pin):
         raise ValueError(f"not a SHA-256: {sha256!r}")
     client = client or HttpClient(cancelled=cancelled)
-    attempts = Attempts(address, _opener(address, client), progress, cancelled, retry or RetryPolicy(), client.timeouts.speed)
+    attempts = Attempts(
+        address, _make_opener(address, client), progress, cancelled, retry or RetryPolicy(), client.timeouts.speed
+    )
     return download(attempts, pin, store)
 
 
 class Attempts(Struct, frozen=True):
-    """Attempts to download one file. Each attempt resumes the previous one, until the file is complete or no attempt is left."""
+    """Attempts to download one file. Each attempt resumes the previous attempt, until the file is complete or no attempts are left."""
 
     address: Address
     open: Open
@@ -83,7 +85,7 @@ class Attempts(Struct, frozen=True):
         def attempt() -> str | None:
             nonlocal begin
             begin = time.monotonic()
-            return self._attempt(partial, pin)
+            return self._run_attempt(partial, pin)
 
         def has_progressed() -> bool:
             # Only an attempt with the minimum speed counts as progress. Otherwise, one byte per attempt would suffice to retry forever.
@@ -103,11 +105,11 @@ class Attempts(Struct, frozen=True):
         except MissingPackageError as missing:
             raise FetchError(missing.make_problem(f"fetching {self.address}")) from missing
 
-    def _attempt(self, partial: Partial, pin: str | None) -> str | None:
+    def _run_attempt(self, partial: Partial, pin: str | None) -> str | None:
         resumable = partial.size if partial.validator is not None else 0
         with closing(self.open(resumable, partial.validator)) as reply:
             if pin is not None and reply.sha256 not in (None, pin):
-                raise _wrong_content_error(self.address, pin, str(reply.sha256))
+                raise _make_content_error(self.address, pin, str(reply.sha256))
             if reply.start == 0:
                 partial.restart(reply.version)
             self.progress.arrived(str(self.address), partial.size, reply.size)
@@ -147,7 +149,7 @@ def download(attempts: Attempts, pin: str | None, store: BlobStore) -> Blob:
             blob = partial.blob
             if expected not in (None, blob.digest):
                 partial.discard()
-                raise _wrong_content_error(address, str(expected), blob.digest)
+                raise _make_content_error(address, str(expected), blob.digest)
             partial.close()
             store.put_partial(partial.path, blob)
             partial.forget()
@@ -161,7 +163,7 @@ def _find_stored(pin: str | None, name: str, store: BlobStore, records: ActionRe
     return store.find(digest) if digest is not None else None
 
 
-def _wrong_content_error(address: Address, expected: str, actual: str) -> FetchError:
+def _make_content_error(address: Address, expected: str, actual: str) -> FetchError:
     message = f"{address} does not match the recipe: its sha256 is {actual}, not {expected}"
     hint = (
         "Check why it has changed. If the change is intended, write the new sha256 into the recipe. The download was discarded."
@@ -169,7 +171,7 @@ def _wrong_content_error(address: Address, expected: str, actual: str) -> FetchE
     return FetchError(Problem("EPB511", message, hint=hint))
 
 
-def _opener(address: Address, client: HttpClient) -> Open:
+def _make_opener(address: Address, client: HttpClient) -> Open:
     match address:
         case WebAddress():
             return WebFile(client, address.url).open

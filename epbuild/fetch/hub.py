@@ -45,7 +45,7 @@ class HubFile:
             url = huggingface_hub.hf_hub_url(address.repository, address.file, revision=commit)
             headers = utils.build_hf_headers()
         except errors.HfHubHTTPError as error:
-            raise _answer_error(error) from error
+            raise _make_hub_error(error) from error
         except errors.OfflineModeIsEnabled as error:
             raise TransferError("the hub's client is set to offline mode", "Unset HF_HUB_OFFLINE.", "denied") from error
         except ValueError as error:
@@ -63,12 +63,12 @@ class HubFile:
         return WebFile(self._client, url, sent, authorization), sha256
 
 
-def _answer_error(error: Exception) -> TransferError:
+def _make_hub_error(error: Exception) -> TransferError:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None and is_transient(status):
-        return TransferError(f"the hub answered {status}")
+        return TransferError(f"the hub responded with status {status}")
     # The message begins with a log line, and ends with a paragraph of advice.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = next((line for line in lines if "Request ID" not in line), f"the hub answered {status}")
+    reason = next((line for line in lines if "Request ID" not in line), f"the hub responded with status {status}")
     hint = "Check the address; a private or gated repository needs a token in HF_TOKEN."
     return TransferError(reason.rstrip("."), hint, "object")

@@ -90,14 +90,14 @@ class _Fetching(Struct, frozen=True):
             place = folder / make_file_name(self.address)
             self._lay_out(self.address, self.sha256, graph, folder, place)
             digests = {place: graph.digest}
-            for location in self._locations(place):
+            for location in self._list_locations(place):
                 address, pin = resolve_beside(self.address, location), self.pins.get(location)
                 data = self._fetch(address, pin)
                 self._lay_out(address, pin, data, folder, folder / location)
                 digests[folder / location] = data.digest
         return RemoteModel(place, digests)
 
-    def _locations(self, graph: Path) -> tuple[str, ...]:
+    def _list_locations(self, graph: Path) -> tuple[str, ...]:
         try:
             locations = read_header(graph).external_locations
         except MalformedModel:
@@ -114,8 +114,8 @@ class _Fetching(Struct, frozen=True):
                 )
         for location in self.pins:
             if location not in locations:
-                message = f"a sha256 is given for {location}, but the model {self.address} does not refer to this file"
-                hint = "Remove it from the recipe, or use the location in the model."
+                message = f"the recipe has a sha256 for {location}, but the model {self.address} does not refer to this file"
+                hint = "Remove it from the recipe, or write the location as in the model."
                 raise PlanError(Problem("EPB208", message, hint=hint))
         return locations
 

@@ -26,7 +26,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = "Free some space there, or set EPBUILD_CACHE_DIR to a directory on another file system."
+        hint = "Free disk space there, or set EPBUILD_CACHE_DIR to a directory on another file system."
         raise StoreError(Problem("EPB503", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error
 
 

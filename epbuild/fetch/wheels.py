@@ -24,7 +24,7 @@ from epbuild.recipe.address import PackageAddress
 _METADATA = re.compile(r"[^/]+\.(?:dist-info|data)/")
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 _PYTHON = re.compile(r"Python ABI tag|Python implementation tag|Python version tag|satisfy Python|Requires-Python", re.IGNORECASE)
-"""Messages of uv about a wheel for another Python. The wheel's code is never run, so any Python is acceptable."""
+"""Messages of uv about a wheel for another Python. Any Python is acceptable, because the wheel's code is never run."""
 _OTHER_BYTES = re.compile(r"Hash mismatch for .*?Computed:\s*sha256:([0-9a-f]{64})", re.DOTALL)
 _NEAREST = 3
 
@@ -39,7 +39,7 @@ def fetch_from_wheel(
     that cannot be fetched (EPB320) or has another digest (EPB321). Raises PlanError for a file that is missing (EPB295) or in several
     folders (EPB296). Also raises StoreError if the disk fails, and Cancelled.
     """
-    folder, unchecked = _folder(address, root, digests), _folder(address, root, ())
+    folder, unchecked = _find_folder(address, root, digests), _find_folder(address, root, ())
     if not only_checked and unchecked.is_dir() and not folder.is_dir():
         folder = unchecked
     with lease(root, f"remote-{folder.name}", cancelled=cancelled), writing(folder):
@@ -49,7 +49,7 @@ def fetch_from_wheel(
     return folder / _find_file(address, files)
 
 
-def _folder(address: PackageAddress, root: Path, digests: Sequence[str]) -> Path:
+def _find_folder(address: PackageAddress, root: Path, digests: Sequence[str]) -> Path:
     """Return the folder in the store for a wheel that was checked against `digests`."""
     # The platform determines which wheel of a release is used.
     identity: dict[str, object] = {"wheel": address.requirement, "platform": sysconfig.get_platform()}
@@ -78,7 +78,7 @@ def find_wheel_digests(address: PackageAddress) -> tuple[str, ...]:
             first_error = first_error or process.stderr
             if not _PYTHON.search(process.stderr):
                 break
-    raise _no_wheel_error(address, first_error)
+    raise _make_no_wheel_error(address, first_error)
 
 
 def _read_digests(address: PackageAddress, text: str) -> tuple[str, ...]:
@@ -88,8 +88,8 @@ def _read_digests(address: PackageAddress, text: str) -> tuple[str, ...]:
     wheels = [wheel for package in tomllib.loads(text)["packages"] for wheel in package.get("wheels", ())]
     digests = {wheel.get("hashes", {}).get("sha256") for wheel in wheels}
     if not digests or None in digests:
-        message = f"the wheels of {address.requirement} cannot be locked: the package index does not provide their sha256"
-        raise FetchError(Problem("EPB322", message, hint="Use a package index that does."))
+        message = f"the wheels of {address.requirement} cannot be locked: the package index does not provide their sha256 digests"
+        raise FetchError(Problem("EPB322", message, hint="Use a package index that provides them."))
     return tuple(sorted(digests))
 
 
@@ -131,10 +131,10 @@ def _install(address: PackageAddress, digests: Sequence[str], folder: Path) -> N
             first_error = first_error or process.stderr
             if not _PYTHON.search(first_error):
                 break
-    raise _no_wheel_error(address, first_error)
+    raise _make_no_wheel_error(address, first_error)
 
 
-def _no_wheel_error(address: PackageAddress, stderr: str) -> FetchError:
+def _make_no_wheel_error(address: PackageAddress, stderr: str) -> FetchError:
     reason, hint = _explain(address, stderr)
     return FetchError(Problem("EPB320", f"the package {address.requirement} cannot be fetched: {reason}", hint=hint))
 
@@ -147,9 +147,9 @@ def _explain(address: PackageAddress, stderr: str) -> tuple[str, str]:
     if is_network_error(text) or "network was disabled" in text:
         return f"the package index cannot be reached; uv reported: {quote.rstrip('.')}", "Check the network, then run again."
     if f"{name} was not found" in text:
-        return f"there is no package {name}", check_names
+        return f"the package index has no package {name}", check_names
     if f"no version of {name}" in text:
-        return f"there is no version {address.version} of {name}", check_names
+        return f"the package index has no version {address.version} of {name}", check_names
     if "no usable wheels" in text:
         hint = "Save the model to a file and use its path: building the package would run its code."
         return "it has only a source distribution and no wheel", hint
@@ -173,7 +173,7 @@ def _find_file(address: PackageAddress, files: Collection[str]) -> str:
         return inner[0]
     models = [file for file in content if file.endswith(Path(address.file).suffix or ".onnx")]
     near = difflib.get_close_matches(address.file, models, n=_NEAREST, cutoff=0) if len(models) > _NEAREST else models
-    hint = f"It has {', '.join(near)}{', ...' if len(models) > len(near) else ''}."
+    hint = f"The wheel contains {', '.join(near)}{', ...' if len(models) > len(near) else ''}."
     if not models:
-        hint = "It has no files of this type. Check the name of the package."
+        hint = "The wheel contains no files of this type. Check the name of the package."
     raise PlanError(Problem("EPB295", f"the wheel of {address.requirement} has no file {address.file}", hint=hint))

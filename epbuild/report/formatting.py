@@ -31,7 +31,7 @@ def format_size_change(size: int) -> str:
 
 
 def format_percent(part: int, whole: int) -> str:
-    """Format a difference in percent with its sign. From 1000% on, format a factor. Return an empty text if the whole is 0."""
+    """Format a difference in percent with its sign, or as a factor from 1000% on. Return an empty string if `whole` is 0."""
     if not whole:
         return ""
     value = 100 * part / whole
@@ -68,18 +68,18 @@ class Table(Struct, frozen=True):
     folded: bool = False
 
     def text(self, widths: Sequence[int], width: int = WIDTH) -> Iterator[str]:
-        """Yield lines with the first column on the left, and the other columns in their `widths` on the right."""
+        """Yield the table's lines. The first column is on the left. The other columns are on the right and have the `widths`."""
         headings = tuple(column.removeprefix(">") for column in self.columns)
         for name, *cells in (*([headings] if headings else []), *self.rows):
-            yield from _text_row(name, cells, widths, width)
+            yield from _format_text_row(name, cells, widths, width)
 
     def markdown(self, max_rows: int, rest: str = "") -> str:
         """Format the first rows as GitHub-flavored Markdown. `rest` ends the sentence about the remaining rows."""
         if not max_rows:
             return f"{self.title}: {len(self.rows)}"
-        lines = [_markdown_row(column.removeprefix(">") for column in self.columns)]
-        lines += [_markdown_row("--:" if column.startswith(">") else "---" for column in self.columns)]
-        lines += [_markdown_row(row) for row in self.rows[:max_rows]]
+        lines = [_format_markdown_row(column.removeprefix(">") for column in self.columns)]
+        lines += [_format_markdown_row("--:" if column.startswith(">") else "---" for column in self.columns)]
+        lines += [_format_markdown_row(row) for row in self.rows[:max_rows]]
         more = f"and {len(self.rows) - max_rows} more{rest}." if len(self.rows) > max_rows else ""
         body = "\n\n".join(filter(None, ("\n".join(lines), more, self.note)))
         if self.folded or len(self.rows) > _MAX_OPEN_ROWS:
@@ -90,13 +90,13 @@ class Table(Struct, frozen=True):
         """Format the first rows as HTML."""
         if not self.rows:
             return f"<h2>{self.title}</h2>\n<p>None.</p>"
-        lines = "\n".join(_html_row("td", row) for row in self.rows[:max_rows])
+        lines = "\n".join(_format_html_row("td", row) for row in self.rows[:max_rows])
         rest = f"<p>and {len(self.rows) - max_rows:,} more</p>" if len(self.rows) > max_rows else ""
-        return f"<h2>{self.title}</h2>\n<table>{_html_row('th', self.columns)}\n{lines}</table>{rest}"
+        return f"<h2>{self.title}</h2>\n<table>{_format_html_row('th', self.columns)}\n{lines}</table>{rest}"
 
 
 def format_code(text: str, max_length: int = _MAX_CODE) -> str:
-    """Format untrusted text as Markdown code, so that it cannot be markup or mention a user. Long text is shortened."""
+    """Format untrusted text as Markdown code, so that the text cannot act as markup or mention a user. Shorten long text."""
     text = escape_controls(text)
     if len(text) > max_length:
         text = f"{text[: max_length // 2]}...{text[-max_length // 2 :]}"
@@ -107,8 +107,8 @@ def format_code(text: str, max_length: int = _MAX_CODE) -> str:
     return f"<code>{re.sub(r'[^A-Za-z0-9 ]', lambda match: f'&#{ord(match[0])};', text)}</code>"
 
 
-def _text_row(name: str, cells: Sequence[str], widths: Sequence[int], width: int) -> Iterator[str]:
-    """Yield the lines of a row. A name that would touch the numbers is on separate lines."""
+def _format_text_row(name: str, cells: Sequence[str], widths: Sequence[int], width: int) -> Iterator[str]:
+    """Yield the lines of a row. If a name is too long, it has separate lines."""
     numbers = "".join(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True)).lstrip()
     text, room = escape_controls(name), width - len(numbers)
     if len(text) > room - _GAP:
@@ -119,9 +119,9 @@ def _text_row(name: str, cells: Sequence[str], widths: Sequence[int], width: int
         yield f"{text:<{room}}{numbers}".rstrip()
 
 
-def _markdown_row(cells: Iterable[str]) -> str:
+def _format_markdown_row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _html_row(tag: str, cells: Iterable[str]) -> str:
+def _format_html_row(tag: str, cells: Iterable[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

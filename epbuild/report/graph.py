@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9 .,:/()✗△↻✓-]")
 _WIDTH = {"bold": "2px", "solid": "1px", "dashed": "1px"}
 
 
-class StateLook(Struct, frozen=True):
+class StateStyle(Struct, frozen=True):
     """Sign, border and colors of a state. Colors are pairs of fill and border, for light and dark themes."""
 
     sign: str
@@ -31,30 +31,30 @@ class StateLook(Struct, frozen=True):
     dark: tuple[str, str]
 
 
-LOOKS: Mapping[str, StateLook] = {
-    "failed": StateLook("✗", "bold", ("#ffe3e0", "#c4212c"), ("#5c1a1d", "#ff8f87")),
-    "out of date": StateLook("△", "solid", ("#fff1cc", "#8a5d00"), ("#4d3800", "#e6b450")),
-    "new": StateLook("+", "solid", ("#f1e5fd", "#7a46c9"), ("#3c2560", "#c6a4f7")),
-    "restorable": StateLook("↻", "dashed", ("#dff0fd", "#0b61b8"), ("#0f3557", "#7cc0fa")),
-    "current": StateLook("✓", "solid", ("#e3f5e7", "#1b7a34"), ("#123d1f", "#6fd48a")),
+STATE_STYLES: Mapping[str, StateStyle] = {
+    "failed": StateStyle("✗", "bold", ("#ffe3e0", "#c4212c"), ("#5c1a1d", "#ff8f87")),
+    "out of date": StateStyle("△", "solid", ("#fff1cc", "#8a5d00"), ("#4d3800", "#e6b450")),
+    "new": StateStyle("+", "solid", ("#f1e5fd", "#7a46c9"), ("#3c2560", "#c6a4f7")),
+    "restorable": StateStyle("↻", "dashed", ("#dff0fd", "#0b61b8"), ("#0f3557", "#7cc0fa")),
+    "current": StateStyle("✓", "solid", ("#e3f5e7", "#1b7a34"), ("#123d1f", "#6fd48a")),
 }
-"""Looks by state. A result in the remote cache has the same look as its state."""
+"""Styles by state. A result in the remote cache has the same style as its state."""
 TEXT = ("#1f2328", "#f0f3f6")
 LINE = ("#6a737d", "#9aa4af")
 FRAME = ("#b4bcc5", "#4a545f")
 """Frame colors in light and dark themes."""
 
 
-def find_look(state: str) -> StateLook:
-    return LOOKS[state.removesuffix(REMOTE)]
+def find_style(state: str) -> StateStyle:
+    return STATE_STYLES[state.removesuffix(REMOTE)]
 
 
 def format_counts(states: Mapping[str, int]) -> str:
-    """Return the number of steps in each state with its sign, such as `✓ 8 current, + 4 new`."""
-    return ", ".join(f"{find_look(state).sign} {number} {state}" for state, number in states.items())
+    """Return the number of steps in each state with the sign of the state, such as `✓ 8 current, + 4 new`."""
+    return ", ".join(f"{find_style(state).sign} {number} {state}" for state, number in states.items())
 
 
-def label_lines(node: GraphNode) -> tuple[str, ...]:
+def format_label(node: GraphNode) -> tuple[str, ...]:
     """Return the label of a node without its sign. A group's label also has the number of steps in each state."""
     remote = REMOTE if node.state.endswith(REMOTE) and not node.grouped else ""
     first = f"{shorten_name(node.title)}{remote}"
@@ -84,7 +84,7 @@ def shorten_name(text: str) -> str:
 
 def format_dot(graph: StepGraph) -> str:
     """Format a graph as a DOT digraph from left to right, with a cluster for each box."""
-    heading = _dot_text([*format_heading(graph), format_counts(graph.states)], left=True)
+    heading = _quote_dot([*format_heading(graph), format_counts(graph.states)], left=True)
     columns = 3 if graph.grouped_by is None else 4  # The columns make the picture about as wide as a page.
     lines = [
         "digraph plan {",
@@ -98,30 +98,32 @@ def format_dot(graph: StepGraph) -> str:
         boxes.setdefault(node.box, []).append(node)
     for number, (box, nodes) in enumerate(boxes.items()):
         if box:
-            style = f'style=rounded, color="{FRAME[0]}", fontsize=10'
+            attributes = f'style=rounded, color="{FRAME[0]}", fontsize=10'
             lines += [
                 f"  subgraph cluster_{number} {{",
-                f"    graph [label={_dot_text([shorten_name(box)])}, {style}, tooltip={_dot_text([box])}];",
-                *(f"    {line}" for line in _dot_nodes(nodes)),
+                f"    graph [label={_quote_dot([shorten_name(box)])}, {attributes}, tooltip={_quote_dot([box])}];",
+                *(f"    {line}" for line in _format_dot_nodes(nodes)),
                 "  }",
             ]
         else:
-            lines += [f"  {line}" for line in _dot_nodes(nodes)]
-    lines += [f"  {_dot_text([graph.nodes[start].name])} -> {_dot_text([graph.nodes[end].name])};" for start, end in graph.edges]
+            lines += [f"  {line}" for line in _format_dot_nodes(nodes)]
+    lines += [
+        f"  {_quote_dot([graph.nodes[start].name])} -> {_quote_dot([graph.nodes[end].name])};" for start, end in graph.edges
+    ]
     return "\n".join([*lines, "}", ""])
 
 
-def _dot_nodes(nodes: Iterable[GraphNode]) -> Iterator[str]:
+def _format_dot_nodes(nodes: Iterable[GraphNode]) -> Iterator[str]:
     for node in nodes:
-        look = find_look(node.state)
-        first, *more = label_lines(node)
-        label = _dot_text([first if more else f"{look.sign} {first}", *more])
-        fill, border = look.light
-        colors = f'style="filled,{look.border}", fillcolor="{fill}", color="{border}"'
-        yield f"{_dot_text([node.name])} [label={label}, tooltip={_dot_text(format_tooltip(node))}, {colors}];"
+        style = find_style(node.state)
+        first, *more = format_label(node)
+        label = _quote_dot([first if more else f"{style.sign} {first}", *more])
+        fill, border = style.light
+        colors = f'style="filled,{style.border}", fillcolor="{fill}", color="{border}"'
+        yield f"{_quote_dot([node.name])} [label={label}, tooltip={_quote_dot(format_tooltip(node))}, {colors}];"
 
 
-def _dot_text(lines: Iterable[str], *, left: bool = False) -> str:
+def _quote_dot(lines: Iterable[str], *, left: bool = False) -> str:
     """Format lines as a DOT string, with DOT and HTML escapes neutralized."""
     escaped = (escape_controls(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
     end = "\\l" if left else "\\n"
@@ -136,14 +138,14 @@ _GRAPHVIZ_HINT = "Install Graphviz, or run `pip install 'epbuild[graph]'`; --for
 
 
 def find_graphviz() -> str | None:
-    """Return the program that draws graphs, or None. epbuild's environment is searched before PATH."""
+    """Return the path of a program that draws graphs, or None. Search epbuild's environment before PATH."""
     folders = (sysconfig.get_path("scripts"), None)
     found = (shutil.which(name, path=folder) for name in PROGRAMS for folder in folders)
     return next(filter(None, found), None)
 
 
 def convert_to_svg(dot: str, program: str | None) -> str:
-    """Convert a DOT graph to SVG with `program`. Raises EnvironmentFailure (EPB445 without a program, EPB446)."""
+    """Convert a DOT graph to SVG with `program`. Raises EnvironmentFailure (EPB445 if `program` is None, or EPB446)."""
     if program is None:
         raise EnvironmentFailure(Problem("EPB445", "no Graphviz program was found to draw the graph", None, _GRAPHVIZ_HINT))
     try:
@@ -151,15 +153,15 @@ def convert_to_svg(dot: str, program: str | None) -> str:
             [program, "-Kdot", "-Tsvg"], input=dot.encode("utf-8"), capture_output=True, check=False, timeout=_GRAPHVIZ_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _drawing_error(program, str(error)) from error
+        raise _make_drawing_error(program, str(error)) from error
     text = done.stdout.decode("utf-8", "replace")
     if done.returncode != 0 or not text.rstrip().endswith("</svg>"):
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise _drawing_error(program, lines[-1] if lines else f"it exited with status {done.returncode} and wrote no SVG")
+        raise _make_drawing_error(program, lines[-1] if lines else f"it exited with status {done.returncode} and wrote no SVG")
     return text
 
 
-def _drawing_error(program: str, why: str) -> EnvironmentFailure:
+def _make_drawing_error(program: str, why: str) -> EnvironmentFailure:
     message = f"{Path(program).name} could not draw the graph: {why}"
     return EnvironmentFailure(Problem("EPB446", message, None, "Name fewer steps, or use --format mermaid or dot."))
 
@@ -172,12 +174,12 @@ def draw_svg(graph: StepGraph, program: str | None) -> str:
     drawn = convert_to_svg(format_dot(graph), program)
     start = drawn.index("<svg")
     end = drawn.index(">", start) + 1
-    return f"{drawn[:end]}\n<style>{_style()}</style>{drawn[end:]}"
+    return f"{drawn[:end]}\n<style>{_format_css()}</style>{drawn[end:]}"
 
 
-def _style() -> str:
+def _format_css() -> str:
     """Return CSS that replaces light colors in dark themes."""
-    pairs = [TEXT, LINE, FRAME, *(pair for look in LOOKS.values() for pair in zip(look.light, look.dark, strict=True))]
+    pairs = [TEXT, LINE, FRAME, *(pair for style in STATE_STYLES.values() for pair in zip(style.light, style.dark, strict=True))]
     dark = "".join(f'[fill="{light}"]{{fill:{other}}}[stroke="{light}"]{{stroke:{other}}}' for light, other in pairs)
     font = "text{font-family:Helvetica,Arial,sans-serif}"
     return f"svg{{background:#fff}}{font}@media(prefers-color-scheme:dark){{svg{{background:#0d1117}}{dark}}}"
@@ -186,53 +188,56 @@ def _style() -> str:
 def format_mermaid(graph: StepGraph) -> str:
     """Format a graph as a Mermaid flowchart from left to right, with a title and a subgraph for each box."""
     title = ". ".join([*format_heading(graph), format_counts(graph.states)])
-    lines = ["---", f"title: {_scalar(title)}", "---", "flowchart LR"]
+    lines = ["---", f"title: {_quote_yaml(title)}", "---", "flowchart LR"]
     boxes: dict[str, list[str]] = {}
     for number, node in enumerate(graph.nodes):
-        boxes.setdefault(node.box, []).append(_mermaid_node(number, node))
+        boxes.setdefault(node.box, []).append(_format_mermaid_node(number, node))
     for number, (box, nodes) in enumerate(boxes.items()):
         if box:
             inside = ["direction LR", *nodes]
-            lines += [f"  subgraph b{number}[{_mermaid_text([shorten_name(box)])}]", *(f"    {line}" for line in inside), "  end"]
+            lines += [
+                f"  subgraph b{number}[{_quote_mermaid([shorten_name(box)])}]",
+                *(f"    {line}" for line in inside),
+                "  end",
+            ]
         else:
             lines += [f"  {node}" for node in nodes]
     lines += [f"  n{start} --> n{end}" for start, end in graph.edges]
-    lines += _classes({node.state for node in graph.nodes})
+    lines += _format_classes({node.state for node in graph.nodes})
     return "\n".join([*lines, ""])
 
 
-def _mermaid_node(number: int, node: GraphNode) -> str:
-    look = find_look(node.state)
-    first, *more = label_lines(node)
-    return f"n{number}[{_mermaid_text([first if more else f'{look.sign} {first}', *more])}]:::{_class(node.state)}"
+def _format_mermaid_node(number: int, node: GraphNode) -> str:
+    style = find_style(node.state)
+    first, *more = format_label(node)
+    return f"n{number}[{_quote_mermaid([first if more else f'{style.sign} {first}', *more])}]:::{_make_class_name(node.state)}"
 
 
-def _classes(states: Iterable[str]) -> Iterator[str]:
-    used = {_class(state) for state in states}
-    for state, look in LOOKS.items():
-        if _class(state) in used:
-            fill, border = look.light
-            dashes = ",stroke-dasharray:4 3" if look.border == "dashed" else ""
-            yield (
-                f"  classDef {_class(state)} fill:{fill},stroke:{border},color:{TEXT[0]},stroke-width:{_WIDTH[look.border]}{dashes}"
-            )
+def _format_classes(states: Iterable[str]) -> Iterator[str]:
+    used = {_make_class_name(state) for state in states}
+    for state, style in STATE_STYLES.items():
+        if _make_class_name(state) in used:
+            fill, border = style.light
+            dashes = ",stroke-dasharray:4 3" if style.border == "dashed" else ""
+            width = f"stroke-width:{_WIDTH[style.border]}{dashes}"
+            yield f"  classDef {_make_class_name(state)} fill:{fill},stroke:{border},color:{TEXT[0]},{width}"
 
 
-def _class(state: str) -> str:
+def _make_class_name(state: str) -> str:
     """Return the class name of a state, such as `outOfDate`."""
     first, *more = state.partition(" (")[0].split()
     return first + "".join(word.capitalize() for word in more)
 
 
-def _mermaid_text(lines: Iterable[str]) -> str:
-    return '"' + "<br>".join(map(_with_entities, lines)) + '"'
+def _quote_mermaid(lines: Iterable[str]) -> str:
+    return '"' + "<br>".join(map(_escape_entities, lines)) + '"'
 
 
-def _scalar(text: str) -> str:
+def _quote_yaml(text: str) -> str:
     """Return text as a YAML scalar with all Mermaid syntax escaped."""
     return '"' + _PLAIN.sub(lambda found: f"\\U{ord(found[0]):08x}", text) + '"'
 
 
-def _with_entities(text: str) -> str:
+def _escape_entities(text: str) -> str:
     """Escape Mermaid, Markdown and HTML syntax as entities."""
     return _PLAIN.sub(lambda found: "_" if found[0] == "_" else f"#{ord(found[0])};", text)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FILES = "files"
 """Name of the row that shows the progress of hashing."""
 HEARTBEAT = 30.0
-"""Seconds between lines about running work, if there is no terminal."""
+"""Seconds between lines about running work, if output does not go to a terminal."""
 
 
 class Listener(TakesMany):
@@ -42,7 +42,7 @@ class Listener(TakesMany):
 
 
 class BuildDocument(Protocol):
-    """Interface that collects a build's events and returns a document."""
+    """Collector of a build's events that returns a document."""
 
     def report(self, event: Event, /) -> None:
         """Record an event."""
@@ -85,8 +85,10 @@ def write_document(path: Path, text: str) -> None:
         make_folders(path.absolute().parent)
         write_file(path, text)
     except OSError as error:
-        message = f"{path} could not be written: {error.strerror or error}"
-        raise EnvironmentFailure(Problem("EPB443", message, None, "Name another file; results and outputs are kept.")) from error
+        message = f"cannot write {path}: {error.strerror or error}"
+        raise EnvironmentFailure(
+            Problem("EPB443", message, None, "Choose another file. Results and outputs were kept.")
+        ) from error
 
 
 def format_hashing(event: Hashing) -> str:
@@ -95,7 +97,7 @@ def format_hashing(event: Hashing) -> str:
 
 
 class WaitingRow(Listener):
-    """Listener that shows notes and hashing progress: as a row on a terminal, or else as a line at intervals."""
+    """Listener that shows notes and hashing progress. The progress is a row on a terminal, or else a line at intervals."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

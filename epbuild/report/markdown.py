@@ -39,26 +39,31 @@ def print_markdown(old: str, new: str, found: Comparison) -> None:
 
 def format_markdown(old: str, new: str, found: Comparison) -> str:
     """Format a comparison as a headline, tables of sizes, and tables of differing facts by subject."""
-    untold = _not_compared(old, new, found)
+    not_compared = _describe_not_compared(old, new, found)
     if not found.differences:
-        return " ".join(filter(None, (f"**{found.verdict}**", untold))) + "\n"
-    tables = [table for table in (_alone(found), *_size_tables(found), *_fact_tables(found)) if table.rows]
-    ending = [*([f"The same: {', '.join(found.same)}."] if found.same else []), *([untold] if untold else [])]
+        return " ".join(filter(None, (f"**{found.verdict}**", not_compared))) + "\n"
+    tables = [table for table in (_make_lone_table(found), *_make_size_tables(found), *_make_fact_tables(found)) if table.rows]
+    ending = [*([f"Identical: {', '.join(found.same)}."] if found.same else []), *([not_compared] if not_compared else [])]
     text = ""
     for max_rows in _MAX_ROWS:
-        parts = [f"**{found.verdict}**", _sum(old, new, found), *(table.markdown(max_rows, _REST) for table in tables), *ending]
+        parts = [
+            f"**{found.verdict}**",
+            _format_totals(old, new, found),
+            *(table.markdown(max_rows, _REST) for table in tables),
+            *ending,
+        ]
         text = "\n\n".join(parts) + "\n"
         if len(text) <= MAX_CHARACTERS:
             break
     return text
 
 
-def _sum(old: str, new: str, found: Comparison) -> str:
+def _format_totals(old: str, new: str, found: Comparison) -> str:
     """Return the paths, the total sizes, and the number of outputs that differ."""
     before = sum(item.before or 0 for item in found.sizes)
     after = sum(item.after or 0 for item in found.sizes)
     sizes = (
-        f"{format_size(before)} {_ARROW} {format_size(after)} ({_change(before, after)})"
+        f"{format_size(before)} {_ARROW} {format_size(after)} ({_format_change(before, after)})"
         if before != after
         else format_size(after)
     )
@@ -70,16 +75,16 @@ def _sum(old: str, new: str, found: Comparison) -> str:
     parts_shown = [
         f"Of {format_count(len(found.artifacts), 'output')} on both sides, {len(differing)} differ{'s' if len(differing) == 1 else ''}"
     ]
-    parts_shown += [f"{alone.count(kind)} {word}" for kind, word in (("added", "new"), ("removed", "gone")) if kind in alone]
+    parts_shown += [f"{alone.count(kind)} {word}" for kind, word in (("added", "new"), ("removed", "removed")) if kind in alone]
     return f"{text} {', '.join(parts_shown)}."
 
 
-def _alone(found: Comparison) -> Table:
+def _make_lone_table(found: Comparison) -> Table:
     rows = [
         (
-            _output_cell(item.artifact),
+            _format_output(item.artifact),
             format_code(item.new or item.old) if item.new or item.old else _NOTHING,
-            "new" if item.kind == "added" else "gone",
+            "new" if item.kind == "added" else "removed",
         )
         for item in found.differences
         if item.lone_artifact
@@ -87,7 +92,7 @@ def _alone(found: Comparison) -> Table:
     return Table("Outputs on one side only", ("output", "models", ""), tuple(sorted(rows)))
 
 
-def _size_tables(found: Comparison) -> Iterator[Table]:
+def _make_size_tables(found: Comparison) -> Iterator[Table]:
     several = found.artifacts != ("",)
     senses: dict[tuple[str, str], dict[str, None]] = {}
     for item in found.differences:
@@ -101,40 +106,40 @@ def _size_tables(found: Comparison) -> Iterator[Table]:
         differing.sort(key=lambda item: (-abs((item.after or 0) - (item.before or 0)), item.artifact, item.name))
         rows = tuple(
             (
-                *([_output_cell(item.artifact)] if several else []),
+                *([_format_output(item.artifact)] if several else []),
                 format_code(item.name),
                 *(_NOTHING if size is None else format_size(size) for size in (item.before, item.after)),
-                _change(item.before, item.after),
-                *([", ".join(_senses(item, senses))] if kind == "model" else []),
+                _format_change(item.before, item.after),
+                *([", ".join(_find_senses(item, senses))] if kind == "model" else []),
             )
             for item in differing
         )
         columns = ("output", kind, ">before", ">after", ">change", "differs in")[not several : 6 if kind == "model" else 5]
         rest = len(sizes) - len(differing)
-        alike = "without a difference" if kind == "model" else "of the same size"
+        alike = "without differences" if kind == "model" else "of the same size"
         yield Table(title, columns, rows, f"{rest} more {alike}." if rest else "")
 
 
-def _senses(item: SizeChange, senses: dict[tuple[str, str], dict[str, None]]) -> Iterable[str]:
+def _find_senses(item: SizeChange, senses: dict[tuple[str, str], dict[str, None]]) -> Iterable[str]:
     # A model on only one side is shown elsewhere.
     return senses.get((item.artifact, item.name), ()) if item.before is not None and item.after is not None else ()
 
 
-def _fact_tables(found: Comparison) -> Iterator[Table]:
+def _make_fact_tables(found: Comparison) -> Iterator[Table]:
     """Yield tables of the facts that differ, each fact with the outputs that have the same difference."""
     several = found.artifacts != ("",)
     tables: dict[str, dict[tuple[str, str, str], list[str]]] = {title: {} for title in _SUBJECTS}
     for item in found.differences:
         if not item.lone:
-            values = (_value(item, item.old), _value(item, item.new))
-            where = tables[_subject(item)].setdefault((format_code(replace(item, artifact="").what), *values), [])
+            values = (_format_fact(item, item.old), _format_fact(item, item.new))
+            where = tables[_find_subject(item)].setdefault((format_code(replace(item, artifact="").what), *values), [])
             where.append(item.artifact)
     for title, facts in tables.items():
-        rows = [(*fact, *([_output_cells(where, found.artifacts)] if several else [])) for fact, where in facts.items()]
+        rows = [(*fact, *([_format_outputs(where, found.artifacts)] if several else [])) for fact, where in facts.items()]
         yield Table(title, ("", "before", "after", *(["outputs"] if several else [])), tuple(rows), folded=title in _FOLDED)
 
 
-def _subject(item: Difference) -> str:
+def _find_subject(item: Difference) -> str:
     if item.place[0] in ("session_options", "environment") or (item.place[0] == "eps" and item.place[2:3] == ("options",)):
         return "Options"
     return {"target": "Target", "settings": "Settings", "toolchain": "Toolchain", "context": "Contexts", "names": "Names"}.get(
@@ -142,29 +147,30 @@ def _subject(item: Difference) -> str:
     )
 
 
-def _value(item: Difference, value: Any) -> str:
+def _format_fact(item: Difference, value: Any) -> str:
     return _NOTHING if value is None and item.kind != "changed" else format_code(format_value(value))
 
 
-def _output_cell(artifact: str) -> str:
+def _format_output(artifact: str) -> str:
     return format_code(artifact.rstrip("/"))
 
 
-def _output_cells(where: list[str], everywhere: tuple[str, ...]) -> str:
+def _format_outputs(where: list[str], everywhere: tuple[str, ...]) -> str:
     if len(where) == len(everywhere) > 1:
         return f"all {len(where)}"
-    return join_names([*map(_output_cell, where)], _MAX_PLACES)
+    return join_names([*map(_format_output, where)], _MAX_PLACES)
 
 
-def _change(before: int | None, after: int | None) -> str:
+def _format_change(before: int | None, after: int | None) -> str:
     if before is None or after is None:
-        return "new" if after is not None else "gone" if before is not None else _NOTHING
+        return "new" if after is not None else "removed" if before is not None else _NOTHING
     part = format_percent(after - before, before)
     return "same size" if before == after else f"{format_size_change(after - before)}{f', {part}' if part else ''}"
 
 
-def _not_compared(old: str, new: str, found: Comparison) -> str:
+def _describe_not_compared(old: str, new: str, found: Comparison) -> str:
     without = [format_code({"A": old, "B": new}[side]) for side in found.without_manifest]
     if not without:
         return ""
-    return f"Not compared, as {' and '.join(without)} {'has no manifest' if len(without) == 1 else 'have no manifests'}: {NOT_COMPARED}."
+    has_none = "has no manifest" if len(without) == 1 else "have no manifests"
+    return f"Not compared, because {' and '.join(without)} {has_none}: {NOT_COMPARED}."

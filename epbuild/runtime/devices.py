@@ -56,7 +56,7 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
     fits, misfits = [], []
     for variant in variants:
         try:
-            fits.append(_fit(onnxruntime, variant, devices, places))
+            fits.append(_check_fit(onnxruntime, variant, devices, places))
         except _Unfit as reason:
             misfits.append(f"{variant.target} {reason}")
     if not fits:
@@ -66,30 +66,30 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
     equal = [fit.variant.target for fit in fits if fit.rank == best.rank]
     if best.verdict == _UNKNOWN and len(equal) > 1:
         text = f"ONNX Runtime does not know which variant fits this machine: {', '.join(equal)}"
-        raise OpenError("EPB633", f"{text}; name one with target=, or open its folder")
+        raise OpenError("EPB633", f"{text}; select one with target=, or open its folder")
     return best
 
 
-def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
+def _check_fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
     """Return the fit of a variant with its best devices. The best devices are chosen by ONNX Runtime's verdict, and then by type.
 
     Raises _Unfit.
     """
     for file in (*variant.models.values(), *variant.files):
         if not is_file(file):
-            raise _Unfit(f"lacks its file {file}")
+            raise _Unfit(f"is missing its file {file}")
     try:
         libraries = find_libraries(variant.custom_ops, places)
     except NoLibrary as reason:
         raise _Unfit(str(reason)) from reason
-    best = [_best_device(onnxruntime, variant, ep, devices) for ep in variant.eps]
+    best = [_choose_device(onnxruntime, variant, ep, devices) for ep in variant.eps]
     verdicts, kinds, chosen = zip(*best, strict=True)
     # EPs without a compatibility string in the models, such as the CPU EP, are ignored.
     counted = [verdict for ep, verdict in zip(variant.eps, verdicts, strict=True) if ep.name in variant.compatibility]
     return Fit(max(counted, default=_UNKNOWN), kinds[0], variant, chosen, libraries)
 
 
-def _best_device(
+def _choose_device(
     onnxruntime: ModuleType, variant: Variant, ep: Ep, devices: Sequence[OrtEpDevice] | None
 ) -> tuple[int, int, OrtEpDevice | None]:
     """Return the verdict on the best device of an EP, the rank of the device's type, and the device itself. Raises _Unfit."""
@@ -103,20 +103,20 @@ def _best_device(
         ):
             return _UNKNOWN, len(_DEVICE_TYPES), None
         if ep.module is None:
-            raise _Unfit(f"needs {ep.name}, which onnxruntime {onnxruntime.__version__} does not offer here")
+            raise _Unfit(f"needs {ep.name}, which onnxruntime {onnxruntime.__version__} does not provide on this machine")
         raise _Unfit(
             f"needs a device for {ep.name}, but none is available"
-            + (" among the given devices" if devices is not None else " here")
+            + (" among the devices in devices=" if devices is not None else " on this machine")
         )
     suitable = [device for device in offered if _matches(device, ep.device)]
     if not suitable:
         available = ", ".join(map(_describe, offered))
         raise _Unfit(f"needs {ep.name} with a device that has {_describe_request(ep.device)}; available devices: {available}")
     if variant.share_weights and variant.several and ep.name in SHARED_NOT_ON_CPU:
-        suitable = [device for device in suitable if _type(device) != "CPU"]
+        suitable = [device for device in suitable if _get_type(device) != "CPU"]
         if not suitable:
             raise _Unfit(f"has models that share weights, which {SHARED_NOT_ON_CPU[ep.name]}")
-    ranked = [(_verdict(onnxruntime, variant, ep, device), _type_rank(device), device) for device in suitable]
+    ranked = [(_judge_device(onnxruntime, variant, ep, device), _rank_type(device), device) for device in suitable]
     # If any device has a verdict, all devices without a verdict are ignored: they must not win over an unsupported device.
     judged = [item for item in ranked if item[0] != _UNKNOWN]
     best = min(judged or ranked, key=lambda item: item[:2])
@@ -150,11 +150,11 @@ def _find_devices(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice
         return [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep.name]
 
 
-def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDevice) -> int:
+def _judge_device(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDevice) -> int:
     """Return ONNX Runtime's verdict on a variant's models and a device. If the models' verdicts differ, return the worst."""
     texts = variant.compatibility.get(ep.name, ())
-    judge = _compatibility_function(onnxruntime)
-    if judge is None or not texts or (ep.name in JUDGE_NPUS_ONLY and _type(device) != "NPU"):
+    judge = _find_compatibility_function(onnxruntime)
+    if judge is None or not texts or (ep.name in JUDGE_NPUS_ONLY and _get_type(device) != "NPU"):
         return _UNKNOWN
     verdicts = []
     for text in texts:
@@ -165,7 +165,7 @@ def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDev
     return max(verdicts)
 
 
-def _compatibility_function(onnxruntime: ModuleType) -> Callable[..., Any] | None:
+def _find_compatibility_function(onnxruntime: ModuleType) -> Callable[..., Any] | None:
     """Return ONNX Runtime's function for verdicts on compiled models, or None if this version has none.
 
     Versions up to 1.31 have the function, but do not re-export it.
@@ -182,7 +182,7 @@ def _matches(device: OrtEpDevice, request: Mapping[str, Any]) -> bool:
 
     Metadata of a virtual device is not compared, because the real device has other metadata.
     """
-    if request.get("type") and _type(device) != str(request["type"]).upper():
+    if request.get("type") and _get_type(device) != str(request["type"]).upper():
         return False
     if request.get("vendor") and device.device.vendor.lower() != str(request["vendor"]).lower():
         return False
@@ -198,13 +198,13 @@ def _describe_request(request: Mapping[str, Any]) -> str:
 
 
 def _describe(device: OrtEpDevice) -> str:
-    return f"{_type(device)} from {device.device.vendor}"
+    return f"{_get_type(device)} from {device.device.vendor}"
 
 
-def _type(device: OrtEpDevice) -> str:
+def _get_type(device: OrtEpDevice) -> str:
     return str(device.device.type.name).upper()
 
 
-def _type_rank(device: OrtEpDevice) -> int:
-    kind = _type(device)
+def _rank_type(device: OrtEpDevice) -> int:
+    kind = _get_type(device)
     return _DEVICE_TYPES.index(kind) if kind in _DEVICE_TYPES else len(_DEVICE_TYPES)

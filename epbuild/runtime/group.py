@@ -85,7 +85,7 @@ def open_group(
     or if an argument is invalid. Errors of `configure` are raised unchanged.
     """
     _check_arguments(path, group, target, devices, configure)
-    places = _checked_places(custom_ops)
+    places = _check_places(custom_ops)
     onnxruntime = _import_onnxruntime()
     variants = select(find_variants(Path(path)), Path(path), group, target)
     fit = choose(onnxruntime, variants, devices, places)
@@ -93,7 +93,7 @@ def open_group(
     with process_wide:
         try:
             for model in fit.variant.models:
-                sessions[model] = _session(onnxruntime, fit, model, configure)
+                sessions[model] = _open_session(onnxruntime, fit, model, configure)
         except BaseException:
             _close(sessions)
             raise
@@ -121,15 +121,15 @@ def _check_arguments(path: object, group: object, target: object, devices: objec
         raise OpenError("EPB654", f"devices must be a list, not {devices!r}")
 
 
-def _checked_places(custom_ops: object) -> Places:
+def _check_places(custom_ops: object) -> Places:
     """Return the argument `custom_ops`. Raises OpenError (EPB654) if it does not map names to paths."""
     if custom_ops is None:
         return {}
     if not isinstance(custom_ops, Mapping):
-        raise OpenError("EPB654", f"custom_ops must be paths of libraries by their names, not {custom_ops!r}")
+        raise OpenError("EPB654", f"custom_ops must map names of libraries to paths, not {custom_ops!r}")
     for name, path in custom_ops.items():
         if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
-            raise OpenError("EPB654", f"custom_ops must have a text or a path for {name!r}, not {path!r}")
+            raise OpenError("EPB654", f"custom_ops must map {name!r} to a string or a path, not {path!r}")
     return custom_ops
 
 
@@ -143,7 +143,7 @@ def _import_onnxruntime() -> ModuleType:
     return onnxruntime
 
 
-def _session(
+def _open_session(
     onnxruntime: ModuleType, fit: Fit, model: str, configure: Callable[[str, SessionOptions], None] | None
 ) -> InferenceSession:
     variant, file = fit.variant, fit.variant.models[model]

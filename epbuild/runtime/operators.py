@@ -46,7 +46,7 @@ def _find_library(ops: CustomOps, places: Places) -> str:
         return os.path.abspath(path)  # noqa: PTH100 - the loader would search system folders for a bare name
     if ops.module is None:
         example = f"custom_ops={{{json.dumps(ops.name)}: <path>}}"
-        raise NoLibrary(f"needs the custom operators of {ops.name}: name its path on this machine, with {example}")
+        raise NoLibrary(f"needs the custom operators of {ops.name}; pass its path on this machine with {example}")
     try:
         return str(importlib.import_module(ops.module).get_library_path())
     except Exception as error:  # a module may raise anything while it is imported

@@ -14,7 +14,7 @@ PLUGINS = {
     "onnxruntime-ep-nv-tensorrt-rtx-cu13": ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx"),
     "onnxruntime-ep-webgpu": ("WebGpuExecutionProvider", "onnxruntime_ep_webgpu"),
 }
-"""EP and Python module of each plugin package. The module returns the library's path. Used for manifests that name no module."""
+"""EP and Python module of each plugin package, for manifests that do not name the module. The module returns the library's path."""
 
 SHARED_NOT_ON_CPU = {
     # Measured with 2.7.0 on x86-64: the emulator ends the process with a segmentation fault.

@@ -119,36 +119,38 @@ def _read_manifest(path: Path, *, or_none: bool = False) -> dict[str, Any] | Non
             return None
         raise OpenError("EPB632", f"{path} is not an epbuild manifest")
     if document["format"] != FORMAT:
-        text = f"the manifest {path} has the format {document['format']}; this reader supports {FORMAT}: use the epbuild that wrote it"
+        text = f"the manifest {path} has the format {document['format']}, but this reader supports only {FORMAT}"
+        text += "; use the epbuild.runtime of the release that wrote it"
         raise OpenError("EPB632", text)
     return document
 
 
 def _read_variant(path: Path, document: Any) -> Variant:
     try:
-        target, models = _typed(document["target"], dict, "target"), _list_of_dicts(document["models"], "models")
-        name = _typed(target["name"], str, "name")
-        toolchain = _typed(document.get("toolchain", {}), dict, "toolchain")
-        distributions = _dict_of_texts(toolchain.get("distributions", {}), "distributions")
-        eps = tuple(_read_ep(ep, distributions) for ep in _list_of_dicts(target["eps"], "eps"))
-        files = {_typed(model["name"], str, "name"): path.parent / _relative_path(model["file"]) for model in models}
+        target, models = _check_type(document["target"], dict, "target"), _check_list_of_dicts(document["models"], "models")
+        name = _check_type(target["name"], str, "name")
+        toolchain = _check_type(document.get("toolchain", {}), dict, "toolchain")
+        distributions = _check_dict_of_texts(toolchain.get("distributions", {}), "distributions")
+        eps = tuple(_read_ep(ep, distributions) for ep in _check_list_of_dicts(target["eps"], "eps"))
+        files = {_check_type(model["name"], str, "name"): path.parent / _check_relative_path(model["file"]) for model in models}
         variant = Variant(
             manifest=path,
-            group=_typed(document["group"], str, "group"),
+            group=_check_type(document["group"], str, "group"),
             target=name,
             eps=eps,
-            session_options=_dict_of_texts(target["session_options"], "session_options"),
-            share_weights=_typed(document["share_weights"], bool, "share_weights"),
+            session_options=_check_dict_of_texts(target["session_options"], "session_options"),
+            share_weights=_check_type(document["share_weights"], bool, "share_weights"),
             several=len(models) > 1 or any("merged" in model for model in models),
             models=files,
             compatibility=_read_compatibility(models),
             files=tuple(
-                path.parent / _relative_path(item["path"])
-                for item in _list_of_dicts(document.get("files", []), "files")
+                path.parent / _check_relative_path(item["path"])
+                for item in _check_list_of_dicts(document.get("files", []), "files")
                 if item["role"] in _NEEDED
             ),
             custom_ops=tuple(
-                _read_custom_ops(item, distributions) for item in _list_of_dicts(document.get("custom_ops", []), "custom_ops")
+                _read_custom_ops(item, distributions)
+                for item in _check_list_of_dicts(document.get("custom_ops", []), "custom_ops")
             ),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -159,20 +161,20 @@ def _read_variant(path: Path, document: Any) -> Variant:
 
 
 def _read_ep(ep: Mapping[str, Any], distributions: Mapping[str, str]) -> Ep:
-    name = _typed(ep["ep"], str, "ep")
+    name = _check_type(ep["ep"], str, "ep")
     shipped = {PLUGINS[package][1]: package for package in distributions if PLUGINS.get(package, ("",))[0] == name}
     named = ep.get("module")
-    module = next(iter(shipped), None) if named in (None, "") else _typed(named, str, "module")
+    module = next(iter(shipped), None) if named in (None, "") else _check_type(named, str, "module")
     package = shipped.get(module or "")
-    device = _typed(ep.get("device") or {}, dict, "device")
+    device = _check_type(ep.get("device") or {}, dict, "device")
     return Ep(
         name=name,
-        provider_options=_dict_of_texts(ep["provider_options"], "provider_options"),
+        provider_options=_check_dict_of_texts(ep["provider_options"], "provider_options"),
         module=None if module == _BUILT_IN else module,
         package=f"{package}=={distributions[package]}" if package else module,
         device={
-            **{part: _typed(device[part], str, part) for part in ("type", "vendor") if device.get(part) is not None},
-            "metadata": _dict_of_texts(device.get("metadata") or {}, "metadata"),
+            **{part: _check_type(device[part], str, part) for part in ("type", "vendor") if device.get(part) is not None},
+            "metadata": _check_dict_of_texts(device.get("metadata") or {}, "metadata"),
             "virtual": bool(device.get("virtual")),
         },
     )
@@ -180,26 +182,26 @@ def _read_ep(ep: Mapping[str, Any], distributions: Mapping[str, str]) -> Ep:
 
 def _read_custom_ops(listed: Mapping[str, Any], distributions: Mapping[str, str]) -> CustomOps:
     if "module" not in listed:
-        return CustomOps(_typed(listed["library"], str, "library"), None, None)
-    module = _typed(listed["module"], str, "module")
+        return CustomOps(_check_type(listed["library"], str, "library"), None, None)
+    module = _check_type(listed["module"], str, "module")
     # This is a guess, because a module's package may have another name.
     package = module.partition(".")[0].replace("_", "-").lower()
     return CustomOps(module, module, f"{package}=={distributions[package]}" if package in distributions else None)
 
 
-def _typed(value: Any, kind: type, key: str) -> Any:
+def _check_type(value: Any, kind: type, key: str) -> Any:
     """Return a value of the manifest. Raises TypeError, which names `key`, if the value has the wrong type."""
     if not isinstance(value, kind):
         raise TypeError(f"{key} is {_quote(value)}")
     return value
 
 
-def _list_of_dicts(value: Any, key: str) -> list[dict[str, Any]]:
-    return [_typed(item, dict, key) for item in _typed(value, list, key)]
+def _check_list_of_dicts(value: Any, key: str) -> list[dict[str, Any]]:
+    return [_check_type(item, dict, key) for item in _check_type(value, list, key)]
 
 
-def _dict_of_texts(value: Any, key: str) -> dict[str, str]:
-    for item in _typed(value, dict, key).values():
+def _check_dict_of_texts(value: Any, key: str) -> dict[str, str]:
+    for item in _check_type(value, dict, key).values():
         if isinstance(item, (dict, list, type(None))):
             raise TypeError(f"{key} has {_quote(item)}")
     return {name: str(item) for name, item in value.items()}
@@ -210,9 +212,9 @@ def _quote(value: Any) -> str:
     return text if len(text) <= _MAX_QUOTE else f"{text[:_MAX_QUOTE]}…"
 
 
-def _relative_path(file: Any) -> str:
+def _check_relative_path(file: Any) -> str:
     """Return a path of the manifest. Raises ValueError if it could leave its folder, and TypeError if it is not a string."""
-    windows = PureWindowsPath(_typed(file, str, "file"))  # Windows rules also recognize absolute POSIX paths
+    windows = PureWindowsPath(_check_type(file, str, "file"))  # Windows rules also recognize absolute POSIX paths
     if windows.drive or windows.root or ".." in windows.parts or not windows.parts or "\0" in file:
         raise ValueError(f"{file!r} is not a path inside its folder")
     return str(file)
@@ -221,8 +223,8 @@ def _relative_path(file: Any) -> str:
 def _read_compatibility(models: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
     texts_by_ep: dict[str, dict[str, None]] = {}
     for model in models:
-        for ep, text in _typed(model.get("compatibility", {}), dict, "compatibility").items():
-            texts_by_ep.setdefault(ep, {})[_typed(text, str, "compatibility")] = None
+        for ep, text in _check_type(model.get("compatibility", {}), dict, "compatibility").items():
+            texts_by_ep.setdefault(ep, {})[_check_type(text, str, "compatibility")] = None
     return {ep: tuple(texts) for ep, texts in texts_by_ep.items()}
 
 
@@ -231,12 +233,12 @@ def select(variants: list[Variant], path: Path, group: str | None, target: str |
     groups = sorted({variant.group for variant in variants})
     if group is None and len(groups) > 1:
         raise OpenError(
-            "EPB633", f"{path} contains several groups: {', '.join(groups)}; name one with group=, or open its folder"
+            "EPB633", f"{path} contains several groups: {', '.join(groups)}; select one with group=, or open its folder"
         )
     if group is not None and group not in groups:
-        raise OpenError("EPB633", f"{path} has no group {group}; it has: {', '.join(groups)}")
+        raise OpenError("EPB633", f"{path} has no group '{group}'; available groups: {', '.join(groups)}")
     candidates = [variant for variant in variants if variant.group == (group or groups[0])]
     targets = sorted({variant.target for variant in candidates})
     if target is not None and target not in targets:
-        raise OpenError("EPB633", f"{path} has nothing for the target {target}; it has: {', '.join(targets)}")
+        raise OpenError("EPB633", f"{path} has no variant for the target '{target}'; available targets: {', '.join(targets)}")
     return [variant for variant in candidates if target in (None, variant.target)]

@@ -13,7 +13,7 @@ from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
 from epbuild.plan.steps import Action, Plan, SessionGroup
 from epbuild.plan.verification import Verification, make_verification_id
 from epbuild.session.events import ModelCovered
-from epbuild.verify.fallback import Outside
+from epbuild.verify.fallback import FallbackNodes
 from epbuild.verify.live.judging import find_number_problems
 
 _FIGURES = {"cosine": 6, "snr_db": 1}
@@ -62,7 +62,7 @@ def list_all_models(
                 target,
                 outcome="failed verify" if unverified else "partial" if model.fallback_nodes else "whole",
                 ep_context_nodes=len(model.nodes),
-                outside=Outside.of(model),
+                outside=FallbackNodes.of(model),
                 reason=unverified[0].message if unverified else None,
                 size=result.size(model.files),
                 seconds=result.measured.members.get(member.name),

@@ -16,7 +16,7 @@ from epbuild.engine.events import Completion, Event, Progress
 
 if TYPE_CHECKING:
     from epbuild.diff.bytes_differ import FileDifference
-    from epbuild.verify.fallback import Outside
+    from epbuild.verify.fallback import FallbackNodes
 
 _INTERVAL = 1.0
 """Seconds before the first event about hashing, and between such events."""
@@ -243,7 +243,7 @@ class ModelCovered(Event, frozen=True):
     verification failed. `not built`: it was not compiled."""
     ep_context_nodes: int | None = None
     """Number of EPContext nodes; null if nothing was compiled."""
-    outside: Outside | None = None
+    outside: FallbackNodes | None = None
     """Nodes outside the EP; None if nothing was compiled."""
     reason: str | None = None
     """Reason why nothing was compiled, or why `verify` failed."""

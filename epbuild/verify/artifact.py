@@ -1,6 +1,6 @@
 """Artifacts at a path: folders with manifests, other folders, single models.
 
-Nothing outside that path is read: links to other folders are not entered.
+No file outside the path is read, and links to other folders are not followed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ArtifactFolder:
     folder: Path
     models: tuple[Model, ...]
     place: str = ""
-    """Folder below the path that the user named: empty, or a POSIX path that ends in a slash."""
+    """Folder below the path that the user passed: empty, or a POSIX path with a trailing slash."""
     manifest: Manifest | None = None
     flaw: str | None = None
     """Reason why the manifest of the folder cannot be used."""
@@ -42,7 +42,7 @@ class ArtifactFolder:
     """Counter of bytes that are hashed."""
 
     def shown(self, name: str) -> str:
-        """Return the path of an artifact's file as findings show it."""
+        """Return the path of an artifact's file, as it appears in findings."""
         return f"{self.place}{name}"
 
     @property
@@ -75,11 +75,11 @@ class ArtifactFolder:
         return self.manifest is not None or self.flaw is not None
 
     def is_inner(self, name: str) -> bool:
-        """Return whether a file belongs to an inner artifact. An inner manifest does not count: this artifact lists it too."""
+        """Return whether a file belongs to an inner artifact. Inner manifests also belong to this artifact, which lists them."""
         return any(name.startswith(f"{folder}/") and name != f"{folder}/{MANIFEST}" for folder in self.inner)
 
     def files(self) -> Iterator[str]:
-        """Return all files below the folder in the same form as `list_artifact_files`, except files of inner artifacts."""
+        """Yield all files below the folder as `list_artifact_files` does, except files of inner artifacts."""
         return (
             name for name in list_artifact_files(self.folder) if not any(name.startswith(f"{folder}/") for folder in self.inner)
         )
@@ -89,61 +89,61 @@ def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
     """Find the artifacts at `path`: a folder, a manifest or a model. Raises NothingToVerify if there is none."""
     try:
         if path.is_dir():
-            return _in_folder(path)
+            return _find_in_folder(path)
         if not path.is_file():
-            raise _nothing(f"no such file or folder: {path}")
+            raise _make_nothing_error(f"no such file or folder: {path}")
     except (OSError, ValueError) as error:
-        raise _nothing(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise _make_nothing_error(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if path.suffix != ".json":
         return (ArtifactFolder(path.parent, (Model(path.parent, path.name, asked_for=True),), whole=False),)
-    found = _with_manifest(path.parent, "", path.name)
+    found = _read_artifact(path.parent, "", path.name)
     if found is None:
-        raise _nothing(f"{path} is not an epbuild manifest")
+        raise _make_nothing_error(f"{path} is not an epbuild manifest")
     return (found,)
 
 
-def _in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
+def _find_in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
     listed = list(list_artifact_files(folder))
     places = [name[: -len(MANIFEST)] for name in listed if name == MANIFEST or name.endswith(f"/{MANIFEST}")]
-    emitted = {place: found for place in places if (found := _with_manifest(folder / place, place, MANIFEST)) is not None}
+    emitted = {place: found for place in places if (found := _read_artifact(folder / place, place, MANIFEST)) is not None}
     loose: dict[str, list[str]] = {}
     for name in listed:
         if name.endswith(_MODEL) and not any(name.startswith(place) for place in emitted):
             parent, _, file = name.rpartition("/")
             loose.setdefault(f"{parent}/" if parent else "", []).append(file)
-    artifacts = [_without(found, emitted) for found in emitted.values()]
-    artifacts += [ArtifactFolder(folder / place, _models_of(folder / place, names), place) for place, names in loose.items()]
+    artifacts = [_exclude_inner(found, emitted) for found in emitted.values()]
+    artifacts += [ArtifactFolder(folder / place, _make_models(folder / place, names), place) for place, names in loose.items()]
     if not artifacts:
-        raise _nothing(f"{folder} contains neither a manifest nor an ONNX model")
+        raise _make_nothing_error(f"{folder} contains neither a manifest nor an ONNX model")
     return tuple(sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.place).parts))
 
 
-def _with_manifest(folder: Path, place: str, name: str) -> ArtifactFolder | None:
+def _read_artifact(folder: Path, place: str, name: str) -> ArtifactFolder | None:
     """Read a folder with a manifest. Return None if the file is not a manifest of epbuild."""
     try:
         manifest = read_manifest(locate(folder, name))
         if manifest is None:
             return None
-        return ArtifactFolder(folder, _models_of(folder, (model.file for model in manifest.models)), place, manifest)
+        return ArtifactFolder(folder, _make_models(folder, (model.file for model in manifest.models)), place, manifest)
     except (BadManifest, BadReference) as error:
         flaw = str(error)
     except OSError as error:
         flaw = f"it cannot be read: {error.strerror or error}"
-    models = _models_of(folder, (name for name in list_artifact_files(folder) if name.endswith(_MODEL)))
+    models = _make_models(folder, (name for name in list_artifact_files(folder) if name.endswith(_MODEL)))
     return ArtifactFolder(folder, models, place, flaw=flaw)
 
 
-def _without(outer: ArtifactFolder, emitted: Iterable[str]) -> ArtifactFolder:
+def _exclude_inner(outer: ArtifactFolder, emitted: Iterable[str]) -> ArtifactFolder:
     inner = frozenset(place[len(outer.place) : -1] for place in emitted if place != outer.place and place.startswith(outer.place))
     return replace(outer, inner=inner)
 
 
-def _models_of(folder: Path, names: Iterable[str]) -> tuple[Model, ...]:
+def _make_models(folder: Path, names: Iterable[str]) -> tuple[Model, ...]:
     return tuple(Model(folder, name) for name in names)
 
 
 def list_artifact_files(folder: Path) -> Iterator[str]:
-    """Return all files below a folder as sorted POSIX paths. Hidden folders and links to folders are not entered. Raises OSError."""
+    """Yield all files below a folder as sorted POSIX paths. Skip hidden folders and links to folders. Raises OSError."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -154,5 +154,5 @@ def list_artifact_files(folder: Path) -> Iterator[str]:
         yield from ((here / name).as_posix() for name in sorted(names))
 
 
-def _nothing(message: str) -> NothingToVerify:
+def _make_nothing_error(message: str) -> NothingToVerify:
     return NothingToVerify(Problem("EPB600", message))

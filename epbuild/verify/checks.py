@@ -1,4 +1,4 @@
-"""Checks of facts about compiled models, before storing and after publishing.
+"""Checks of compiled models before they are stored and after they are emitted.
 
 EPs report success even if they compiled half a group, wrote no binary, compiled for another SoC or left the model on the
 CPU. Therefore, no check trusts an exit status, a file name or an option.
@@ -17,7 +17,7 @@ from epbuild.verify.payload import Payload
 
 
 class ExpectedEp(Struct, frozen=True):
-    """EP that may have compiled nodes, with possible `source` values and the target that its context binaries should name."""
+    """EP that may have compiled nodes, with its `source` values and the target that its context binaries should contain."""
 
     name: str
     sources: tuple[str, ...]
@@ -40,14 +40,14 @@ def check_whole(model: Model) -> Flaw | None:
 
 
 def check_sources(model: Model, eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
-    """Check that every node comes from one of `eps`, if `eps` is not empty (EPB604)."""
-    makers = ", ".join(ep.name for ep in eps if ep.sources)
+    """Check that one of `eps` compiled every node, if `eps` is not empty (EPB604)."""
+    allowed = ", ".join(ep.name for ep in eps if ep.sources)
     for source in dict.fromkeys(node.source for node in model.nodes):
         if not source:
-            text = "an EPContext node has no source: ONNX Runtime assigns it to no EP"
+            text = "an EPContext node has no source, so ONNX Runtime cannot assign it to an EP"
             yield Flaw("EPB604", model.file, text, standalone=True)
         elif eps and find_node_ep(source, eps) is None:
-            text = f"an EPContext node comes from '{source}', not from {makers}"
+            text = f"an EPContext node was compiled by '{source}', not by {allowed}"
             yield Flaw("EPB604", model.file, text, standalone=True)
 
 
@@ -58,10 +58,10 @@ def check_references(model: Model) -> Iterator[Flaw]:
 
 
 def check_contexts(model: Model) -> Iterator[Flaw]:
-    """Check that every main node holds a context or names a context binary (EPB605)."""
+    """Check that every main node embeds a context or refers to a context binary (EPB605)."""
     for node in model.nodes:
         if node.main_context and node.reference is None and not (node.payload and node.payload[1]):
-            text = "an EPContext node holds no context and names no context binary"
+            text = "an EPContext node neither embeds a context nor refers to a context binary"
             yield Flaw("EPB605", model.file, text, standalone=True)
 
 
@@ -69,8 +69,10 @@ def check_embedding(model: Model, *, embed: bool) -> Iterator[Flaw]:
     """Check that contexts are embedded or in files, as requested (EPB606)."""
     for node in model.nodes:
         if bool(node.embed_mode) != embed and node.main_context:
-            mode = "embeds its context" if node.embed_mode else "keeps its context in a file"
-            yield Flaw("EPB606", model.file, f"an EPContext node {mode}, contrary to the recipe", standalone=True)
+            mode = "embeds its context" if node.embed_mode else "stores its context in a file"
+            wanted = "true" if embed else "false"
+            text = f"an EPContext node {mode}, but the recipe sets embed to {wanted}"
+            yield Flaw("EPB606", model.file, text, standalone=True)
     if embed and (flaw := check_embedded_size(model)) is not None:
         yield flaw
 
@@ -78,7 +80,7 @@ def check_embedding(model: Model, *, embed: bool) -> Iterator[Flaw]:
 def check_embedded_size(model: Model, limit: int = PROTOBUF_LIMIT) -> Flaw | None:
     """Check that a model with an embedded context is not too large to be read (EPB606). Raises OSError."""
     if any(node.payload for node in model.nodes) and model.size > limit:
-        text = "embeds its context and is over 2 GiB, which no reader supports"
+        text = "embeds its context and exceeds 2 GiB, the size limit of ONNX files"
         return Flaw("EPB606", model.file, text, "Set embed to false.")
     return None
 
@@ -89,29 +91,29 @@ def check_one_binary(models: Sequence[Model]) -> Flaw | None:
     alone = [model.file for model in models if not any(node.reference and node.main_context for node in model.nodes)]
     if len(binaries) == 1 and not alone:
         return None
-    text = f"{len(models)} models that share weights must have one context binary; there are {len(binaries)}"
-    text += f": {', '.join(binaries) or 'none'}"
+    found = f"{len(binaries)}: {', '.join(binaries)}" if binaries else "none"
+    text = f"{len(models)} models that share weights must refer to one context binary, but they refer to {found}"
     if alone:
-        text += f". {', '.join(alone)} refer{'s' if len(alone) == 1 else ''} to none"
+        text += f". {', '.join(alone)} refer{'s' if len(alone) == 1 else ''} to no context binary"
     return Flaw("EPB607", "", text, standalone=True)
 
 
-def check_target(file: str, seen: str | None, wanted: str | None, by_whom: str = "") -> Flaw | None:
+def check_target(file: str, seen: str | None, wanted: str | None, origin: str = "") -> Flaw | None:
     """Check that a context was compiled for the wanted target (EPB608). Return None if it was or if either target is unknown.
 
-    Case and order of names are ignored. `by_whom` is a clause about the origin of `wanted`, if it is not the recipe.
+    Case and order of names are ignored. `origin` is a clause about the origin of `wanted`, if it is not the recipe.
     """
     if seen is None or wanted is None or set(seen.casefold().split(",")) == set(wanted.casefold().split(",")):
         return None
-    hint = "Check the target's options; the EP ignores options that it does not know."
-    return Flaw("EPB608", file, f"was compiled for {seen}, not for {wanted}{by_whom}", hint)
+    hint = "Check the target's options, because the EP ignores unknown options."
+    return Flaw("EPB608", file, f"was compiled for {seen}, not for {wanted}{origin}", hint)
 
 
 def read_target(payload: Payload, pattern: str) -> str | None:
-    """Return the target that a context names, or None if it names none. Raises OSError.
+    """Return the target that a context contains, or None if the context contains no target. Raises OSError.
 
     The target is the first group of the first match of `pattern`. A context for several targets is a ZIP archive with one
-    context for each target: their names are returned sorted and joined with commas.
+    context for each target: the function returns the sorted targets, joined with commas.
     """
     matches = payload.matches(pattern.encode())
     if payload.begins_with(b"PK\x03\x04"):

@@ -57,18 +57,18 @@ class CompiledModel(Struct, frozen=True):
 def check_compiled(folder: Path, expected: Expected) -> tuple[CompiledModel, ...]:
     """Check the EPContext models in `folder`. Raises VerifyError with every problem found."""
     models = {model.file: Model(folder, model.file, asked_for=True, name_nodes=True) for model in expected.models}
-    flaws = {item.file: tuple(_flaws(models[item.file], item, expected)) for item in expected.models}
+    flaws = {item.file: tuple(_find_flaws(models[item.file], item, expected)) for item in expected.models}
     sound = [model for model in models.values() if not flaws[model.file]]
     found = [flaw for several in flaws.values() for flaw in several]
     if not found and expected.one_binary and (flaw := check_one_binary(sound)) is not None:
         found.append(flaw)
-    found += _target_flaws(sound, expected.eps)
+    found += _find_target_flaws(sound, expected.eps)
     if found:
-        raise VerifyError(*(_problem(flaw, expected.step) for flaw in found))
-    return tuple(_compiled_model(models[item.file], item.member, expected.eps) for item in expected.models)
+        raise VerifyError(*(_make_problem(flaw, expected.step) for flaw in found))
+    return tuple(_make_compiled_model(models[item.file], item.member, expected.eps) for item in expected.models)
 
 
-def _flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterator[Flaw]:
+def _find_flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterator[Flaw]:
     if not model.path.is_file():
         text = f"the EP reported success for '{item.member}' but wrote no {model.file}"
         yield Flaw("EPB601", "", text, standalone=True)
@@ -81,7 +81,7 @@ def _flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterator[Fl
         yield from check_references(model)
 
 
-def _target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
+def _find_target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
     """Report contexts that were compiled for another target. Each context is reported once."""
     contexts: dict[Payload, tuple[str, ExpectedEp]] = {}
     for model in models:
@@ -94,15 +94,15 @@ def _target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterato
             yield flaw
 
 
-def _compiled_model(model: Model, member: str, eps: Sequence[ExpectedEp]) -> CompiledModel:
+def _make_compiled_model(model: Model, member: str, eps: Sequence[ExpectedEp]) -> CompiledModel:
     header = model.header
     assert not isinstance(header, str)  # noqa: S101 - a model with an unreadable header has a flaw and is not here
-    makers = ((node.reference, find_node_ep(node.source, eps)) for node in model.nodes)
-    binaries = {name: ep.name for name, ep in makers if name is not None and ep is not None}
+    context_eps = ((node.reference, find_node_ep(node.source, eps)) for node in model.nodes)
+    binaries = {name: ep.name for name, ep in context_eps if name is not None and ep is not None}
     return CompiledModel(member, model.file, header, binaries, header.external_locations)
 
 
-def _problem(flaw: Flaw, step: str) -> Problem:
+def _make_problem(flaw: Flaw, step: str) -> Problem:
     text = flaw.text.rstrip(".")
     message = text if not flaw.file else f"{flaw.file}: {text}" if flaw.standalone else f"{flaw.file} {text}"
     return Problem(flaw.code, message, StepId(step), flaw.hint)

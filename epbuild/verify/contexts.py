@@ -29,7 +29,7 @@ _MAX_GRAPH_LENGTH = 1024
 _MAX_GRAPHS = 100_000
 
 
-class Maker(ExpectedEp, frozen=True):
+class ContextEp(ExpectedEp, frozen=True):
     """EP that compiled contexts, with its catalog entry if it has one, and its options in the catalog's spelling."""
 
     entry: EpEntry | None = None
@@ -42,39 +42,41 @@ def find_entry(source: str | None) -> EpEntry | None:
 
 
 def read_context_target(payload: Payload, source: str | None) -> str | None:
-    """Return the target that a context names. None if the catalog does not know how the EP writes targets. Raises OSError."""
+    """Return the target that a context contains. None if the catalog has no pattern for the EP's targets. Raises OSError."""
     ep_entry = find_entry(source)
     if ep_entry is None or not ep_entry.binary.target_pattern:
         return None
     return read_target(payload, ep_entry.binary.target_pattern)
 
 
-def list_manifest_eps(manifest: Manifest | None) -> tuple[Maker, ...]:
-    """Return the EPs of a manifest's target. Empty without a manifest."""
+def list_manifest_eps(manifest: Manifest | None) -> tuple[ContextEp, ...]:
+    """Return the EPs of a manifest's target. Return an empty tuple if there is no manifest."""
     if manifest is None:
         return ()
-    makers = []
+    context_eps = []
     for name, options in manifest.eps.items():
         try:
             ep_entry = entry(name, manifest.document["toolchain"]["distributions"])
         except KeyError:
-            makers.append(Maker(name, (name,), options=options))
+            context_eps.append(ContextEp(name, (name,), options=options))
             continue
-        makers.append(_maker(ep_entry, {option: _canonical(ep_entry, option, value) for option, value in options.items()}))
-    return tuple(makers)
+        context_eps.append(
+            _make_context_ep(ep_entry, {option: _normalize_option(ep_entry, option, value) for option, value in options.items()})
+        )
+    return tuple(context_eps)
 
 
-def find_ep_by_compatibility(model: Model, node: EPContextNode) -> Maker | None:
-    """Return the EP of a node with the target in the model's compatibility string, or None without such a string."""
+def find_ep_by_compatibility(model: Model, node: EPContextNode) -> ContextEp | None:
+    """Return the EP of a node, with the target in the model's compatibility string. None if the model has no such string."""
     ep_entry = find_entry(node.source)
     text = model.compatibility.get(ep_entry.ep) if ep_entry is not None else None
     if ep_entry is None or text is None:
         return None
-    return _maker(ep_entry, ep_entry.read_compatibility(text) or {})
+    return _make_context_ep(ep_entry, ep_entry.read_compatibility(text) or {})
 
 
-def _maker(ep_entry: EpEntry, options: Mapping[str, str]) -> Maker:
-    return Maker(
+def _make_context_ep(ep_entry: EpEntry, options: Mapping[str, str]) -> ContextEp:
+    return ContextEp(
         ep_entry.ep,
         ep_entry.sources,
         ep_entry.binary.target_pattern,
@@ -84,7 +86,7 @@ def _maker(ep_entry: EpEntry, options: Mapping[str, str]) -> Maker:
     )
 
 
-def _canonical(known: EpEntry, name: str, value: str) -> str:
+def _normalize_option(known: EpEntry, name: str, value: str) -> str:
     try:
         option = find_option(known, name)
         return normalize(option, value, booleans=known.booleans, names=known.canonical_names(name), strict=False)
@@ -93,15 +95,15 @@ def _canonical(known: EpEntry, name: str, value: str) -> str:
 
 
 def check_node_sources(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that every node comes from an EP of the manifest's target. Without a manifest, the catalog must have the EP."""
-    makers = list_manifest_eps(artifact.manifest)
+    """Check that an EP of the manifest's target compiled every node. Without a manifest, the EP must be in the catalog."""
+    context_eps = list_manifest_eps(artifact.manifest)
     for model in artifact.models:
         name = artifact.shown(model.file)
-        found = [make_failed("source", name, flaw) for flaw in check_sources(model, makers)]
+        found = [make_failed("source", name, flaw) for flaw in check_sources(model, context_eps)]
         sources = dict.fromkeys(node.source for node in model.nodes)
-        if not makers:
+        if not context_eps:
             for source in (source for source in sources if source and find_entry(source) is None):
-                message = f"No EP of the catalog writes nodes with the source '{source}'."
+                message = f"No EP in the catalog has the source '{source}'."
                 hint = suggest_nearest(source, [known for ep in known_eps() for known in entry(ep).sources])
                 found.append(Finding("source", name, "skipped", message, hint=hint))
         yield from found
@@ -111,16 +113,16 @@ def check_node_sources(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that contexts and compatibility strings are for the manifest's target, or else for the model's own target."""
-    makers = list_manifest_eps(artifact.manifest)
+    context_eps = list_manifest_eps(artifact.manifest)
     read = cache(read_target)
     judged: set[tuple[Payload, str | None]] = set()
     for model in artifact.models:
         for context in model.contexts:
             payload, node = context.payload, context.node
-            maker = find_node_ep(node.source, makers)
-            # A manifest has only options for sessions. Compiling for several SoCs in one context is an option of the compile.
-            own = find_ep_by_compatibility(model, node) if maker is None or maker.target is None else None
-            by = own or maker
+            context_ep = find_node_ep(node.source, context_eps)
+            # A manifest lists only session options. An option that compiles one context for several SoCs is not among them.
+            own = find_ep_by_compatibility(model, node) if context_ep is None or context_ep.target is None else None
+            by = own or context_ep
             wanted = by.target if by is not None else None
             if payload is None or payload.size == 0 or (payload, wanted) in judged:
                 continue
@@ -133,40 +135,40 @@ def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
             except OSError as error:
                 yield Finding("target", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
                 continue
-            by_whom = f", the target in {model.file}" if own is not None else ""
-            yield _target_finding(name, seen, wanted, by_whom, readable=pattern is not None)
+            origin = f", the target in {model.file}" if own is not None else ""
+            yield _make_target_finding(name, seen, wanted, origin, readable=pattern is not None)
     for model in artifact.models:
-        yield from _compatibility_findings(artifact, model, makers)
+        yield from _check_compatibility(artifact, model, context_eps)
 
 
 def check_partitions(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that each context contains the graph that its node runs. Contexts without graph names are skipped."""
 
     @cache
-    def graphs_in(payload: Payload, pattern: bytes) -> frozenset[bytes]:
+    def find_graphs(payload: Payload, pattern: bytes) -> frozenset[bytes]:
         return frozenset(itertools.islice((match[0] for match in payload.matches(pattern)), _MAX_GRAPHS))
 
     for model in artifact.models:
         for node in model.nodes:
-            payloads = _payloads(model, node)
+            payloads = _find_payloads(model, node)
             if not node.partition_name or len(node.partition_name) > _MAX_GRAPH_LENGTH or not payloads:
                 continue
-            name, pattern = artifact.shown(model.file), _names_like(node.partition_name)
+            name, pattern = artifact.shown(model.file), _make_name_pattern(node.partition_name)
             try:
-                graphs = {graph for payload in payloads for graph in graphs_in(payload, pattern)}
+                graphs = {graph for payload in payloads for graph in find_graphs(payload, pattern)}
             except OSError as error:
                 yield Finding("partitions", name, "failed", f"A context cannot be read: {error.strerror or error}.", "EPB600")
                 continue
-            yield _partition_finding(name, node, sorted(graphs))
+            yield _make_partition_finding(name, node, sorted(graphs))
 
 
 def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that models that share weights refer to one common context binary, and that other models share no binary."""
     manifest = artifact.manifest
-    shared = _shared_binaries(artifact.models)
+    shared = _find_shared_binaries(artifact.models)
     if manifest is None:
         for binary, files in shared.items():
-            message = f"{len(files)} models refer to it; without a manifest, it is unknown whether all of them should."
+            message = f"{len(files)} models refer to it. Without a manifest, it is unknown whether all of them should."
             yield Finding("sharing", artifact.shown(binary), "skipped", message)
         return
     if not manifest.models:
@@ -174,20 +176,20 @@ def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
     subject = artifact.place or manifest.group
     if not manifest.share_weights:
         for binary, files in shared.items():
-            message = f"{', '.join(files)} refer to it but are not a sharing group."
+            message = f"{', '.join(files)} refer to it, but their group does not share weights."
             yield Finding("sharing", artifact.shown(binary), "failed", message, "EPB607")
         if not shared:
             yield Finding("sharing", subject, "passed")
         return
-    makers = [maker for maker in list_manifest_eps(manifest) if maker.sources]
-    if not all(maker.entry is not None and maker.entry.sharing.binaries == "one" for maker in makers):
-        yield from _shared_data_findings(artifact, manifest)
+    context_eps = [context_ep for context_ep in list_manifest_eps(manifest) if context_ep.sources]
+    if not all(context_ep.entry is not None and context_ep.entry.sharing.binaries == "one" for context_ep in context_eps):
+        yield from _check_shared_data(artifact, manifest)
         return
     flaw = check_one_binary(artifact.models)
     yield Finding("sharing", subject, "passed") if flaw is None else make_failed("sharing", subject, flaw)
 
 
-def _shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
+def _find_shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
     """Return each context binary that several models refer to, with the files of these models."""
     users: dict[str, list[str]] = {}
     for model in models:
@@ -197,35 +199,38 @@ def _shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
     return {binary: files for binary, files in users.items() if len(files) > 1}
 
 
-def _shared_data_findings(artifact: ArtifactFolder, manifest: Manifest) -> Iterator[Finding]:
+def _check_shared_data(artifact: ArtifactFolder, manifest: Manifest) -> Iterator[Finding]:
     """Check that the external data of the sources was published, if EPs share weights through this data."""
     subject = artifact.place or manifest.group
-    if not any(maker.entry is not None and maker.entry.sharing.weights == "source" for maker in list_manifest_eps(manifest)):
+    if not any(
+        context_ep.entry is not None and context_ep.entry.sharing.weights == "source"
+        for context_ep in list_manifest_eps(manifest)
+    ):
         yield Finding("sharing", subject, "skipped", "The catalog does not know how this EP shares weights.")
         return
     needed = (str(PurePosixPath(model.file).parent / data) for model in manifest.models for data in sorted(model.source_data))
     missing = [place for place in dict.fromkeys(needed) if place not in manifest.files]
     for place in missing:
-        message = "The models share weights in this file of their sources, which was not emitted."
+        message = "The models share the weights in this file of their sources, but it was not emitted."
         yield Finding("sharing", artifact.shown(place), "failed", message, "EPB616")
     if not missing:
         yield Finding("sharing", subject, "passed")
 
 
-def _target_finding(name: str, seen: str | None, wanted: str | None, by_whom: str, *, readable: bool) -> Finding:
+def _make_target_finding(name: str, seen: str | None, wanted: str | None, origin: str, *, readable: bool) -> Finding:
     if seen is None:
-        why = "It does not name its target" if readable else "The catalog cannot read its target"
+        why = "It does not record its target" if readable else "The catalog does not know how its EP records targets"
         return Finding("target", name, "skipped", f"{why}.")
     if wanted is None:
         return Finding("target", name, "skipped", f"It was compiled for {seen}; the requested target is unknown.")
-    flaw = check_target(name, seen, wanted, by_whom)
+    flaw = check_target(name, seen, wanted, origin)
     return (
         Finding("target", name, "passed", f"It was compiled for {seen}.") if flaw is None else make_failed("target", name, flaw)
     )
 
 
-def _names_like(graph: str) -> bytes:
-    """Return a pattern for `graph` and names that differ from it only in their numbers, as names of one EP's graphs do."""
+def _make_name_pattern(graph: str) -> bytes:
+    """Return a pattern for `graph` and for names with other numbers. Graph names of one EP often differ only in their numbers."""
     parts = _NUMBER.split(graph)
     # A name with few other characters would match anywhere in a binary, so its numbers must match too.
     if sum(map(len, parts)) < _MIN_GRAPH_LENGTH:
@@ -233,39 +238,42 @@ def _names_like(graph: str) -> bytes:
     return b"[0-9]{1,40}".join(re.escape(part.encode()) for part in parts)
 
 
-def _partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) -> Finding:
+def _make_partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) -> Finding:
     graph = node.partition_name or ""
     if graph.encode() in graphs:
         return Finding("partitions", name, "passed")
     subject = format_sentence(format_node_title(node)).rstrip(".")
     if graphs:
         # The context contains names of graphs, so a graph whose name is missing is not in the context.
-        message = f"{subject} runs the graph {graph}; its context contains {graphs[0].decode()} instead."
-        return Finding("partitions", name, "failed", message, "EPB618", "It was compiled from another model: emit both again.")
-    message = f"{subject} runs a graph whose name is not in its context: it is not this model's, or the EP writes no names."
+        message = f"{subject} runs the graph '{graph}', but its context contains '{graphs[0].decode()}' instead."
+        return Finding(
+            "partitions", name, "failed", message, "EPB618", "The context was compiled from another model. Emit both files again."
+        )
+    message = f"{subject} runs a graph whose name is not in its context. "
+    message += "Either the context belongs to another model, or the EP writes no graph names."
     return Finding("partitions", name, "skipped", message)
 
 
-def _compatibility_findings(artifact: ArtifactFolder, model: Model, makers: Iterable[Maker]) -> Iterator[Finding]:
+def _check_compatibility(artifact: ArtifactFolder, model: Model, context_eps: Iterable[ContextEp]) -> Iterator[Finding]:
     """Check that compatibility strings name the target, because ONNX Runtime chooses models by these strings."""
-    for maker in makers:
-        text = model.compatibility.get(maker.name)
-        option = maker.entry.binary.target_option if maker.entry is not None else None
-        if text is None or maker.entry is None or option is None or option not in maker.options:
+    for context_ep in context_eps:
+        text = model.compatibility.get(context_ep.name)
+        option = context_ep.entry.binary.target_option if context_ep.entry is not None else None
+        if text is None or context_ep.entry is None or option is None or option not in context_ep.options:
             continue
-        written = (maker.entry.read_compatibility(text) or {}).get(option)
+        written = (context_ep.entry.read_compatibility(text) or {}).get(option)
         if written is None:
             continue
         name = artifact.shown(model.file)
-        if written.casefold() == maker.options[option].casefold():
+        if written.casefold() == context_ep.options[option].casefold():
             yield Finding("target", name, "passed", f"Its compatibility string is for {written}.")
         else:
-            message = f"Its compatibility string is for {written}, not for {maker.options[option]}."
+            message = f"Its compatibility string is for {written}, not for {context_ep.options[option]}."
             yield Finding("target", name, "failed", message, "EPB608")
 
 
-def _payloads(model: Model, node: EPContextNode) -> list[Payload]:
-    """Return the payloads that can hold a node's context.
+def _find_payloads(model: Model, node: EPContextNode) -> list[Payload]:
+    """Return the payloads that can contain a node's context.
 
     These are the node's own payload or, with main_context 0, the payloads of main nodes with the same source.
     """

@@ -21,12 +21,12 @@ from epbuild.plan.result import CompileResult, ModelResult
 from epbuild.plan.shapes import has_fixed_inputs
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
-from epbuild.verify.fallback import LeftGroup, Outside
+from epbuild.verify.fallback import FallbackGroup, FallbackNodes
 
 _MAX_HINTS = 2
-_FEW = 0.1
-"""Fraction of the fallback nodes that a hint must exceed to be shown. Nodes with rarer reasons often vanish with the others."""
-_ACCEPT = "To accept that the CPU runs them, write `expect: {{fallback_nodes: {}}}`, or end the target's `eps` with {}."
+_MIN_HINT_FRACTION = 0.1
+"""Minimum fraction of the fallback nodes that a hint must explain. Rarer reasons often disappear with the main reasons."""
+_ACCEPT_HINT = "To let the CPU run these nodes, write `expect: {{fallback_nodes: {}}}`, or end the target's `eps` with {}."
 
 
 class SharedBytes(Struct, frozen=True):
@@ -52,20 +52,20 @@ class SharedBytes(Struct, frozen=True):
 
 def find_unmet_expectations(group: SessionGroup, result: CompileResult) -> list[Problem]:
     """Return the expectations that a session group's result does not meet. The sharing ratio is skipped until it is measured."""
-    problems = [problem for model in result.models for problem in _unmet(group, group.member(model.member), model)]
+    problems = [problem for model in result.models for problem in _find_unmet(group, group.member(model.member), model)]
     if group.min_shared_ratio is not None and (found := measure_shared_bytes(group, result)) is not None:
         problems += check_shared_bytes(found, group.steps[-1], group.min_shared_ratio)
     return problems
 
 
-def find_advice(target: PlannedTarget, member: Member, found: LeftGroup) -> tuple[str, ...]:
+def find_advice(target: PlannedTarget, member: Member, found: FallbackGroup) -> tuple[str, ...]:
     """Return the catalog's hints for fallback nodes with the same operator and reason."""
     limitations = (limitation for _, limitation in target.limitations(f"{found.operator}: {found.reason}", "compile"))
-    hints = (_with_hint(limitation, member, (found.operator, found.nodes[0])).hint for limitation in limitations)
+    hints = (_add_first_node(limitation, member, (found.operator, found.nodes[0])).hint for limitation in limitations)
     return tuple(dict.fromkeys(hint for hint in hints if hint))
 
 
-def find_main_limitations(target: PlannedTarget, member: Member, outside: Outside) -> list[tuple[str, Limitation]]:
+def find_main_limitations(target: PlannedTarget, member: Member, outside: FallbackNodes) -> list[tuple[str, Limitation]]:
     """Return the catalog's limitations that explain the most fallback nodes, in this order. Minor limitations are omitted."""
     counts: Counter[str] = Counter()
     concerned: dict[str, tuple[str, Limitation]] = {}
@@ -77,9 +77,9 @@ def find_main_limitations(target: PlannedTarget, member: Member, outside: Outsid
             concerned[limitation.what] = whose, limitation
             first.setdefault(limitation.what, (left.operator, left.node))
     return [
-        (whose, _with_hint(limitation, member, first[what]))
+        (whose, _add_first_node(limitation, member, first[what]))
         for what, number in counts.most_common(_MAX_HINTS)
-        if number > outside.count * _FEW
+        if number > outside.count * _MIN_HINT_FRACTION
         for whose, limitation in [concerned[what]]
     ]
 
@@ -89,19 +89,19 @@ def with_hint(limitation: Limitation, member: Member) -> Limitation:
     return replace(limitation, hint=limitation.sized_hint) if limitation.sized_hint and has_fixed_inputs(member) else limitation
 
 
-def _with_hint(limitation: Limitation, member: Member, first: tuple[str, str]) -> Limitation:
+def _add_first_node(limitation: Limitation, member: Member, first: tuple[str, str]) -> Limitation:
     found = with_hint(limitation, member)
     operator, node = first
     return found if found is limitation or not node else replace(found, hint=f"{found.hint} The first is {operator} '{node}'.")
 
 
-def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[Problem]:
+def _find_unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[Problem]:
     step = StepId(group.steps[-1])
     wanted, compiled = member.expect.ep_context_nodes, len(model.nodes)
     if wanted is not None and compiled != wanted:
         message = f"the model '{member.name}' was compiled to {compiled} EPContext nodes; the recipe expects {wanted}"
         yield Problem("EPB609", message, step)
-    most, outside = group.max_fallback_nodes(member), Outside.of(model)
+    most, outside = group.max_fallback_nodes(member), FallbackNodes.of(model)
     if most is None or outside.count <= most:
         return
     which = f": {outside.what}" if outside.nodes else ""
@@ -109,11 +109,11 @@ def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[
     if outside.reasons:
         message += f". The EP logged: {outside.why}"
     hints = [limitation.hint for _, limitation in find_main_limitations(group.target, member, outside) if limitation.hint]
-    hint = " ".join([*hints, _ACCEPT.format(outside.count, CPU_EP)])
+    hint = " ".join([*hints, _ACCEPT_HINT.format(outside.count, CPU_EP)])
     if member.expect.fallback_nodes is None:
         yield Problem("EPB655", message, step, hint)
     else:
-        yield Problem("EPB609", f"{message}. The recipe expects {most} at most", step, hint)
+        yield Problem("EPB609", f"{message}. The recipe expects at most {most}", step, hint)
 
 
 def find_unmeasured(group: SessionGroup, result: CompileResult) -> tuple[Member, ...]:
@@ -142,7 +142,7 @@ def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[
         return []
     message = (
         f"the context binaries and data have {found.shared:,} bytes with sharing and {found.alone:,} bytes with each model "
-        f"compiled alone: sharing saves a ratio of {found.shown_ratio}; the recipe expects at least {min_ratio:g}"
+        f"compiled alone: the saved ratio is {found.shown_ratio}; the recipe expects at least {min_ratio:g}"
     )
-    hint = "Check that the models have weights in common, or lower shared_bytes.min_ratio."
+    hint = "Check that the models have common weights, or lower shared_bytes.min_ratio."
     return [Problem("EPB611", message, StepId(step), hint)]

@@ -18,7 +18,7 @@ _MAX_NAME_LENGTH = 60
 
 
 class Context(Struct, frozen=True):
-    """Context of an EPContext node: its bytes, or why they cannot be read. Both are None if the node has no context."""
+    """Context of an EPContext node: the payload, or the reason why it cannot be read. Both are None if the node has no context."""
 
     node: EPContextNode
     payload: Payload | None = None
@@ -26,13 +26,13 @@ class Context(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True, dict=True):
-    """ONNX model of an artifact. Its facts are read once, when first used."""
+    """ONNX model of an artifact. Each fact is read once, on first use."""
 
     folder: Path
     file: str
     """POSIX path below the artifact's folder."""
     asked_for: bool = False
-    """True if the user named the model. Only such a model may be a link to another place."""
+    """True if the user passed the path of this model. Only then may the model be a link to a file outside its folder."""
     name_nodes: bool = False
     """True if the header includes the names of the model's nodes."""
 
@@ -75,7 +75,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @cached_property
     def contexts(self) -> tuple[Context, ...]:
-        return tuple(map(self._context, self.nodes))
+        return tuple(map(self._load_context, self.nodes))
 
     @cached_property
     def data_flaws(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class Model(Struct, frozen=True, dict=True):
         if isinstance(self.header, str):
             return ()
         return tuple(
-            flaw for location, needed in self.header.external_data.items() if (flaw := self._data_flaw(location, needed))
+            flaw for location, needed in self.header.external_data.items() if (flaw := self._find_data_flaw(location, needed))
         )
 
     @property
@@ -101,7 +101,7 @@ class Model(Struct, frozen=True, dict=True):
         """Return the path of a node's context binary below the artifact's folder, or None if the node refers to none."""
         return None if node.reference is None else self.beside(node.reference)
 
-    def _context(self, node: EPContextNode) -> Context:
+    def _load_context(self, node: EPContextNode) -> Context:
         try:
             payload = Payload.of(self.path, node)
         except BadReference as error:
@@ -111,7 +111,7 @@ class Model(Struct, frozen=True, dict=True):
         is_empty = payload is not None and node.reference is not None and not payload.size
         return Context(node, payload, f"the context binary '{node.reference}' is empty" if is_empty else None)
 
-    def _data_flaw(self, location: str, needed: int) -> str | None:
+    def _find_data_flaw(self, location: str, needed: int) -> str | None:
         try:
             size = locate(self.path.parent, location, "external data file").stat().st_size
         except BadReference as error:

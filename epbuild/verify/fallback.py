@@ -15,7 +15,7 @@ _MAX_SHOWN = 5
 """Maximum number of operators or reasons that a sentence names."""
 
 
-class Outside(Struct, frozen=True):
+class FallbackNodes(Struct, frozen=True):
     """Fallback nodes of one compiled model."""
 
     member: str
@@ -26,7 +26,7 @@ class Outside(Struct, frozen=True):
     """Fallback nodes. Results of old releases list fewer than `count`."""
 
     @classmethod
-    def of(cls, model: ModelResult) -> Outside:
+    def of(cls, model: ModelResult) -> FallbackNodes:
         return cls(model.member, model.fallback_nodes, model.left)
 
     @property
@@ -43,25 +43,25 @@ class Outside(Struct, frozen=True):
     def what(self) -> str:
         """Operators, such as `3 Shape, 2 Range and 9 of 4 other operators`. Empty if the operators are unknown."""
         named = [(number, f"{number} {operator}") for operator, number in self.operators.items()]
-        return _sentence_of(named, self.count, "of {} other operators")
+        return _format_counts(named, self.count, "of {} other operators")
 
     @property
     def why(self) -> str:
         """Reasons that EPs logged, such as `Cannot get shape (66 nodes)`. Empty if EPs logged none."""
         named = [(number, f"{reason} ({format_count(number, 'node')})") for reason, number in self.reasons.items()]
-        return _sentence_of(named, sum(self.reasons.values()), "nodes for {} other reasons", "; ")
+        return _format_counts(named, sum(self.reasons.values()), "nodes for {} other reasons", "; ")
 
     @property
-    def groups(self) -> tuple[LeftGroup, ...]:
+    def groups(self) -> tuple[FallbackGroup, ...]:
         """Nodes by operator and reason, largest group first."""
         found: dict[tuple[str, str | None], list[str]] = {}
         for left in self.nodes:
             found.setdefault((left.operator, left.reason), []).append(left.node)
-        listed = [LeftGroup(operator, reason, tuple(nodes)) for (operator, reason), nodes in found.items()]
+        listed = [FallbackGroup(operator, reason, tuple(nodes)) for (operator, reason), nodes in found.items()]
         return tuple(sorted(listed, key=lambda group: (-len(group.nodes), group.operator, group.reason or "")))
 
 
-class LeftGroup(Struct, frozen=True):
+class FallbackGroup(Struct, frozen=True):
     """Fallback nodes with the same operator and reason."""
 
     operator: str
@@ -73,7 +73,7 @@ def _rank(counts: Counter[Any]) -> dict[Any, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _sentence_of(named: Sequence[tuple[int, str]], total: int, others: str, between: str = ", ") -> str:
+def _format_counts(named: Sequence[tuple[int, str]], total: int, others: str, between: str = ", ") -> str:
     """List the first few counts and the sum of the other counts. `others` is a format string for the number of unlisted kinds."""
     if len(named) <= _MAX_SHOWN:
         *most, last = [text for _, text in named] or [""]

@@ -42,7 +42,7 @@ class InspectedNode(TypedDict):
     max_size: int
     """Attribute `max_size`, or its default."""
     others: dict[str, Any]
-    """Attributes that the EP added, if they can be shown."""
+    """Attributes that the EP added, if their values can be represented in JSON."""
     written: dict[str, str]
     """Type of each attribute that the node has, by name."""
     reference: str | None
@@ -52,7 +52,7 @@ class InspectedNode(TypedDict):
     sha256: str | None
     """Digest of the context; null if it cannot be read."""
     target: str | None
-    """Target that the context names; null if the context names none."""
+    """Target that the context contains; null if the context contains no target."""
     problem: str | None
     """Problem of the reference; null if the reference is valid."""
 

@@ -53,7 +53,7 @@ def inspect_files(paths: Iterable[Path]) -> Inspection:
     found: list[InspectedModel | BrokenModel] = []
     models: list[tuple[Path, ModelHeader]] = []
     for path in paths:
-        for file in _models_at(path):
+        for file in _find_models(path):
             try:
                 if path.is_dir():
                     locate(path, file.relative_to(path).as_posix(), "model")
@@ -85,21 +85,21 @@ def _read_model(path: Path) -> ModelHeader:
     except MalformedModel as error:
         raise VerifyError(Problem("EPB602", f"{path} is not a complete ONNX file: {error}")) from error
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
+        raise _make_read_error(path, error) from error
 
 
-def _unreadable(path: Path, error: Exception) -> VerifyError:
+def _make_read_error(path: Path, error: Exception) -> VerifyError:
     return VerifyError(Problem("EPB600", f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"))
 
 
-def _models_at(path: Path) -> Sequence[Path]:
-    """Return the models in a folder and its subfolders, or the file itself. Hidden and linked folders are not entered."""
+def _find_models(path: Path) -> Sequence[Path]:
+    """Return the models in a folder and its subfolders, or the file itself. Skip hidden and linked folders."""
     if not path.is_dir():
         return (path,)
     try:
         models = [path / name for name in list_artifact_files(path) if name.endswith(".onnx")]
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _make_read_error(path, error) from error
     if not models:
         raise VerifyError(Problem("EPB600", f"{path} contains no ONNX model"))
     return models
@@ -115,11 +115,11 @@ def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> Inspected
         "producer": header.producer_name,
         "opsets": dict(header.opsets),
         "graph": header.graph_name,
-        "inputs": _values(typed.inputs),
-        "outputs": _values(typed.outputs),
-        "ep_context_nodes": [_node(path, node, contexts) for node in header.ep_context_nodes],
-        "other_operators": _others(header),
-        "left": [asdict(left) for left in _left(path, header)],
+        "inputs": _describe_values(typed.inputs),
+        "outputs": _describe_values(typed.outputs),
+        "ep_context_nodes": [_describe_node(path, node, contexts) for node in header.ep_context_nodes],
+        "other_operators": _count_other_operators(header),
+        "left": [asdict(left) for left in _find_fallback_nodes(path, header)],
         "initializers": {
             "count": len(header.initializers),
             "inline_bytes": sum(initializer.inline_bytes for initializer in header.initializers),
@@ -130,13 +130,13 @@ def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> Inspected
     return cast("InspectedModel", described)
 
 
-def _values(values: Iterable[ValueType]) -> list[dict[str, Any]]:
+def _describe_values(values: Iterable[ValueType]) -> list[dict[str, Any]]:
     return [
         {"name": value.name, "type": value.type, "shape": None if value.shape is None else list(value.shape)} for value in values
     ]
 
 
-def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any]:
+def _describe_node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any]:
     """Describe a node with all attributes of the operator's schema.
 
     `written` has the types of the attributes that the node has, including an EP's attributes that `others` cannot show.
@@ -153,7 +153,7 @@ def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any
     try:
         payload = Payload.of(path, node)
         if payload is None:
-            missing = "the node holds no context and names none" if node.main_context else None
+            missing = "the node neither embeds a context nor refers to one" if node.main_context else None
             return described | {"problem": missing}
         size = {"size": payload.size}
         if payload.size == 0:
@@ -165,7 +165,7 @@ def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any
         return described | {"problem": f"the context cannot be read: {error.strerror or error}"}
 
 
-def _others(header: ModelHeader) -> dict[str, int]:
+def _count_other_operators(header: ModelHeader) -> dict[str, int]:
     """Count the operators other than EPContext, most frequent first."""
     counts = {
         format_operator(domain, name): count
@@ -175,16 +175,16 @@ def _others(header: ModelHeader) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _left(path: Path, header: ModelHeader) -> tuple[LeftNode, ...]:
-    """Return the fallback nodes of a compiled model, with the reasons in its manifest. Empty for a source model."""
+def _find_fallback_nodes(path: Path, header: ModelHeader) -> tuple[LeftNode, ...]:
+    """Return the fallback nodes of a compiled model, with the reasons in its manifest. Return an empty tuple for a source model."""
     if not header.is_compiled or not header.remaining_nodes:
         return ()
-    reasons = {(left.node, left.operator): left.reason for left in _left_in_manifest(path)}
+    reasons = {(left.node, left.operator): left.reason for left in _read_fallback_nodes(path)}
     return tuple(LeftNode(*node, reasons.get(node)) for node in read_header(path, name_nodes=True).other_nodes)
 
 
-def _left_in_manifest(path: Path) -> tuple[LeftNode, ...]:
-    """Return the fallback nodes that a model's manifest lists. Empty if no manifest lists this file."""
+def _read_fallback_nodes(path: Path) -> tuple[LeftNode, ...]:
+    """Return the fallback nodes that a model's manifest lists. Return an empty tuple if no manifest lists the model."""
     for folder in path.absolute().parents[:_FOLDERS_UP]:
         try:
             manifest = read_manifest(folder / MANIFEST) if (folder / MANIFEST).is_file() else None
@@ -202,7 +202,7 @@ def _find_shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[SharedFile]
     users: dict[str, dict[str, None]] = {}
     names: dict[str, Path] = {}
     for path, header in models:
-        for file in _referenced_files(path, header):
+        for file in _find_referenced_files(path, header):
             real = os.path.realpath(file)
             names.setdefault(real, file)
             users.setdefault(real, {})[str(path)] = None
@@ -214,7 +214,7 @@ def _find_shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[SharedFile]
     return shared
 
 
-def _referenced_files(path: Path, header: ModelHeader) -> Iterator[Path]:
+def _find_referenced_files(path: Path, header: ModelHeader) -> Iterator[Path]:
     """Yield the existing context binaries and external data files of a model."""
     for reference in (*(node.reference for node in header.ep_context_nodes), *header.external_data):
         try:

@@ -17,7 +17,7 @@ from epbuild.verify.findings import EMIT_AGAIN, Finding, format_sentence
 from epbuild.verify.manifest import ListedFile
 from epbuild.verify.payload import Payload
 
-_BOTH_AGAIN = "Copy both again from the same build."
+_BOTH_AGAIN = "Copy the archive and its statement again from the same build."
 _MAX_STATEMENT_BYTES = 64 << 20
 _STATEMENT_TYPE = "https://in-toto.io/Statement/"
 
@@ -33,7 +33,7 @@ def check_manifest(artifact: ArtifactFolder) -> Iterator[Finding]:
         message = "There is no epbuild manifest, so the expected files are unknown."
         yield Finding("manifest", artifact.title, "skipped", message)
     else:
-        message = "Only one model was named; name its folder to check the manifest."
+        message = "Only a single model is checked. To check its manifest too, pass the folder."
         yield Finding("manifest", artifact.title, "skipped", message)
 
 
@@ -131,7 +131,7 @@ def check_provenance(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 
 def check_statement(archive: Path, counting: Counting = uncounted) -> Finding | None:
-    """Check that NAME.intoto.json beside the archive NAME is a statement about the archive. Return None without such a file.
+    """Check that NAME.intoto.json beside the archive NAME is a statement about the archive. Return None if there is no such file.
 
     `counting` counts the hashed bytes. Raises OSError if the archive cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Manifests, as checks read them."""
+"""Manifests of artifacts, read for checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from epbuild.plan.result import LeftNode, ModelSignature
 _FORMAT = 1
 _MAX_BYTES = 64 << 20  # A manifest lists all fallback nodes, which can be thousands.
 _MAX_QUOTE_LENGTH = 120
-_SINCE_THEN = {"inputs", "outputs"}
+_NEW_KEYS = {"inputs", "outputs"}
 
 
 class BadManifest(ValueError):
@@ -82,21 +82,23 @@ def read_manifest(path: Path) -> Manifest | None:
     try:
         document = parse_json(content)
     except (ValueError, RecursionError) as error:
-        raise BadManifest(f"it is not JSON: {_short(error)}") from error
+        raise BadManifest(f"it is not JSON: {_shorten(error)}") from error
     if isinstance(document, dict) and "components" in document:
-        return _package(document)
+        return _read_package(document)
     if not isinstance(document, dict) or not {"format", "group", "files"} & document.keys():
         return None
     if document.get("format") != _FORMAT:
-        raise BadManifest(f"its format is {_short(document.get('format'))}; this epbuild reads {_FORMAT}")
+        raise BadManifest(
+            f"its format is {_shorten(document.get('format'))}, but this version of epbuild supports only {_FORMAT}"
+        )
     _check_schema(document)
-    files = _listed_files(document["files"])
-    models = tuple(_model(item) for item in document["models"])
-    _check_places((*(item.path for item in files), *(model.file for model in models)))
+    files = _read_files(document["files"])
+    models = tuple(_read_model(item) for item in document["models"])
+    _check_paths((*(item.path for item in files), *(model.file for model in models)))
     of_models = {item.path for item in files if item.role == "model"}
     for model in models:
         if model.file not in of_models:
-            raise BadManifest(f"it lists the model '{_short(model.name)}' but not its file")
+            raise BadManifest(f"it lists the model '{_shorten(model.name)}' but not its file")
     target = document["target"]
     return Manifest(
         group=document["group"],
@@ -110,53 +112,53 @@ def read_manifest(path: Path) -> Manifest | None:
     )
 
 
-def _package(document: Mapping[str, Any]) -> Manifest | None:
+def _read_package(document: Mapping[str, Any]) -> Manifest | None:
     """Read the manifest of a model package. Return None if it belongs to another program."""
     metadata = document.get("additional_metadata")
     own = metadata.get("epbuild") if isinstance(metadata, dict) else None
     if not isinstance(own, dict):
         return None
     if own.get("format") != _FORMAT:
-        raise BadManifest(f"its format is {_short(own.get('format'))}; this epbuild reads {_FORMAT}")
+        raise BadManifest(f"its format is {_shorten(own.get('format'))}, but this version of epbuild supports only {_FORMAT}")
     try:
-        files = _listed_files(own["files"])
+        files = _read_files(own["files"])
         provenance = str(own["provenance"]) if "provenance" in own else None
     except (KeyError, TypeError) as error:
-        raise BadManifest("its list of files is not that of an epbuild package") from error
-    _check_places(item.path for item in files)
+        raise BadManifest("its list of files is invalid for an epbuild package") from error
+    _check_paths(item.path for item in files)
     return Manifest(files={item.path: item for item in files}, provenance=provenance, document=document)
 
 
-def _listed_files(listed: Iterable[Mapping[str, Any]]) -> list[ListedFile]:
+def _read_files(listed: Iterable[Mapping[str, Any]]) -> list[ListedFile]:
     return [ListedFile(str(item["path"]), str(item["role"]), int(item["size"]), str(item["sha256"])) for item in listed]
 
 
-def _check_places(places: Iterable[str]) -> None:
+def _check_paths(places: Iterable[str]) -> None:
     for place in places:
         try:
             check_reference(place)
         except BadReference as error:
-            raise BadManifest(f"it lists a file outside its folder: {_short(error)}") from error
+            raise BadManifest(f"it lists a file outside its folder: {_shorten(error)}") from error
 
 
 def _check_schema(document: Mapping[str, Any]) -> None:
-    for error in _validator().iter_errors(document):
-        # Additional keys of newer releases and missing keys of older ones are harmless: otherwise the format's number would
-        # differ.
+    for error in _make_validator().iter_errors(document):
+        # Additional keys of newer releases and missing keys of older releases are harmless. An incompatible change would have
+        # increased the format's number.
         newer = error.validator == "additionalProperties"
-        older = error.validator == "required" and set(error.validator_value) - error.instance.keys() <= _SINCE_THEN
+        older = error.validator == "required" and set(error.validator_value) - error.instance.keys() <= _NEW_KEYS
         if not newer and not older:
-            raise BadManifest(f"{error.json_path} is invalid: {_short(error.message)}")
+            raise BadManifest(f"{error.json_path} is invalid: {_shorten(error.message)}")
 
 
 @cache
-def _validator() -> Any:
+def _make_validator() -> Any:
     from jsonschema import Draft202012Validator  # Import it here, because few commands check a manifest.
 
     return Draft202012Validator(read_schema("manifest"))
 
 
-def _model(item: Mapping[str, Any]) -> ListedModel:
+def _read_model(item: Mapping[str, Any]) -> ListedModel:
     return ListedModel(
         name=item["name"],
         file=item["file"],
@@ -183,6 +185,6 @@ def list_sources(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {item["name"]: item["source"] for item in listed}
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = str(value)
     return text if len(text) <= _MAX_QUOTE_LENGTH else f"{text[:_MAX_QUOTE_LENGTH]}…"

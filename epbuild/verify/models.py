@@ -34,8 +34,8 @@ def check_models(artifact: ArtifactFolder) -> Iterator[Finding]:
 def check_schema(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check every EPContext node against the operator's schema. Exactly the nodes that need a context must have one."""
     for name, model, _ in artifact.compiled:
-        flaws = [f"{format_node_title(node)} {flaw}" for node in model.nodes for flaw in _flaws(node)]
-        yield from _findings("schema", name, [*flaws, *_flaws_between(model)], "EPB614")
+        flaws = [f"{format_node_title(node)} {flaw}" for node in model.nodes for flaw in _find_node_flaws(node)]
+        yield from _make_findings("schema", name, [*flaws, *_find_model_flaws(model)], "EPB614")
 
 
 def check_model_references(artifact: ArtifactFolder) -> Iterator[Finding]:
@@ -46,16 +46,16 @@ def check_model_references(artifact: ArtifactFolder) -> Iterator[Finding]:
         if listed is not None:  # Without a manifest, the expected files are unknown.
             unlisted = [other for other in model.references if model.beside(other) not in listed]
             flaws += [f"it refers to {other}, which the manifest does not list" for other in unlisted]
-        yield from _findings("references", name, flaws, "EPB605")
+        yield from _make_findings("references", name, flaws, "EPB605")
 
 
 def check_source_data(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Check that no model needs external data of its source that was not published with the model."""
+    """Check that no model needs external data of its source that was not emitted with the model."""
     manifest, listed = artifact.manifest, artifact.listed
     for name, model, header in artifact.compiled:
         if manifest is None or model.file not in listed:
             if header.external_data:
-                message = "Without a manifest, it is unknown whether its external data is its own or the source's."
+                message = "Without a manifest, it is unknown whether its external data belongs to it or to its source."
                 yield Finding("source data", name, "skipped", message)
             else:
                 yield Finding("source data", name, "passed")
@@ -67,7 +67,7 @@ def check_source_data(artifact: ArtifactFolder) -> Iterator[Finding]:
             if model.beside(location) not in manifest.files
         ]
         hint = "Set compile.initializers to inline or external."
-        yield from _findings("source data", name, flaws, "EPB616", hint)
+        yield from _make_findings("source data", name, flaws, "EPB616", hint)
 
 
 def check_signatures(artifact: ArtifactFolder) -> Iterator[Finding]:
@@ -82,52 +82,52 @@ def check_signatures(artifact: ArtifactFolder) -> Iterator[Finding]:
             continue
         flaws = list(describe_signature_differences(source.signature, get_signature(header)))
         if flaws:
-            yield from _findings("signature", name, flaws, "EPB617")
+            yield from _make_findings("signature", name, flaws, "EPB617")
         else:
             yield Finding("signature", name, "passed", describe_wrong_declarations(source.signature.outputs))
 
 
-def _findings(check: str, name: str, flaws: list[str], code: str, hint: str | None = None) -> Iterator[Finding]:
-    """Report a failure for each flaw, or one pass without flaws."""
+def _make_findings(check: str, name: str, flaws: list[str], code: str, hint: str | None = None) -> Iterator[Finding]:
+    """Yield a failure for each flaw, or a pass if there are no flaws."""
     for flaw in dict.fromkeys(flaws):
         yield Finding(check, name, "failed", format_sentence(flaw), code, hint)
     if not flaws:
         yield Finding(check, name, "passed")
 
 
-def _flaws(node: EPContextNode) -> Iterator[str]:
+def _find_node_flaws(node: EPContextNode) -> Iterator[str]:
     for name, kind in node.written:
         if kind != (wanted := SCHEMA_TYPES.get(name, kind)):
-            yield f"has the attribute {name} with the type {kind}, which must be {wanted}"
+            yield f"has the attribute {name} of type {kind}, but the type must be {wanted}"
     for name, count in Counter(name for name, _ in node.written).items():
         if count > 1:
             yield f"has the attribute {name} {count} times"
     for name, value in (("embed_mode", node.embed_mode), ("main_context", node.main_context)):
         if value not in (0, 1):
-            yield f"has {name} {value}, which must be 0 or 1"
+            yield f"has {name} {value}, but the value must be 0 or 1"
     if node.max_size < 0:
-        yield f"has max_size {node.max_size}, which must not be negative"
+        yield f"has the negative max_size {node.max_size}"
     has_context = bool(node.reference) or bool(node.payload and node.payload[1])
     if node.main_context == 1 and not has_context:
-        yield "has main_context 1 and no context: ep_cache_context is missing or empty"
+        yield "has main_context 1 but no context: ep_cache_context is missing or empty"
     elif node.main_context == 0 and has_context:
-        yield "has main_context 0 and a context of its own, which EPs ignore"
+        yield "has main_context 0 but contains a context, which EPs ignore"
 
 
-def _flaws_between(model: Model) -> Iterator[str]:
+def _find_model_flaws(model: Model) -> Iterator[str]:
     mains = {node.source for node in model.nodes if node.main_context != 0}
     for node in model.nodes:
         if node.main_context == 0 and node.source not in mains:
-            yield f"{format_node_title(node)} has main_context 0, and no node of '{node.source}' has main_context 1"
+            yield f"{format_node_title(node)} has main_context 0, but no node with the source '{node.source}' has main_context 1"
     for context in model.contexts:
-        if (name := _embedded_name(model, context)) is not None:
-            yield f"{format_node_title(context.node)} embeds the name of a file, {name}, instead of a context: its embed_mode must be 0"
+        if (name := _find_embedded_name(model, context)) is not None:
+            yield f"{format_node_title(context.node)} embeds the file name '{name}' instead of a context; its embed_mode must be 0"
     if (flaw := check_embedded_size(model)) is not None:
         yield f"the model {flaw.text}"
 
 
-def _embedded_name(model: Model, context: Context) -> str | None:
-    """Return the file name that a node embeds in place of its context, or None. The file is beside the model."""
+def _find_embedded_name(model: Model, context: Context) -> str | None:
+    """Return the name of a file beside the model that a node embeds instead of its context, or None."""
     node, payload = context.node, context.payload
     if node.payload is None or payload is None or not 0 < payload.size <= _MAX_PATH_LENGTH:
         return None

@@ -30,13 +30,13 @@ class Payload(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: Path, node: EPContextNode) -> Payload | None:
-        """Return the context that a node contains or refers to, or None without a context. Raises BadReference and OSError."""
+        """Return the context that a node contains or refers to, or None if the node has no context. Raises BadReference and OSError."""
         if node.reference is not None:
             return cls.whole(resolve(model, node))
         return cls(model, *node.payload) if node.payload is not None else None
 
     def read(self) -> bytes:
-        return b"".join(self._chunks())
+        return b"".join(self._read_chunks())
 
     def sha256(self, count: Count = lambda size: None) -> str:
         """Return the digest of the bytes. `count` is called with the size of each hashed chunk."""
@@ -57,7 +57,7 @@ class Payload(Struct, frozen=True):
         compiled = re.compile(pattern)
         held = b""
         left = self.size
-        for piece in self._chunks(chunk):
+        for piece in self._read_chunks(chunk):
             held += piece
             left -= len(piece)
             # A match that begins near the end of a chunk can continue in the next chunk.
@@ -68,7 +68,7 @@ class Payload(Struct, frozen=True):
                 yield match
             held = held[sure:]
 
-    def _chunks(self, size: int = _CHUNK) -> Iterator[bytes]:
+    def _read_chunks(self, size: int = _CHUNK) -> Iterator[bytes]:
         with open_regular(self.path) as file:
             file.seek(self.start)
             left = self.size

@@ -23,17 +23,17 @@ Shape = tuple[Any, ...] | None
 
 def get_signature(header: ModelHeader) -> ModelSignature:
     """Return the signature of a model: its inputs and outputs."""
-    return ModelSignature(tuple(map(_value, header.inputs)), tuple(map(_value, header.outputs)))
+    return ModelSignature(tuple(map(_make_value_type, header.inputs)), tuple(map(_make_value_type, header.outputs)))
 
 
 def get_source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], weights_file: str | None = None) -> ModelSignature:
     """Return the signature of a source. `compiled` are the outputs of the model that was compiled from it.
 
     If the declared shape of an output differs from the shape that the graph computes, the output also has the `computed`
-    shape. ONNX Runtime warns about such an output. It uses the inferred shape, or no shape if the two contradict each
-    other.
+    shape. ONNX Runtime warns about such an output. It uses the inferred shape, or no shape if both shapes contradict
+    each other.
     """
-    found, made = get_signature(source), {value.name: _value(value).shape for value in compiled}
+    found, made = get_signature(source), {value.name: _make_value_type(value).shape for value in compiled}
     outputs = (
         value if value.name not in made or _fits(value.shape, made[value.name]) else replace(value, computed=made[value.name])
         for value in found.outputs
@@ -46,21 +46,21 @@ def describe_signature_differences(source: ModelSignature, compiled: ModelSignat
 
     A free dimension of the source may have a fixed size in the compiled model.
     """
-    yield from _differences("input", source.inputs, compiled.inputs)
-    yield from _differences("output", source.outputs, compiled.outputs)
+    yield from _describe_differences("input", source.inputs, compiled.inputs)
+    yield from _describe_differences("output", source.outputs, compiled.outputs)
 
 
 def describe_wrong_declarations(outputs: Sequence[ValueType]) -> str:
     """Describe the outputs whose declared shape differs from the computed shape, as sentences. Empty if there are none."""
     return " ".join(
-        f"The source declares the output '{value.name}' as {_shape_text(value.shape)}; "
-        f"ONNX Runtime computed {_shape_text(value.computed)}."
+        f"The source declares the output '{value.name}' as {_format_shape(value.shape)}; "
+        f"ONNX Runtime computed {_format_shape(value.computed)}."
         for value in outputs
         if value.computed is not UNSET
     )
 
 
-def _differences(kind: str, source: Sequence[ValueType], compiled: Sequence[ValueType]) -> Iterator[str]:
+def _describe_differences(kind: str, source: Sequence[ValueType], compiled: Sequence[ValueType]) -> Iterator[str]:
     wanted = {value.name: value for value in source}
     found = {value.name: value for value in compiled}
     yield from (f"the source's {kind} '{name}' is missing" for name in wanted if name not in found)
@@ -72,9 +72,9 @@ def _differences(kind: str, source: Sequence[ValueType], compiled: Sequence[Valu
         if value.type != made.type:
             yield f"the {kind} '{name}' is {made.type}; in the source it is {value.type}"
         if not _fits(value.shape if value.computed is UNSET else value.computed, made.shape):
-            yield f"the {kind} '{name}' has the shape {_shape_text(made.shape)}; in the source it is {_shape_text(value.shape)}"
+            yield f"the {kind} '{name}' has the shape {_format_shape(made.shape)}; in the source it is {_format_shape(value.shape)}"
     if wanted.keys() == found.keys() and list(wanted) != list(found):
-        yield f"the {kind}s are in a different order: {', '.join(found)}; in the source it is {', '.join(wanted)}"
+        yield f"the {kind}s are in a different order: {', '.join(found)}; the order in the source is {', '.join(wanted)}"
 
 
 def _fits(source: Shape, compiled: Shape) -> bool:
@@ -89,10 +89,10 @@ def _fits(source: Shape, compiled: Shape) -> bool:
     return all(not isinstance(size, int) or size < 0 or size == made for size, made in zip(source, compiled, strict=True))
 
 
-def _shape_text(shape: Shape) -> str:
+def _format_shape(shape: Shape) -> str:
     return "unknown" if shape is None else str(list(shape)).replace("None", "?").replace("'", "")
 
 
-def _value(value: ValueInfo) -> ValueType:
+def _make_value_type(value: ValueInfo) -> ValueType:
     kind = _TYPES[value.elem_type] if 0 <= value.elem_type < len(_TYPES) else f"type {value.elem_type}"
     return ValueType(value.name, kind, value.shape)

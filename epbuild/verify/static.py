@@ -13,7 +13,7 @@ from epbuild.verify.findings import Finding
 from epbuild.verify.listing import check_digests, check_files, check_manifest, check_provenance
 from epbuild.verify.models import check_model_references, check_models, check_schema, check_signatures, check_source_data
 
-_OWN = "one of its files failed a check"
+_FILE_FAULT = "one of its files failed a check"
 
 CHECKS = (
     check_manifest,
@@ -55,7 +55,7 @@ def find_faulty_models(artifact: ArtifactFolder, findings: Iterable[Finding]) ->
         if finding.outcome != "failed":
             continue
         if finding.subject in users:
-            faulty.update(dict.fromkeys(users[finding.subject], _OWN))
+            faulty.update(dict.fromkeys(users[finding.subject], _FILE_FAULT))
         elif finding.subject not in others:
             faulty.update({model.file: f"the check '{finding.check}' of {finding.subject} failed" for model in artifact.models})
     return faulty

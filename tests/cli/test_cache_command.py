@@ -55,7 +55,7 @@ def test_a_damaged_blob_is_reported_with_its_step_and_exit_code_1(tmp_path: Path
         f"damaged blob {blob.name}\n"
         "  the content does not match the digest\n"
         f"  relu_ctx.onnx of {STEP} in {tmp_path}\n"
-        "2 blobs (27 bytes) and 1 record: 1 damaged, moved aside; the next build that needs them recreates them.\n"
+        "2 blobs (27 bytes) and 1 record: 1 damaged, quarantined; the next build that needs them recreates them.\n"
     )
 
 

@@ -47,7 +47,7 @@ def test_clean_removes_outputs_and_says_how_to_restore_them(project: Path) -> No
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
         f"removed  dist/phone  2 files, {size} bytes\n"
-        f"Removed 2 files, {size} bytes. `epbuild run epbuild.yaml` restores what the store has.\n"
+        f"Removed 2 files, {size} bytes. Run `epbuild run epbuild.yaml` to restore outputs from the store.\n"
     )
     assert not (project / "dist").exists()
     assert (project / ".epbuild" / "state.sqlite").exists()
@@ -59,7 +59,7 @@ def test_kept_files_are_listed_with_the_reason(project: Path) -> None:
     (project / "dist" / "phone" / "relu_ctx.onnx").write_bytes(b"edited")
     kept = [
         "  dist/phone/notes.txt: epbuild did not write it",
-        "  dist/phone/relu_ctx.onnx: it was changed since; --force removes it",
+        "  dist/phone/relu_ctx.onnx: it was changed after epbuild wrote it; use --force to remove it",
     ]
     told = epbuild(project, "clean", "--dry-run").stdout.splitlines()
     assert told[0].startswith("would remove  dist/phone  1 file, ")
@@ -76,7 +76,7 @@ def test_the_list_of_kept_files_is_shortened(project: Path) -> None:
         (project / "dist" / "phone" / f"{number:02}.txt").write_bytes(b"mine")
     lines = epbuild(project, "clean").stdout.splitlines()
     assert len(lines) == 1 + 6 + 1 + 1
-    assert lines[-2] == "kept     and 14 more there"
+    assert lines[-2] == "kept     and 14 more"
 
 
 def test_clean_accepts_step_names_and_refuses_unknown_names(project: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_verdict_is_followed_by_a_table_of_80_columns(capsys: pytest.Capture
         "                                  xxxxxx\n"
         "  prefill: source file name       nothing                 prefill.onnx\n"
         "\n"
-        "The same: graph, weights, settings, toolchain.\n"
+        "Identical: graph, weights, settings, toolchain.\n"
     )
 
 
@@ -60,10 +60,10 @@ def test_skipped_comparisons_are_listed_even_without_differences(capsys: pytest.
     assert printed(capsys, Comparison((), 1, ("B",))) == (
         "No difference: 1 model, identical byte for byte.\n"
         "\n"
-        "Not compared, as B has no manifest: the options, the toolchain and the source\n"
-        "models.\n"
+        "Not compared, because B has no manifest: the options, the toolchain and the\n"
+        "source models.\n"
     )
-    assert "Not compared, as A and B have no manifests: " in printed(capsys, Comparison((), 1, ("A", "B")))
+    assert "Not compared, because A and B have no manifests: " in printed(capsys, Comparison((), 1, ("A", "B")))
 
 
 def test_terminal_escapes_in_a_model_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:

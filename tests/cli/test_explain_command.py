@@ -44,14 +44,14 @@ def test_a_new_step_is_explained_by_missing_inputs(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
         "new  compile:main/phone/relu\n"
-        "  It was never built here.\n"
+        "  It has never been built here.\n"
         "  - the toolchain 'qnn' is not provisioned yet\n"
         "\n"
         "new  emit:main/phone/directory\n"
         "  It was never emitted here.\n"
         "  It depends on:\n"
         "    new  compile:main/phone/relu\n"
-        "      It was never built here.\n"
+        "      It has never been built here.\n"
         "      - the toolchain 'qnn' is not provisioned yet\n"
     )
     document = json.loads(epbuild(tmp_path, "explain", "emit:*", "--json", EPBUILD_TOOLCHAIN_DIR=toolchains).stdout)
@@ -106,7 +106,7 @@ def test_a_current_step_shows_its_build_time_and_key(capsys: pytest.CaptureFixtu
     text = " ".join(printed(capsys, current).split())
     assert re.fullmatch(
         rf"current {SHARE.id} Last built 2027-01-1\d \d\d:\d\d:\d\d, with the key aaaaaaaa; "
-        "none of its inputs has changed since.",
+        "none of its inputs has changed since then.",
         text,
     )
     emitted = replace(current, step=EMIT)
@@ -119,19 +119,19 @@ def test_a_current_step_shows_its_build_time_and_key(capsys: pytest.CaptureFixtu
     [
         (
             Explanation(SHARE, "new", NEW, None, None, (), ()),
-            "It was never built here, and the store has no result for its key, bbbbbbbb.",
+            "It has never been built here, and the store has no result for its key, bbbbbbbb.",
         ),
         (
             Explanation(SHARE, "restorable", NEW, None, None, (), ()),
-            "It was never built here; the store has a result for its key, bbbbbbbb.",
+            "It has never been built here; the store has a result for its key, bbbbbbbb.",
         ),
         (replace(STALE, state="restorable"), "its key is now bbbbbbbb. The store has a result for this key."),
         (
             Explanation(EMIT, "restorable", OLD, OLD, 1.8e9, ("a.bin is missing",), ()),
-            "The store has everything that is needed to restore its files. - a.bin is missing",
+            "The store has everything needed to restore its files. - a.bin is missing",
         ),
-        (replace(STALE, step=COMPILE), f"It is compiled in one process with all of {SHARE.id}."),
-        (replace(STALE, step=MERGE), f"It is done together with {EMIT.id}."),
+        (replace(STALE, step=COMPILE), f"It is compiled in the same process as the rest of {SHARE.id}."),
+        (replace(STALE, step=MERGE), f"It is run together with {EMIT.id}."),
         (
             Explanation(EMIT, "out of date", NEW, OLD, 1.8e9, (), (), (replace(STALE, state="current", reasons=()),)),
             "the emitted files come from an earlier result. - option htp_graph",

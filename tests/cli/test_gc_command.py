@@ -28,8 +28,8 @@ def test_blobs_of_a_workspace_are_kept_and_reported_as_needed(tmp_path: Path) ->
     assert (done.returncode, done.stderr) == (0, "")
     assert rows(done.stdout)["blobs"] == ["-", "2", "27", "bytes", "-"]
     assert "Nothing to remove." in done.stdout
-    assert "This exceeds 1 byte: everything left is needed or was used within the last hour." in done.stdout
-    assert f"Needed: last builds of 1 workspace:\n  {tmp_path}\n" in done.stdout
+    assert "This exceeds 1 byte: everything that remains is needed or was used within the last hour." in done.stdout
+    assert f"Needed by the last builds of 1 workspace:\n  {tmp_path}\n" in done.stdout
     assert blob.exists()
 
 

@@ -352,7 +352,7 @@ def test_on_a_terminal_init_lists_every_ep_and_its_abilities_here(folder: Path) 
     assert code == 0, said
     assert all(name in said for name in KINDS)
     assert "CPUExecutionProvider" in said
-    assert "Compiles here." in said
+    assert "Compiles on this machine." in said
     listed = said.partition("Execution provider [")[0]
     assert max(map(len, listed.splitlines())) <= 80
 

@@ -114,7 +114,7 @@ def test_locks_from_two_checkouts_are_identical(tmp_path: Path) -> None:
 def test_lock_check_writes_nothing_and_reports_an_outdated_lock(checkout: Checkout) -> None:
     done = checkout.epbuild("lock", "--check")
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == "epbuild.lock is not up to date; `epbuild lock` writes it."
+    assert done.stdout.splitlines()[-1] == "epbuild.lock is out of date; run `epbuild lock` to update it."
     assert not checkout.place.exists()
     checkout.lock()
     assert checkout.epbuild("lock", "--check").returncode == 0

@@ -150,7 +150,7 @@ def test_a_missing_file_of_a_wheel_is_reported_with_the_existing_files(index: In
     index.has()
     text = index.refusal("package:my-models==1.0/onnx/dett.onnx", PlanError, "EPB295")
     assert "the wheel of my-models==1.0 has no file onnx/dett.onnx." in text
-    assert "It has my_models/onnx/det.onnx, my_models/onnx/rec.onnx." in text
+    assert "The wheel contains my_models/onnx/det.onnx, my_models/onnx/rec.onnx." in text
 
 
 def test_the_nearest_of_many_files_are_named(index: Index) -> None:
@@ -175,7 +175,9 @@ def test_an_ambiguous_path_is_refused_and_a_full_path_is_accepted(index: Index) 
 
 def test_a_missing_release_is_reported(index: Index) -> None:
     index.has()
-    assert "there is no version 2.0 of my-models" in index.refusal("package:my-models==2.0/m.onnx", FetchError, "EPB320")
+    assert "the package index has no version 2.0 of my-models" in index.refusal(
+        "package:my-models==2.0/m.onnx", FetchError, "EPB320"
+    )
 
 
 def test_a_wheel_for_another_platform_is_refused_with_the_platforms_name(index: Index) -> None:
@@ -223,7 +225,7 @@ def test_a_release_is_locked_with_its_wheels_for_all_platforms_and_pythons(index
 
 def test_a_missing_release_cannot_be_locked(index: Index) -> None:
     index.has()
-    with pytest.raises(FetchError, match=r"there is no version 2\.0 of my-models"):
+    with pytest.raises(FetchError, match=r"the package index has no version 2\.0 of my-models"):
         find_wheel_digests(PackageAddress("my-models", "2.0", "m.onnx"))
 
 

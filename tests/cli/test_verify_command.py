@@ -121,7 +121,7 @@ def test_scripts_get_every_finding_as_json(tmp_path: Path) -> None:
         "outcome": "failed",
         "message": "It was compiled for SM8750, not for SC8380XP.",
         "code": "EPB608",
-        "hint": "Check the target's options; the EP ignores options that it does not know.",
+        "hint": "Check the target's options, because the EP ignores unknown options.",
     }
 
 
@@ -153,7 +153,7 @@ def test_embedded_and_external_contexts_are_inspected_alike(tmp_path: Path) -> N
         assert done.returncode == 0
         assert f" sha256         {digest}" in done.stdout.splitlines()
         assert " compiled for   SM8750" in done.stdout.splitlines()
-        assert " the EP's own   own 3" in done.stdout.splitlines()
+        assert " EP attributes  own 3" in done.stdout.splitlines()
 
 
 def test_inspecting_several_models_reports_shared_files(tmp_path: Path) -> None:

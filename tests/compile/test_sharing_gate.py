@@ -142,7 +142,7 @@ def test_refused_ratio_is_remembered_and_a_lower_gate_needs_no_compile(workshop:
     workshop.write_recipe(gate(0.9))
     assert workshop.build().exit_code == 1
     [reason] = workshop.reasons(SHARE)
-    assert "sharing saves a ratio of 0." in reason
+    assert "the saved ratio is 0." in reason
     assert workshop.build("emit:decoder/*").exit_code == 1
     assert workshop.compiled == []
     workshop.write_recipe(gate(0.3))

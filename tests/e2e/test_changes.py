@@ -601,7 +601,7 @@ def test_an_output_that_the_recipe_no_longer_asks_for_is_removed(case: Case) -> 
     assert done.returncode == 0, done.stderr
     assert case.files("dist/changes/pair") == first
     assert not (case.folder / "dist/pair").exists()
-    assert "dist/pair  4 files that the recipe no longer asks for" in done.stdout
+    assert "dist/pair  4 files that the recipe no longer defines" in done.stdout
     assert case.ask("plan")["orphans"] == []
     check_outputs(case)
 

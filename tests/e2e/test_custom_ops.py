@@ -162,13 +162,13 @@ def test_a_users_library_is_registered_from_the_path_in_the_recipe(with_library:
     done = with_library.epbuild("verify", "dist", "--load")
     text = " ".join(done.stdout.split())
     assert done.returncode == 0
-    assert "needs the custom operators of libours.so, which is not in the artifact; name that library with --custom-ops" in text
+    assert "needs the custom operators of libours.so, which is not in the artifact; pass the library with --custom-ops" in text
     for more in (("--load", "--custom-ops", "ops/libours.so"), ("--numbers", "--recipe", "epbuild.yaml")):
         done = with_library.epbuild("verify", "dist", "--strict", *more)
         assert done.returncode == 0, done.stdout + done.stderr
     refused = application(with_library)
     assert refused.returncode == 1
-    assert "npu needs the custom operators of libours.so: name its path on this machine" in refused.stderr
+    assert "npu needs the custom operators of libours.so; pass its path on this machine" in refused.stderr
     found = answer(application(with_library, {"libours.so": "ops/libours.so"}))
     assert numpy.allclose(found, numpy.linalg.inv(weights()), atol=0.01)
 

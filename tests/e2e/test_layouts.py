@@ -219,7 +219,7 @@ def test_clean_removes_archives_with_their_statements_and_keeps_changed_ones(qui
     done = quick.epbuild("clean")
     assert done.returncode == 0
     assert "removed  dist/left.zip  2 files" in done.stdout
-    assert "kept     dist/right.zip: it was changed since" in done.stdout
+    assert "kept     dist/right.zip: it was changed after epbuild wrote it" in done.stdout
     assert set(quick.files()) == {"mine.zip", "right.zip"}
 
 

@@ -84,7 +84,7 @@ def test_a_report_of_a_real_build_matches_its_events_and_shows_changes(project: 
     later = json.loads(project.epbuild("report", "--json").stdout)
     assert {**later, "made_at": ""} == {**report, "made_at": ""}
     text = project.epbuild("report").stdout
-    assert "Coverage: 4 models for 1 target: 1 whole, 2 in part, 1 not at all" in text
+    assert "Coverage: 4 models for 1 target: 1 whole, 2 partial, 1 failed" in text
     assert "Failed: 2 steps, for 2 reasons" in text
 
     project.edit("models: [mixed], targets: [npu]", "models: [mixed], targets: [npu], expect: {fallback_nodes: any}")

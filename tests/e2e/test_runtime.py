@@ -47,7 +47,7 @@ def test_a_variant_is_not_guessed_from_an_emulator_that_runs_any_soc(quickstart:
     quickstart.build("epbuild.yaml", "emit:classifier/*")
     done = classify(quickstart.folder / "dist/quickstart/classifier")
     assert done.returncode == 1
-    assert "does not know which variant fits this machine: snapdragon-SC8380XP, snapdragon-SM8750; name one" in done.stderr
+    assert "does not know which variant fits this machine: snapdragon-SC8380XP, snapdragon-SM8750; select one" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -74,7 +74,7 @@ def test_the_unshared_classifier_has_the_numbers_of_its_source(built: Project) -
     # On x86-64 the EP cannot check compatibility. That is reported, but is no failure.
     compatibility = found["compatibility", "classifier_ctx.onnx"]
     assert compatibility["outcome"] == "skipped"
-    assert "QNNExecutionProvider did not report whether it accepts it on this machine" in compatibility["message"]
+    assert "QNNExecutionProvider did not report whether it is compatible with this machine" in compatibility["message"]
 
 
 def test_a_source_can_be_named_and_run_on_the_users_inputs(built: Project, tmp_path: Path) -> None:
@@ -171,7 +171,9 @@ def test_a_shared_context_is_compared_through_its_unshared_model(built: Project)
         assert "These figures are of the same model compiled without sharing" in found["numbers", name]["message"]
     without = findings(built, DECODER, "--numbers", status=0)
     assert without["numbers", "decode_ctx.onnx"]["outcome"] == "skipped"
-    assert "with --recipe, the same model is compiled without sharing" in without["numbers", "decode_ctx.onnx"]["message"]
+    assert (
+        "to compile it without sharing and compare its outputs, pass --recipe" in without["numbers", "decode_ctx.onnx"]["message"]
+    )
 
 
 _CRASHING = """
@@ -210,7 +212,9 @@ def test_an_unexplained_crash_is_reported_as_a_crash(built: Project, tmp_path: P
     found = findings(built, CLASSIFIER, "--load", "--interpreter", str(tmp_path / "env/bin/python"), status=1)
     load = found["load", "classifier_ctx.onnx"]
     assert (load["outcome"], load["code"]) == ("failed", "EPB642")
-    assert load["message"] == "The process crashed (SIGABRT) while it was opened. The EP logged: [ERROR] the driver is gone."
+    assert (
+        load["message"] == "The process crashed (SIGABRT) while the model was opened. The EP logged: [ERROR] the driver is gone."
+    )
 
 
 def test_a_foreign_model_is_loaded_with_the_users_settings(built: Project, tmp_path: Path) -> None:

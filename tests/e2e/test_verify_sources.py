@@ -98,7 +98,7 @@ def test_every_source_is_found_and_compared(built: Project) -> None:
     ):
         assert numbers(built, place).startswith(f"numbers {models} passed")
     for place in ("dist/folder/merged", "dist/merged.zip"):
-        assert "it was merged from data, scaled; name an equivalent model" in numbers(built, place).lower()
+        assert "it was merged from data, scaled; specify an equivalent model" in numbers(built, place).lower()
 
     # The message names a prepared model that the cache has lost, as no other source can be compared.
     for blob in (built.cache / "cas/sha256").rglob("*"):
@@ -108,4 +108,4 @@ def test_every_source_is_found_and_compared(built: Project) -> None:
     said = numbers(built, "dist/folder/alone")
     assert said.startswith(f"numbers 2 skipped, {SOURCES - 2} passed")
     for name in ("renamed", "asked"):
-        assert f"The result of prepare:{name}/1-run is not in the store; `epbuild run` recreates it" in said
+        assert f"The result of prepare:{name}/1-run is not in the store; run `epbuild run` to recreate it" in said

@@ -236,7 +236,7 @@ class TestHub:
         [
             (_HubError("404 Client Error. (Request ID: Root=1)\n\nEntry Not Found for url: x.\nMore.", 404), "Entry Not Found"),
             (_HubError("401 Client Error. (Request ID: Root=1)\n\nRepository Not Found.", 401), "a token in HF_TOKEN"),
-            (_HubError("", 403), "the hub answered 403"),
+            (_HubError("", 403), "the hub responded with status 403"),
             (_Offline("offline"), "Unset HF_HUB_OFFLINE"),
             (ValueError("Repo id must be in the form"), "Repo id must be"),
         ],

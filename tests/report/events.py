@@ -41,7 +41,7 @@ from epbuild.session.events import (
     ToolchainStarted,
     Watching,
 )
-from epbuild.verify.fallback import Outside
+from epbuild.verify.fallback import FallbackNodes
 
 COMPILE = "compile:decoder/snapdragon-SC8380XP/prefill"
 SHARE = "share:decoder/snapdragon-SC8380XP"
@@ -62,7 +62,7 @@ ANOTHER = Problem("EPB650", "made again, x_qnn.bin is not the same", StepId(COMP
 STAMPS = DifferingBytes("timestamp", "member metadata", 233_880, 6, 6, "2026-11-22 00:11:01 UTC", "2026-11-22 00:11:05 UTC")
 REBUILT = FileDifference("x_qnn.bin", 246_216, 246_216, 233_880, 6, (STAMPS,))
 
-OUTSIDE = Outside("prefill", 2, (LeftNode("/Gather", "Gather", "Cannot get shape"), LeftNode("", "If", None)))
+OUTSIDE = FallbackNodes("prefill", 2, (LeftNode("/Gather", "Gather", "Cannot get shape"), LeftNode("", "If", None)))
 
 EVENTS: tuple[Event, ...] = (
     Warned(WARNING),

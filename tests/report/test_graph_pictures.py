@@ -10,7 +10,7 @@ import pytest
 
 from epbuild.commands.graph import WORST_FIRST, GraphNode, StepGraph
 from epbuild.core.errors import EnvironmentFailure, escape_controls
-from epbuild.report.graph import LOOKS, convert_to_svg, draw_svg, find_graphviz, format_dot, format_mermaid
+from epbuild.report.graph import STATE_STYLES, convert_to_svg, draw_svg, find_graphviz, format_dot, format_mermaid
 
 HOSTILE = (
     '"', 'a"];b["x', "</svg><script>alert(1)</script>", "line\nbreak", "\\N \\G \\l end\\", "&lt;b&gt; &amp; &#60;", "%% comment",
@@ -39,7 +39,7 @@ def test_svg_shows_every_name_unchanged_and_runs_no_script() -> None:
     root = ElementTree.fromstring(svg)
     shown = texts(svg)
     for index, name in enumerate(HOSTILE):
-        assert f"{LOOKS[WORST_FIRST[index % 5]].sign} {escape_controls(name)}" in shown
+        assert f"{STATE_STYLES[WORST_FIRST[index % 5]].sign} {escape_controls(name)}" in shown
     assert [element.tag for element in root.iter() if element.tag == f"{SVG}script"] == []
     assert len([element for element in root.iter(f"{SVG}g") if element.get("class") == "edge"]) == len(HOSTILE) - 1
 
@@ -57,15 +57,15 @@ def test_mermaid_contains_no_unescaped_syntax_from_names() -> None:
 
 
 def test_states_are_recognizable_without_colors() -> None:
-    signs = [look.sign for look in LOOKS.values()]
-    assert len(set(signs)) == len(LOOKS) == len(WORST_FIRST)
+    signs = [look.sign for look in STATE_STYLES.values()]
+    assert len(set(signs)) == len(STATE_STYLES) == len(WORST_FIRST)
     assert [line.split()[0] for line in texts(draw_svg(graph_of(*"abcde"), find_graphviz())) if line[-1] in "abcde"[1:]]
 
 
 def test_dark_pages_have_their_own_colors_and_readable_text() -> None:
     svg = draw_svg(graph_of("a", "b"), find_graphviz())
     assert "prefers-color-scheme:dark" in svg
-    for look in LOOKS.values():
+    for look in STATE_STYLES.values():
         assert _contrast(look.light[0], "#1f2328") > 7
         assert _contrast(look.dark[0], "#f0f3f6") > 7
 

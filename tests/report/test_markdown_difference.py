@@ -125,7 +125,7 @@ def test_the_headline_is_a_sentence_and_each_subject_has_its_table() -> None:
 | --- | --: | --: | --: | --- |
 | `prefill` | 1.3 kB | 1.3 kB | same size | weights, context |
 
-1 more without a difference.
+1 more without differences.
 
 #### Context binaries
 
@@ -138,7 +138,7 @@ def test_the_headline_is_a_sentence_and_each_subject_has_its_table() -> None:
 | external data | before | after | change |
 | --- | --: | --: | --: |
 | `w.bin` | - | 4.0 kB | new |
-| `v.bin` | 1.0 kB | - | gone |
+| `v.bin` | 1.0 kB | - | removed |
 
 #### Graph and weights
 
@@ -182,7 +182,7 @@ def test_the_headline_is_a_sentence_and_each_subject_has_its_table() -> None:
 
 </details>
 
-The same: graph.
+Identical: graph.
 """
     )
 
@@ -199,13 +199,13 @@ def test_no_difference_is_one_line_even_with_skipped_comparisons() -> None:
     text = format_markdown("old", "new", Comparison((), 4, ("A", "B")))
     assert text.count("\n") == 1
     assert text.endswith(
-        "Not compared, as `old` and `new` have no manifests: the options, the toolchain and the source models.\n"
+        "Not compared, because `old` and `new` have no manifests: the options, the toolchain and the source models.\n"
     )
 
 
 def test_skipped_comparisons_are_listed_beside_the_differences() -> None:
     text = format_markdown("old", "new", Comparison((option("SM8750"),), 1, ("B",)))
-    assert text.endswith("\n\nNot compared, as `new` has no manifest: the options, the toolchain and the source models.\n")
+    assert text.endswith("\n\nNot compared, because `new` has no manifest: the options, the toolchain and the source models.\n")
 
 
 @pytest.mark.parametrize(
@@ -254,11 +254,11 @@ def test_outputs_of_only_one_side_are_listed_with_their_models() -> None:
         artifacts=PLACES,
     )
     text = format_markdown("old", "new", found)
-    assert "Of 5 outputs on both sides, 1 differs, 1 new, 1 gone." in text
+    assert "Of 5 outputs on both sides, 1 differs, 1 new, 1 removed." in text
     rows = Page(text).rows
-    assert ["gone", "m_ctx.onnx", "gone"] in rows
+    assert ["gone", "m_ctx.onnx", "removed"] in rows
     assert ["here", "m_ctx.onnx, n_ctx.onnx", "new"] in rows
-    assert ["decoder/x1", "n", "5 bytes", "-", "gone", ""] in rows
+    assert ["decoder/x1", "n", "5 bytes", "-", "removed", ""] in rows
 
 
 def test_unchanged_outputs_beside_a_new_output_are_counted() -> None:

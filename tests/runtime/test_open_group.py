@@ -147,7 +147,7 @@ def test_custom_operator_library_is_relative_to_its_folder(
 def test_missing_custom_operators_are_reported_with_a_hint(snapdragon: Machine, tmp_path: Path) -> None:
     folder = emit(tmp_path / "out", custom_ops=[LIBRARY_OPS])
     text = refused(folder, code="EPB634")
-    assert 'phone needs the custom operators of libmine.so: name its path on this machine, with custom_ops={"libm' in text
+    assert 'phone needs the custom operators of libmine.so; pass its path on this machine with custom_ops={"libm' in text
     text = refused(folder, code="EPB634", custom_ops={"libmine.so": tmp_path / "nosuch.so"})
     assert (
         f"phone needs the custom operators of libmine.so, but the file in custom_ops= does not exist: {tmp_path / 'nosuch.so'}"
@@ -220,12 +220,14 @@ def test_undecidable_variant_is_not_guessed(machine: Machine, tmp_path: Path) ->
     for soc in ("SC8380XP", "SM8750"):
         emit(tmp_path / soc, soc, compatibility=f"v2:{soc}")
     text = refused(tmp_path, code="EPB633")
-    assert text.startswith("ONNX Runtime does not know which variant fits this machine: SC8380XP, SM8750; name one with target=")
+    assert text.startswith(
+        "ONNX Runtime does not know which variant fits this machine: SC8380XP, SM8750; select one with target="
+    )
     with runtime.open(tmp_path, target="SM8750") as group:
         assert group.variant.manifest == tmp_path / "SM8750/manifest.json"
     with runtime.open(tmp_path / "SC8380XP") as group:
         assert group.variant.target == "SC8380XP"
-    assert "it has: SC8380XP, SM8750" in refused(tmp_path, target="SM8650", code="EPB633")
+    assert "available targets: SC8380XP, SM8750" in refused(tmp_path, target="SM8650", code="EPB633")
 
 
 def test_npu_is_preferred_by_default(machine: Machine, tmp_path: Path) -> None:
@@ -270,7 +272,7 @@ def test_only_the_requested_devices_are_used(snapdragon: Machine, tmp_path: Path
     folder = emit(tmp_path / "out")
     runtime.open(folder, devices=[EMULATOR]).close()
     assert snapdragon.options[-1].providers[0][0] == [(QNN, "CPU")]
-    assert "none is available among the given devices" in refused(folder, devices=[], code="EPB634")
+    assert "none is available among the devices in devices=" in refused(folder, devices=[], code="EPB634")
     assert snapdragon.registered == []
 
 
@@ -298,9 +300,9 @@ def test_deficiency_of_each_variant_is_reported(machine: Machine, tmp_path: Path
     assert head == "no variant of main fits this machine [EPB634]"
     assert rows[0].startswith(f"  phone needs {QNN} from the package onnxruntime-qnn==2.7.0, which cannot be imported: ")
     assert rows[1:] == [
-        f"  laptop needs a device for {OPENVINO}, but none is available here",
-        "  pc needs TensorrtExecutionProvider, which onnxruntime 1.99.0 does not offer here",
-        f"  half lacks its file {tmp_path / '4/relu_ctx.onnx'}",
+        f"  laptop needs a device for {OPENVINO}, but none is available on this machine",
+        "  pc needs TensorrtExecutionProvider, which onnxruntime 1.99.0 does not provide on this machine",
+        f"  half is missing its file {tmp_path / '4/relu_ctx.onnx'}",
     ]
 
 
@@ -355,8 +357,8 @@ def test_several_groups_need_a_name_and_unfinished_outputs_are_ignored(snapdrago
     emit(tmp_path / "two/.phone.epbuild-1f2e3d4c", group="being written")
     (tmp_path / "package").mkdir()
     (tmp_path / "package/manifest.json").write_text('{"schema_version": "1.0"}', encoding="utf-8")
-    assert "contains several groups: one, two; name one with group=" in refused(tmp_path, code="EPB633")
-    assert "has no group three; it has: one, two" in refused(tmp_path, group="three", code="EPB633")
+    assert "contains several groups: one, two; select one with group=" in refused(tmp_path, code="EPB633")
+    assert "has no group 'three'; available groups: one, two" in refused(tmp_path, group="three", code="EPB633")
     with runtime.open(tmp_path, group="two") as group:
         assert group.variant.group == "two"
     assert "there is no epbuild manifest in" in refused(tmp_path / "package", code="EPB632")
@@ -368,7 +370,7 @@ def test_several_groups_need_a_name_and_unfinished_outputs_are_ignored(snapdrago
     [
         (None, "there is no manifest at"),
         ("{", "cannot be read: "),
-        ('{"format": 2, "group": "", "target": {}, "models": []}', "has the format 2; this reader supports 1"),
+        ('{"format": 2, "group": "", "target": {}, "models": []}', "has the format 2, but this reader supports only 1"),
         ('{"format": 1, "group": "", "target": {}, "models": []}', "is invalid: KeyError: 'name'"),
         ('{"format": 1, "group": "", "target": [], "models": []}', "is invalid: TypeError"),
     ],
@@ -470,7 +472,7 @@ def test_variant_with_missing_files_does_not_fit(snapdragon: Machine, tmp_path: 
     folder = emit(tmp_path / "out", "phone", files=VALID["files"])
     (folder / "relu.bin").touch()
     (folder / missing).unlink()
-    assert f"phone lacks its file {folder / missing}" in refused(folder, code="EPB634")
+    assert f"phone is missing its file {folder / missing}" in refused(folder, code="EPB634")
     assert snapdragon.log == []
     (folder / missing).touch()
     runtime.open(folder).close()

@@ -283,7 +283,7 @@ def test_stricter_expectation_is_checked_against_existing_results(built: Worksho
     states = built.states()
     assert (states[SHARE], states[EMIT_DECODER], states[CLASSIFIER]) == ("out of date", "out of date", "current")
     assert built.reasons(SHARE) == tuple(
-        f"QNNExecutionProvider did not compile 1 node of the model '{name}': 1 Relu. The recipe expects 0 at most"
+        f"QNNExecutionProvider did not compile 1 node of the model '{name}': 1 Relu. The recipe expects at most 0"
         for name in ("prefill", "decode")
     )
     before = built.contents()
@@ -300,7 +300,7 @@ def test_cpu_fallback_fails_its_step_unless_the_recipe_allows_the_fallback(works
     assert (problem.code, problem.where) == ("EPB655", CLASSIFIER)
     assert problem.message == "QNNExecutionProvider did not compile 1 node of the model 'classifier': 1 Relu"
     assert problem.hint == (
-        "To accept that the CPU runs them, write `expect: {fallback_nodes: 1}`, or end the target's `eps` with CPUExecutionProvider."
+        "To let the CPU run these nodes, write `expect: {fallback_nodes: 1}`, or end the target's `eps` with CPUExecutionProvider."
     )
     assert not workshop.output("classifier").exists()
 

@@ -224,39 +224,43 @@ EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]
         {("schema", MODEL, "EPB614"), ("sharing", "decoder", "EPB607")},
         "no context: ep_cache_context is missing or empty",
     ),
-    "another EP's source": (decode(node(source=OPENVINO)), {("source", MODEL, "EPB604")}, f"comes from '{OPENVINO}'"),
-    "an unknown source": (decode(node(source="qnn")), {("source", MODEL, "EPB604")}, "comes from 'qnn'"),
+    "another EP's source": (decode(node(source=OPENVINO)), {("source", MODEL, "EPB604")}, f"compiled by '{OPENVINO}'"),
+    "an unknown source": (decode(node(source="qnn")), {("source", MODEL, "EPB604")}, "compiled by 'qnn'"),
     "no source": (decode(without(node(), "source")), {("source", MODEL, "EPB604")}, "has no source"),
     "main_context 0 on the only node": (
         decode(node(main_context=0)),
         {("schema", MODEL, "EPB614"), ("sharing", "decoder", "EPB607")},
-        "no node of 'QNNExecutionProvider' has main_context 1",
+        "no node with the source 'QNNExecutionProvider' has main_context 1",
     ),
     "a context on a secondary node": (
         decode(node(), node(main_context=0)),
         {("schema", MODEL, "EPB614")},
-        "main_context 0 and a context of its own",
+        "main_context 0 but contains a context",
     ),
-    "main_context 2": (decode(node(main_context=2)), {("schema", MODEL, "EPB614")}, "main_context 2, which must be 0 or 1"),
+    "main_context 2": (
+        decode(node(main_context=2)),
+        {("schema", MODEL, "EPB614")},
+        "main_context 2, but the value must be 0 or 1",
+    ),
     "embed_mode 7": (
         decode(node(embed_mode=7)),
         {("schema", MODEL, "EPB614"), ("sharing", "decoder", "EPB607")},
-        "embed_mode 7, which must be 0 or 1",
+        "embed_mode 7, but the value must be 0 or 1",
     ),
     "no embed_mode, which means 1": (
         decode(without(node(), "embed_mode")),
         {("schema", MODEL, "EPB614"), ("sharing", "decoder", "EPB607")},
-        "the name of a file, llm.bin, instead of a context: its embed_mode must be 0",
+        "the file name 'llm.bin' instead of a context; its embed_mode must be 0",
     ),
     "an attribute of another type": (
         decode(node(max_size="big")),
         {("schema", MODEL, "EPB614")},
-        "max_size with the type STRING, which must be INT",
+        "max_size of type STRING, but the type must be INT",
     ),
     "an edited partition": (
         decode(node(partition_name="QNNExecutionProvider_24_1_0")),
         {("partitions", MODEL, "EPB618")},
-        "its context contains QNNExecutionProvider_17_1_0 instead",
+        "its context contains 'QNNExecutionProvider_17_1_0' instead",
     ),
     "a compatibility string for another target": (
         decode(node(), metadata={f"ep_compatibility_info.{QNN}": compatible("69")}),
@@ -277,7 +281,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]
     "an embedded context in a sharing group": (
         decode(node(None, embed_mode=1, ep_cache_context=SHARED)),
         {("sharing", "decoder", "EPB607")},
-        "decode_ctx.onnx refers to none",
+        "decode_ctx.onnx refers to no context binary",
     ),
 }
 

@@ -38,7 +38,12 @@ def test_a_model_is_described_with_the_digest_and_target_of_its_binary(tmp_path:
 
 @pytest.mark.parametrize(
     ("reference", "told"),
-    [("gone.bin", "does not exist"), ("../llm.bin", "'..'"), ("/llm.bin", "absolute"), (None, "holds no context and names none")],
+    [
+        ("gone.bin", "does not exist"),
+        ("../llm.bin", "'..'"),
+        ("/llm.bin", "absolute"),
+        (None, "neither embeds a context nor refers to one"),
+    ],
 )
 def test_a_dangling_reference_is_reported_without_hiding_other_nodes(tmp_path: Path, reference: str | None, told: str) -> None:
     found = inspect_model(save(tmp_path / "m.onnx", context_node(reference), context_node(None, main_context=0)))
@@ -63,7 +68,7 @@ def test_every_attribute_is_shown_and_defaults_are_marked(tmp_path: Path) -> Non
     }  # fmt: skip
     assert schema.items() <= node.items()
     assert node["written"] == {"own": "FLOATS", "notes": "STRING"}
-    assert node["problem"] == "the node holds no context and names none"
+    assert node["problem"] == "the node neither embeds a context nor refers to one"
 
 
 def test_a_node_in_a_subgraph_is_found_and_marked(tmp_path: Path) -> None:

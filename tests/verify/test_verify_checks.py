@@ -124,7 +124,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "another EP's work": (
         decode(context_node(source="OpenVINOExecutionProvider")),
         "EPB604",
-        "comes from 'OpenVINOExecutionProvider'",
+        "compiled by 'OpenVINOExecutionProvider'",
     ),
     "nobody's work": (decode(context_node(source="")), "EPB604", "decode_ctx.onnx: an EPContext node has no source"),
     "a dangling reference": (decode(context_node("gone.bin")), "EPB605", "the context binary 'gone.bin' does not exist beside"),
@@ -134,7 +134,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a Windows path": (decode(context_node("C:\\out\\llm.bin")), "EPB605", "is an absolute path"),
     "an empty reference": (decode(context_node("")), "EPB605", "is empty"),
     "a reference to a folder": (decode(context_node("folder")), "EPB605", "'folder' does not exist"),
-    "no reference at all": (decode(context_node(None)), "EPB605", "holds no context and names no context binary"),
+    "no reference at all": (decode(context_node(None)), "EPB605", "neither embeds a context nor refers to a context binary"),
     "an empty binary": (lambda folder: (folder / "llm.bin").write_bytes(b""), "EPB605", "the context binary 'llm.bin' is empty"),
     "external data that is missing": (
         decode(context_node(), external="w.bin"),
@@ -151,12 +151,12 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "an embedded context": (
         decode(context_node(None, embed_mode=1, ep_cache_context=BINARY)),
         "EPB606",
-        "embeds its context, contrary to the recipe",
+        "embeds its context, but the recipe sets embed to false",
     ),
     "a binary of its own for each model": (
         second_binary,
         "EPB607",
-        "2 models that share weights must have one context binary; there are 2: llm.bin, other.bin",
+        "2 models that share weights must refer to one context binary, but they refer to 2: llm.bin, other.bin",
     ),
     "another SoC": (
         lambda folder: (folder / "llm.bin").write_bytes(BINARY.replace(b"SC8380XP", b"SM8750")),
@@ -214,7 +214,7 @@ def test_a_part_compiled_by_an_unrequested_ep_is_refused_beside_requested_ones(m
     parts = [context_node("qnn.bin"), context_node("openvino.bin", source="VitisAIExecutionProvider")]
     save(made_by_two / "m_ctx.onnx", *parts)
     assert problems(made_by_two, two_eps()) == [
-        ("EPB604", f"m_ctx.onnx: an EPContext node comes from 'VitisAIExecutionProvider', not from {QNN}, {OPENVINO}")
+        ("EPB604", f"m_ctx.onnx: an EPContext node was compiled by 'VitisAIExecutionProvider', not by {QNN}, {OPENVINO}")
     ]
 
 
@@ -261,7 +261,7 @@ def test_a_link_that_stays_inside_is_followed(out: Path) -> None:
 def test_an_external_context_is_refused_if_embedding_was_requested(out: Path) -> None:
     found = problems(out, wanted(embed=True, one_binary=False))
     assert [code for code, _ in found] == ["EPB606", "EPB606"]
-    assert "keeps its context in a file" in found[0][1]
+    assert "stores its context in a file" in found[0][1]
 
 
 def test_an_empty_embedded_context_is_refused(out: Path) -> None:
@@ -277,7 +277,7 @@ def test_an_embedded_context_over_the_size_limit_is_refused(out: Path) -> None:
     assert check_embedded_size(model) is None
     flaw = check_embedded_size(model, limit=100)
     assert flaw is not None
-    assert (flaw.code, "over 2 GiB" in flaw.text) == ("EPB606", True)
+    assert (flaw.code, "exceeds 2 GiB" in flaw.text) == ("EPB606", True)
 
 
 def test_all_faults_of_all_models_are_reported_in_one_run(out: Path) -> None:
@@ -315,10 +315,10 @@ def test_insufficient_sharing_is_reported_with_sizes_and_exact_ratio() -> None:
     assert (problem.code, problem.where) == ("EPB611", STEP)
     assert problem.message == (
         "the context binaries and data have 700,001 bytes with sharing and 1,000,000 bytes with each model compiled alone: "
-        "sharing saves a ratio of 0.299; the recipe expects at least 0.3"
+        "the saved ratio is 0.299; the recipe expects at least 0.3"
     )
     [problem] = check_shared_bytes(SharedBytes(1_012_345, 1_000_000), STEP, 0.3)
-    assert "a ratio of -0.013;" in problem.message
+    assert "ratio is -0.013;" in problem.message
 
 
 def test_sharing_without_any_bytes_saves_nothing() -> None:

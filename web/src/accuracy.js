@@ -24,7 +24,7 @@ export function accuracySum() {
 /** @param {Element} section */
 export function drawAccuracy(section) {
   if (!report.accuracy.length) {
-    add(section, el("p.empty", {}, "The recipe asks for no comparison of numbers (`verify`), or none was made yet."));
+    add(section, el("p.empty", {}, "The recipe has no `verify` section, or no build has compared outputs yet."));
     return;
   }
   const names = [...new Set(report.accuracy.flatMap((row) => [...Object.keys(row.figures), ...Object.keys(row.limits)]))];
@@ -33,7 +33,7 @@ export function drawAccuracy(section) {
     section,
     accuracySum(),
     table(
-      "Figures of each output, those that did not pass first",
+      "Figures of each output (outputs that did not pass are listed first)",
       [
         {
           head: "Model",

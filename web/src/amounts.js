@@ -1,4 +1,4 @@
-// Texts of amounts, as epbuild prints them.
+// Amounts as text, in the same format as epbuild's terminal output.
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 export const FIGURE = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 6 });

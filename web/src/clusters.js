@@ -1,4 +1,4 @@
-// Clusters of steps, which keep the graph small enough to read.
+// Clusters of steps. They keep the graph small enough to read.
 
 import { counted, formatNumber } from "./amounts.js";
 import { groupedBy, neededBy, outcomeOf, report, stepById } from "./report.js";
@@ -57,7 +57,7 @@ export function clusterSteps(steps, level) {
 }
 
 /**
- * Return the groups or steps in ranges of names, for plans that no level fits.
+ * Return ranges of group names or step names, for plans that are too large for every level.
  * @param {Step[]} steps
  * @returns {Map<string, Step[]>}
  */
@@ -76,7 +76,7 @@ function nameRanges(steps) {
 }
 
 /**
- * Return the steps before and after a step, nearest first, at most MAX_NODES.
+ * Return a step with up to MAX_NODES steps around it, nearest first.
  * @param {string} id
  */
 export function stepsAround(id) {
@@ -93,7 +93,7 @@ export function stepsAround(id) {
 export const NODE = { height: 40, letter: 6.6, most: 34 };
 
 /**
- * Return the number of steps of a cluster, and of failed ones.
+ * Describe the number of steps in a cluster, and the number of failed steps.
  * @param {Cluster} cluster
  */
 export function clusterSum({ steps }) {
@@ -102,7 +102,7 @@ export function clusterSum({ steps }) {
 }
 
 /**
- * Return a name without its middle if it is long.
+ * Shorten a long name by removing its middle.
  * @param {string} name
  */
 export function nodeLabel(name) {

@@ -1,4 +1,4 @@
-// Coverage section: a matrix of models and targets. Each cell has a letter or a number besides its color, and opens details.
+// Coverage section: a matrix of models and targets. Each cell has a letter or a number in addition to its color, and opens details.
 
 import { counted, formatBytes, formatNumber, formatSeconds } from "./amounts.js";
 import { coverageSum, showCoverage, showModel, showTarget } from "./details.js";
@@ -32,7 +32,7 @@ export function drawCoverage(section) {
       el("span", {}, cellKey("failed-verify", "V"), " failed verify"),
       el("span", {}, cellKey("failed", "F"), " failed"),
       el("span", {}, cellKey("not-built", "N"), " not built"),
-      el("label", {}, only, " only models that are not whole everywhere"),
+      el("label", {}, only, " show only models with incomplete coverage"),
     ),
     place,
   );
@@ -95,7 +95,7 @@ function fillMatrix(place, targets, onlyPartial, most) {
   addCellKeys(whole, grid);
   place.replaceChildren(
     el("div.scroll", {}, whole),
-    models.length ? "" : el("p.empty", {}, "Every model is whole for every target."),
+    models.length ? "" : el("p.empty", {}, "All models are whole for all targets."),
     models.length > most
       ? el(
           "p.more",
@@ -128,7 +128,7 @@ function matrixCell(row) {
 }
 
 /**
- * Make the matrix one tab stop, in which the arrow keys, Home and End move.
+ * Make the matrix a single tab stop. The arrow keys, Home and End move between cells.
  * @param {HTMLElement} element
  * @param {Grid} grid rows of buttons or null
  */

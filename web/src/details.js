@@ -44,10 +44,10 @@ export function showStep(id) {
       step.note ? `: ${step.note}` : "",
     ),
     step.errors.map(errorDetails),
-    whyList("Why the last build ran it", runReasons(step)),
-    whyList("Why a build would run it now", step.reasons),
+    whyList("Why it ran in the last build", runReasons(step)),
+    whyList("Why the next build would run it", step.reasons),
     definitionList([
-      ["State now", step.remote ? `${step.state}, its result is in the remote cache` : step.state],
+      ["Current state", step.remote ? `${step.state} (result in the remote cache)` : step.state],
       ["Group", step.group],
       ["Target", step.target && targetLink(step.target)],
       [
@@ -60,7 +60,7 @@ export function showStep(id) {
         "Including the steps before it",
         !ownStart.has(step.id) || ownStart.get(step.id) === step.started ? null : seconds(step.ended - step.started),
       ],
-      ["Time when built", step.seconds === null ? null : seconds(step.seconds)],
+      ["Time when it was built", step.seconds === null ? null : seconds(step.seconds)],
       ["Ran on", step.worker === null ? step.machine : `${step.machine ?? "this machine"}, slot ${step.worker + 1}`],
       ["Peak memory", step.memory === null ? null : bytes(step.memory)],
       ["Size", step.size === null ? null : bytes(step.size)],
@@ -108,7 +108,7 @@ function errorDetails(error) {
     el("p", {}, error.message, " ", el("code", {}, error.code)),
     error.reason && !error.message.includes(error.reason) ? el("p", {}, error.reason) : null,
     error.hint ? el("p.hint", {}, error.hint) : null,
-    error.step ? el("p", {}, "Because of ", stepLink(error.step)) : null,
+    error.step ? el("p", {}, "Caused by ", stepLink(error.step)) : null,
   );
 }
 
@@ -229,7 +229,7 @@ export function showTarget(name) {
       ]),
     target &&
       table(
-        "EPs, in their order",
+        "EPs, in order",
         [
           { head: "EP", cell: (one) => one.ep },
           { head: "Version", cell: (one) => [one.package, " ", one.version ?? ""] },

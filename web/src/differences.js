@@ -110,7 +110,7 @@ function changedModel(row) {
 }
 
 /**
- * Return how much better the coverage of a model is. It is negative if the EP takes fewer nodes than before.
+ * Return how much the coverage of a model improved. The number is negative if the EP takes fewer nodes than before.
  * @param {ModelChange} row
  */
 function takenMore({ before, after }) {
@@ -121,7 +121,7 @@ function takenMore({ before, after }) {
 /** @param {ModelChange} row */
 function coverageChange({ before, after }) {
   if (!before) return after && ["new, ", coveredBadge(after)];
-  if (!after) return ["gone, was ", coveredBadge(before)];
+  if (!after) return ["removed, was ", coveredBadge(before)];
   const same = before.outcome === after.outcome && before.fallback_nodes === after.fallback_nodes;
   return same ? coveredBadge(after) : [coveredBadge(before), " → ", coveredBadge(after)];
 }
@@ -135,7 +135,7 @@ function coveredBadge(side) {
 }
 
 /**
- * Return how much an amount of a model grew, or null where it is not known of both sides.
+ * Return how much an amount of a model grew, or null if either amount is unknown.
  * @param {ModelChange} row
  * @param {(side: ComparedModel) => number | null} amount
  */
@@ -168,7 +168,7 @@ function accuracyChange({ before, after }) {
 /** @param {Against} against */
 function outputChanges(against) {
   return table(
-    "Outputs that differ, without manifests and provenance",
+    "Outputs that differ (manifests and provenance are ignored)",
     [
       {
         head: "Output",
@@ -194,7 +194,7 @@ function sourceChanges(against) {
     "Source models whose files differ",
     [
       { head: "Model", cell: (row) => row.model, value: (row) => row.model },
-      { head: "SHA-256 before", cell: (row) => copyable(row.before, `the SHA-256 that ${row.model} had`) },
+      { head: "SHA-256 before", cell: (row) => copyable(row.before, `the previous SHA-256 of ${row.model}`) },
       { head: "SHA-256 now", cell: (row) => copyable(row.after, `the SHA-256 of ${row.model}`) },
       { head: "External data", cell: (row) => (row.data ? "differs" : "") },
     ],
@@ -210,7 +210,7 @@ function versionChanges(against) {
       { head: "Toolchain", cell: (row) => row.toolchain, value: (row) => row.toolchain },
       { head: "Package", cell: (row) => row.package, value: (row) => row.package },
       { head: "Before", cell: (row) => row.before ?? "none" },
-      { head: "Now", cell: (row) => row.after ?? "gone" },
+      { head: "Now", cell: (row) => row.after ?? "removed" },
     ],
     against.versions,
   );
@@ -218,7 +218,7 @@ function versionChanges(against) {
 
 function emittedTable() {
   return table(
-    "Outputs that the last build emitted or removed, without manifests and provenance",
+    "Outputs that the last build emitted or removed (manifests and provenance are ignored)",
     [
       { head: "Output", cell: (row) => [stepLink(row.step, row.path), changedFiles(row.files)], value: (row) => row.path },
       { head: "Before", numeric: true, cell: (row) => bytes(row.before), value: (row) => row.before },
@@ -233,7 +233,7 @@ function emittedTable() {
 /** @param {{ before: number | null, after: number | null }} size */
 function sizeChange({ before, after }) {
   if (before === null) return "new";
-  if (after === null) return "gone";
+  if (after === null) return "removed";
   return [change(after - before), before === after || !before ? "" : ` (${formatSignedPercent(after - before, before)})`];
 }
 

@@ -1,4 +1,4 @@
-// HTML and SVG elements. Data of the report becomes text nodes and attributes, never markup.
+// HTML and SVG elements. Data from the report becomes text nodes and attributes, never markup.
 
 import { FIGURE, formatBytes, formatNumber, formatSeconds } from "./amounts.js";
 
@@ -80,7 +80,7 @@ function breakableText(text) {
 }
 
 /**
- * Return a definition list. Rows without a value are left out.
+ * Return a definition list. Rows without a value are omitted.
  * @param {Array<[string, any]>} rows
  */
 export function definitionList(rows) {
@@ -118,7 +118,7 @@ export function limitedList(items, item, most = 12) {
 }
 
 /**
- * Return a digest or path, shortened on screen and whole on paper, with a button that copies it.
+ * Return a digest or path with a copy button. The text is shortened on screen, and complete in print.
  * @param {string | null | undefined} text
  * @param {string} what
  * @param {number} shown
@@ -128,7 +128,7 @@ export function copyable(text, what, shown = 12) {
   const short = text.length > shown + 3 ? `${text.slice(0, shown)}…` : text;
   const button = el("button.copy", { type: "button", "aria-label": `Copy ${what}`, title: `Copy ${what}: ${text}` }, "Copy");
   button.addEventListener("click", async () => {
-    button.textContent = (await copyText(text)) ? "Copied" : "Select it";
+    button.textContent = (await copyText(text)) ? "Copied" : "Copy failed";
     setTimeout(() => {
       button.textContent = "Copy";
     }, 1500);
@@ -152,13 +152,13 @@ async function copyText(text) {
   }
 }
 
-/** Return the sign for an unknown value. */
+/** Return a dash for an unknown value. */
 export function dash() {
   return el("span.unknown", { "aria-label": "unknown" }, "–");
 }
 
 /**
- * Return a function from a value to a <data> element that has the value of the report and a text for people.
+ * Return a function from a value to a <data> element with the report's value as an attribute and a readable text.
  * @param {string} kind
  * @param {(value: number) => string} text
  * @returns {(value: number | null | undefined) => any}

@@ -1,4 +1,4 @@
-// Steps section: a graph with zoom. A node is a step, or a cluster of steps that opens.
+// Steps section: a graph that users can zoom. A node is a step, or a cluster of steps that users can open.
 
 import { select } from "d3-selection";
 import { curveMonotoneX, line } from "d3-shape";
@@ -15,7 +15,7 @@ import { OUTCOME_LETTERS, outcomeOf, report, runReasons } from "./report.js";
 export const RANK = ["failed", "interrupted", "allowed", "skipped", "built", "emitted", "restored", "not run", "current"];
 
 /** @typedef {import("./clusters.js").Cluster} Cluster */
-/** @typedef {Cluster & { level: import("./clusters.js").Level | null, centre?: string }} View a cluster, and the step to draw in the middle */
+/** @typedef {Cluster & { level: import("./clusters.js").Level | null, center?: string }} View a cluster, and the step to draw in the center */
 /** @typedef {import("./layout.js").Layout} Layout */
 /** @typedef {import("d3-selection").Selection<SVGSVGElement, unknown, null, undefined>} Picture */
 /** @typedef {import("d3-zoom").ZoomBehavior<SVGSVGElement, unknown>} Zoom */
@@ -27,7 +27,7 @@ export function drawGraph(section) {
   const place = el("div.graph");
   const trail = el("nav.trail", { "aria-label": "Part of the graph" });
   const levels = el("select", {
-    "aria-label": "Draw together",
+    "aria-label": "Group nodes by",
     change: () => {
       views[views.length - 1].level = LEVELS[levels.value];
       fill();
@@ -50,16 +50,16 @@ export function drawGraph(section) {
         ),
       ),
     ),
-    el("div.toolbar", {}, trail, el("label", {}, "By ", levels), zooms),
+    el("div.toolbar", {}, trail, el("label", {}, "Group by ", levels), zooms),
     place,
     el(
       "p.note.keys",
       {},
-      "Ctrl and the wheel zoom, dragging pans. Tab enters the graph, the arrow keys move in it, Enter opens a step.",
+      "Press Ctrl and scroll to zoom, or drag to pan. Press Tab to enter the graph, an arrow key to move, and Enter to open a step.",
     ),
   );
 
-  /** @param {Cluster & { centre?: string }} view */
+  /** @param {Cluster & { center?: string }} view */
   function open(view) {
     views.push({ ...view, level: fittingLevel(view.steps) });
     fill();
@@ -98,7 +98,7 @@ export function drawGraph(section) {
         if (cluster.steps.length === 1) showStep(cluster.steps[0].id);
         else open(cluster);
       },
-      view.centre,
+      view.center,
     );
     place.replaceChildren(drawing.picture);
     zooms.replaceChildren(...drawing.buttons);
@@ -108,7 +108,7 @@ export function drawGraph(section) {
   document.addEventListener(SHOW_IN_GRAPH, (event) => {
     const id = /** @type {CustomEvent<string>} */ (event).detail;
     views.length = 1;
-    open({ name: `Around ${id}`, steps: stepsAround(id), centre: id });
+    open({ name: `Around ${id}`, steps: stepsAround(id), center: id });
     section.scrollIntoView();
     /** @type {SVGElement | null} */ (place.querySelector(".chosen"))?.focus({ preventScroll: true });
   });
@@ -118,14 +118,14 @@ export function drawGraph(section) {
 /**
  * @param {Layout} layout
  * @param {(cluster: Cluster) => void} open
- * @param {string} [centre] id of the step in the middle
+ * @param {string} [center] id of the step to draw in the center
  */
-function graphDrawing(layout, open, centre) {
+function graphDrawing(layout, open, center) {
   const curve = line(
     (/** @type {import("./layout.js").Point} */ point) => point.x,
     (point) => point.y,
   ).curve(curveMonotoneX);
-  const nodes = layout.nodes.map((node) => graphNode(node, open, centre));
+  const nodes = layout.nodes.map((node) => graphNode(node, open, center));
   const inside = svg(
     "g",
     {},
@@ -144,15 +144,15 @@ function graphDrawing(layout, open, centre) {
     inside,
   );
   addArrowKeys(picture, layout, nodes);
-  return { picture, ...addZoom(picture, inside, layout, centre) };
+  return { picture, ...addZoom(picture, inside, layout, center) };
 }
 
 /**
  * @param {import("./layout.js").Node} node
  * @param {(cluster: Cluster) => void} open
- * @param {string} [centre]
+ * @param {string} [center]
  */
-function graphNode({ cluster, x, y, width, height }, open, centre) {
+function graphNode({ cluster, x, y, width, height }, open, center) {
   const kinds = countBy(cluster.steps, outcomeOf);
   const worst = RANK.find((kind) => kinds.has(kind)) ?? RANK[0];
   const single = cluster.steps.length === 1;
@@ -167,7 +167,7 @@ function graphNode({ cluster, x, y, width, height }, open, centre) {
     open(cluster);
   };
   const kind = worst.replace(" ", "-");
-  const chosen = single && cluster.steps[0].id === centre;
+  const chosen = single && cluster.steps[0].id === center;
   return svg(
     "g",
     {
@@ -193,9 +193,9 @@ function graphNode({ cluster, x, y, width, height }, open, centre) {
  * @param {SVGSVGElement} picture
  * @param {SVGElement} inside
  * @param {Layout} layout
- * @param {string} [centre]
+ * @param {string} [center]
  */
-function addZoom(picture, inside, layout, centre) {
+function addZoom(picture, inside, layout, center) {
   const target = select(picture);
   /** @type {Zoom} */
   const zoom = d3Zoom();
@@ -208,7 +208,7 @@ function addZoom(picture, inside, layout, centre) {
     const { clientWidth: width, clientHeight: height } = picture;
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`); // fits the width of paper
     const scale = Math.max(0.45, Math.min(1, width / layout.width, height / layout.height));
-    const middle = layout.nodes.find(({ cluster }) => cluster.steps.length === 1 && cluster.steps[0].id === centre);
+    const middle = layout.nodes.find(({ cluster }) => cluster.steps.length === 1 && cluster.steps[0].id === center);
     const x =
       middle && layout.width * scale > width ? width / 2 - middle.x * scale : Math.max(0, (width - layout.width * scale) / 2);
     const y =
@@ -225,7 +225,7 @@ function addZoom(picture, inside, layout, centre) {
     buttons: [
       button("+", "Zoom in", () => target.call(zoom.scaleBy, 1.4)),
       button("−", "Zoom out", () => target.call(zoom.scaleBy, 1 / 1.4)),
-      button("Fit", "Show all of the graph", fit),
+      button("Fit", "Show the whole graph", fit),
     ],
   };
 }
@@ -248,7 +248,7 @@ function bringIntoView(picture, target, zoom, node) {
 }
 
 /**
- * Make the graph one tab stop, in which an arrow key moves to the nearest node in its direction.
+ * Make the graph a single tab stop. An arrow key moves to the nearest node in its direction.
  * @param {SVGElement} picture
  * @param {Layout} layout
  * @param {SVGElement[]} nodes

@@ -1,4 +1,4 @@
-// Layout of a graph: Dagre places each connected part, and the parts go into rows.
+// Layout of a graph: Dagre lays out each connected part, and the parts are arranged in rows.
 
 import * as dagre from "@dagrejs/dagre";
 import { sum } from "./amounts.js";
@@ -13,7 +13,7 @@ const GAP = 24;
 /** @typedef {{ width: number, height: number, nodes: Node[], edges: Line[] }} Layout */
 
 /**
- * Return the positions of clusters and edges, from left to right, for a picture of about the width.
+ * Return the positions of clusters and edges, from left to right, for a picture that is about `width` pixels wide.
  * @param {import("./clusters.js").Cluster[]} clusters
  * @param {import("./clusters.js").Edge[]} edges
  * @param {number} width

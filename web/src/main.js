@@ -1,4 +1,4 @@
-// Entry of the page. Draws one section after the other, so that the first can be read early.
+// Entry point of the page. Sections are drawn one by one, so that users can read the first section early.
 
 import { drawAccuracy } from "./accuracy.js";
 import { drawCoverage } from "./coverage.js";

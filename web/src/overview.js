@@ -56,7 +56,7 @@ export function drawOverview(section) {
         { head: "SoC", cell: (row) => row.soc ?? dash(), value: (row) => row.soc },
         { head: "EPs", cell: (row) => row.eps.map((one) => one.ep.replace("ExecutionProvider", "")).join(", ") },
         ...COVERAGE.map((outcome) => ({
-          head: outcome === "partial" ? "In part" : outcome[0].toUpperCase() + outcome.slice(1),
+          head: outcome[0].toUpperCase() + outcome.slice(1),
           numeric: true,
           cell: (/** @type {Target} */ row) => count(coveredAs(row.name, outcome)),
           value: (/** @type {Target} */ row) => coveredAs(row.name, outcome),
@@ -86,7 +86,7 @@ function failedSum(failed) {
   return [
     el("p.large", {}, count(wrong), wrong === 1 ? " step" : " steps"),
     el("p", {}, wrong ? `for ${counted(failuresByReason().length, "reason")}` : `of ${counted(report.steps.length, "step")}`),
-    failed.length > wrong ? el("p", {}, "and ", count(failed.length - wrong), " that the recipe allows to fail") : null,
+    failed.length > wrong ? el("p", {}, "and ", counted(failed.length - wrong, "allowed failure")) : null,
   ];
 }
 

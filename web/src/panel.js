@@ -1,4 +1,4 @@
-// Panel with details, a dialog at the side with a history. Esc closes it.
+// Side panel for details: a dialog with a history. Esc closes it.
 
 import { byId, el } from "./elements.js";
 
@@ -9,7 +9,7 @@ const history = [];
 let current = null;
 
 /**
- * Show the result of `contents` under a title.
+ * Open the panel with a title and the elements that `contents` returns.
  * @param {string} title
  * @param {() => any} contents
  */
@@ -58,5 +58,5 @@ export function badge(words, kind) {
   return el("span", { class: `badge ${kind.replaceAll(" ", "-")}` }, words);
 }
 
-/** Event that asks the graph to show a step, whose id is its `detail`. */
+/** Event that makes the graph show a step. The event's `detail` is the id of the step. */
 export const SHOW_IN_GRAPH = "show-in-graph";

@@ -15,7 +15,7 @@ export function drawProvenance(section) {
       ["SHA-256 of the recipe", copyable(report.recipe.sha256, "the SHA-256 of the recipe", 16)],
       ["Report written", `${formatMoment(report.made_at)} by epbuild ${report.epbuild}`],
       [
-        "On",
+        "Machine",
         [report.machine.name, report.machine.platform, report.machine.cpu, counted(report.machine.cpus, "CPU")]
           .filter(Boolean)
           .join(", "),
@@ -36,9 +36,9 @@ export function drawProvenance(section) {
         count(one.asked),
         " results found, ",
         bytes(one.received_bytes),
-        " received, ",
+        " downloaded, ",
         bytes(one.sent_bytes),
-        " sent.",
+        " uploaded.",
       ),
     ),
     table(

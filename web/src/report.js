@@ -24,7 +24,7 @@ export const targetByName = new Map(report.targets.map((target) => [target.name,
 export const COVERAGE = ["whole", "partial", "failed verify", "failed", "not built"];
 export const COVERAGE_WORDS = {
   whole: "whole",
-  partial: "in part",
+  partial: "partial",
   "failed verify": "failed verify",
   failed: "failed",
   "not built": "not built",
@@ -84,7 +84,7 @@ export function runReasons(step) {
   return before && !(step.was === "out of date" && step.because.length) ? [before, ...step.because] : step.because;
 }
 
-/** Start of a step's own work. The time of an action's last step includes the other steps, after which its own work begins. */
+/** Start of each step's own work. The recorded time of an action's last step includes the other steps, so its own work starts after them. */
 /** @type {Map<string, number>} */
 export const ownStart = new Map();
 /** @typedef {Step & { started: number, ended: number }} StartedStep */
@@ -99,7 +99,7 @@ for (const steps of groupedBy(startedSteps, (step) => step.action).values()) {
 }
 
 /**
- * Return the time that the last build spent on a step itself, or null.
+ * Return the time that the last build spent on a step, without other steps of its action. Return null if it did not run.
  * @param {Step} step
  * @returns {number | null}
  */
@@ -113,7 +113,7 @@ export function longestSteps() {
   return report.steps.filter((step) => ownTime(step) !== null).sort((a, b) => Number(ownTime(b)) - Number(ownTime(a)));
 }
 
-/** Return the failed steps, including those that may fail. */
+/** Return the failed steps, including allowed failures. */
 export function failedSteps() {
   return report.steps.filter((step) => step.errors.length > 0);
 }
@@ -129,7 +129,7 @@ export function failuresByReason() {
   return [...groups.values()].sort((a, b) => b.length - a.length);
 }
 
-/** Return the number of outputs, or of emitted ones among them. */
+/** Describe the number of outputs, and the number of emitted outputs if they differ. */
 export function outputsSum() {
   const published = report.outputs.filter((output) => output.files.length).length;
   const all = counted(report.outputs.length, "output");

@@ -14,7 +14,7 @@ const ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
 /** @typedef {{ name: string, size?: number, kind?: string, open?: () => void, children?: Item[] }} Item an output, a file, or several */
 /** @typedef {import("d3-hierarchy").HierarchyNode<Item>} ItemNode */
-/** @typedef {{ of?: ItemNode, others?: ItemNode[], size?: number, children?: Part[] }} Part an item, or the small ones together */
+/** @typedef {{ of?: ItemNode, others?: ItemNode[], size?: number, children?: Part[] }} Part an item, or several small items combined */
 /** @typedef {import("d3-hierarchy").HierarchyRectangularNode<Part>} Tile */
 
 /** @param {Element} section */
@@ -85,7 +85,7 @@ function drawTreemap(section) {
   }).observe(place);
 }
 
-/** Return the length of the folder that all outputs are in. */
+/** Return the length of the path of the outputs' common folder. */
 function commonFolder() {
   const [first, ...others] = report.outputs.map((output) => output.path.split("/"));
   let length = 0;
@@ -140,7 +140,7 @@ function fileKind(path) {
 }
 
 /**
- * Return two levels below a node as rectangles: the largest children, and the others as one.
+ * Draw two levels below a node as rectangles. The smallest children are combined into one rectangle.
  * @param {ItemNode} node
  * @param {number} width
  * @param {(node: ItemNode) => void} open
@@ -175,7 +175,7 @@ function treemapPicture(node, width, open) {
     "div",
     {},
     picture,
-    small.length ? el("p.note", {}, `${formatNumber(small.length)} more, too small to be drawn`) : null,
+    small.length ? el("p.note", {}, `${formatNumber(small.length)} more are too small to draw`) : null,
   );
 }
 
@@ -251,7 +251,7 @@ function mainKind(node) {
 }
 
 /**
- * Make the tiles one tab stop, in which the arrow keys move in order.
+ * Make the tiles a single tab stop. The arrow keys move between tiles, in order.
  * @param {HTMLElement[]} tiles
  */
 function addTileKeys(tiles) {
@@ -268,7 +268,7 @@ function addTileKeys(tiles) {
   });
 }
 
-/** Return measured and possible savings. The two are never added up. */
+/** Describe measured savings and possible savings. They are never added together. */
 export function sharingSum() {
   return [
     [true, "saved"],
@@ -284,7 +284,7 @@ export function sharingSum() {
 
 function sharingTable() {
   return table(
-    "Size of the models of each sharing group, without and with sharing",
+    "Model sizes of each sharing group, without and with sharing",
     [
       { head: "Group", cell: (row) => stepLink(row.step, row.group), value: (row) => row.group },
       { head: "Target", cell: (row) => targetLink(row.target), value: (row) => row.target },
@@ -321,7 +321,7 @@ function sharingTable() {
 
 function outputTable() {
   return table(
-    "Outputs by their size",
+    "Outputs by size",
     [
       { head: "Output", cell: (output) => stepLink(output.step, output.path), value: (output) => output.path },
       { head: "Targets", cell: (output) => output.targets.join(", "), value: (output) => output.targets.join(", ") },

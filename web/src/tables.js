@@ -1,4 +1,4 @@
-// Tables that sort by their headings, and show long lists in parts.
+// Tables that users can sort by column. Long tables are shown in parts.
 
 import { formatNumber } from "./amounts.js";
 import { el, linkButton } from "./elements.js";
@@ -9,8 +9,8 @@ import { el, linkButton } from "./elements.js";
  */
 
 /**
- * Return a table of `rows`. A column is {head, cell, value, numeric}: `cell` returns the content and `value` the sort key. Columns
- * without `value` do not sort. The first `most` rows are shown, and more by a button.
+ * Return a table of `rows`. `cell` returns the content of a cell, and `value` returns its sort key.
+ * Columns without `value` cannot be sorted. The first `most` rows are shown, and a button shows more.
  * @template Row
  * @param {string} caption
  * @param {Column<Row>[]} columns
@@ -98,7 +98,7 @@ function heading(column, sort) {
 }
 
 /**
- * Compare numbers, or texts with the numbers in them by value. Unknown values are last in ascending order.
+ * Compare numbers, or texts in natural order. Unknown values are last in ascending order.
  * @param {any} a
  * @param {any} b
  */

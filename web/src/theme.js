@@ -1,4 +1,4 @@
-// Theme of the system, or the chosen one.
+// Color theme: the system's theme, or the user's choice.
 
 import { byId } from "./elements.js";
 
@@ -7,7 +7,7 @@ export function prepareTheme() {
   try {
     choice.value = localStorage.getItem("epbuild-theme") ?? "";
   } catch {
-    /* a page that is opened from a file may have no storage */
+    /* a page opened from a file may have no storage */
   }
   const apply = () => {
     if (choice.value) document.documentElement.dataset.theme = choice.value;
@@ -18,7 +18,7 @@ export function prepareTheme() {
     try {
       localStorage.setItem("epbuild-theme", choice.value);
     } catch {
-      /* then it is chosen for this time only */
+      /* the choice is not saved */
     }
   });
   apply();

@@ -17,11 +17,11 @@ import { COLLATOR, table } from "./tables.js";
 const LANE = 26;
 const MARGIN = { left: 110, right: 12, top: 6, axis: 24 };
 const MEMORY_HEIGHT = 90;
-const SPAN_LANES = { toolchain: "toolchains", fetch: "models fetched", upload: "results sent" };
+const SPAN_LANES = { toolchain: "toolchains", fetch: "model downloads", upload: "result uploads" };
 const MIN_WIDTH = 3; // pixels; narrower neighbors are drawn as one bar
 
 /** @typedef {{ lane: string, start: number, end: number, kind: string, name: string, open: (() => void) | null }} Bar */
-/** @typedef {{ from: number, to: number, bars: Bar[] }} DrawnBar bars that are drawn as one, and their place in pixels */
+/** @typedef {{ from: number, to: number, bars: Bar[] }} DrawnBar bars that are drawn as one bar, and the bar's position in pixels */
 /** @typedef {import("d3-scale").ScaleLinear<number, number>} Scale */
 /** @typedef {{ at: number, memory: number }} MemoryPoint */
 
@@ -29,7 +29,7 @@ const MIN_WIDTH = 3; // pixels; narrower neighbors are drawn as one bar
 export function drawTimeline(section) {
   const bars = timelineBars();
   if (!bars.length) {
-    add(section, el("p.empty", {}, "No recorded build had anything to do."));
+    add(section, el("p.empty", {}, "No build with any work has been recorded."));
     return;
   }
   add(section, timelineFacts());
@@ -59,10 +59,10 @@ function timelineFacts() {
     {},
     "The build took ",
     seconds(build?.seconds),
-    build ? [" on ", build.machine, ", at most ", count(build.jobs), " at once"] : "",
+    build ? [" on ", build.machine, ", with at most ", count(build.jobs), " actions at once"] : "",
     "; its steps took ",
     seconds(work),
-    " in all.",
+    " in total.",
   );
 }
 
@@ -205,7 +205,7 @@ function timelineDrawing(bars, width) {
       button("−", "Zoom out", () => target.call(zoom.scaleBy, 0.5)),
       button("‹", "Earlier", () => target.call(zoom.translateBy, 200 / zoomTransform(picture).k, 0)),
       button("›", "Later", () => target.call(zoom.translateBy, -200 / zoomTransform(picture).k, 0)),
-      button("All", "Show all of the build", () => target.call(zoom.transform, zoomIdentity)),
+      button("All", "Show the whole build", () => target.call(zoom.transform, zoomIdentity)),
     ],
   };
 }
@@ -277,7 +277,7 @@ function timelineBar({ from, to, bars }, y) {
 }
 
 /**
- * Return the sum of the peak memory of running actions, each time that it changes.
+ * Return the total peak memory of the running actions, at each time it changes.
  * @returns {MemoryPoint[]}
  */
 function memoryCurve() {

@@ -51,7 +51,7 @@ class WithStepSummary(Listener):
         self._listener.__exit__(*ended)
         for error in ended:
             if isinstance(error, EpbuildError):
-                self._append("### epbuild run", _problem_table("Errors", error.problems), *self._tables())
+                self._append("### epbuild run", _make_problem_table("Errors", error.problems), *self._make_tables())
 
     def report(self, event: Event, /) -> None:
         for listener in (self._listener, self._failures, self._coverage):
@@ -60,12 +60,14 @@ class WithStepSummary(Listener):
             case RunStarted(recipe=recipe):
                 self._recipe = recipe
             case StepFinished(step, outcome, seconds, note, size) if outcome != "current":
-                self._row(step, outcome, seconds, size, ", ".join(filter(None, (note, *describe_origin(event)))))
+                self._add_step(step, outcome, seconds, size, ", ".join(filter(None, (note, *describe_origin(event)))))
             case StepFailed(step, allowed=allowed, remembered=remembered):
-                ended = "failed, as allowed" if allowed else "failed"
-                self._row(step, ended, 0.0, None, "not tried again" if remembered else "")
+                ended = "failed (allowed)" if allowed else "failed"
+                self._add_step(step, ended, 0.0, None, "not retried" if remembered else "")
             case StepCompared(step, verdict, seconds, _, size):
-                self._row(step, {"same": "same", "known": "known to differ"}.get(verdict, "differs"), seconds, size, "rebuilt")
+                self._add_step(
+                    step, {"same": "same", "known": "known to differ"}.get(verdict, "differs"), seconds, size, "rebuilt"
+                )
             case OutputCompared(_, directory, before, after):
                 self._outputs[directory] = SizeChange(directory, before, after)
             case OutputRemoved(_, directory, size=size) if size:
@@ -76,22 +78,25 @@ class WithStepSummary(Listener):
                 self._remote.append(f"R{format_remote(event)[1:]}.")
             case RunFinished():
                 self._append(
-                    f"### epbuild run: {format_code(self._recipe)}", f"{format_summary(event)}.", *self._remote, *self._tables()
+                    f"### epbuild run: {format_code(self._recipe)}",
+                    f"{format_summary(event)}.",
+                    *self._remote,
+                    *self._make_tables(),
                 )
 
     def _append(self, *parts: str | Table) -> None:
         try:
             room = _MAX_BYTES - (self._path.stat().st_size if self._path.exists() else 0)
-            text = _fitting(parts, room)
+            text = _fit_markdown(parts, room)
             with self._path.open("a", encoding="utf-8", newline="\n") as file:
                 file.write(text)
         except OSError as error:
-            message = f"the summary could not be written to {self._path}: {error.strerror or error}"
+            message = f"cannot write the summary to {self._path}: {error.strerror or error}"
             print_problems([Problem("EPB442", message, None, "The build is not affected.")], "warning")
 
-    def _tables(self) -> Iterator[Table]:
+    def _make_tables(self) -> Iterator[Table]:
         failures = self._failures.failures()
-        for title, allowed in (("Failures", False), ("Failures that are allowed", True)):
+        for title, allowed in (("Failures", False), ("Allowed failures", True)):
             rows = (
                 (format_code(one.reason, _MAX_REASON), "<br>".join(shorten_list([*map(format_code, one.steps)], _MAX_STEPS)))
                 for one in failures
@@ -99,24 +104,24 @@ class WithStepSummary(Listener):
             )
             yield Table(title, ("reason", "steps"), tuple(rows))
         yield format_coverage_table(self._coverage.rows, self._failures.steps)
-        yield _problem_table("Warnings", self._warnings)
+        yield _make_problem_table("Warnings", self._warnings)
         sizes = ((format_code(found.name), *found.cells) for found in self._outputs.values())
         yield Table("Sizes", ("output", ">before", ">after", ">change", ">"), tuple(sizes))
         yield Table("Steps", ("step", "", ">time", ">size", ""), tuple(self._steps))
 
-    def _row(self, step: str, outcome: str, seconds: float, size: int | None, note: str) -> None:
+    def _add_step(self, step: str, outcome: str, seconds: float, size: int | None, note: str) -> None:
         took = f"{seconds:,.1f} s" if seconds else ""
         self._steps.append(
             (format_code(step), outcome, took, "" if size is None else format_size(size), format_code(note) if note else "")
         )
 
 
-def _problem_table(title: str, problems: Iterable[Problem]) -> Table:
+def _make_problem_table(title: str, problems: Iterable[Problem]) -> Table:
     cells = ((format_code(str(one.where or "")), format_code(f"{one.text} [{one.code}]", _MAX_REASON)) for one in problems)
-    return Table(title, ("where", "what"), tuple(cells))
+    return Table(title, ("location", "problem"), tuple(cells))
 
 
-def _fitting(parts: Sequence[str | Table], room: int) -> str:
+def _fit_markdown(parts: Sequence[str | Table], room: int) -> str:
     """Return the parts as Markdown, with as many table rows as fit into `room` bytes, or an empty text if nothing fits."""
     for max_rows in _MAX_ROWS:
         shown = [

@@ -58,9 +58,11 @@ class JUnitDocument:
                 for finished in event.each:
                     self.report(finished)
             case StepFailed(step, problems, allowed=True):
-                self._add(step, _Case(step, self._took(step), "skipped", problems, "failed, as the recipe allows: "))
+                self._add(
+                    step, _Case(step, self._measure_seconds(step), "skipped", problems, "failed, which the recipe allows: ")
+                )
             case StepFailed(step, problems):
-                self._add(step, _Case(step, self._took(step), "failure", problems))
+                self._add(step, _Case(step, self._measure_seconds(step), "failure", problems))
             case StepCompared(step, _, seconds, problems=problems):
                 name = f"{_MADE_AGAIN}{step}"
                 self._add(
@@ -71,14 +73,14 @@ class JUnitDocument:
         """Return the document. Each problem that stopped the build is a case."""
         suites = {name: list(cases.values()) for name, cases in self._suites.items()}
         if error is not None:
-            suites[_OWN_SUITE] = _cases_of(error)
-        root = ET.Element("testsuites", {"name": _xml(self._name)})
+            suites[_OWN_SUITE] = _make_error_cases(error)
+        root = ET.Element("testsuites", {"name": _escape_xml(self._name)})
         for name, cases in suites.items():
-            suite = ET.SubElement(root, "testsuite", {"name": _xml(name), **_sums(cases)})
+            suite = ET.SubElement(root, "testsuite", {"name": _escape_xml(name), **_count_cases(cases)})
             suite.set("timestamp", self._begin.strftime("%Y-%m-%dT%H:%M:%S"))
             for case in cases:
-                suite.append(_element(name, case))
-        for attribute, value in _sums([case for cases in suites.values() for case in cases]).items():
+                suite.append(_make_element(name, case))
+        for attribute, value in _count_cases([case for cases in suites.values() for case in cases]).items():
             if attribute != "skipped":
                 root.set(attribute, value)
         ET.indent(root)
@@ -87,7 +89,7 @@ class JUnitDocument:
     def _add(self, step: str, case: _Case) -> None:
         self._suites.setdefault(get_suite(step), {})[case.name] = case
 
-    def _took(self, step: str) -> float:
+    def _measure_seconds(self, step: str) -> float:
         return time.monotonic() - self._started[step] if step in self._started else 0.0
 
 
@@ -98,7 +100,7 @@ def get_suite(step: str) -> str:
     return "/".join(parts[:2]) if kind != "prepare" and len(parts) > 1 else f"{kind}:{parts[0]}"
 
 
-def _cases_of(error: BaseException) -> list[_Case]:
+def _make_error_cases(error: BaseException) -> list[_Case]:
     if isinstance(error, EpbuildError):
         named = ((f"{problem.code} {problem.where or ''}".strip(), problem) for problem in error.problems)
         return [_Case(name, kind="error", problems=[problem]) for name, problem in named]
@@ -106,7 +108,7 @@ def _cases_of(error: BaseException) -> list[_Case]:
     return [_Case("the build", kind="error", message=words)]
 
 
-def _sums(cases: Sequence[_Case]) -> dict[str, str]:
+def _count_cases(cases: Sequence[_Case]) -> dict[str, str]:
     kinds = [case.kind for case in cases]
     counts = {
         "tests": len(cases),
@@ -117,23 +119,23 @@ def _sums(cases: Sequence[_Case]) -> dict[str, str]:
     return {**{name: str(count) for name, count in counts.items()}, "time": f"{sum(case.seconds for case in cases):.3f}"}
 
 
-def _element(suite: str, case: _Case) -> ET.Element:
+def _make_element(suite: str, case: _Case) -> ET.Element:
     # Readers split a class name at its last dot into package and class.
-    names = {"name": _xml(case.name), "classname": _xml(suite.replace(".", "_").replace("/", "."))}
+    names = {"name": _escape_xml(case.name), "classname": _escape_xml(suite.replace(".", "_").replace("/", "."))}
     element = ET.Element("testcase", {**names, "time": f"{case.seconds:.3f}"})
     if case.kind is None:
         if case.message:
-            ET.SubElement(element, "system-out").text = _xml(case.message)
+            ET.SubElement(element, "system-out").text = _escape_xml(case.message)
         return element
     texts = [escape_controls(problem.text) for problem in case.problems]
-    attributes = {"message": _xml(f"{case.message}{' '.join(texts)}"[:_MAX_MESSAGE])}
+    attributes = {"message": _escape_xml(f"{case.message}{' '.join(texts)}"[:_MAX_MESSAGE])}
     if case.problems:
         attributes["type"] = case.problems[0].code
     below = ET.SubElement(element, case.kind, attributes)
-    below.text = _xml("\n".join(escape_controls(str(problem)) for problem in case.problems))
+    below.text = _escape_xml("\n".join(escape_controls(str(problem)) for problem in case.problems))
     return element
 
 
-def _xml(text: str) -> str:
+def _escape_xml(text: str) -> str:
     """Escape control characters and lone surrogates, because XML cannot represent them."""
     return _NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)

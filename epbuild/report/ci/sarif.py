@@ -46,7 +46,7 @@ class SarifDocument:
 
     def __init__(self, recipe: Path) -> None:
         self._recipe = recipe
-        self._root = _source_root()
+        self._root = _find_source_root()
         self._found: dict[tuple[Level, Problem], None] = {}
         self._exit_code = 0
 
@@ -76,52 +76,57 @@ class SarifDocument:
         if error is None or isinstance(error, EpbuildError):
             invocation["exitCode"] = exit_code
         codes = sorted({problem.code for _, problem in self._found})
-        driver = {"name": "epbuild", "version": __version__, "informationUri": _HOME, "rules": [_rule(code) for code in codes]}
+        driver = {
+            "name": "epbuild",
+            "version": __version__,
+            "informationUri": _HOME,
+            "rules": [_make_rule(code) for code in codes],
+        }
         run = {
             "tool": {"driver": driver},
             "invocations": [invocation],
             "columnKind": "unicodeCodePoints",
-            "results": [self._result(level, problem, codes.index(problem.code)) for level, problem in self._found],
+            "results": [self._make_result(level, problem, codes.index(problem.code)) for level, problem in self._found],
         }
         return format_json({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
-    def _result(self, level: Level, problem: Problem, rule: int) -> dict[str, Any]:
+    def _make_result(self, level: Level, problem: Problem, rule: int) -> dict[str, Any]:
         # Code scanning hides results without a location. Therefore, problems without a file are shown at the recipe.
         place = f"{problem.where}: " if isinstance(problem.where, Argument) else ""
         return {
             "ruleId": problem.code,
             "ruleIndex": rule,
             "level": level,
-            "message": {"text": _whole(f"{place}{problem.text}")},
-            "locations": [self._location(problem.where)],
+            "message": {"text": _escape_surrogates(f"{place}{problem.text}")},
+            "locations": [self._make_location(problem.where)],
         }
 
-    def _location(self, where: Location | None) -> dict[str, Any]:
+    def _make_location(self, where: Location | None) -> dict[str, Any]:
         match where:
             case Position(file, line, column):
                 region = {"startLine": line, "startColumn": column}
-                return {"physicalLocation": {"artifactLocation": self._artifact(Path(file)), "region": region}}
+                return {"physicalLocation": {"artifactLocation": self._make_artifact(Path(file)), "region": region}}
             case Path():
-                return {"physicalLocation": {"artifactLocation": self._artifact(where)}}
+                return {"physicalLocation": {"artifactLocation": self._make_artifact(where)}}
             case None | Argument():
-                return {"physicalLocation": {"artifactLocation": self._artifact(self._recipe)}}
+                return {"physicalLocation": {"artifactLocation": self._make_artifact(self._recipe)}}
             case step:
-                logical = {"fullyQualifiedName": _whole(step), "kind": "step"}
+                logical = {"fullyQualifiedName": _escape_surrogates(step), "kind": "step"}
                 return {
-                    "physicalLocation": {"artifactLocation": self._artifact(self._recipe)},
+                    "physicalLocation": {"artifactLocation": self._make_artifact(self._recipe)},
                     "logicalLocations": [logical],
                 }
 
-    def _artifact(self, path: Path) -> dict[str, str]:
+    def _make_artifact(self, path: Path) -> dict[str, str]:
         absolute = path.absolute()
         try:
             below = absolute.relative_to(self._root).as_posix()
         except ValueError:
-            return {"uri": f"file://{'' if absolute.as_posix().startswith('/') else '/'}{_quote(absolute.as_posix())}"}
-        return {"uri": _quote(below), "uriBaseId": "%SRCROOT%"}
+            return {"uri": f"file://{'' if absolute.as_posix().startswith('/') else '/'}{_quote_path(absolute.as_posix())}"}
+        return {"uri": _quote_path(below), "uriBaseId": "%SRCROOT%"}
 
 
-def _rule(code: str) -> dict[str, Any]:
+def _make_rule(code: str) -> dict[str, Any]:
     rule: dict[str, Any] = {"id": code, "helpUri": f"{_HELP}#{code.lower()}"}
     if (found := read_error_codes().get(code)) is not None:
         meaning, action = (_LINK.sub(r"\1", text) for text in (found.meaning, found.action))
@@ -130,22 +135,22 @@ def _rule(code: str) -> dict[str, Any]:
     return rule
 
 
-def _source_root() -> Path:
+def _find_source_root() -> Path:
     """Return the folder that paths are relative to: the root of the enclosing repository, or else the current directory."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
 
 
-def _quote(path: str) -> str:
+def _quote_path(path: str) -> str:
     # Keep bytes of a name that are not UTF-8, and accept text that cannot be a file name.
-    name = path.encode("utf-8", "surrogateescape" if _is_name(path) else "backslashreplace")
+    name = path.encode("utf-8", "surrogateescape" if _is_file_name(path) else "backslashreplace")
     return quote(name, safe="/:")
 
 
-def _is_name(path: str) -> bool:
+def _is_file_name(path: str) -> bool:
     return not any("\ud800" <= sign < "\udc80" or "\udcff" < sign <= "\udfff" for sign in path)
 
 
-def _whole(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     """Escape lone surrogates, because many readers reject them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

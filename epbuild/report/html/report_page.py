@@ -24,7 +24,7 @@ from epbuild.report.json.documents import report_document
 _FOLDER = Path(__file__).with_name("page")
 _STYLES = ("theme.css", "page.css", "charts.css", "small.css")
 _MAX_ROWS = 500
-_COVERAGE = {"partial": "in part"}
+_COVERAGE = {"partial": "partial"}
 
 
 def report_page(report: Report) -> str:
@@ -37,12 +37,12 @@ def render_page(document: Mapping[str, Any]) -> str:
     style = "".join(map(_read, _STYLES))
     script = _read("report.js")
     recipe = document["recipe"]
-    sources = f"script-src {_digest(script)}; style-src {_digest(style)}; img-src data:"
+    sources = f"script-src {_hash_source(script)}; style-src {_hash_source(style)}; img-src data:"
     return Template(_read("page.html")).substitute(
         policy=f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'",
         title=html.escape(recipe["name"]),
         description=html.escape(recipe["description"]),
-        about=html.escape(_summary(document)),
+        about=html.escape(_format_summary(document)),
         epbuild=html.escape(document["epbuild"]),
         style=style,
         static=render_static_tables(document),
@@ -53,21 +53,23 @@ def render_page(document: Mapping[str, Any]) -> str:
     )
 
 
-def _summary(document: Mapping[str, Any]) -> str:
+def _format_summary(document: Mapping[str, Any]) -> str:
     """Return a line about the recipe and its last build."""
     build = document["build"]
     last = "no recorded build"
     if build:
-        last = f"last build {_moment(build['began'])} on {build['machine']}, exit code {build['exit_code']}"
-    return f"{document['recipe']['path']}: {len(document['steps']):,} steps; {last}; report of {_moment(document['made_at'])}"
+        last = f"last build {_format_moment(build['began'])} on {build['machine']}, exit code {build['exit_code']}"
+    return (
+        f"{document['recipe']['path']}: {len(document['steps']):,} steps; {last}; report of {_format_moment(document['made_at'])}"
+    )
 
 
-def _moment(text: str) -> str:
+def _format_moment(text: str) -> str:
     """Format an RFC 3339 time in UTC without its seconds."""
     return re.sub(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:[\d.]+)?(Z|\+00:00)$", r"\1 \2 UTC", text)
 
 
-def _digest(text: str) -> str:
+def _hash_source(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -78,7 +80,13 @@ def _read(name: str) -> str:
 def render_static_tables(document: Mapping[str, Any]) -> str:
     """Return HTML tables of coverage, failures, sizes, savings by sharing, and digests of models."""
     coverage = (
-        (row["model"], row["target"], _COVERAGE.get(row["outcome"], row["outcome"]), _size(row["size"]), _why(row))
+        (
+            row["model"],
+            row["target"],
+            _COVERAGE.get(row["outcome"], row["outcome"]),
+            _format_optional_size(row["size"]),
+            _format_reasons(row),
+        )
         for row in document["coverage"]
     )
     failures = (
@@ -86,9 +94,10 @@ def render_static_tables(document: Mapping[str, Any]) -> str:
         for step in document["steps"]
         for error in step["errors"]
     )
-    outputs = ((one["path"], ", ".join(one["targets"]), _size(one["size"])) for one in document["outputs"])
+    outputs = ((one["path"], ", ".join(one["targets"]), _format_optional_size(one["size"])) for one in document["outputs"])
     sharing = (
-        (one["group"], one["target"], *(_size(one[key]) for key in ("alone", "shared", "saved"))) for one in document["sharing"]
+        (one["group"], one["target"], *(_format_optional_size(one[key]) for key in ("alone", "shared", "saved")))
+        for one in document["sharing"]
     )
     models = ((one["name"], one["source"], one["sha256"] or "") for one in document["models"])
     tables = (
@@ -101,10 +110,10 @@ def render_static_tables(document: Mapping[str, Any]) -> str:
     return "\n".join(table.html(_MAX_ROWS) for table in tables)
 
 
-def _why(row: Mapping[str, Any]) -> str:
+def _format_reasons(row: Mapping[str, Any]) -> str:
     reasons = [f"{one['count']} {one['operator']}{': ' + one['reason'] if one['reason'] else ''}" for one in row["outside"]]
     return "; ".join([*([row["reason"]] if row["reason"] else []), *reasons])
 
 
-def _size(size: int | None) -> str:
+def _format_optional_size(size: int | None) -> str:
     return "" if size is None else format_size(size)

@@ -218,7 +218,7 @@ class WorkloadView(View, frozen=True, kw_only=True):
     real_device: bool
     """True if the actions need a real device."""
     untried: tuple[str, ...]
-    """Machines that can run the actions, but have not yet run any of their kind."""
+    """Machines that can run the actions, but have not run similar actions before."""
     others: tuple[UnfitMachineView, ...]
     """Machines that cannot run the actions."""
     likely_seconds: float | None
@@ -257,7 +257,7 @@ def plan_document(recipe: str, found: Survey) -> PlanDocument:
     return PlanDocument(
         recipe=recipe,
         defaults=build_view(DefaultsView, found.plan.defaults),
-        steps=tuple(_step(found, status) for status in found.steps()),
+        steps=tuple(_build_step_view(found, status) for status in found.steps()),
         orphans=tuple(OrphanView(step=orphan.step, directory=orphan.directory.as_posix()) for orphan in found.orphans),
         warnings=build_problem_views(found.plan.warnings),
     )
@@ -271,23 +271,23 @@ def print_matrix(jobs: Iterable[RunnerJob]) -> None:
 
 def build_coverage_document(rows: Sequence[ModelCovered]) -> CoverageDocument:
     """Return `coverage --json`."""
-    return CoverageDocument(rows=tuple(build_view(CoveredView, row, left=_left(row)) for row in rows))
+    return CoverageDocument(rows=tuple(build_view(CoveredView, row, left=_build_left_views(row)) for row in rows))
 
 
 def build_explanation_document(recipe: str, found: Sequence[Explanation]) -> ExplanationDocument:
     """Return `explain --json`: every explained step with its state and the facts that changed."""
-    return ExplanationDocument(recipe=recipe, steps=tuple(map(_cause, found)))
+    return ExplanationDocument(recipe=recipe, steps=tuple(map(_build_cause_view, found)))
 
 
 def build_workloads_document(loads: Sequence[Workload], address: str) -> WorkloadsDocument:
-    """Return the document of a plan's missing work, and of the cluster machines that can do it."""
+    """Return `plan --executor ADDRESS --json`: a plan's missing work, and the machines that can do the work."""
     return WorkloadsDocument(
         executor=address,
         workloads=tuple(build_view(WorkloadView, load) for load in loads),
     )
 
 
-def _step(found: Survey, status: StepStatus) -> StepView:
+def _build_step_view(found: Survey, status: StepStatus) -> StepView:
     return StepView(
         id=status.step.id,
         kind=status.step.kind,
@@ -301,12 +301,12 @@ def _step(found: Survey, status: StepStatus) -> StepView:
     )
 
 
-def _left(row: ModelCovered) -> list[LeftView]:
+def _build_left_views(row: ModelCovered) -> list[LeftView]:
     groups = row.outside.groups if row.outside is not None else ()
     return [LeftView(operator=one.operator, count=len(one.nodes), reason=one.reason, nodes=one.nodes) for one in groups]
 
 
-def _cause(explanation: Explanation) -> CauseView:
+def _build_cause_view(explanation: Explanation) -> CauseView:
     changes = []
     for change in explanation.changes:
         old, new = change.shown_values
@@ -317,7 +317,7 @@ def _cause(explanation: Explanation) -> CauseView:
         id=explanation.step.id,
         built=None if explanation.built is None else round(explanation.built, 3),
         changes=changes,
-        causes=[*map(_cause, explanation.causes)],
+        causes=[*map(_build_cause_view, explanation.causes)],
     )
 
 
@@ -346,7 +346,7 @@ class NotCarriedView(View, frozen=True, kw_only=True):
     what: str
     """Name of the setting."""
     why: str
-    """Reason why it was not carried over."""
+    """Reason why the setting was not carried over."""
     hint: str | None
     """Suggested fix."""
 

@@ -138,7 +138,7 @@ class CheckView(View, frozen=True, kw_only=True):
     code: str | None
     """Error code that a build would report."""
     name: str | None
-    """Name that tells checks of the topic apart, such as a toolchain's; null if the topic has only one check."""
+    """Name that distinguishes checks of the same topic, such as a toolchain's name; null if the topic has only one check."""
 
 
 class AttemptView(View, frozen=True, kw_only=True):
@@ -232,20 +232,20 @@ def build_health_document(found: Diagnoses) -> HealthDocument:
         checks=tuple(
             build_view(CheckView, check, text=redact(conceal_text(check.text)), name=check.name or None) for check in found.checks
         ),
-        toolchains=tuple(map(_toolchain, found.toolchains)),
+        toolchains=tuple(map(_build_toolchain_view, found.toolchains)),
     )
 
 
 def build_devices_document(found: Diagnoses) -> DevicesDocument:
     """Return `devices --json`."""
-    return DevicesDocument(healthy=found.is_healthy, toolchains=tuple(map(_toolchain, found.toolchains)))
+    return DevicesDocument(healthy=found.is_healthy, toolchains=tuple(map(_build_toolchain_view, found.toolchains)))
 
 
-def _toolchain(found: ToolchainHealth) -> ToolchainView:
-    return build_view(ToolchainView, found, name=found.name or None, eps=tuple(map(_ep, found.eps)))
+def _build_toolchain_view(found: ToolchainHealth) -> ToolchainView:
+    return build_view(ToolchainView, found, name=found.name or None, eps=tuple(map(_build_ep_view, found.eps)))
 
 
-def _ep(found: EpHealth) -> EpView:
+def _build_ep_view(found: EpHealth) -> EpView:
     tried = found.attempt
     attempt = None if tried is None else build_view(AttemptView, tried, compiled=tried.seconds is not None)
     return build_view(EpView, found, missing=found.missing or None, limit=found.limit or None, attempt=attempt)

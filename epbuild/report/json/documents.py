@@ -74,7 +74,11 @@ def build_view(kind: type[V], source: object, **values: Any) -> V:
 def build_problem_view(problem: Problem) -> ProblemView:
     """Return the view of a problem."""
     return ProblemView(
-        code=problem.code, message=problem.message, hint=problem.hint, lines=problem.lines or UNSET, **_location(problem.where)
+        code=problem.code,
+        message=problem.message,
+        hint=problem.hint,
+        lines=problem.lines or UNSET,
+        **_build_location(problem.where),
     )
 
 
@@ -104,7 +108,7 @@ def format_json(document: View | Mapping[str, Any]) -> str:
     return f"{encode_indented(to_plain(document))}\n"
 
 
-def _location(where: Location | None) -> dict[str, Any]:
+def _build_location(where: Location | None) -> dict[str, Any]:
     match where:
         case None:
             return {}

@@ -158,7 +158,7 @@ def build_cache_stats_document(found: CacheStats) -> CacheStatsDocument:
     count, size = found.toolchains
     return CacheStatsDocument(
         place=str(found.place),
-        things={_plural(kind): SumView(count=count, bytes=size) for kind, (count, size) in found.entries.items()},
+        things={_pluralize(kind): SumView(count=count, bytes=size) for kind, (count, size) in found.entries.items()},
         toolchains=ToolchainsView(place=str(found.toolchain_place), count=count, bytes=size),
         workspaces=[*map(str, found.workspaces)],
     )
@@ -175,7 +175,7 @@ def build_collection_document(place: Path, found: Collection, limits: Limits, *,
         removed=[
             RemovedView(kind=entry.kind, name=entry.name, bytes=entry.size, reason=reason) for entry, reason in collected.removed
         ],
-        kept=KeptView(needed=_sums(collected.needed), recent=_sums(collected.recent)),
+        kept=KeptView(needed=_sum_by_kind(collected.needed), recent=_sum_by_kind(collected.recent)),
         bytes_removed=sum(entry.size for entry, _ in collected.removed),
         bytes_left=collected.left,
         workspaces=[*map(str, found.workspaces)],
@@ -198,12 +198,12 @@ def build_remote_check_document(found: RemoteCheck) -> RemoteCheckDocument:
     return build_view(RemoteCheckDocument, found, warnings=build_problem_views(found.warnings))
 
 
-def _sums(entries: Iterable[CacheEntry]) -> dict[str, SumView]:
+def _sum_by_kind(entries: Iterable[CacheEntry]) -> dict[str, SumView]:
     sizes: dict[Kind, list[int]] = {kind: [] for kind in KINDS}
     for entry in entries:
         sizes[entry.kind].append(entry.size)
-    return {_plural(kind): SumView(count=len(found), bytes=sum(found)) for kind, found in sizes.items()}
+    return {_pluralize(kind): SumView(count=len(found), bytes=sum(found)) for kind, found in sizes.items()}
 
 
-def _plural(kind: Kind) -> str:
+def _pluralize(kind: Kind) -> str:
     return kind if kind == "damaged" else f"{kind}s".replace(" ", "_")

@@ -16,7 +16,7 @@ from epbuild.diff.difference import Comparison, Difference
 from epbuild.plan.result import LeftNode
 from epbuild.report.formatting import format_size, join_names
 from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
-from epbuild.verify.fallback import Outside
+from epbuild.verify.fallback import FallbackNodes
 
 _LABEL = 16
 _RED, _GREEN, _YELLOW, _PLAIN = "31", "32", "33", ""
@@ -24,10 +24,10 @@ _MAX_NODES = 5
 """Maximum number of nodes to name per operator. `--json` names all."""
 _NUMBERS = ("main_context", "embed_mode", "max_size")
 _QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
-_WHY_QUANTIZING = (
+_QUANTIZING_NOTE = (
     "They quantize the model's inputs and dequantize its outputs on the CPU. An EP may have an option to compile them too ({})."
 )
-_WHY = (
+_FALLBACK_NOTE = (
     "They run on the CPU or another EP of the session. At each boundary, tensors are copied from the accelerator and back, "
     "which often costs more than the nodes themselves. A session with session.disable_cpu_ep_fallback=1 refuses such a model."
 )
@@ -42,15 +42,15 @@ NOT_COMPARED = "the options, the toolchain and the source models"
 
 def print_inspection(found: Mapping[str, Any]) -> None:
     color = has_colors(sys.stdout)
-    _heading(f"{found['file']} ({format_size(found['size'])})", color)
-    _print_lines(_values(found), color)
+    _print_heading(f"{found['file']} ({format_size(found['size'])})", color)
+    _print_lines(_list_values(found), color)
     for node in found["ep_context_nodes"]:
         sys.stdout.write("\n")
-        _heading(f"EPContext {node['name']}" + (" (in a subgraph)" if node["subgraph"] else ""), color)
-        _print_lines(_node(node), color)
+        _print_heading(f"EPContext {node['name']}" + (" (in a subgraph)" if node["subgraph"] else ""), color)
+        _print_lines(_list_node_facts(node), color)
     if found["ep_context_nodes"]:
         sys.stdout.write("\n")
-    _print_lines(_rest(found), color)
+    _print_lines(_list_model_facts(found), color)
 
 
 def print_inspections(found: Mapping[str, Any]) -> None:
@@ -59,27 +59,27 @@ def print_inspections(found: Mapping[str, Any]) -> None:
         if number:
             sys.stdout.write("\n")
         if "problem" in model:
-            _heading(model["file"], color)
+            _print_heading(model["file"], color)
             _print_lines([("problem", model["problem"], _RED)], color)
         else:
             print_inspection(model)
     for shared in found["shared"]:
         sys.stdout.write("\n")
-        _heading(f"Shared: {shared['file']} ({format_size(shared['size'])})", color)
+        _print_heading(f"Shared: {shared['file']} ({format_size(shared['size'])})", color)
         count = len(shared["models"])
         saved = f"{format_size(shared['saved'])}, compared with a copy for each of {count} models"
         users = [("used by" if number == 0 else "", file, _PLAIN) for number, file in enumerate(shared["models"])]
         _print_lines([*users, ("saves", saved, _GREEN)], color)
 
 
-def _values(found: Mapping[str, Any]) -> Iterator[_Line]:
+def _list_values(found: Mapping[str, Any]) -> Iterator[_Line]:
     for kind in ("inputs", "outputs"):
         for number, value in enumerate(found[kind]):
             shape = "?" if value["shape"] is None else ", ".join("?" if size is None else str(size) for size in value["shape"])
             yield kind if number == 0 else "", f"{value['name']}  {value['type']}[{shape}]", _PLAIN
 
 
-def _node(node: Mapping[str, Any]) -> Iterator[_Line]:
+def _list_node_facts(node: Mapping[str, Any]) -> Iterator[_Line]:
     yield "source", f"{node['source'] or 'none'}" + (f", SDK {node['ep_sdk_version']}" if node["ep_sdk_version"] else ""), _PLAIN
     if node["target"]:
         yield "compiled for", node["target"], _GREEN
@@ -110,10 +110,10 @@ def _node(node: Mapping[str, Any]) -> Iterator[_Line]:
     own += [f"{name} ({kind})" for name, kind in node["written"].items() if name not in node and name not in node["others"]]
     own = [text for text in own if not text.startswith("ep_cache_context ")]
     if own:
-        yield "the EP's own", ", ".join(own), _PLAIN
+        yield "EP attributes", ", ".join(own), _PLAIN
 
 
-def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
+def _list_model_facts(found: Mapping[str, Any]) -> Iterator[_Line]:
     others = found["other_operators"]
     count = sum(others.values())
     listed = ", ".join(f"{name} x {number}" for name, number in others.items())
@@ -121,24 +121,24 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
         yield "not compiled", f"{format_count(count, 'node')}, none of them an EPContext node: {listed}", _YELLOW
     elif count:
         yield "CPU fallback", f"{format_count(count, 'node')}: {listed}", _YELLOW
-        for group in Outside("", count, tuple(LeftNode(**left) for left in found["left"])).groups:
+        for group in FallbackNodes("", count, tuple(LeftNode(**left) for left in found["left"])).groups:
             names = join_names([name or "(no name)" for name in group.nodes], _MAX_NODES)
             yield "", f"{group.operator}{f' ({group.reason})' if group.reason is not None else ''}: {names}", _PLAIN
         options = (f"{ep.removesuffix(SUFFIX)}: {option}" for ep, option in BUILT_IN.quantized_io_options().items())
-        yield "", _WHY_QUANTIZING.format(", ".join(options)) if others.keys() <= _QUANTIZING else _WHY, _PLAIN
+        yield "", _QUANTIZING_NOTE.format(", ".join(options)) if others.keys() <= _QUANTIZING else _FALLBACK_NOTE, _PLAIN
     else:
         yield "CPU fallback", "none", _GREEN
     weights = found["initializers"]
     if weights["count"]:
         inline = format_size(weights["inline_bytes"])
-        yield "weights left", f"{weights['count']} initializers, {inline} of them in the model file", _PLAIN
+        yield "weights", f"{weights['count']} initializers, {inline} of them in the model file", _PLAIN
     for ep, text in found["compatibility"].items():
         yield "compatibility", f"{ep}: {text}", _PLAIN
     if found["external_data"]:
         yield "external data", ", ".join(found["external_data"]), _PLAIN
 
 
-def _heading(text: str, color: bool) -> None:
+def _print_heading(text: str, color: bool) -> None:
     print_line(paint(text, BOLD, color))
 
 
@@ -159,32 +159,34 @@ def print_comparison(found: Comparison) -> None:
         lines += ["", f"{'':{_WHAT + _GAP}}{'A':{_VALUE + _GAP}}B"]
     for sense in found.senses:
         lines.append(paint(sense, BOLD, color))
-        lines += [line for item in found.differences if item.sense == sense for line in _row(item)]
+        lines += [line for item in found.differences if item.sense == sense for line in _format_difference(item)]
     notes = []
     if found.differences and found.same:
-        notes.append(f"The same: {', '.join(found.same)}.")
+        notes.append(f"Identical: {', '.join(found.same)}.")
     if found.without_manifest:
         has_none = " and ".join(found.without_manifest) + (
             " has no manifest" if len(found.without_manifest) == 1 else " have no manifests"
         )
-        notes.append(f"Not compared, as {has_none}: {NOT_COMPARED}.")
+        notes.append(f"Not compared, because {has_none}: {NOT_COMPARED}.")
     if notes:
         lines += ["", *(line for note in notes for line in wrap(note))]
     print_lines(lines)
 
 
-def _row(item: Difference) -> Iterator[str]:
-    """Yield lines with the fact and its two values in three columns. A long fact is on separate lines."""
+def _format_difference(item: Difference) -> Iterator[str]:
+    """Yield lines with a fact and its two values in three columns. A long fact has separate lines."""
     what = wrap(item.what, "  ", "    ")
     if len(what) > 1 or len(what[0]) > _WHAT:
         yield from what
         what = []
-    values = [_cell(None if value is None and item.kind != "changed" else format_value(value)) for value in (item.old, item.new)]
+    values = [
+        _wrap_cell(None if value is None and item.kind != "changed" else format_value(value)) for value in (item.old, item.new)
+    ]
     for cells in zip_longest(what, *values, fillvalue=""):
         yield f"{cells[0]:{_WHAT + _GAP}}{cells[1]:{_VALUE + _GAP}}{cells[2]}".rstrip()
 
 
-def _cell(text: str | None) -> list[str]:
+def _wrap_cell(text: str | None) -> list[str]:
     if text is None:
         return ["-"]
     return textwrap.wrap(escape_controls(text), _VALUE) or ["(empty)"]

@@ -95,12 +95,12 @@ class ChangeReport:
             format_times(self._seconds, ended.seconds),
         )
         color = has_colors(sys.stdout)
-        shown = [_with_bold_word(line, color) if number == 0 else line for lines in sections for number, line in enumerate(lines)]
+        shown = [_embolden_word(line, color) if number == 0 else line for lines in sections for number, line in enumerate(lines)]
         return ["", *shown, ""] if shown else []
 
 
 def format_sizes(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemoved]) -> Iterator[str]:
-    """Return the sizes of changed outputs and of the files that changed most, largest change first. Without changes, return one line."""
+    """Yield the sizes of changed outputs and of their most changed files, largest change first. If nothing changed, yield one line."""
     sizes = {item: SizeChange(item.directory, item.before, item.after) for item in outputs}
     new = [found for found in sizes.values() if found.before is None]
     changed = [
@@ -129,48 +129,48 @@ def format_sizes(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemo
         is_whole_change = len(files) == 1 and files[0].change == sizes[item].change
         rows += [
             (item.directory, *(("",) * 4 if is_whole_change else sizes[item].cells)),
-            *_limited_rows(files, _MAX_FILES, "  {} other files"),
+            *_limit_rows(files, _MAX_FILES, "  {} other files"),
         ]
-    rows += _limited_rows([sizes[item] for item in changed[_MAX_OUTPUTS:]], 0, "{} other outputs")
-    rows += _limited_rows(new, 0, "{} new outputs")
-    rows += _limited_rows(gone, 0, "{} removed outputs")
+    rows += _limit_rows([sizes[item] for item in changed[_MAX_OUTPUTS:]], 0, "{} other outputs")
+    rows += _limit_rows(new, 0, "{} new outputs")
+    rows += _limit_rows(gone, 0, "{} removed outputs")
     if len(outputs) + len(gone) > 1:
-        rows.append(("in all", *_sum([*sizes.values(), *gone]).cells))
+        rows.append(("total", *_sum_sizes([*sizes.values(), *gone]).cells))
     yield from Table("", _SIZE_COLUMNS, tuple(rows)).text(_WIDTHS)
     if same_size:
         yield f"{format_count(same_size, 'other file')} with different content of the same size."
 
 
 def format_size_table(found: Sequence[SizeChange]) -> Iterator[str]:
-    """Return a table of sizes before and after, largest change first."""
+    """Yield a table of sizes before and after, largest change first."""
     ordered = sorted(found, key=lambda item: (-abs(item.change), item.name))
-    rows = _limited_rows(ordered, _MAX_OUTPUTS, "{} other outputs")
+    rows = _limit_rows(ordered, _MAX_OUTPUTS, "{} other outputs")
     if len(found) > 1:
-        rows.append(("in all", *_sum(found).cells))
+        rows.append(("total", *_sum_sizes(found).cells))
     yield from Table("", _SIZE_COLUMNS, tuple(rows)).text(_WIDTHS)
 
 
 def format_all_sharing(found: Sequence[SharingSaved]) -> tuple[Iterator[str], Iterator[str]]:
     """Return the lines of measured savings by sharing, and the lines of possible savings."""
     return (
-        _sharing_lines([item for item in found if item.measured], "saves", "measured, each model alone"),
-        _sharing_lines([item for item in found if not item.measured], "can save", "equal source weights"),
+        _format_sharing([item for item in found if item.measured], "saves", "measured, each model alone"),
+        _format_sharing([item for item in found if not item.measured], "can save", "equal source weights"),
     )
 
 
-def _sharing_lines(found: Sequence[SharingSaved], verb: str, yardstick: str) -> Iterator[str]:
+def _format_sharing(found: Sequence[SharingSaved], verb: str, yardstick: str) -> Iterator[str]:
     """Yield a sentence or, if savings differ between groups, a table with the smallest saving first."""
-    if len({_saving([item])[3] for item in found}) > 1:
+    if len({_format_saving([item])[3] for item in found}) > 1:
         worst = sorted(found, key=lambda item: ((item.unshared - item.shared) / (item.unshared or 1), item.step))
         count = _MAX_GROUPS if len(worst) > _MAX_GROUPS + 1 else len(worst)
-        rows = [(item.step, *_saving([item])) for item in worst[:count]]
+        rows = [(item.step, *_format_saving([item])) for item in worst[:count]]
         if worst[count:]:
-            rows.append((f"{len(worst) - count} other groups", *_saving(worst[count:])))
-        rows.append(("in all", *_saving(worst)))
+            rows.append((f"{len(worst) - count} other groups", *_format_saving(worst[count:])))
+        rows.append(("total", *_format_saving(worst)))
         columns = (f"Sharing ({yardstick})", ">unshared", ">shared", ">saved", ">")
         yield from Table("", columns, tuple(rows)).text(_WIDTHS)
     elif found:
-        unshared, _, saved, part = _saving(found)
+        unshared, _, saved, part = _format_saving(found)
         where = found[0].step if len(found) == 1 else f"{len(found)} groups"
         text = f"Sharing {verb} {saved} of {unshared}{f' ({part})' if part else ''} in {where} ({yardstick})."
         yield from wrap(text, others="  ")
@@ -181,7 +181,7 @@ def format_times(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
 
     Yields nothing if at most one step took time.
     """
-    took = dict(_own_seconds(seconds))
+    took = dict(_measure_own_seconds(seconds))
     longest = sorted((step for step in took if took[step] >= _MIN_SECONDS), key=lambda step: (-took[step], step))
     if len(longest) < 2:
         return
@@ -206,13 +206,13 @@ def _has_row(output: OutputCompared, file: ChangedFile) -> bool:
     return file.before != file.after and name != PurePath(output.directory).name and not re.fullmatch("[0-9a-f]{64}", name)
 
 
-def _with_bold_word(heading: str, color: bool) -> str:
+def _embolden_word(heading: str, color: bool) -> str:
     word = re.match(r"\w*", heading)
     length = word.end() if word else 0
     return paint(heading[:length], BOLD, color) + heading[length:]
 
 
-def _own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+def _measure_own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     """Yield the time of each step without its compiles.
 
     The event of a share step has the time of the whole session group.
@@ -227,7 +227,7 @@ def _own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, float]]:
         yield (f"{step}, without its compiles" if inner else step), max(0.0, took - inner)
 
 
-def _saving(found: Iterable[SharingSaved]) -> tuple[str, str, str, str]:
+def _format_saving(found: Iterable[SharingSaved]) -> tuple[str, str, str, str]:
     unshared, shared = (sum(sizes) for sizes in zip(*((item.unshared, item.shared) for item in found), strict=True))
     saved = unshared - shared
     return (
@@ -238,16 +238,16 @@ def _saving(found: Iterable[SharingSaved]) -> tuple[str, str, str, str]:
     )
 
 
-def _limited_rows(found: Sequence[SizeChange], max_rows: int, others: str) -> list[_Row]:
+def _limit_rows(found: Sequence[SizeChange], max_rows: int, others: str) -> list[_Row]:
     """Return the first rows, and one row with the sum of the others. A single other row is returned unchanged."""
     count = len(found) if len(found) == max_rows + 1 else max_rows
     rows: list[_Row] = [(item.name, *item.cells) for item in found[:count]]
     if rest := found[count:]:
-        rows.append((others.format(len(rest)), *_sum(rest).cells))
+        rows.append((others.format(len(rest)), *_sum_sizes(rest).cells))
     return rows
 
 
-def _sum(found: Sequence[SizeChange]) -> SizeChange:
+def _sum_sizes(found: Sequence[SizeChange]) -> SizeChange:
     before = [item.before for item in found if item.before is not None]
     after = [item.after for item in found if item.after is not None]
     return SizeChange("", sum(before) if before else None, sum(after) if after else None)

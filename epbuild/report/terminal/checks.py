@@ -38,19 +38,19 @@ def print_findings(findings: Sequence[Finding]) -> None:
         print_line(f"{check:<{width}}  {shown}")
         for finding in found:
             if finding.outcome == "failed":
-                _print_subjects((finding.subject,), _text(finding))
+                _print_subjects((finding.subject,), _format_finding(finding))
         # The message of a passed check is a measurement, which is part of the result.
         alike: dict[str, list[str]] = {}
         for finding in found:
             if finding.outcome == "skipped" or (finding.outcome == "passed" and finding.message):
-                alike.setdefault(_text(finding), []).append(finding.subject)
+                alike.setdefault(_format_finding(finding), []).append(finding.subject)
         for reason, subjects in alike.items():
             _print_subjects(subjects, reason)
     counts = Counter(finding.outcome for finding in findings)
     print_line(", ".join(f"{counts[outcome]} {outcome}" for outcome in reversed(_OUTCOMES) if counts[outcome]))
 
 
-def _text(finding: Finding) -> str:
+def _format_finding(finding: Finding) -> str:
     code = f" [{finding.code}]" if finding.code else ""
     return f"{finding.message}{f' {finding.hint}' if finding.hint else ''}{code}"
 
@@ -73,7 +73,7 @@ class HealthPrinter:
     def print_check(self, check: HealthCheck) -> None:
         subject = check.topic if check.topic != "ep" else ""
         shown = "" if (subject, check.name) == self._before else subject
-        for line in _lines(check, shown, color=self._color):
+        for line in _format_check(check, shown, color=self._color):
             print_line(line)
         sys.stdout.flush()
         self._before = (subject, check.name)
@@ -85,7 +85,7 @@ class HealthPrinter:
         print_lines(["", f"{words} {' and '.join(shown).capitalize()}." if shown else words])
 
 
-def _lines(check: HealthCheck, subject: str, *, color: bool) -> list[str]:
+def _format_check(check: HealthCheck, subject: str, *, color: bool) -> list[str]:
     margin = " " * (_STATE + _TOPIC)
     name = f"{check.name}: " if check.name and check.topic == "toolchain" else ""
     first, *more = wrap(f"{name}{redact(conceal_text(check.text))}", width=WIDTH - len(margin)) or [""]

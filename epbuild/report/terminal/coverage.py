@@ -1,8 +1,8 @@
 """Tables of coverage by model and target.
 
-Coverage: 3 models for 1 target: 1 whole, 1 in part, 1 not at all
+Coverage: 3 models for 1 target: 1 whole, 1 partial, 1 failed
 yolo   phone                                            whole   6.7 MB    1.1 s
-enc    phone                                          36 left  35.2 MB    6.3 s
+enc    phone                                      36 fallback  35.2 MB    6.3 s
   16 DynamicQuantizeLinear, 16 MatMulInteger, 3 DequantizeLinear and 1 Gather.
   Operators of type `MatMulInteger` are not supported by QNN EP (16 nodes)
 cls    phone                                           failed
@@ -28,9 +28,9 @@ _GAP = 2
 _COLORS = {"whole": "32", "partial": "33", "failed verify": "31", "failed": "31", "not built": DIM}
 _WORDS = {
     "whole": "whole",
-    "partial": "in part",
+    "partial": "partial",
     "failed verify": "failed verify",
-    "failed": "not at all",
+    "failed": "failed",
     "not built": "not built",
 }
 _MAX_REASON = 600
@@ -71,8 +71,8 @@ def format_coverage(
     If `rows` are only a part of all rows, `total` has all rows.
     """
     color = has_colors(sys.stdout)
-    yield f"{paint('Coverage', BOLD, color)}: {_summary(rows if total is None else total)}"
-    cells = list(map(_cells, rows))
+    yield f"{paint('Coverage', BOLD, color)}: {_format_summary(rows if total is None else total)}"
+    cells = list(map(_format_cells, rows))
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     widths = [width + _GAP if width else 0 for width in widths]
     room = WIDTH - sum(widths)
@@ -85,7 +85,7 @@ def format_coverage(
             name = ""
         outcome, *others = (f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
         yield f"{name:<{room}}{paint(outcome, _COLORS[row.outcome], color)}{''.join(others)}".rstrip()
-        reason = _reason(row)
+        reason = _format_reason(row)
         if _is_shown(row, shown) or not reason:
             continue
         first = first_targets.setdefault((row.model, reason), row.target)
@@ -101,22 +101,22 @@ def format_coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = 
     columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if has_accuracy else []), "fallback nodes")
     cells = []
     for row in rows:
-        reason = "" if _is_shown(row, shown) else _reason(row)
-        values = _cells(row)[: 4 if has_accuracy else 3]
+        reason = "" if _is_shown(row, shown) else _format_reason(row)
+        values = _format_cells(row)[: 4 if has_accuracy else 3]
         cells.append(
             (format_code(row.model), format_code(row.target), *values, format_code(reason, _MAX_REASON) if reason else "")
         )
-    return Table("Coverage", columns, tuple(cells), f"{_summary(rows)}." if rows else "")
+    return Table("Coverage", columns, tuple(cells), f"{_format_summary(rows)}." if rows else "")
 
 
-def _summary(rows: Sequence[ModelCovered]) -> str:
+def _format_summary(rows: Sequence[ModelCovered]) -> str:
     counts = Counter(row.outcome for row in rows)
     models, targets = len({row.model for row in rows}), len({row.target for row in rows})
     outcomes = ", ".join(f"{counts[outcome]} {words}" for outcome, words in _WORDS.items() if counts[outcome])  # type: ignore[index]
     return f"{format_count(models, 'model')} for {format_count(targets, 'target')}" + (f": {outcomes}" if outcomes else "")
 
 
-def _reason(row: ModelCovered) -> str:
+def _format_reason(row: ModelCovered) -> str:
     outside = (row.outside.what, row.outside.why) if row.outside is not None else ()
     return ". ".join(text for text in (row.reason, *outside) if text)
 
@@ -126,9 +126,9 @@ def _is_shown(row: ModelCovered, shown: frozenset[str]) -> bool:
     return (row.verify or row.step) in shown
 
 
-def _cells(row: ModelCovered) -> tuple[str, str, str, str]:
+def _format_cells(row: ModelCovered) -> tuple[str, str, str, str]:
     """Return outcome, size, time and accuracy."""
-    outcome = f"{row.outside.count} left" if row.outcome == "partial" and row.outside is not None else row.outcome
+    outcome = f"{row.outside.count} fallback" if row.outcome == "partial" and row.outside is not None else row.outcome
     size = format_size(row.size) if row.size is not None else ""
     seconds = f"{row.seconds:,.1f} s" if row.seconds is not None else ""
     accuracy = (_FIGURES.get(name, f"{name} {{:g}}").format(value) for name, value in (row.accuracy or {}).items())
@@ -152,5 +152,5 @@ class CoverageProgress(Listener):
             case StepFinished(step, outcome, seconds, progress=progress) if outcome != "current" and progress is not None:
                 print_line(f"[{progress.done}/{progress.total}] {outcome} {step} ({seconds:.1f} s)", sys.stderr)
             case StepFailed(step, problems, progress) if progress is not None:
-                word = "in part" if {problem.code for problem in problems} <= _EXPECTATION_CODES else "failed"
+                word = "partial" if {problem.code for problem in problems} <= _EXPECTATION_CODES else "failed"
                 print_line(f"[{progress.done}/{progress.total}] {word} {step}", sys.stderr)

@@ -66,9 +66,9 @@ def format_summary(event: RunFinished) -> str:
         "up to date": event.current,
         "failed": event.failed,
         "skipped": event.skipped,
-        "failed as allowed": event.allowed,
+        "failed (allowed)": event.allowed,
     }
-    text = _counts(counts) or "no steps"
+    text = _format_counts(counts) or "no steps"
     if event.exit_code == 0 and not (event.built or event.restored or event.allowed):
         text = format_nothing_to_do(event.current)
     return f"{text} ({event.seconds:.2f} s)"
@@ -83,79 +83,79 @@ def format_remote(event: RemoteCacheUsed) -> str:
 
 
 def end_lines(event: Event) -> Iterator[str]:
-    """Yield the lines for an event that ends work. There are none for a step that was up to date."""
+    """Yield the lines for an event that ends work. Yield nothing for a step that was up to date."""
     match event:
         case ToolchainLocked(name, platforms, packages, seconds):
-            yield _line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}")
+            yield _format_line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}")
         case ToolchainReady(name, version, seconds, note):
             # A toolchain that only prepares models can lack ONNX Runtime.
             words = [f"onnxruntime {version}"] if version != "unknown" else []
-            yield _line("ready", seconds, f"toolchain {name}", *words, *([note] if note else []))
+            yield _format_line("ready", seconds, f"toolchain {name}", *words, *([note] if note else []))
         case Hashed(total, seconds):
-            yield _line("hashed", seconds, FILES, format_size(total))
+            yield _format_line("hashed", seconds, FILES, format_size(total))
         case Fetched(model):
-            yield _line("fetched", None, f"model {model}")
+            yield _format_line("fetched", None, f"model {model}")
         case OutputRemoved(_, directory, files, changed, foreign):
-            yield _line("removed", None, directory, f"{files} files that the recipe no longer asks for")
+            yield _format_line("removed", None, directory, f"{files} files that the recipe no longer defines")
             for path in changed:
-                yield _line("kept", None, path, "changed after epbuild wrote it")
+                yield _format_line("kept", None, path, "changed after epbuild wrote it")
             for path in foreign:
-                yield _line("kept", None, path, "not written by epbuild")
+                yield _format_line("kept", None, path, "not written by epbuild")
         case StepFailed(step, _, progress, allowed, remembered):
-            notes = [*(["as allowed"] if allowed else []), *(["not tried again"] if remembered else [])]
-            yield _step_number(progress) + _line("failed", None, step, *notes)
+            notes = [*(["allowed by the recipe"] if allowed else []), *(["not retried"] if remembered else [])]
+            yield _format_step_number(progress) + _format_line("failed", None, step, *notes)
         case StepCompared():
-            yield from _comparison_lines(event)
+            yield from _format_comparison_lines(event)
         case StepFinished(step, outcome, seconds, note, size, progress) if outcome != "current":
             if outcome == "emitted":
                 # Show the path of the output instead of the step.
                 step, note = note, ""
             parts = [step, *([] if size is None else [format_size(size)]), *([note] if note else []), *describe_origin(event)]
-            yield _step_number(progress) + _line(outcome, seconds or None, *parts)
+            yield _format_step_number(progress) + _format_line(outcome, seconds or None, *parts)
 
 
-def _comparison_lines(event: StepCompared) -> Iterator[str]:
+def _format_comparison_lines(event: StepCompared) -> Iterator[str]:
     """Yield the result of rebuilding a session group.
 
     The lines have the differences of each file, the reason if differences are known, and the paths of both versions.
     """
     label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
-    number = _step_number(event.progress)
+    number = _format_step_number(event.progress)
     if event.verdict == "same":
-        yield number + _line(label, event.seconds, event.step, format_count(event.files, "file"), format_size(event.size))
+        yield number + _format_line(label, event.seconds, event.step, format_count(event.files, "file"), format_size(event.size))
         return
-    yield number + _line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ")
+    yield number + _format_line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ")
     for item in event.differences:
-        yield f"  {escape_controls(item.file)}: {_extent(item)}"
-        for part in shorten_list(list(map(_part, item.found)), _MAX_PARTS):
+        yield f"  {escape_controls(item.file)}: {_format_extent(item)}"
+        for part in shorten_list(list(map(_format_part, item.found)), _MAX_PARTS):
             yield f"    {escape_controls(part)}"
     if event.verdict == "known" and event.known:
         yield f"  known: {event.known}"
     if event.kept:
-        yield f"  both versions are kept: {event.kept}"
+        yield f"  both versions were kept in {event.kept}"
 
 
 def format_comparison(event: ComparisonFinished) -> str:
     counts = {
-        "the same": event.same,
+        "identical": event.same,
         "known to differ": event.known,
         "different": event.different,
         "failed": event.failed,
         "skipped": event.skipped,
     }
-    return f"rebuilt: {_counts(counts) or 'nothing'} ({event.seconds:.2f} s)"
+    return f"rebuilt: {_format_counts(counts) or 'nothing'} ({event.seconds:.2f} s)"
 
 
-def _counts(counts: Mapping[str, int]) -> str:
+def _format_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
-def _line(label: str, seconds: float | None, *parts: str) -> str:
+def _format_line(label: str, seconds: float | None, *parts: str) -> str:
     took = "" if seconds is None else f"{seconds:.1f} s"
     return f"{label:<{_LABEL_WIDTH}}{took:>8}  " + "  ".join(parts)
 
 
-def _step_number(progress: Completion | None) -> str:
+def _format_step_number(progress: Completion | None) -> str:
     """Return the prefix with a step's number among all steps to do."""
     return f"[{progress.done:>{len(str(progress.total))}}/{progress.total}] " if progress is not None else ""
 
@@ -172,7 +172,7 @@ def paint_label(text: str, *, color: bool) -> str:
     return text[: found.start(2)] + paint(found[2], _COLORS[found[2]], True) + text[found.end(2) :]
 
 
-def _extent(item: FileDifference) -> str:
+def _format_extent(item: FileDifference) -> str:
     if item.old_size is None:
         return "is new"
     if item.new_size is None:
@@ -185,7 +185,7 @@ def _extent(item: FileDifference) -> str:
     return f"{sizes}; {item.count:,} differ, the first at byte {item.offset:,}"
 
 
-def _part(part: DifferingBytes) -> str:
+def _format_part(part: DifferingBytes) -> str:
     place = f" in {part.part}" if part.part else ""
     start = f"from byte {part.offset:,} on"
     match part.meaning:
@@ -195,7 +195,7 @@ def _part(part: DifferingBytes) -> str:
         case "padding":
             return f"{part.count:,} bytes{place} that look like uninitialized padding (every second 16-bit slot), {start}"
         case "text":
-            return f"{part.part}: {_short(part.old)} -> {_short(part.new)}"
+            return f"{part.part}: {_quote_shortened(part.old)} -> {_quote_shortened(part.new)}"
         case "size":
             return f"{part.part or 'size'}: {part.old} -> {part.new}"
         case "missing":
@@ -203,11 +203,11 @@ def _part(part: DifferingBytes) -> str:
         case "added":
             return f"{part.part} is new"
     if not part.count:
-        return "the same parts, assembled differently"
+        return "the same parts in a different arrangement"
     shown = f": {part.old} -> {part.new}" if part.old and part.new else ""
     return f"{part.count:,} bytes{place}, {start}{shown}"
 
 
-def _short(text: str | None) -> str:
+def _quote_shortened(text: str | None) -> str:
     shown = text or ""
     return f"'{shown}'" if len(shown) <= _MAX_TEXT else f"'{shown[:_MAX_TEXT]}…'"

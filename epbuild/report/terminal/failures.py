@@ -49,8 +49,8 @@ class FailureList:
             case StepFailed(step, problems) | StepCompared(step, problems=problems):
                 allowed = isinstance(event, StepFailed) and event.allowed
                 for problem in problems:
-                    reason = _sentence(problem)
-                    self._found.setdefault((allowed, _without_names(reason, step)), {})[step] = reason
+                    reason = _format_reason(problem)
+                    self._found.setdefault((allowed, _remove_names(reason, step)), {})[step] = reason
 
     def failures(self) -> list[FailureGroup]:
         return [
@@ -75,7 +75,7 @@ def format_failures(failures: list[FailureGroup]) -> Iterator[str]:
     steps = {step for failure in failures for step in failure.steps}
     if not steps:
         return
-    heading = paint("Failed, as allowed" if failures[0].allowed else "Failed", BOLD, has_colors(sys.stdout))
+    heading = paint("Failed (allowed)" if failures[0].allowed else "Failed", BOLD, has_colors(sys.stdout))
     yield f"{heading}: {format_count(len(steps), 'step')}, for {format_count(len(failures), 'reason')}"
     for failure in failures:
         yield from wrap(failure.reason, others="  ", long_words=False)
@@ -86,13 +86,13 @@ def format_failures(failures: list[FailureGroup]) -> Iterator[str]:
     yield ""
 
 
-def _sentence(problem: Problem) -> str:
+def _format_reason(problem: Problem) -> str:
     """Format the reason of a problem, or else its message, as a sentence with its code."""
     reason = problem.message if problem.reason is None else problem.reason
     return f"{reason[:1].upper()}{reason[1:].rstrip('.')}. [{problem.code}]"
 
 
-def _without_names(reason: str, step: str) -> str:
+def _remove_names(reason: str, step: str) -> str:
     """Return a reason without quoted names of its step, such as the name of the model."""
     names = "|".join(map(re.escape, re.split("[:/]", step)))
     return re.sub(f"'(?:{names})'", "'...'", reason)

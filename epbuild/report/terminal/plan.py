@@ -51,7 +51,7 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
             lines += [paint(f"{'':<{width}}    {note}", DIM, color) for note in notes]
     for orphan in found.orphans:
         lines.append(f"{paint(f'{_ORPHAN:<{width}}', '33', color)}  {format_path(orphan.directory)}")
-        lines.append(paint(f"{'':<{width}}    the recipe no longer asks for it; a build removes it", DIM, color))
+        lines.append(paint(f"{'':<{width}}    the recipe no longer defines it; the next build removes it", DIM, color))
     print_lines(lines)
     counts = Counter(map(format_state, everything))
     known = [shown for state in _COLORS for shown in (state, f"{state}{REMOTE}") if counts[shown]]
@@ -77,16 +77,16 @@ def print_explanations(found: Sequence[Explanation]) -> None:
     """Print the explanations, with an empty line between them."""
     color = has_colors(sys.stdout)
     for number, explanation in enumerate(found):
-        head, *rest = _lines(explanation, "")
+        head, *rest = _format_explanation(explanation, "")
         print_lines([*([""] if number else []), paint(head, BOLD, color), *rest])
 
 
-def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
+def _format_explanation(explanation: Explanation, margin: str) -> Iterator[str]:
     yield f"{margin}{explanation.state}{REMOTE if explanation.remote else ''}  {explanation.step.id}"
     inner = f"{margin}  "
-    yield from wrap(_history(explanation), inner, inner)
+    yield from wrap(_describe_history(explanation), inner, inner)
     if explanation.state != "current" and explanation.step.id != explanation.step.action:
-        how = "done together with" if explanation.step.kind == "merge" else "compiled in one process with all of"
+        how = "run together with" if explanation.step.kind == "merge" else "compiled in the same process as the rest of"
         yield from wrap(f"It is {how} {explanation.step.action}.", inner, inner)
     waits = {f"needs {cause.step.id}" for cause in explanation.causes}
     # A finished step has no reasons, but its changes are the reasons why later steps have to run.
@@ -96,17 +96,17 @@ def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
     if explanation.causes:
         yield f"{inner}It depends on:" if waits & set(explanation.reasons) else f"{inner}Its inputs:"
         for cause in explanation.causes:
-            yield from _lines(cause, f"{inner}  ")
+            yield from _format_explanation(cause, f"{inner}  ")
 
 
-def _history(explanation: Explanation) -> str:
+def _describe_history(explanation: Explanation) -> str:
     """Describe when the step was last built, with which key, and its current state."""
     emits = explanation.step.kind in ("merge", "emit")
     done = "emitted" if explanation.step.kind == "emit" else "built"
     key = "" if explanation.key is None else format_value(explanation.key)
     place = "the remote cache" if explanation.remote else "the store"
     if explanation.built is None:
-        text = f"It was never {done} here"
+        text = f"It has never been {done} here"
         if not emits and explanation.state == "new" and key:
             return f"{text}, and the store has no result for its key, {key}."
         return f"{text}; {place} has a result for its key, {key}." if explanation.state == "restorable" else f"{text}."
@@ -115,44 +115,44 @@ def _history(explanation: Explanation) -> str:
     if explanation.state == "current":
         if explanation.changes:
             return f"{text}; the emitted files come from an earlier result."
-        return f"{text}; " + ("its files are in place." if emits else "none of its inputs has changed since.")
+        return f"{text}; " + ("its files are in place." if emits else "none of its inputs has changed since then.")
     if key and explanation.key != explanation.previous_key:
         text += f"; its key is now {key}"
     if explanation.state != "restorable" or explanation.causes:
         return f"{text}."
     return f"{text}. " + (
-        "The store has everything that is needed to restore its files."
+        "The store has everything needed to restore its files."
         if emits
         else f"{place[0].upper()}{place[1:]} has a result for this key."
     )
 
 
 def print_workloads(loads: Sequence[Workload]) -> None:
-    """Print the machines that can do the missing work, and their estimated time."""
+    """Print the missing work, the machines that can do the work, and the estimated time."""
     for load in loads:
         device = ", on a real device" if load.real_device else ""
         print_line(f"{load.platform}  {', '.join(load.eps) or 'preparations'}{device}")
-        print_line(f"    {format_count(load.actions, 'action')}, {_time(load)}")
-        for line in _notes(load):
+        print_line(f"    {format_count(load.actions, 'action')}, {_format_time(load)}")
+        for line in _list_notes(load):
             print_line(f"    {line}")
     if not loads:
         print_line("There is no work to do.")
 
 
-def _notes(load: Workload) -> Iterator[str]:
-    """Yield notes about machines that have not tried the work or cannot do it."""
+def _list_notes(load: Workload) -> Iterator[str]:
+    """Yield notes about machines that have never run this kind of work or cannot run it."""
     if load.untried and load.eps:
-        yield f"not tried yet: {join_names(load.untried, _MAX_NAMED)}"
+        yield f"untried machines: {join_names(load.untried, _MAX_NAMED)}"
     for other in load.others[:_MAX_NAMED]:
-        yield escape_controls(f"{other.machine} cannot: {other.why}")
+        yield escape_controls(f"{other.machine} cannot run it: {other.why}")
     if len(load.others) > _MAX_NAMED:
-        yield f"{len(load.others) - _MAX_NAMED} more cannot"
+        yield f"{len(load.others) - _MAX_NAMED} more machines cannot run it"
 
 
-def _time(load: Workload) -> str:
+def _format_time(load: Workload) -> str:
     work = f"{format_estimate(load.seconds)} of work"
     if load.likely_seconds is None:
-        return f"{work}: no machine of the cluster supports it"
+        return f"{work}: no machine in the cluster can run it"
     return (
         f"{work}: {format_estimate(load.likely_seconds)} on {format_count(len(load.machines), 'machine')}, {load.slots} at once"
     )

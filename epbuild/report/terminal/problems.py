@@ -73,13 +73,13 @@ class ProblemWriter:
     def _write(self, problem: Problem, kind: Kind, color: bool) -> None:
         stream = sys.stderr
         if is_github_actions():
-            stream.write(f"{_annotation(problem, kind)}\n")
+            stream.write(f"{_format_annotation(problem, kind)}\n")
         else:
             place = f"{escape_controls(str(problem.where))}: " if problem.where is not None else "epbuild: "
             label = paint(f"{kind}:", _COLORS[kind], color)
             print_line(f"{place}{label} {escape_controls(problem.text)} [{problem.code}]", stream)
         if isinstance(problem.where, Position):
-            line = _line_at(problem.where, self._lines_of(problem.where.file))
+            line = _find_line(problem.where, self._lines_of(problem.where.file))
             if line is None:
                 return
             gutter, shown, carets = format_excerpt(line, problem.where, getattr(stream, "encoding", None))
@@ -115,30 +115,30 @@ def format_excerpt(line: str, where: Position, encoding: str | None = None) -> t
     Characters that `encoding` lacks are escaped.
     """
     start = min(where.column - 1, len(line))
-    end = max(_word_end(line, start), start + 1)
+    end = max(_find_word_end(line, start), start + 1)
     gutter = f"{where.line:>{_MIN_GUTTER}}"
     room = WIDTH - len(gutter) - len(" | ")
     # Process only the part that can be shown, because lines can be very long.
     first, last = max(0, start - WIDTH), min(len(line), start + WIDTH)
-    cells = [_cell(character, encoding) for character in line[first:last]]
+    cells = [_format_character(character, encoding) for character in line[first:last]]
     start, end = start - first, min(end, last + 1) - first
-    before, after = _ellipsis(encoding, first > 0), _ellipsis(encoding, last < len(line))
+    before, after = _choose_ellipsis(encoding, first > 0), _choose_ellipsis(encoding, last < len(line))
     # A position after the last character needs space for its caret.
-    needed = max(_width(cells[:end]), _width(cells[:start]) + 1)
-    if len(before) + needed + len(_ellipsis(encoding, end < len(cells))) > room:
+    needed = max(_measure_width(cells[:end]), _measure_width(cells[:start]) + 1)
+    if len(before) + needed + len(_choose_ellipsis(encoding, end < len(cells))) > room:
         # Leave a third of the space to the text before the position.
-        while start > 0 and _width(cells[:start]) > room // 3:
+        while start > 0 and _measure_width(cells[:start]) > room // 3:
             cells, start, end = cells[1:], start - 1, end - 1
-            before = _ellipsis(encoding, True)
-    while cells and len(before) + _width(cells) + len(after) > room:
+            before = _choose_ellipsis(encoding, True)
+    while cells and len(before) + _measure_width(cells) + len(after) > room:
         cells = cells[:-1]
-        after = _ellipsis(encoding, True)
-    offset = len(before) + _width(cells[:start])
-    carets = min(max(_width(cells[start:end]), 1), room - offset)
+        after = _choose_ellipsis(encoding, True)
+    offset = len(before) + _measure_width(cells[:start])
+    carets = min(max(_measure_width(cells[start:end]), 1), room - offset)
     return gutter, before + "".join(shown for shown, _ in cells) + after, " " * offset + "^" * carets
 
 
-def _line_at(where: Position, lines: Sequence[str]) -> str | None:
+def _find_line(where: Position, lines: Sequence[str]) -> str | None:
     """Return the line at a position, or None if the line can no longer be read."""
     return redact(lines[where.line - 1]) if 0 < where.line <= len(lines) and where.column > 0 else None
 
@@ -157,7 +157,7 @@ def _read_lines(file_name: str) -> list[str]:
     return _LINE_BREAK.split(text)
 
 
-def _word_end(line: str, start: int) -> int:
+def _find_word_end(line: str, start: int) -> int:
     """Return the end, within this line, of the YAML key, scalar or collection that begins at `start`."""
     before = line[start - 1 : start]
     if (inside := _SUBSTITUTION.match(line, start)) and before and not before.isspace() and before not in _OPEN + ",\"'":
@@ -165,8 +165,8 @@ def _word_end(line: str, start: int) -> int:
     if quoted := _QUOTED.match(line, start):
         return quoted.end()
     if line[start : start + 1] and line[start] in _OPEN:
-        return _collection_end(line, start)
-    in_flow = _depth(line[:start]) > 0
+        return _find_collection_end(line, start)
+    in_flow = _count_open_brackets(line[:start]) > 0
     at = start
     while at < len(line):
         if substitution := _SUBSTITUTION.match(line, at):
@@ -185,7 +185,7 @@ def _word_end(line: str, start: int) -> int:
     return start + len(line[start:at].rstrip())
 
 
-def _collection_end(line: str, start: int) -> int:
+def _find_collection_end(line: str, start: int) -> int:
     at, depth = start, 0
     while at < len(line):
         if skipped := _SUBSTITUTION.match(line, at) or _QUOTED.match(line, at):
@@ -198,17 +198,17 @@ def _collection_end(line: str, start: int) -> int:
     return len(line.rstrip())
 
 
-def _depth(text: str) -> int:
+def _count_open_brackets(text: str) -> int:
     """Return the number of brackets that are still open at the end of `text`."""
     bare = _QUOTED.sub("", _SUBSTITUTION.sub("", text))
     return sum(bare.count(character) for character in _OPEN) - sum(bare.count(character) for character in _CLOSE)
 
 
-def _cell(character: str, encoding: str | None) -> tuple[str, int]:
+def _format_character(character: str, encoding: str | None) -> tuple[str, int]:
     """Return the printable form of a character, and its width. Control characters are escaped."""
     if character == "\t":
         return _TAB, len(_TAB)
-    if not character.isprintable() or not _encodable(character, encoding):
+    if not character.isprintable() or not _is_encodable(character, encoding):
         spelled = character.encode("unicode_escape").decode("ascii")
         return spelled, len(spelled)
     if character.isascii():
@@ -220,7 +220,7 @@ def _cell(character: str, encoding: str | None) -> tuple[str, int]:
     return character, 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def _encodable(character: str, encoding: str | None) -> bool:
+def _is_encodable(character: str, encoding: str | None) -> bool:
     try:
         character.encode(encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):
@@ -228,24 +228,24 @@ def _encodable(character: str, encoding: str | None) -> bool:
     return True
 
 
-def _width(cells: Sequence[tuple[str, int]]) -> int:
+def _measure_width(cells: Sequence[tuple[str, int]]) -> int:
     return sum(width for _, width in cells)
 
 
-def _ellipsis(encoding: str | None, needed: bool) -> str:
+def _choose_ellipsis(encoding: str | None, needed: bool) -> str:
     if not needed:
         return ""
-    return "…" if _encodable("…", encoding) else "..."
+    return "…" if _is_encodable("…", encoding) else "..."
 
 
-def _annotation(problem: Problem, kind: Kind) -> str:
+def _format_annotation(problem: Problem, kind: Kind) -> str:
     # https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     where = problem.where
     properties: dict[str, object] = {}
     if isinstance(where, Position):
-        properties = {"file": _relative_to_repository(where.file), "line": where.line, "col": where.column}
+        properties = {"file": _make_relative_to_repository(where.file), "line": where.line, "col": where.column}
     elif isinstance(where, Path):
-        properties = {"file": _relative_to_repository(str(where))}
+        properties = {"file": _make_relative_to_repository(str(where))}
     elif where is not None:
         properties = {"title": where}
     escaped = {name: _escape(str(value)).replace(":", "%3A").replace(",", "%2C") for name, value in properties.items()}
@@ -254,7 +254,7 @@ def _annotation(problem: Problem, kind: Kind) -> str:
     return f"::{command}{f' {listed}' if listed else ''}::{_escape(problem.text)} [{problem.code}]"
 
 
-def _relative_to_repository(file: str) -> str:
+def _make_relative_to_repository(file: str) -> str:
     """Return a path relative to the repository root, as annotations require."""
     root = os.environ.get("GITHUB_WORKSPACE")
     if root:

@@ -88,7 +88,11 @@ class _BuildLines(Listener):
             case RunStarted(todo=todo, steps=steps, seconds_left=left) if todo:
                 self._begin(Completion(0, todo, left), "step", f"{todo} of {steps} steps to do{format_time_left(left)}")
             case ComparisonStarted(groups, left):
-                self._begin(Completion(0, groups, left), "comparison", f"{groups} to rebuild and compare{format_time_left(left)}")
+                self._begin(
+                    Completion(0, groups, left),
+                    "comparison",
+                    f"{format_count(groups, 'session group')} to rebuild and compare{format_time_left(left)}",
+                )
             case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
                 self._show(name, text)
             case ToolchainInstalling(name, text, done, total):
@@ -122,11 +126,11 @@ class _BuildLines(Listener):
                 sys.stdout.flush()
             case RunFinished():
                 self._close()
-                for line in self._last_lines(event):
+                for line in self._format_last_lines(event):
                     print_line(line)
                 sys.stdout.flush()
 
-    def _last_lines(self, event: RunFinished) -> Iterator[str]:
+    def _format_last_lines(self, event: RunFinished) -> Iterator[str]:
         """Yield the changes and failures of a build, and a summary line."""
         yield from self._changes.lines(event)
         yield from self._coverage.lines(self._failures.steps)
@@ -269,10 +273,10 @@ def make_reporter(*, json: bool, summary: Path | None = None, all_warnings: bool
     if json:
         from epbuild.report.json.events import JsonLines
 
-        return _with_summary(JsonLines(), summary)
+        return _add_summary(JsonLines(), summary)
     from epbuild.report.terminal.progress import LiveRows, PlainLines
 
-    return _with_summary(
+    return _add_summary(
         LiveRows(all_warnings=all_warnings) if is_screen(sys.stdout) else PlainLines(all_warnings=all_warnings), summary
     )
 
@@ -281,10 +285,10 @@ def make_coverage_reporter(found: CoverageList) -> Listener:
     """Return the listener of a build that shows only coverage, which `found` collects. It also writes the step summary."""
     from epbuild.report.terminal.coverage import CoverageProgress
 
-    return _with_summary(CoverageProgress(found))
+    return _add_summary(CoverageProgress(found))
 
 
-def _with_summary(listener: Listener, file: Path | None = None) -> Listener:
+def _add_summary(listener: Listener, file: Path | None = None) -> Listener:
     named = os.environ.get("GITHUB_STEP_SUMMARY")
     if file is None and not named:
         return listener

@@ -34,7 +34,7 @@ _WIDTH = max(map(len, _COLORS))
 
 
 class TerminalQuestions:
-    """Questions that are asked on a terminal."""
+    """Questions that epbuild asks on a terminal."""
 
     def models(self) -> list[str]:
         return str(typer.prompt("Models (files, folders or globs, separated by spaces)")).split()
@@ -46,7 +46,7 @@ class TerminalQuestions:
         for name, kind in KINDS.items():
             what = kind.entry.description.rstrip(".")
             limit = kind.obstacle() or kind.condition()
-            here = f"{what}. It {limit}." if limit else f"{what}. Compiles here."
+            here = f"{what}. It {limit}." if limit else f"{what}. Compiles on this machine."
             _print_wrapped(here, f"  {name:{wide}}", " " * (wide + 2))
         for why, eps in find_eps_without_recipe().items():
             _print_wrapped(f"{', '.join(eps)}: {why}.", "  Not ", "  ")
@@ -68,12 +68,12 @@ class TerminalQuestions:
 
         default = ",".join(map(str, suggested)) if suggested else None
         sizes: Sizes = typer.prompt(
-            f"{escape_controls(model)}: sizes of {escape_controls(_input(value))}", value_proc=read, default=default
+            f"{escape_controls(model)}: sizes of {escape_controls(_format_input(value))}", value_proc=read, default=default
         )
         return sizes
 
     def share_weights(self) -> bool:
-        return bool(typer.confirm("Do the models share weights, in one context binary?", default=False))
+        return bool(typer.confirm("Should the models share weights in one context binary?", default=False))
 
     def show_found(self, found: Sequence[FoundModel]) -> None:
         """Print each model with its file, size and inputs."""
@@ -81,7 +81,7 @@ class TerminalQuestions:
         wide = min(max(len(model.path) for model in found), WIDTH // 2)
         for model in found:
             size = "" if model.size is None else format_size(model.size)
-            inputs = "read when it is built" if model.header is None else ", ".join(map(_input, model.header.inputs))
+            inputs = "read during the build" if model.header is None else ", ".join(map(_format_input, model.header.inputs))
             for line in wrap(inputs, f"  {escape_controls(model.path):{wide}}  {size:>9}  ", " " * (wide + 15)):
                 print_line(line)
 
@@ -91,8 +91,8 @@ class TerminalQuestions:
                 print_line(line)
 
     def show_static(self, kind: StarterKind) -> None:
-        print_line(f"{kind.entry.ep} takes static shapes only.")
-        print_line("Enter sizes for dynamic dimensions; press Enter alone to accept the guess.")
+        print_line(f"{kind.entry.ep} supports only static shapes.")
+        print_line("Enter sizes for dynamic dimensions; press Enter to accept the guess.")
 
 
 def print_first_recipe(recipe: FirstRecipe, *, with_models: bool) -> None:
@@ -114,7 +114,7 @@ def _read_kind(text: str) -> str:
     return text.lower()
 
 
-def _input(value: ValueInfo) -> str:
+def _format_input(value: ValueInfo) -> str:
     """Format an input with its dimensions. A dimension name that an exporter generated is shown as dynamic."""
     shape = value.shape and tuple(None if isinstance(size, str) and any(map(str.isdigit, size)) else size for size in value.shape)
     return f"{value.name}{format_shape(shape).replace(', ', ',')}"
@@ -150,28 +150,30 @@ def print_lock(locking: Locking, exported: Mapping[str, Path | None], *, written
     """Print each change, the state of the lock, and each exported toolchain."""
     color = has_colors(sys.stdout)
     for change in locking.changes:
-        print_line(f"{paint(f'{change.kind:<{_WIDTH}}', _COLORS[change.kind], color)}  {escape_controls(_words(change))}")
+        print_line(
+            f"{paint(f'{change.kind:<{_WIDTH}}', _COLORS[change.kind], color)}  {escape_controls(_format_lock_change(change))}"
+        )
     place = format_path(locking.path)
     if written:
-        print_line(f"Wrote {place}: {_contents(locking.lock)}")
+        print_line(f"Wrote {place}: {_format_contents(locking.lock)}")
     elif locking.is_written:
-        print_line(f"{place} is up to date: {_contents(locking.lock)}")
+        print_line(f"{place} is up to date: {_format_contents(locking.lock)}")
     else:
-        print_line(f"{place} is not up to date; `epbuild lock` writes it.")
+        print_line(f"{place} is out of date; run `epbuild lock` to update it.")
     for name, path in exported.items():
         if path is not None:
             print_line(f"Wrote {format_path(path)}: toolchain {name}")
         else:
-            print_line(f"Skipped toolchain {name}: it uses an existing environment and lists no files")
+            print_line(f"Skipped toolchain {name}: it uses an existing environment, so no files are locked")
 
 
-def _words(change: LockChange) -> str:
+def _format_lock_change(change: LockChange) -> str:
     owner = f"toolchain {change.toolchain}  " if change.toolchain else "" if change.about == "python" else f"{change.about} "
     where = f"  ({', '.join(change.platforms)})" if change.platforms else ""
-    return f"{owner}{'' if change.about == 'recipe' else f'{change.name} '}{_versions(change)}{where}"
+    return f"{owner}{'' if change.about == 'recipe' else f'{change.name} '}{_format_versions(change)}{where}"
 
 
-def _versions(change: LockChange) -> str:
+def _format_versions(change: LockChange) -> str:
     match change.old, change.new:
         case None, new:
             return str(new)
@@ -183,7 +185,7 @@ def _versions(change: LockChange) -> str:
             return f"{old} -> {new}"
 
 
-def _contents(lock: Lock) -> str:
+def _format_contents(lock: Lock) -> str:
     environments = [environment for toolchain in lock.toolchains.values() for environment in toolchain.platforms.values()]
     packages = {package.name for environment in environments for package in environment.packages}
     platforms = {platform for toolchain in lock.toolchains.values() for platform in toolchain.platforms}

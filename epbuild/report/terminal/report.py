@@ -24,7 +24,7 @@ from epbuild.report.terminal.coverage import format_coverage
 from epbuild.report.terminal.failures import FailureList, format_failures
 from epbuild.report.terminal.screen import BOLD, has_colors, paint, print_lines, wrap
 from epbuild.session.events import ModelCovered
-from epbuild.verify.fallback import Outside
+from epbuild.verify.fallback import FallbackNodes
 
 _MAX_LINES = 20
 _MIN_SECONDS = 1.0
@@ -41,14 +41,14 @@ def print_report(report: Report) -> None:
 
 def report_lines(report: Report) -> Iterator[str]:
     """Yield the lines of a report's summary."""
-    yield from _head(report)
+    yield from _format_head(report)
     if report.coverage:
         yield ""
-        yield from _coverage(report.coverage)
+        yield from _format_coverage(report.coverage)
     sections = (
-        format_failures(_failures(report.steps).failures()),
+        format_failures(_collect_failures(report.steps).failures()),
         *format_all_sharing([SharingSaved(row.step, row.alone, row.shared, row.measured) for row in report.sharing]),
-        _times(report),
+        _format_step_times(report),
         format_differences(report.against) if report.against is not None else (),
     )
     for section in sections:
@@ -60,12 +60,12 @@ def report_lines(report: Report) -> Iterator[str]:
             yield from lines
 
 
-def _head(report: Report) -> Iterator[str]:
+def _format_head(report: Report) -> Iterator[str]:
     states = Counter(step.state for step in report.steps)
     name = paint(report.recipe.name, BOLD, has_colors(sys.stdout))
     found = ", ".join(f"{number} {state}" for state, number in states.items())
     yield f"{name}: {format_count(len(report.steps), 'step')}" + (f": {found}" if found else "")
-    yield from wrap(_NEVER if report.build is None else _build(report.build, report.machine.name), others="  ")
+    yield from wrap(_NEVER if report.build is None else _format_build(report.build, report.machine.name), others="  ")
     if report.outputs:
         there = [output for output in report.outputs if output.in_place]
         size = format_size(sum(output.size for output in there))
@@ -73,14 +73,14 @@ def _head(report: Report) -> Iterator[str]:
         yield f"Outputs: {len(there)} in place, {size}" + (f"; {rest} out of date or missing" if rest else "")
 
 
-def _build(build: ReportedBuild, here: str) -> str:
+def _format_build(build: ReportedBuild, here: str) -> str:
     came = ", ".join(f"{number} {outcome}" for outcome, number in sorted(build.outcomes.items(), key=lambda item: -item[1]))
     ended = {0: "", 130: ", interrupted"}.get(build.exit_code, ", failed")
     where = f" on {build.machine}" if build.machine != here else ""
     return f"Last build: {format_local_time(build.began)}{where}, {build.seconds:,.1f} s{ended}" + (f": {came}" if came else "")
 
 
-def _coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:
+def _format_coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:
     """Yield the coverage table. If there are many models, list only models that are not whole."""
     shown = rows
     if len(rows) > _MAX_MODELS:
@@ -92,7 +92,7 @@ def _coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:
 
 def _to_covered(row: ReportedCoverage) -> ModelCovered:
     nodes = tuple(LeftNode(node, found.operator, found.reason) for found in row.outside for node in found.nodes)
-    outside = Outside(row.member, row.fallback_nodes, nodes) if row.fallback_nodes is not None else None
+    outside = FallbackNodes(row.member, row.fallback_nodes, nodes) if row.fallback_nodes is not None else None
     return ModelCovered(
         row.step,
         row.model,
@@ -107,7 +107,7 @@ def _to_covered(row: ReportedCoverage) -> ModelCovered:
     )
 
 
-def _failures(steps: Iterable[ReportedStep]) -> FailureList:
+def _collect_failures(steps: Iterable[ReportedStep]) -> FailureList:
     found = FailureList()
     for step in steps:
         if step.errors:
@@ -115,7 +115,7 @@ def _failures(steps: Iterable[ReportedStep]) -> FailureList:
     return found
 
 
-def _times(report: Report) -> Iterator[str]:
+def _format_step_times(report: Report) -> Iterator[str]:
     """Yield the longest steps of the last build."""
     if report.build is not None:
         took = {f"toolchain {span.name}": span.ended - span.started for span in report.build.spans if span.kind == "toolchain"}
@@ -127,12 +127,12 @@ def format_differences(found: ReportedAgainst) -> Iterator[str]:
     """Yield the changes since another report was made or since outputs were emitted."""
     since = f"{found.path} of {format_local_time(found.made_at)}" if found.made_at is not None else found.path
     yield f"{paint('Since', BOLD, has_colors(sys.stdout))} {since}:"
-    models = [*filter(None, map(_model_words, found.models))]
+    models = [*filter(None, map(_describe_model_change, found.models))]
     versions = [
         f"toolchain {one.toolchain}: {one.package} {one.before or 'none'} -> {one.after or 'none'}" for one in found.versions
     ]
     sources = [
-        f"source of {one.model}: {'new' if one.before is None else 'gone' if one.after is None else 'changed'}"
+        f"source of {one.model}: {'new' if one.before is None else 'removed' if one.after is None else 'changed'}"
         for one in found.sources
     ]
     sizes = [SizeChange(one.path, one.before, one.after) for one in found.outputs]
@@ -147,23 +147,23 @@ def format_differences(found: ReportedAgainst) -> Iterator[str]:
         yield f"{format_count(changed, 'file')} with different content, in {format_count(len(sizes), 'output')}."
 
 
-def _model_words(change: ModelChange) -> str | None:
+def _describe_model_change(change: ModelChange) -> str | None:
     """Describe the change of a model in one line. Return None if only times differ slightly."""
     name = f"{change.group}/{change.member} for {change.target}"
     old, new = change.before, change.after
     if old is None or new is None:
         model = new or old
-        return f"{name}: {'new' if old is None else 'gone'}" + (f" ({model.outcome})" if model is not None else "")
-    parts = [*_parts(old, new)]
+        return f"{name}: {'new' if old is None else 'removed'}" + (f" ({model.outcome})" if model is not None else "")
+    parts = [*_list_model_changes(old, new)]
     return f"{name}: {'; '.join(parts)}" if parts else None
 
 
-def _parts(old: ComparedModel, new: ComparedModel) -> Iterator[str]:
+def _list_model_changes(old: ComparedModel, new: ComparedModel) -> Iterator[str]:
     if old.outcome != new.outcome:
         yield f"{old.outcome} -> {new.outcome}"
-    if _both(old.fallback_nodes, new.fallback_nodes):
+    if _are_known_and_differ(old.fallback_nodes, new.fallback_nodes):
         yield f"{old.fallback_nodes} -> {new.fallback_nodes} fallback nodes"
-    if _both(old.ep_context_nodes, new.ep_context_nodes):
+    if _are_known_and_differ(old.ep_context_nodes, new.ep_context_nodes):
         yield f"{old.ep_context_nodes} -> {new.ep_context_nodes} EPContext nodes"
     if old.size is not None and new.size is not None and old.size != new.size:
         yield f"{format_size(old.size)} -> {format_size(new.size)}"
@@ -177,6 +177,6 @@ def _parts(old: ComparedModel, new: ComparedModel) -> Iterator[str]:
             yield f"{name} {one:g} -> {other:g}"
 
 
-def _both(old: int | None, new: int | None) -> bool:
+def _are_known_and_differ(old: int | None, new: int | None) -> bool:
     """Return whether both numbers are known and differ."""
     return old is not None and new is not None and old != new

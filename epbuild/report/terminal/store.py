@@ -30,7 +30,7 @@ _HEADINGS: dict[Kind, str] = {
     "blob": "blobs",
     "remote model": "remote models",
     "partial download": "partial downloads",
-    "damaged": "damaged, moved aside",
+    "damaged": "damaged, quarantined",
 }
 _LABEL = max(map(len, _HEADINGS.values()))
 _WIDTHS = (8, 10)
@@ -44,8 +44,8 @@ def print_cache_stats(found: CacheStats) -> None:
     sums = found.entries.values()
     entries = {_HEADINGS[kind]: sizes for kind, sizes in found.entries.items()}
     entries["total"] = (sum(count for count, _ in sums), sum(size for _, size in sums))
-    print_lines(_stats_lines(("", ">count", ">size"), entries))
-    print_lines(["", str(found.toolchain_place), *_stats_lines((), {"toolchains": found.toolchains}), ""])
+    print_lines(_format_stats(("", ">count", ">size"), entries))
+    print_lines(["", str(found.toolchain_place), *_format_stats((), {"toolchains": found.toolchains}), ""])
     _print_list(f"Used by {format_count(len(found.workspaces), 'workspace')}", found.workspaces)
 
 
@@ -58,26 +58,28 @@ def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run:
     for kind in KINDS:
         found_sizes = [[entry.size for entry in entries if entry.kind == kind] for entries in columns]
         if any(found_sizes):
-            rows.append((_HEADINGS[kind], *map(_count_and_size, found_sizes)))
-    rows.append(("total", *(_count_and_size([entry.size for entry in entries]) for entries in columns)))
-    headings = ("", ">to remove" if dry_run else ">removed", ">needed", ">used lately")
+            rows.append((_HEADINGS[kind], *map(_format_count_and_size, found_sizes)))
+    rows.append(("total", *(_format_count_and_size([entry.size for entry in entries]) for entries in columns)))
+    headings = ("", ">to remove" if dry_run else ">removed", ">needed", ">recently used")
     widths = (sum(_WIDTHS),) * len(columns)
     print_lines([*Table("", headings, tuple(rows)).text(widths, _LABEL + sum(widths)), ""])
     verb = "Would remove" if dry_run else "Removed"
     reasons = Counter(reason for _, reason in collected.removed)
-    over = "" if limits.max_size is None else f"to get down to {format_size(limits.max_size)}"
+    over = "" if limits.max_size is None else f"over the limit of {format_size(limits.max_size)}"
     words: dict[Reason, str] = {
-        "unused": f"unused for {_age(limits.max_age)}",
+        "unused": f"unused for {_format_age(limits.max_age)}",
         "over size": over,
-        "damaged": "damaged, moved aside",
+        "damaged": "damaged, quarantined",
     }
     why = [f"{reasons[reason]} {text}" for reason, text in words.items() if reasons[reason]]
     text = f"{verb} {format_size(sum(entry.size for entry in removed))}: {', '.join(why)}." if why else "Nothing to remove."
-    print_line(f"{text} {format_size(collected.left)} {'would be' if dry_run and why else 'are'} left in {place}.")
+    print_line(f"{text} {format_size(collected.left)} {'would remain' if dry_run and why else 'remain'} in {place}.")
     if limits.max_size is not None and collected.left > limits.max_size:
-        print_line(f"This exceeds {format_size(limits.max_size)}: everything left is needed or was used within the last hour.")
+        print_line(
+            f"This exceeds {format_size(limits.max_size)}: everything that remains is needed or was used within the last hour."
+        )
     if found.workspaces:
-        _print_list(f"Needed: last builds of {format_count(len(found.workspaces), 'workspace')}", found.workspaces)
+        _print_list(f"Needed by the last builds of {format_count(len(found.workspaces), 'workspace')}", found.workspaces)
     else:
         print_line("Nothing is needed: no known workspace uses this store.")
     if found.gone:
@@ -89,11 +91,11 @@ def print_cache_check(found: CacheCheck) -> None:
     for damage in found.damaged:
         # Use two lines, because a digest fills most of one.
         print_lines([f"damaged {damage.kind} {damage.name}", f"  {damage.why}"])
-        for name in damage.part_of or ("no workspace knows the result it belonged to",):
+        for name in damage.part_of or ("no workspace has a record of its result",):
             print_line(f"  {name}")
     read = f"{format_count(found.blobs, 'blob')} ({format_size(found.size)}) and {format_count(found.records, 'record')}"
     if found.damaged:
-        print_line(f"{read}: {len(found.damaged)} damaged, moved aside; the next build that needs them recreates them.")
+        print_line(f"{read}: {len(found.damaged)} damaged, quarantined; the next build that needs them recreates them.")
     else:
         print_line(f"{read}: no damage.")
 
@@ -106,9 +108,11 @@ def print_push(done: Push) -> None:
         elif result.outcome == "failed":
             print_line(f"failed   {result.step}")
     sent = f" ({format_size(done.sent_bytes)} in {done.seconds:.1f} s)" if done.sent_bytes else ""
-    print_line(f"{done.remote}: {format_count(len(done.results), 'result')}, {_outcome_counts(done.results, 'written', sent)}")
+    print_line(
+        f"{done.remote}: {format_count(len(done.results), 'result')}, {_format_outcome_counts(done.results, 'written', sent)}"
+    )
     if any(result.outcome == "not here" for result in done.results):
-        print_line("`epbuild run --no-emit --remote-cache write` builds and writes the results that are not here.")
+        print_line("To build and write the missing results, run `epbuild run --no-emit --remote-cache write`.")
 
 
 def print_remote_check(found: RemoteCheck) -> None:
@@ -120,9 +124,11 @@ def print_remote_check(found: RemoteCheck) -> None:
             if result.why:
                 print_line(f"{'':<{width}}    {result.why}")
     read = f" ({format_size(found.received_bytes)} read in {found.seconds:.1f} s)" if found.received_bytes else ""
-    print_line(f"{found.remote}: {format_count(len(found.results), 'result')}, {_outcome_counts(found.results, 'sound', read)}")
+    print_line(
+        f"{found.remote}: {format_count(len(found.results), 'result')}, {_format_outcome_counts(found.results, 'sound', read)}"
+    )
     if any(result.outcome == "unusable" for result in found.results):
-        print_line("`epbuild cache push --replace STEP` rewrites a result from a store that has it.")
+        print_line("To replace an unusable result, run `epbuild cache push --replace STEP` on a machine whose store has it.")
 
 
 class NoBar:
@@ -157,7 +163,7 @@ def show_byte_progress(doing: str, *, shown: bool = True) -> Iterator[Bar | NoBa
         yield Bar(display, doing)
 
 
-def _outcome_counts(results: Sequence[PushedResult | CheckedResult], first: str, note: str) -> str:
+def _format_outcome_counts(results: Sequence[PushedResult | CheckedResult], first: str, note: str) -> str:
     """Format the number of results by outcome. `note` follows the outcome `first`."""
     counts = Counter(result.outcome for result in results)
     parts = [
@@ -167,13 +173,13 @@ def _outcome_counts(results: Sequence[PushedResult | CheckedResult], first: str,
     return ", ".join(parts)
 
 
-def _stats_lines(headings: tuple[str, ...], entries: Mapping[str, tuple[int, int]]) -> Iterator[str]:
+def _format_stats(headings: tuple[str, ...], entries: Mapping[str, tuple[int, int]]) -> Iterator[str]:
     """Yield a row with count and size for each label."""
     rows = ((label, str(count) if count else "-", format_size(size) if count else "") for label, (count, size) in entries.items())
     return Table("", headings, tuple(rows)).text(_WIDTHS, _LABEL + sum(_WIDTHS))
 
 
-def _count_and_size(sizes: Sequence[int]) -> str:
+def _format_count_and_size(sizes: Sequence[int]) -> str:
     """Format the number and the sum of sizes as one cell. Without sizes, the cell has a dash."""
     count, size = _WIDTHS
     return f"{len(sizes):>{count}}{format_size(sum(sizes)):>{size}}" if sizes else f"{'-':>{count}}{'':>{size}}"
@@ -185,7 +191,7 @@ def _print_list(title: str, paths: Sequence[Path]) -> None:
         print_line(f"  {line}")
 
 
-def _age(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length and seconds % length == 0:
             return format_count(int(seconds // length), unit)
@@ -202,11 +208,11 @@ def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
         )
     words = {
         "not made by epbuild": "epbuild did not write it",
-        "changed since": "it was changed since; --force removes it",
-        "of another recipe": f"it is also an output of {found.owner}; `epbuild clean {found.owner}` removes it",
+        "changed since": "it was changed after epbuild wrote it; use --force to remove it",
+        "of another recipe": f"it is also an output of {found.owner}; run `epbuild clean {found.owner}` to remove it",
     }
     kept = [f"{folder}/{name}".rstrip("/") + f": {words[why]}" for name, why in found.kept.items()]
-    for line in shorten_list(kept, MAX_NAMED, "and {} more there"):
+    for line in shorten_list(kept, MAX_NAMED, "and {} more"):
         print_line(f"{'kept':<{len(removed)}}  {line}")
 
 
@@ -223,5 +229,5 @@ def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recip
         print_line(f"Would remove {format_count(files, 'file')}, {format_size(size)}.")
     else:
         print_line(
-            f"Removed {format_count(files, 'file')}, {format_size(size)}. `epbuild run {recipe}` restores what the store has."
+            f"Removed {format_count(files, 'file')}, {format_size(size)}. Run `epbuild run {recipe}` to restore outputs from the store."
         )

@@ -86,7 +86,7 @@ class _VerificationRun:
         attempt = run_models((), self._session, self._device_folder, self._execution.cancelled)
         if (reason := why_not_real(attempt, self._session.eps)) is not None:
             message = f"{self._action.target.title} has no real device here: {reason}"
-            hint = "Run it on a machine that has one, or on such a worker (--executor)."
+            hint = "Run it on a machine with such a device, or on a worker that has one (--executor)."
             raise EnvironmentFailure(Problem("EPB667", message, self._step, hint))
 
     def _compare_group(self, built: Made, folder: Path) -> None:
@@ -95,7 +95,7 @@ class _VerificationRun:
             self._execution.store.materialize(digest, folder / "compiled" / name)
         files = {model.member: folder / "compiled" / model.file for model in built.compiled.models}
         members = [member for member in self._action.members if member.session == built.group.id]
-        candidates = [self._subject(member, built, files[member.name]) for member in members]
+        candidates = [self._make_subject(member, built, files[member.name]) for member in members]
         subjects = [subject for subject in candidates if subject is not None]
 
         def compile_unshared(subject: Subject, staging: Path) -> Path:
@@ -116,7 +116,7 @@ class _VerificationRun:
         for result in check.compare(subjects):
             self._record(result)
 
-    def _subject(self, checked: CheckedMember, built: Made, compiled: Path) -> Subject | None:
+    def _make_subject(self, checked: CheckedMember, built: Made, compiled: Path) -> Subject | None:
         """Return a member's source and inputs. If inputs cannot be generated, record the reason and return None."""
         member = built.group.member(checked.name)
         try:
@@ -130,15 +130,15 @@ class _VerificationRun:
             self._unjudged.append(UnjudgedMember(checked.name, str(error), by_inputs=True))
             return None
         except BadInputs as error:
-            hint = "Change `data` of its `verify`."
+            hint = "Correct `data` in its `verify`."
             raise VerifyError(
-                Problem("EPB648", f"the inputs of the model '{checked.name}': {error}", self._step, hint)
+                Problem("EPB648", f"the inputs of the model '{checked.name}' are invalid: {error}", self._step, hint)
             ) from error
         except (OSError, MalformedModel) as error:
             raise BuildError(Problem("EPB649", f"the model '{checked.name}' cannot be read: {error}", self._step)) from error
         if others := find_other_values(source.header, built.compiled.model(checked.name).source):
             message = f"the model '{checked.name}' cannot be compared with its source, whose inputs or outputs differ: {others}"
-            raise VerifyError(Problem("EPB649", message, self._step, "Write `reference: prepared`, or leave `reference` out."))
+            raise VerifyError(Problem("EPB649", message, self._step, "Write `reference: prepared`, or omit `reference`."))
         return Subject(checked.name, source, samples, tuple(value.name for value in inputs))
 
     def _record(self, result: MemberResult) -> None:
@@ -152,7 +152,7 @@ class _VerificationRun:
         elif result.failure is not None and result.failure.cannot_load:
             self._unjudged.append(UnjudgedMember(subject.name, result.failure.message))
         elif result.failure is not None:
-            raise self._run_error(result.failure)
+            raise self._make_run_error(result.failure)
         elif result.measured is None:
             message = f"the model '{subject.name}' differs from its source: {result.different}"
             raise VerifyError(Problem("EPB646", message, self._step))
@@ -166,7 +166,7 @@ class _VerificationRun:
                     on=f"for {subject.on}",
                     reference=self._action.of(subject.name).reference,
                     at=result.measured.at,
-                    quantised=subject.source.is_quantised,
+                    quantised=subject.source.is_quantized,
                     unshared=result.unshared is not None,
                     worst=worst.place if worst is not None else None,
                 )
@@ -174,15 +174,15 @@ class _VerificationRun:
             ]
 
     def _record_source_failure(self, name: str, failure: LoadFailure) -> None:
-        """Record that the source rejects generated inputs. Raises BuildError for any other failure, and for inputs from files."""
+        """Record that the source rejects generated inputs. Raises BuildError for any other failure, or if the inputs are from files."""
         if self._action.of(name).made is not None and failure.code == RAISED:
             reason = f"the CPU EP cannot run its source with them: {failure.message}"
             self._unjudged.append(UnjudgedMember(name, reason, by_inputs=True))
             return
-        message = f"there is nothing to compare '{name}' with: the CPU EP cannot run its source: {failure.message}"
+        message = f"the CPU EP cannot run the source of the model '{name}': {failure.message}"
         raise BuildError(Problem("EPB649", message, self._step, f"See the whole log: {self._execution.shown_log}."))
 
-    def _run_error(self, failure: LoadFailure) -> BuildError:
+    def _make_run_error(self, failure: LoadFailure) -> BuildError:
         subject = f"the model '{failure.model}' cannot be run" if failure.model is not None else "the models cannot be run"
         message = f"{subject} on {self._action.target.title}: {failure.message}"
         return BuildError(Problem(failure.code, message, self._step, f"See the whole log: {self._execution.shown_log}."))

@@ -28,12 +28,12 @@ _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
     "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} accepts it on {device} without recompilation."),
     "EP_SUPPORTED_PREFER_RECOMPILATION": ("passed", "{ep} accepts it on {device}, but prefers that it is recompiled."),
     "EP_UNSUPPORTED": ("failed", "{ep} rejects it on {device}; it was compiled for {written}."),
-    "EP_NOT_APPLICABLE": ("skipped", "{ep} does not report whether {device} accepts it."),
+    "EP_NOT_APPLICABLE": ("skipped", "{ep} does not report whether it is compatible with {device}."),
 }
 
 
 class LiveCheck(Struct, frozen=True):
-    """Options of the live checks. Every model is loaded in any case."""
+    """Options of the live checks. Every model is always loaded."""
 
     numbers: bool = False
     """True to compare models with their sources."""
@@ -70,20 +70,22 @@ def check_live(
     open together with a faulty model are not loaded either. `lines` receives the progress of slow work. Raises
     ToolchainError if there is no environment, and the errors of reading the recipe.
     """
-    for finding in _findings(artifact, check, lines, faulty):
+    for finding in _check_batches(artifact, check, lines, faulty):
         if check.strict and finding.outcome == "skipped" and finding.check != "compatibility":
             yield replace(
-                finding, outcome="failed", code="EPB640", hint="Try it on a machine that can do this check, or without --strict."
+                finding, outcome="failed", code="EPB640", hint="Run this check on a machine that supports it, or omit --strict."
             )
         else:
             yield finding
 
 
-def _findings(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, faulty: Mapping[str, str]) -> Iterator[Finding]:
+def _check_batches(
+    artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, faulty: Mapping[str, str]
+) -> Iterator[Finding]:
     batches = []
-    for batch in _batches(artifact, list_model_names(artifact)):
+    for batch in _make_batches(artifact, list_model_names(artifact)):
         if any(model.file in faulty for _, model in batch.models):
-            yield from _not_loaded(batch, artifact, faulty)
+            yield from _report_not_loaded(batch, artifact, faulty)
         else:
             batches.append(batch)
     if not batches:
@@ -100,7 +102,7 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck, lines: ProgressLines, 
             yield from _check_batch(batch, artifact, session, check, Path(folder))
 
 
-def _not_loaded(batch: _Batch, artifact: ArtifactFolder, faulty: Mapping[str, str]) -> Iterator[Finding]:
+def _report_not_loaded(batch: _Batch, artifact: ArtifactFolder, faulty: Mapping[str, str]) -> Iterator[Finding]:
     """Report that no model of a batch is loaded, because one of them is faulty."""
     first = next(model.file for _, model in batch.models if model.file in faulty)
     together = f"it would be loaded together with {artifact.shown(first)}, which failed a check"
@@ -113,12 +115,12 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
     """Load the models of a batch together and report on each model. If `check.numbers` is set, compare their outputs."""
     if batch.share:
         session = session.sharing(share=True)
-    loads = {name: Load(name, model.path, _compatibility(model, session)) for name, model in batch.models}
+    loads = {name: Load(name, model.path, _find_compatibility(model, session)) for name, model in batch.models}
     shown = {name: artifact.shown(model.file) for name, model in batch.models}
     attempt = run_models(list(loads.values()), session, scratch)
-    hint = "No manifest has the options that the EP needs: set them with --option." if artifact.manifest is None else None
-    yield from _load_findings(attempt, shown, session, hint)
-    yield from _compatibility_findings(attempt, shown, loads)
+    hint = "There is no manifest with the EP's options. Set them with --option." if artifact.manifest is None else None
+    yield from _report_loads(attempt, shown, session, hint)
+    yield from _report_compatibility(attempt, shown, loads)
     if not check.numbers:
         return
     inputs = {name: model.header.inputs for name, model in batch.models if not isinstance(model.header, str)}
@@ -127,7 +129,7 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
         yield replace(found, subject=shown[found.subject], message=format_sentence(found.message))
 
 
-def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Batch]:
+def _make_batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Batch]:
     """Group models that share a binary or weights. Every other model is a separate batch."""
     models = [model for model in artifact.models if model.file in names]
     if models and artifact.manifest is not None and artifact.manifest.share_weights:
@@ -143,16 +145,16 @@ def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Ba
         yield _Batch(tuple((names[model.file], model) for model in found), share=len(found) > 1)
 
 
-def _compatibility(model: Model, session: Session) -> dict[str, str]:
+def _find_compatibility(model: Model, session: Session) -> dict[str, str]:
     """Return a model's compatibility strings for the EPs of the session."""
     written = {ep.removesuffix(_VIRTUAL): value for ep, value in model.compatibility.items()}
     return {ep.entry.ep: written[ep.entry.ep] for ep in session.eps if ep.entry.ep in written}
 
 
-def _load_findings(attempt: Attempt, shown: Mapping[str, str], session: Session, hint: str | None) -> Iterator[Finding]:
+def _report_loads(attempt: Attempt, shown: Mapping[str, str], session: Session, hint: str | None) -> Iterator[Finding]:
     failure, seconds = attempt.failure, attempt.seconds
     on = f" on {attempt.devices}" if attempt.devices else ""
-    without = f"; without {', '.join(session.lacking)}, as the file is not in the artifact" if session.lacking else ""
+    without = f"; without {', '.join(session.lacking)}, whose files are not in the artifact" if session.lacking else ""
     for name, subject in shown.items():
         concerns_it = failure is not None and (failure.model in (None, name) or (failure.cannot_load and name not in seconds))
         if failure is not None and concerns_it and failure.cannot_load:
@@ -160,29 +162,29 @@ def _load_findings(attempt: Attempt, shown: Mapping[str, str], session: Session,
         elif failure is not None and concerns_it:
             yield Finding("load", subject, "failed", format_sentence(failure.message), failure.code, hint)
         elif name in seconds:
-            yield Finding("load", subject, "passed", f"Opened in {seconds[name]:.2f} s{on}, with {_versions(session)}{without}.")
+            yield Finding(
+                "load", subject, "passed", f"Opened in {seconds[name]:.2f} s{on}, with {_format_versions(session)}{without}."
+            )
         else:
-            message = "It was not loaded: the sessions are opened in order, and one before it failed."
+            message = "It was not loaded, because an earlier session failed to open."
             yield Finding("load", subject, "skipped", message)
 
 
-def _versions(session: Session) -> str:
+def _format_versions(session: Session) -> str:
     distributions = session.environment.fingerprint.distributions
     packages = [name for ep in session.eps for name in ep.entry.distributions if name in distributions and ep.library is None]
     others = [f"{name} {distributions[name]}" for name in dict.fromkeys(packages) if name != "onnxruntime"]
     return " and ".join([f"onnxruntime {session.environment.onnxruntime}", *others])
 
 
-def _compatibility_findings(attempt: Attempt, shown: Mapping[str, str], loads: Mapping[str, Load]) -> Iterator[Finding]:
+def _report_compatibility(attempt: Attempt, shown: Mapping[str, str], loads: Mapping[str, Load]) -> Iterator[Finding]:
     for report in attempt.of("compatibility"):
         subject, ep = shown[report["model"]], report["ep"]
         if report["answer"] is None:
-            message = f"{ep} did not report whether it accepts it on this machine: {report['reason']}"
+            message = f"{ep} did not report whether it is compatible with this machine: {report['reason']}"
             yield Finding("compatibility", subject, "skipped", format_sentence(message))
             continue
-        outcome, words = _ANSWERS.get(
-            report["answer"], ("skipped", f"{{ep}} answered with {report['answer']}, which epbuild does not know.")
-        )
+        outcome, words = _ANSWERS.get(report["answer"], ("skipped", f"{{ep}} returned the unknown answer {report['answer']}."))
         message = words.format(ep=ep, device=attempt.devices or "this machine", written=loads[report["model"]].compatibility[ep])
         hint = "Use the variant for this device, or compile one." if outcome == "failed" else None
         yield Finding("compatibility", subject, outcome, message, "EPB645" if outcome == "failed" else None, hint)

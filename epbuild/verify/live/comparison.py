@@ -62,7 +62,7 @@ class OutputComparison(Struct, frozen=True):
         return (self.atol, self.rtol) != (None, None)
 
     def bound(self, *, quantised: bool) -> float | None:
-        """Return the absolute tolerance of a float, or None if elements are not judged separately."""
+        """Return the absolute tolerance of float outputs, or None if elements are not judged separately."""
         import numpy as np
 
         return self.tolerance(quantised=quantised)(np.dtype(np.float32)).atol if self.by_element else None
@@ -110,44 +110,44 @@ class NumbersFindings(Struct, frozen=True):
         if self.comparison.compile_unshared is not None and group is not None and group.share:
             compile_unshared = _UnsharedCompile(self.comparison.compile_unshared, group, self.session.environment)
         if failed is not None and (compile_unshared is None or not failed.cannot_load):
-            yield from (_finding(name, "skipped", self._why_not_run(failed, group)) for name in models)
+            yield from (_make_finding(name, "skipped", self._explain_not_run(failed, group)) for name in models)
             return
         subjects = []
         for name in models:
-            found = self._subject(name, inputs[name])
+            found = self._make_subject(name, inputs[name])
             if isinstance(found, Finding):
                 yield found
             else:
                 subjects.append(found)
-        if group is not None and not _as_compiled(group, self.document):
+        if group is not None and not _is_as_compiled(group, self.document):
             compile_unshared = None
         if failed is not None and compile_unshared is None:
-            message = "it was not compiled with the options of the recipe; build it again"
-            yield from (_finding(subject.name, "skipped", message) for subject in subjects)
+            message = "it was not compiled with the options in the recipe; rebuild it"
+            yield from (_make_finding(subject.name, "skipped", message) for subject in subjects)
             return
         check = NumbersCheck(models, self.session, self.scratch, compile_unshared)
         for result in check.compare(subjects, failed):
             yield self._judge(result)
 
-    def _why_not_run(self, failed: LoadFailure, group: SessionGroup | None) -> str:
+    def _explain_not_run(self, failed: LoadFailure, group: SessionGroup | None) -> str:
         if not failed.cannot_load:
-            return "it was not run, since it could not be loaded"
-        hint = "; with --recipe, the same model is compiled without sharing and its outputs are compared"
+            return "it was not run, because it could not be loaded"
+        hint = "; to compile it without sharing and compare its outputs, pass --recipe"
         return failed.message.rstrip(".") + (hint if group is None and self.sources.recipe is None else "")
 
-    def _subject(self, name: str, inputs: Sequence[ValueInfo]) -> Subject | Finding:
+    def _make_subject(self, name: str, inputs: Sequence[ValueInfo]) -> Subject | Finding:
         """Return the source and the inputs to compare a model with, or a finding if a comparison is not possible."""
         comparison = self.comparison
         try:
             source = self.sources.find(name, self.document)
             samples = comparison.samples(name, inputs, source, self.sources.checked(name, self.document))
         except WrongSource as reason:
-            return _finding(name, "failed", str(reason), "EPB647")
+            return _make_finding(name, "failed", str(reason), "EPB647")
         except BadInputs as reason:
-            return _finding(name, "failed", str(reason), "EPB648")
+            return _make_finding(name, "failed", str(reason), "EPB648")
         except (NoSource, NoInputs) as reason:
-            return _finding(name, "skipped", str(reason))
-        tolerance = comparison.tolerance(quantised=source.is_quantised) if comparison.by_element else None
+            return _make_finding(name, "skipped", str(reason))
+        tolerance = comparison.tolerance(quantised=source.is_quantized) if comparison.by_element else None
         return Subject(name, source, samples, tuple(value.name for value in inputs), tolerance)
 
     def _judge(self, result: MemberResult) -> Finding:
@@ -156,29 +156,31 @@ class NumbersFindings(Struct, frozen=True):
             f". These figures are of the same model compiled without sharing: {unshared.message.rstrip('.')}" if unshared else ""
         )
         if result.source_failure is not None:
-            return _finding(name, "failed", f"the CPU EP cannot run its source model: {result.source_failure.message}", "EPB649")
+            return _make_finding(
+                name, "failed", f"the CPU EP cannot run its source model: {result.source_failure.message}", "EPB649"
+            )
         if result.compile_error is not None:
-            return _finding(name, "failed", " ".join(problem.message for problem in result.compile_error.problems), "EPB649")
+            return _make_finding(name, "failed", " ".join(problem.message for problem in result.compile_error.problems), "EPB649")
         if result.different:
-            return _finding(name, "failed", f"{result.different}{because}", "EPB646")
+            return _make_finding(name, "failed", f"{result.different}{because}", "EPB646")
         if result.measured is not None:
-            return self._judged_numbers(result.subject, result.measured, because)
+            return self._judge_numbers(result.subject, result.measured, because)
         if failure is None or failure.model not in (None, name):
-            return _finding(name, "skipped", "it was not run: the models are run in order, and one before it failed")
+            return _make_finding(name, "skipped", "it was not run, because an earlier model failed")
         if failure.cannot_load:
-            return _finding(name, "skipped", failure.message + because)
-        return _finding(name, "failed", failure.message + because, failure.code)
+            return _make_finding(name, "skipped", failure.message + because)
+        return _make_finding(name, "failed", failure.message + because, failure.code)
 
-    def _judged_numbers(self, subject: Subject, measured: Measured, because: str) -> Finding:
-        comparison, quantised = self.comparison, subject.source.is_quantised
+    def _judge_numbers(self, subject: Subject, measured: Measured, because: str) -> Finding:
+        comparison, quantised = self.comparison, subject.source.is_quantized
         if measured.worst is None:
-            return _finding(subject.name, "skipped", f"its outputs have no elements to compare{because}")
+            return _make_finding(subject.name, "skipped", f"its outputs have no elements to compare{because}")
         checked = self.sources.checked(subject.name, self.document)
         asked = checked.user_thresholds if checked is not None and comparison.asked == Thresholds() else comparison.asked
         numbers = self.session.eps[0].entry.numbers if self.session.eps else Numbers()
         rules = Rules(numbers, quantised, asked, comparison.bound(quantised=quantised))
         verdicts = [rules.judge(figures) for figures in measured.figures]
-        outcome, message, hint = (_by_element if comparison.by_element else _by_metrics)(verdicts, measured, subject)
+        outcome, message, hint = (_judge_by_element if comparison.by_element else _judge_by_metrics)(verdicts, measured, subject)
         code = {"failed": "EPB646", "skipped": "EPB665", "passed": None}[outcome]
         figures = tuple({"evidence": subject.evidence, **asdict(found)} for found in measured.figures)
         return Finding("numbers", subject.name, outcome, message + because, code, hint, figures)
@@ -197,7 +199,7 @@ class _UnsharedCompile(Struct, frozen=True):
         if member.prepared is not None:
             if files is None:
                 message = f"the result of {member.prepared} is not in the store"
-                raise BuildError(Problem("EPB649", message, None, "`epbuild run` recreates it."))
+                raise BuildError(Problem("EPB649", message, None, "Run `epbuild run` to recreate it."))
             member = fit_inputs(member.with_files(files), read_header(files.graph))
             group = replace(group, members=tuple(member if item.name == member.name else item for item in group.members))
         log, store = staging.with_suffix(".log"), BlobStore(find_cache_directory())
@@ -205,53 +207,56 @@ class _UnsharedCompile(Struct, frozen=True):
         return staging / member.output
 
 
-def _finding(model: str, outcome: Outcome, message: str, code: str | None = None) -> Finding:
+def _make_finding(model: str, outcome: Outcome, message: str, code: str | None = None) -> Finding:
     return Finding("numbers", model, outcome, message, code)
 
 
-def _on(subject: Subject) -> str:
+def _describe_inputs(subject: Subject) -> str:
     return f"{subject.on} (generated inputs: weak evidence)" if subject.evidence == "made" else subject.on
 
 
-def _by_metrics(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
+def _judge_by_metrics(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
     """Judge a model by metrics. Return the outcome, a clause with the figures, and a hint."""
-    on, outcome, figures, hint = _on(subject), decide_outcome(verdicts), format_output_figures(verdicts), list_hints(verdicts)
+    on, outcome, figures, hint = (
+        _describe_inputs(subject),
+        decide_outcome(verdicts),
+        format_output_figures(verdicts),
+        list_hints(verdicts),
+    )
     worst = f"; the worst value, for {measured.at}, is {measured.worst.place}" if measured.worst is not None else ""
     if outcome == "passed":
-        return "passed", f"its outputs are close enough to those of the CPU EP, for {on}: {figures}{worst}", None
+        return "passed", f"its outputs are close enough to the outputs of the CPU EP, for {on}: {figures}{worst}", None
     if outcome == "unjudgeable":
         return "skipped", f"its outputs cannot be judged, for {on}: {figures}", hint
     bad = sum(verdict.outcome == "failed" for verdict in verdicts)
     few = "its only output differs" if len(verdicts) == 1 else f"{bad} of {len(verdicts)} outputs differ"
-    return "failed", f"{few} too much from the CPU EP's, for {on}: {figures}{worst}", hint
+    return "failed", f"{few} too much from the CPU EP, for {on}: {figures}{worst}", hint
 
 
-def _by_element(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
+def _judge_by_element(verdicts: Sequence[OutputVerdict], measured: Measured, subject: Subject) -> tuple[Outcome, str, str | None]:
     """Judge a model by the tolerance of its elements. Return the outcome, a clause with the figures, and a hint.
 
     If the figures prove nothing, the elements cannot be judged either.
     """
-    on, figures, worst = _on(subject), format_output_figures(verdicts), measured.worst
+    on, figures, worst = _describe_inputs(subject), format_output_figures(verdicts), measured.worst
     if decide_outcome(verdicts) == "unjudgeable":
         return "skipped", f"its outputs cannot be judged, for {on}: {figures}", list_hints(verdicts)
     small = [verdict for verdict in verdicts if verdict.outcome == "failed" and verdict.own_scale]
     if measured.outside == 0 and small:
-        why = (
-            "the allowed difference is larger than every value, and the relative difference from the CPU EP's values is too large"
-        )
+        why = "the allowed difference exceeds every value, and relative to the output's scale the difference from the CPU EP is too large"
         return (
             "failed",
-            f"{format_count(len(small), 'output')}, for {on}: {why}: {format_output_figures(small)}",
+            f"{format_count(len(small), 'output')} cannot pass, for {on}: {why}: {format_output_figures(small)}",
             list_hints(small),
         )
     if measured.outside == 0:
-        message = f"its outputs are close enough to those of the CPU EP, for {on}; the worst is {worst}; {figures}"
+        message = f"its outputs are close enough to the outputs of the CPU EP, for {on}; the worst is {worst}; {figures}"
         return "passed", message, None
-    far = f"{measured.outside:,} of {measured.elements:,} values differ too much from those of the CPU EP"
+    far = f"{measured.outside:,} of {measured.elements:,} values differ too much from the values of the CPU EP"
     return "failed", f"{far}; the worst, for {measured.at}, is {worst}; {figures}", list_hints(verdicts) or _ELEMENTS
 
 
-def _as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> bool:
+def _is_as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> bool:
     """Return whether a session group of the recipe has the same EPs and options as a manifest."""
     target = document["target"] if document is not None else {"eps": [], "session_options": {}}
     eps = [(ep["ep"], ep["provider_options"]) for ep in target["eps"]]

@@ -33,7 +33,7 @@ _TYPES = {
 }  # fmt: skip
 # Upper bound of generated wide integers: most are indices or counts, and nearly every table has at least this many
 # rows.
-_FEW = 10
+_MAX_WIDE_INTEGER = 10
 
 
 class BadInputs(ValueError):
@@ -45,7 +45,7 @@ class NoInputs(ValueError):
 
 
 class Sample(Struct, frozen=True):
-    """Set of inputs by name, with a title that sentences use."""
+    """Set of inputs by name. The `name` of the sample appears in messages."""
 
     name: str
     arrays: Arrays
@@ -61,7 +61,7 @@ def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
     """
     try:
         archives = find_archives(place)
-        samples = [_archive(file) for file in archives] if archives else _test_sets(place, inputs)
+        samples = [_read_archive(file) for file in archives] if archives else _read_test_sets(place, inputs)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, BadInputs):
             raise
@@ -99,22 +99,22 @@ def make_samples(
 
     Numbers with a range are uniform within it. Indices of a table are uniform over its rows (`tables`, by input). Other
     floats have a standard normal distribution. Other 8-bit and 16-bit integers are uniform over their whole range, and
-    wider integers from 0 to 9. `sizes` has the sizes of free dimensions by name. Raises NoInputs for texts, types that
-    NumPy lacks and dimensions without a size. Raises BadInputs for a range that an input cannot have.
+    wider integers from 0 to 9. `sizes` has the sizes of free dimensions by name. Raises NoInputs for strings, types that
+    NumPy does not support, and dimensions of unknown size. Raises BadInputs for a range that an input cannot have.
     """
     import numpy as np
 
     source = np.random.default_rng(made.seed)
     # The first of several samples equals the only sample for the same seed.
     samples = [
-        {value.name: _made(source, value, sizes, made.ranges.get(value.name), tables.get(value.name)) for value in inputs}
+        {value.name: _make_array(source, value, sizes, made.ranges.get(value.name), tables.get(value.name)) for value in inputs}
         for _ in range(made.samples)
     ]
     names = [f"seed {made.seed}" if made.samples == 1 else f"seed {made.seed}, set {number}" for number in range(made.samples)]
     return [Sample(name, arrays, made=True) for name, arrays in zip(names, samples, strict=True)]
 
 
-def _made(
+def _make_array(
     source: np.random.Generator,
     value: ValueInfo,
     sizes: Mapping[str, int],
@@ -123,14 +123,16 @@ def _made(
 ) -> np.ndarray[Any, Any]:
     import numpy as np
 
-    dtype, shape = np.dtype(_type_of(value)), _made_shape(value, sizes)
+    dtype, shape = np.dtype(_find_type(value)), _make_shape(value, sizes)
     if dtype.kind == "U":
-        raise NoInputs(f"the input '{value.name}' takes strings, which cannot be generated; provide them with --inputs")
+        raise NoInputs(
+            f"the input '{value.name}' has the type string, whose values cannot be generated; provide them with --inputs"
+        )
     if bounds is not None:
-        return _made_between(source, value.name, dtype, shape, bounds)
+        return _make_array_between(source, value.name, dtype, shape, bounds)
     if dtype.kind == "f":
         return source.standard_normal(shape).astype(dtype)
-    low, high = (0, 2) if dtype.kind == "b" else (0, _FEW)
+    low, high = (0, 2) if dtype.kind == "b" else (0, _MAX_WIDE_INTEGER)
     if dtype.kind in "iu":
         least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
         if rows is not None:
@@ -140,7 +142,7 @@ def _made(
     return source.integers(low, high, shape).astype(dtype)
 
 
-def _made_between(
+def _make_array_between(
     source: np.random.Generator, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], bounds: tuple[float, float]
 ) -> np.ndarray[Any, Any]:
     import numpy as np
@@ -151,16 +153,16 @@ def _made_between(
         (0, 1) if kind is None else (float(kind.min), float(kind.max)) if dtype.kind == "f" else (int(kind.min), int(kind.max))
     )
     if not (math.isfinite(low) and math.isfinite(high) and least <= low <= high <= most):
-        raise BadInputs(f"the range {low:g} to {high:g} is invalid for the input '{name}', which takes {dtype.name}")
+        raise BadInputs(f"the range {low:g} to {high:g} is invalid for the input '{name}', whose type is {dtype.name}")
     if dtype.kind == "f":
         return source.uniform(low, high, shape).astype(dtype)
     if low != int(low) or high != int(high):
-        raise BadInputs(f"the range {low:g} to {high:g} is invalid for the input '{name}', which takes integers")
+        raise BadInputs(f"the range {low:g} to {high:g} is invalid for the input '{name}', whose values are integers")
     wide = np.uint64 if dtype == np.uint64 else np.int64
     return source.integers(int(low), int(high), shape, dtype=wide, endpoint=True).astype(dtype)
 
 
-def _made_shape(value: ValueInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def _make_shape(value: ValueInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of a generated input. Raises NoInputs for an unknown size instead of guessing it."""
     if value.shape is None:
         raise NoInputs(f"the input '{value.name}' has an unknown rank, so no values can be generated; provide it with --inputs")
@@ -177,13 +179,13 @@ def _made_shape(value: ValueInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(size for size in shape if size is not None)
 
 
-def _type_of(value: ValueInfo) -> str:
+def _find_type(value: ValueInfo) -> str:
     if value.elem_type not in _TYPES:
-        raise NoInputs(f"the input '{value.name}' is of a type that NumPy lacks")
+        raise NoInputs(f"the input '{value.name}' has a type that NumPy does not support")
     return _TYPES[value.elem_type]
 
 
-def _archive(place: Path) -> Sample:
+def _read_archive(place: Path) -> Sample:
     import numpy as np
 
     with open_regular(place) as file:
@@ -194,16 +196,16 @@ def _archive(place: Path) -> Sample:
             return Sample(place.name, {name: arrays[name] for name in arrays.files})
 
 
-def _test_sets(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
+def _read_test_sets(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
     folders = {int(match[1]): path for path in place.iterdir() if (match := _SET.fullmatch(path.name)) and path.is_dir()}
     found = [folders[number] for number in sorted(folders)] or [place]
-    samples = [_test_set(folder, inputs) for folder in found]
+    samples = [_read_test_set(folder, inputs) for folder in found]
     if not any(sample.arrays for sample in samples):
-        raise BadInputs(f"{place} contains no test set: test_data_set_0/input_0.pb")
+        raise BadInputs(f"{place} contains no test set, such as test_data_set_0/input_0.pb")
     return samples
 
 
-def _test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
+def _read_test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
     """Read a test set. A tensor belongs to the input with its name, or else to the input with the number in its file's name."""
     import onnx
     from google.protobuf.message import DecodeError
@@ -218,7 +220,7 @@ def _test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
         except (DecodeError, TypeError) as error:
             raise BadInputs(f"{path} contains no tensor: {error}") from error
         if tensor.name not in names and number >= len(names):
-            raise BadInputs(f"{path} is one input too many: the model has {len(names)}")
+            raise BadInputs(f"{path} does not belong to any input: the model has only {len(names)}")
         arrays[tensor.name if tensor.name in names else names[number]] = array.astype(str) if array.dtype.kind == "O" else array
     return Sample(folder.name, arrays)
 
@@ -231,12 +233,12 @@ def _check_against(sample: Sample, inputs: Sequence[ValueInfo]) -> None:
         array = sample.arrays.get(name)
         if array is None:
             raise BadInputs(f"{sample.name} lacks the input '{name}'")
-        asked = _type_of(value)
+        asked = _find_type(value)
         if array.dtype.kind != "U" if asked == "str" else array.dtype.name != asked:
-            raise BadInputs(f"'{name}' in {sample.name} is of type {array.dtype}; the model takes {asked}")
+            raise BadInputs(f"'{name}' in {sample.name} has the type {array.dtype}; the model expects {asked}")
         if value.shape is not None and not _fits(array.shape, value.shape):
             shape = ", ".join("?" if size is None else str(size) for size in value.shape)
-            raise BadInputs(f"'{name}' in {sample.name} has the shape {list(array.shape)}; the model takes [{shape}]")
+            raise BadInputs(f"'{name}' in {sample.name} has the shape {list(array.shape)}; the model expects [{shape}]")
 
 
 def _fits(shape: tuple[int, ...], asked: Sequence[int | str | None]) -> bool:

@@ -22,11 +22,12 @@ from epbuild.verify.live.verdict import (
 
 _UNSHARED = "These figures are of the same model compiled without sharing"
 _EMIT = "To emit it anyway, write `unjudged: emit` in its `verify`; the manifest then records the reason."
-_CHANGE = "The thresholds are `metrics` of its `verify`, or by default those of the catalog for the EP."
+_CHANGE = "The thresholds are set by `metrics` in its `verify`, or else by the catalog for the EP."
 _WEAK = (
-    "It is emitted, since generated inputs are weak evidence. With `data` from files or with `metrics`, its `verify` is a gate."
+    "It is still emitted, because generated inputs are weak evidence. "
+    "To fail the build instead, set `data` to files or set `metrics` in its `verify`."
 )
-_EMITED = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
+_FIGURE_KEYS = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
 """Figures of an output that a manifest lists."""
 
 
@@ -40,7 +41,9 @@ def list_numbers(made: Made, member: str) -> dict[str, Any]:
     # Machines sum in different orders, so more digits would differ between machines.
     device = {"device": "real"} if action.is_on_real_device else {}
     figures = [
-        {name: round_figure(name, getattr(row, name)) for name in _EMITED} | ({"unshared": True} if row.unshared else {}) | device
+        {name: round_figure(name, getattr(row, name)) for name in _FIGURE_KEYS}
+        | ({"unshared": True} if row.unshared else {})
+        | device
         for row in result.figures
         if row.member == member
     ]
@@ -69,7 +72,7 @@ def round_figure(name: str, value: Any) -> Any:
 def find_number_problems(
     action: Verification, checked: CheckedMember, result: VerificationResult, *, fails: bool
 ) -> Iterator[Problem]:
-    """Yield the problems of a member's numbers: with `fails`, problems that fail the step, or else warnings.
+    """Yield the problems of a member's numbers. If `fails` is set, yield problems that fail the step; otherwise, yield warnings.
 
     Some bad numbers are only warnings, because generated inputs are weak evidence.
     """
@@ -100,7 +103,7 @@ def find_number_problems(
         return
     worst = f"; the worst value, for {first.at}, is {first.worst}" if first is not None and first.worst else ""
     message = (
-        f"the outputs of the model '{name}' differ too much from those of the CPU EP ({on}): "
+        f"the outputs of the model '{name}' differ too much from the outputs of the CPU EP ({on}): "
         f"{format_output_figures(verdicts)}{worst}{alone}"
     )
     yield Problem("EPB646", message, where, f"{hint} {_CHANGE if fails else _WEAK}")
@@ -108,16 +111,16 @@ def find_number_problems(
 
 def judge_outputs(action: Verification, checked: CheckedMember, result: VerificationResult) -> list[OutputVerdict]:
     """Judge each output of a member."""
-    return [_rules(action, checked, row).judge(row) for row in result.figures if row.member == checked.name]
+    return [_make_rules(action, checked, row).judge(row) for row in result.figures if row.member == checked.name]
 
 
 def list_thresholds(action: Verification, checked: CheckedMember, row: FigureRow) -> Mapping[str, float]:
     """Return the thresholds for the figures of an output, by name."""
-    limits = _rules(action, checked, row).thresholds(row)
+    limits = _make_rules(action, checked, row).thresholds(row)
     return {name: value for name in METRICS if (value := getattr(limits, name)) is not None}
 
 
-def _rules(action: Verification, checked: CheckedMember, row: FigureRow) -> Rules:
+def _make_rules(action: Verification, checked: CheckedMember, row: FigureRow) -> Rules:
     return Rules(action.numbers, row.quantised, checked.user_thresholds)
 
 

@@ -48,7 +48,7 @@ def get_figure_kind(dtype: np.dtype[Any]) -> str:
 
 @dataclass
 class Meter:
-    """Accumulator of the figures of one output over all samples."""
+    """Accumulator for the figures of one output over all samples."""
 
     output: str
     _samples: int = 0
@@ -70,7 +70,7 @@ class Meter:
         self._elements += expected.size
         self._kind, self._bits = get_figure_kind(expected.dtype), expected.dtype.itemsize * 8
         if expected.dtype.kind in "fiub":
-            for x, y in _blocks(expected, got):
+            for x, y in _split_into_blocks(expected, got):
                 self._add_block(x, y)
         self._compare_largest(expected, got)
 
@@ -123,10 +123,10 @@ class Meter:
             bits=self._bits,
             samples=self._samples,
             elements=self._elements,
-            cosine=_cosine(xy, norm) if numbers and norm and self._elements > self._samples else None,
-            snr_db=_finite(10 * math.log10(xx / dd)) if numbers and xx and dd else None,
-            max_abs=_finite(difference) if not self._lost else None,
-            max_rel=_finite(difference / largest) if numbers and largest else None,
+            cosine=_divide_cosine(xy, norm) if numbers and norm and self._elements > self._samples else None,
+            snr_db=_drop_infinite(10 * math.log10(xx / dd)) if numbers and xx and dd else None,
+            max_abs=_drop_infinite(difference) if not self._lost else None,
+            max_rel=_drop_infinite(difference / largest) if numbers and largest else None,
             top1=self._agreeing / self._rows if self._rows else None,
             largest=largest,
             largest_got=self._largest["y"],
@@ -145,7 +145,7 @@ def check_alike(output: str, expected: Array, got: Array) -> None:
         raise DifferentOutput(f"the type of the output '{output}' is {got.dtype}, but should be {expected.dtype}")
 
 
-def _blocks(expected: Array, got: Array) -> Iterator[tuple[Array, Array]]:
+def _split_into_blocks(expected: Array, got: Array) -> Iterator[tuple[Array, Array]]:
     """Yield two arrays as blocks of 64-bit floats."""
     import numpy as np
 
@@ -155,17 +155,17 @@ def _blocks(expected: Array, got: Array) -> Iterator[tuple[Array, Array]]:
         yield left[part].astype(np.float64), right[part].astype(np.float64)
 
 
-def _cosine(product: float, norm: float) -> float | None:
+def _divide_cosine(product: float, norm: float) -> float | None:
     # Rounding can exceed 1. The bounds must not turn NaN into 1.
     return max(-1.0, min(1.0, product / norm)) if math.isfinite(product) and math.isfinite(norm) else None
 
 
-def _finite(value: float) -> float | None:
+def _drop_infinite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
 class Tolerance(Struct, frozen=True):
-    """Allowed difference of an output: an absolute part, and a part relative to the output's largest expected magnitude."""
+    """Allowed difference of an output: an absolute part, and a part relative to the largest expected magnitude."""
 
     atol: float
     rtol: float
@@ -174,10 +174,10 @@ class Tolerance(Struct, frozen=True):
 _EXACT = Tolerance(0, 0)
 # An EP's emulator has an error of 0.0015 on the quickstart's classifier, and of 0.0025 times the largest logit on its
 # decoder.
-_FLOATING = Tolerance(0.005, 0.005)
+_FLOAT = Tolerance(0.005, 0.005)
 # Eight layers with 8-bit activations have an error of 0.0084 on the same emulator. Most of their outputs are below
 # 0.06.
-_QUANTISED = Tolerance(0.01, 0.05)
+_QUANTIZED = Tolerance(0.01, 0.05)
 # Two steps of an 8-bit quantization, by the element's size in bytes. Quantized values can be stored with more bits.
 _STEPS = {1: Tolerance(2, 0), 2: Tolerance(512, 0)}
 
@@ -188,7 +188,7 @@ def get_default_tolerance(dtype: np.dtype[Any], *, quantised: bool) -> Tolerance
     8-bit and 16-bit integers count as quantized values. Wider integers, booleans and texts must be equal.
     """
     if dtype.kind == "f":
-        return _QUANTISED if quantised else _FLOATING
+        return _QUANTIZED if quantised else _FLOAT
     return _STEPS.get(dtype.itemsize, _EXACT) if dtype.kind in "iu" else _EXACT
 
 
@@ -220,7 +220,7 @@ class Worst(Struct, frozen=True):
     def __str__(self) -> str:
         if self.difference in (0.0, float("inf")):
             return self.place
-        return f"{self.place}; off by {self.difference:.3g}, allowed is {self.allowed:.3g}"
+        return f"{self.place}; the difference is {self.difference:.3g}, and {self.allowed:.3g} is allowed"
 
 
 def find_worst_element(

@@ -144,7 +144,7 @@ class NumbersCheck:
             attempt = self._run_compiled(self.models, references, self.session, self.scratch / "run")
             failed = attempt.failure
             if failed is None or not failed.cannot_load or self.compile_unshared is None:
-                yield from (_result(reference, attempt) for reference in references)
+                yield from (_make_result(reference, attempt) for reference in references)
                 return
         if failed is not None and self.compile_unshared is not None:
             for number, reference in enumerate(references):
@@ -182,7 +182,7 @@ class NumbersCheck:
         self, reference: _Reference, shared_failure: LoadFailure, place: Path, compile_unshared: Callable[[Subject, Path], Path]
     ) -> MemberResult:
         name = reference.subject.name
-        self.lines.report(f"compiling {name} without sharing, since the sharing group cannot be loaded here")
+        self.lines.report(f"compiling {name} without sharing, because the sharing group cannot be loaded here")
         place.mkdir(parents=True)
         self.logs.append(place.with_suffix(".log"))
         try:
@@ -190,7 +190,7 @@ class NumbersCheck:
         except EpbuildError as error:
             return MemberResult(reference.subject, compile_error=error, unshared=shared_failure)
         attempt = self._run_compiled({name: model}, [reference], self.session.sharing(share=False), place / "run")
-        return replace(_result(reference, attempt), unshared=shared_failure)
+        return replace(_make_result(reference, attempt), unshared=shared_failure)
 
 
 def _write_inputs(sample: Sample, names: tuple[str, ...], stem: Path) -> Feed:
@@ -202,7 +202,7 @@ def _write_inputs(sample: Sample, names: tuple[str, ...], stem: Path) -> Feed:
     return Feed(file, names, stem.with_suffix(".outputs.npz"))
 
 
-def _result(reference: _Reference, attempt: Attempt) -> MemberResult:
+def _make_result(reference: _Reference, attempt: Attempt) -> MemberResult:
     """Return the result for a model after a run. The result is measured if the run finished the model's last sample."""
     subject = reference.subject
     outputs = [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == subject.name]
@@ -225,7 +225,7 @@ def _measure(reference: _Reference, outputs: Sequence[Sequence[str]]) -> Measure
     for sample, feed, (file, names), got in zip(
         reference.subject.samples, reference.feeds, reference.outputs, outputs, strict=True
     ):
-        for name, expected, found in _pairs(file, names, feed.outputs, got):
+        for name, expected, found in _load_pairs(file, names, feed.outputs, got):
             meters.setdefault(name, Meter(name)).add(expected, found)
             element = find_worst_element(name, expected, found, _BY_RANGE if tolerance is None else tolerance(expected.dtype))
             if element is None:
@@ -236,7 +236,7 @@ def _measure(reference: _Reference, outputs: Sequence[Sequence[str]]) -> Measure
     return Measured(tuple(meter.figures for meter in meters.values()), worst, at, outside, elements)
 
 
-def _pairs(expected: Path, names: Sequence[str], got: Path, got_names: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:
+def _load_pairs(expected: Path, names: Sequence[str], got: Path, got_names: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:
     import numpy as np
 
     with np.load(expected, allow_pickle=False) as right, np.load(got, allow_pickle=False) as here:

@@ -53,11 +53,11 @@ def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources:
     manifest = artifact.manifest
     document = artifact.document
     planned = sources.eps(document)
-    asked: Mapping[str, Mapping[str, str]] = manifest.eps if manifest is not None else {ep: {} for ep in _eps_in(artifact)}
+    asked: Mapping[str, Mapping[str, str]] = manifest.eps if manifest is not None else {ep: {} for ep in _list_eps(artifact)}
     unknown = [ep for ep in asked if ep not in planned and ep not in known_eps()]
     if unknown:
-        raise CannotLoad(f"the catalog does not have {unknown[0]}; use --recipe with a recipe whose catalog file has it")
-    custom_ops = _custom_ops_for(artifact, given, sources)
+        raise CannotLoad(f"{unknown[0]} is not in the catalog; use --recipe with a recipe whose catalog file describes it")
+    custom_ops = _find_custom_ops(artifact, given, sources)
     packages = [ops.name for ops in custom_ops if ops.library is None]
     if given.interpreter is not None:
         packagings = [[planned[ep].entry] if ep in planned else entries_for(ep) for ep in asked]
@@ -73,22 +73,26 @@ def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources:
         where = artifact.folder / MANIFEST
         environment = provision_manifest_toolchain(toolchain, Wanted(needed_entries, packages), where, given.toolchains, lines)
     else:
-        raise CannotLoad("it is unknown which toolchain it was compiled with; use --interpreter with one that can load it")
+        raise CannotLoad(
+            "it is unknown which toolchain it was compiled with; specify an interpreter that can load it with --interpreter"
+        )
     target: Mapping[str, Any] = document["target"] if document is not None else {}
     devices = {ep["ep"]: ep.get("device") or {} for ep in target.get("eps", ())}
     planned_eps = [
-        plan_ep(entry, asked[entry.ep], planned.get(entry.ep), _device(given, planned.get(entry.ep), devices.get(entry.ep, {})))
+        plan_ep(
+            entry, asked[entry.ep], planned.get(entry.ep), _choose_device(given, planned.get(entry.ep), devices.get(entry.ep, {}))
+        )
         for entry in entries
     ]
     eps = tuple(ep for ep, _ in planned_eps)
     if eps and given.options:
         eps = (replace(eps[0], provider_options={**eps[0].provider_options, **given.options}), *eps[1:])
-    options, without = with_files(target.get("session_options", {}), find_session_key, {})
+    options, without = resolve_files(target.get("session_options", {}), find_session_key, {})
     lacking = (*(name for _, names in planned_eps for name in names), *without)
     return Session(environment, eps, options, target.get("environment", {}), given.timeout, lacking, custom_ops)
 
 
-def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOpLibraries, ...]:
+def _find_custom_ops(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOpLibraries, ...]:
     """Find the custom operators of an artifact's models: the user's choice, or else the manifest's. Raises CannotLoad.
 
     An artifact contains no libraries, so the user or the recipe must provide them.
@@ -108,18 +112,18 @@ def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sourc
             ops.append(planned[listed["library"]])
         else:
             message = f"it needs the custom operators of {listed['library']}, which is not in the artifact"
-            raise CannotLoad(f"{message}; name that library with --custom-ops")
+            raise CannotLoad(f"{message}; pass the library with --custom-ops")
     return tuple(ops)
 
 
-def _eps_in(artifact: ArtifactFolder) -> list[str]:
+def _list_eps(artifact: ArtifactFolder) -> list[str]:
     """Return the EPs that compiled an artifact's models, without duplicates. For an unknown EP, return the node's `source`."""
     sources = dict.fromkeys(node.source or "" for model in artifact.models for node in model.nodes)
     names = {source: entry.ep for ep in known_eps() for entry in entries_for(ep) for source in entry.sources}
     return list(dict.fromkeys(names.get(source, source) for source in sources))
 
 
-def _device(given: LoadOptions, planned: PlannedEp | None, written: Mapping[str, Any]) -> DeviceChoice:
+def _choose_device(given: LoadOptions, planned: PlannedEp | None, written: Mapping[str, Any]) -> DeviceChoice:
     """Return the device to load models on: from the user, or else the recipe, or else the manifest."""
     if given.device is not None:
         return DeviceChoice(type=given.device)
@@ -136,7 +140,7 @@ def open_target_session(
 ) -> Session:
     """Return the session for models that were compiled for a recipe's target."""
     eps = (plan_ep(ep.entry, ep.lasting_options, ep, get_real_device(ep.device))[0] for ep in target.eps)
-    options, _ = with_files(target.session_options, find_session_key, target.session_files)
+    options, _ = resolve_files(target.session_options, find_session_key, target.session_files)
     return Session(environment, tuple(eps), options, target.environment, timeout, custom_ops=custom_ops)
 
 
@@ -148,9 +152,9 @@ def get_real_device(choice: DeviceChoice) -> DeviceChoice:
 def plan_ep(
     entry: EpEntry, options: Mapping[str, str], planned: PlannedEp | None, device: DeviceChoice
 ) -> tuple[PlannedEp, list[str]]:
-    """Return the EP to load models with, and the names of its options whose files are unknown."""
+    """Return the EP that loads the models, and the names of its options whose files are unknown."""
     files = planned.files if planned is not None else {}
-    kept, lacking = with_files(options, lambda name: find_option(entry, name), files)
+    kept, lacking = resolve_files(options, lambda name: find_option(entry, name), files)
     ep = PlannedEp(
         entry=entry,
         device=device,
@@ -162,7 +166,7 @@ def plan_ep(
     return ep, lacking
 
 
-def with_files(
+def resolve_files(
     options: Mapping[str, str], find: Callable[[str], Option], files: Mapping[str, OptionFile]
 ) -> tuple[dict[str, str], list[str]]:
     """Return options with the real paths of their files, and the names of options whose files are unknown.

@@ -28,7 +28,7 @@ from epbuild.plan.verification import CheckedMember, Verification, make_verifica
 from epbuild.verify.manifest import find_source_signature
 from epbuild.verify.signature import get_signature
 
-_QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
+_QUANTIZING_OPERATORS = {"QuantizeLinear", "DequantizeLinear"}
 
 
 class RunnableSource(Struct, frozen=True, dict=True):
@@ -41,13 +41,13 @@ class RunnableSource(Struct, frozen=True, dict=True):
     sizes: Mapping[str, int]
     """Sizes of free dimensions, by name."""
     prepared: ModelFiles | None = None
-    """Result of the source's preparations, which the model was compiled from. None if there are none or the cache lacks it."""
+    """Result of the source's preparations. None if the source has no preparations, or if the cache does not have the result."""
 
     @cached_property
-    def is_quantised(self) -> bool:
+    def is_quantized(self) -> bool:
         """True if the model or the result of its preparations computes with quantized values."""
         headers = [self.header, *([read_header(self.prepared.graph)] if self.prepared is not None else [])]
-        return any(name in _QUANTISING for header in headers for _, name in header.operators)
+        return any(name in _QUANTIZING_OPERATORS for header in headers for _, name in header.operators)
 
     @cached_property
     def tables(self) -> Mapping[str, int]:
@@ -58,7 +58,7 @@ class RunnableSource(Struct, frozen=True, dict=True):
             return {}
 
     def placed(self, scratch: Path) -> Path:
-        """Return the path of the graph beside its data. Unless they are plain files in one place, copy both to `scratch`.
+        """Return the path of the graph, with its data beside it. Copy both to `scratch` if they are links or in different folders.
 
         ONNX Runtime rejects external data that is a link, and rejects data of subgraphs with several hard links.
         """
@@ -79,7 +79,7 @@ class NoSource(Exception):
 
 
 class WrongSource(NoSource):
-    """Error for a source model that is damaged or is not the one that was compiled."""
+    """Error for a source model that is damaged, or that is not the model that was compiled."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Sources:
         return {ep.entry.ep: ep for ep in group.target.eps} if group is not None else {}
 
     def checked(self, name: str, document: Mapping[str, Any] | None) -> CheckedMember | None:
-        """Return the settings with which the recipe checks a model's numbers, or None if it does not check them."""
+        """Return the recipe's settings for checking a model's numbers, or None if the recipe does not check the numbers."""
         if self.plan is None or document is None:
             return None
         action = self.plan.actions.get(make_verification_id(document["group"], document["target"]["name"]))
@@ -120,7 +120,7 @@ class Sources:
         model: Mapping[str, Any] = next((model for model in models if model["name"] == name), {})
         if "merged" in model and not self.named.get(name):
             members = ", ".join(item["name"] for item in model["merged"])
-            raise NoSource(f"it was merged from {members}; name an equivalent model with --source {name}=FILE")
+            raise NoSource(f"it was merged from {members}; specify an equivalent model with --source {name}=FILE")
         group = self.group(document, name)
         member = group.member(name) if group is not None else None
         own = self.named.get(name) or self.named.get("")
@@ -131,14 +131,14 @@ class Sources:
             files = prepared
         graph = own or (files.graph if files is not None else None)
         if graph is None:
-            raise NoSource(self._missing(member, document))
+            raise NoSource(self._explain_missing(member, document))
         sizes = member.model.dimensions if member is not None else {}
         return _read_source(graph, files.external if files is not None else {}, sizes, prepared, model.get("source"))
 
     def _compares_prepared(self, name: str, source: Path, document: Mapping[str, Any] | None, model: Mapping[str, Any]) -> bool:
         """Return whether to compare a model with its prepared source.
 
-        This is so if the recipe requests it, or if the original source has other inputs or outputs.
+        The recipe can request this comparison. It is also necessary if the original source has other inputs or outputs.
         """
         checked = self.checked(name, document)
         if checked is not None and checked.choice.reference is not None:
@@ -149,16 +149,16 @@ class Sources:
         except (OSError, MalformedModel):  # The error is reported when the source is read for the comparison.
             return False
 
-    def _missing(self, member: Member | None, document: Mapping[str, Any] | None) -> str:
+    def _explain_missing(self, member: Member | None, document: Mapping[str, Any] | None) -> str:
         if self.recipe is None:
-            return "its source model is not known; name the recipe with --recipe, or the model with --source"
+            return "its source model is unknown; specify the recipe with --recipe, or the model with --source"
         if document is None:
-            return "without a manifest, it is unknown which model of the recipe it was compiled from; name it with --source"
+            return "without a manifest, it is unknown which model of the recipe it was compiled from; specify the model with --source"
         if member is None:
             return f"{self.recipe} does not build the group '{document['group']}' for the target '{document['target']['name']}'"
         if member.prepared is not None:
-            return f"the result of {member.prepared} is not in the store; `epbuild run` recreates it"
-        return "its source model has not been fetched yet; `epbuild run` fetches it"
+            return f"the result of {member.prepared} is not in the store; run `epbuild run` to recreate it"
+        return "its source model has not been fetched yet; run `epbuild run` to fetch it"
 
 
 def _read_source(

@@ -25,7 +25,7 @@ _RUNTIME = "onnxruntime"
 
 
 class Wanted(Struct, frozen=True):
-    """Packages that an environment needs beside ONNX Runtime: packages of EPs, and modules of custom operators."""
+    """Packages that an environment needs in addition to ONNX Runtime: packages of EPs, and modules of custom operators."""
 
     entries: Sequence[EpEntry]
     packages: Sequence[str] = ()
@@ -37,7 +37,7 @@ class Wanted(Struct, frozen=True):
             return toolchains.prepare(toolchain, base, self.entries, packages=dict.fromkeys(self.packages, where))
         except ToolchainError as error:
             # The usual hint is to add the package to a recipe.
-            hints = {"EPB254": "Name an environment that has it: --interpreter."}
+            hints = {"EPB254": "Specify an environment that has it with --interpreter."}
             raise ToolchainError(
                 *(replace(one, where=Path(where.file), hint=hints.get(one.code, one.hint)) for one in error.problems)
             ) from error
@@ -50,7 +50,7 @@ class Wanted(Struct, frozen=True):
         wanted = {name for entry in self.entries for name in entry.distributions} | {_RUNTIME}
         if not wanted & distributions.keys():
             return []
-        # This assumes that a package is named after its module. The check of the environment reports a package that is not.
+        # Assume that each package is named after its module. The check of the environment reports packages with other names.
         wanted.update(module.partition(".")[0].replace("_", "-").lower() for module in self.packages)
         return [f"{name}=={distributions[name]}" for name in sorted(wanted & distributions.keys())]
 
@@ -75,9 +75,11 @@ def provision_manifest_toolchain(
             return environment
     packages = wanted.pins(document["distributions"])
     if not packages:
-        message = "the manifest names no release of ONNX Runtime to load the models with"
-        raise ToolchainError(Problem("EPB305", message, where, "Name an environment that has one: --interpreter."))
-    toolchain = _made_of(packages, _version(document), position)
+        message = "the manifest does not name the version of ONNX Runtime that can load the models"
+        raise ToolchainError(
+            Problem("EPB305", message, where, "Specify an environment that has ONNX Runtime with --interpreter.")
+        )
+    toolchain = _make_toolchain_spec(packages, _find_python_version(document), position)
     if not toolchains.is_ready(toolchain, where.parent):
         lines.report(f"creating an environment with {', '.join(packages)}")
     return wanted.prepared(toolchain, where.parent, toolchains)
@@ -119,17 +121,17 @@ def _find_provisioned(document: Mapping[str, Any], where: Position, home: Path) 
                 yield ToolchainSpec(_NAME, where, interpreter=str(interpreter), packages=tuple(packages))
             continue
         # A folder is named after the digest of its requirements. The digest shows for which Python it was provisioned.
-        for python in (None, _version(document)):
+        for python in (None, _find_python_version(document)):
             if Requirements(tuple(packages), python).digest() == marker.parent.name:
-                yield _made_of(packages, python, where)
+                yield _make_toolchain_spec(packages, python, where)
                 break
 
 
-def _made_of(packages: Sequence[str], python: str | None, where: Position) -> ToolchainSpec:
+def _make_toolchain_spec(packages: Sequence[str], python: str | None, where: Position) -> ToolchainSpec:
     return ToolchainSpec(_NAME, where, python=python, packages=tuple(packages))
 
 
-def _version(document: Mapping[str, Any]) -> str | None:
+def _find_python_version(document: Mapping[str, Any]) -> str | None:
     """Return the Python version of a manifest in recipe notation, or None if epbuild runs on the same Python."""
     python = str(document["python"])
     return None if python == get_own_python() else python.rpartition("-")[2]

@@ -1,7 +1,7 @@
 """Verdicts on outputs, based on their figures.
 
-Some figures prove nothing and never pass. They are of outputs that are not finite on the CPU EP itself, constant outputs,
-and outputs below the precision of the EP or below a tolerance.
+The figures of some outputs prove nothing, so these outputs never pass: outputs that are not finite on the CPU EP itself,
+constant outputs, and outputs below the precision of the EP or below a tolerance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_SHOWN = 3
 # multiple.
 _AT_LIMIT = 1e-3
 _MAX_MULTIPLE = 16
-OTHER_INPUTS = "Provide representative inputs (--inputs, or `data` of a recipe's `verify`)."
+OTHER_INPUTS = "Provide representative inputs with --inputs, or with `data` in the recipe's `verify`."
 
 
 class OutputVerdict(Struct, frozen=True):
@@ -58,12 +58,12 @@ class Rules(Struct, frozen=True):
     def thresholds(self, figures: Figures) -> Thresholds:
         asked = self.user_thresholds
         if self.bound is not None:
-            return self.usual if self._met_by_zeros(figures) else Thresholds()
+            return self.usual if self._is_met_by_zeros(figures) else Thresholds()
         if figures.kind == "exact":
             by_size = asked.max_abs is not None and asked.top1 is None
             return Thresholds(max_abs=asked.max_abs) if by_size else Thresholds(top1=1.0 if asked.top1 is None else asked.top1)
         if asked != Thresholds():
-            return asked.over(self.usual) if self._met_by_zeros(figures) else asked
+            return asked.over(self.usual) if self._is_met_by_zeros(figures) else asked
         # Two steps of an 8-bit quantization. Quantized values can be stored with more bits.
         return Thresholds(max_abs=float(2 << (figures.bits - 8))) if figures.kind == "steps" else self.usual
 
@@ -75,28 +75,30 @@ class Rules(Struct, frozen=True):
         if figures.elements == 0:
             return OutputVerdict(figures, "unjudgeable", "it has no elements with these inputs", OTHER_INPUTS)
         thresholds = self.thresholds(figures)
-        missed = tuple(_missed_thresholds(figures, thresholds))
+        missed = tuple(_describe_missed(figures, thresholds))
         if figures.kind == "exact":
             return OutputVerdict(figures, "failed" if missed else "passed", ", ".join(missed))
-        if figures.kind == "float" and (overflow := self._overflow(figures)) is not None:
+        if figures.kind == "float" and (overflow := self._describe_overflow(figures)) is not None:
             return OutputVerdict(figures, "failed", overflow, self.numbers.overflow or self.numbers.far or None)
         if not figures.largest and figures.max_abs and thresholds.max_abs is None and self.bound is None:
             missed = (f"every expected value is zero, but the EP returned values up to {figures.max_abs:.3g}",)
-        if missed and (too_small := self._why_too_small(figures)) is not None:
+        if missed and (too_small := self._explain_too_small(figures)) is not None:
             return OutputVerdict(figures, "unjudgeable", too_small, OTHER_INPUTS)
         if missed:
             hint = self.numbers.far_quantized if self.quantised or figures.kind == "steps" else self.numbers.far
-            return OutputVerdict(figures, "failed", ", ".join(missed), hint or None, self._met_by_zeros(figures))
-        if (no_proof := self._why_no_proof(figures, thresholds)) is not None:
-            return OutputVerdict(figures, "unjudgeable", no_proof, f"{OTHER_INPUTS} `max_abs` can judge such an output anyway.")
+            return OutputVerdict(figures, "failed", ", ".join(missed), hint or None, self._is_met_by_zeros(figures))
+        if (no_proof := self._explain_no_proof(figures, thresholds)) is not None:
+            return OutputVerdict(
+                figures, "unjudgeable", no_proof, f"{OTHER_INPUTS} Or set `max_abs`, which can judge such an output."
+            )
         return OutputVerdict(figures, "passed")
 
-    def _met_by_zeros(self, figures: Figures) -> bool:
+    def _is_met_by_zeros(self, figures: Figures) -> bool:
         """Return whether the user's tolerance is larger than every number, so that the output's own scale must decide."""
         bound = self.user_thresholds.max_abs if self.bound is None else self.bound
         return figures.kind != "exact" and bound is not None and figures.largest <= bound
 
-    def _overflow(self, figures: Figures) -> str | None:
+    def _describe_overflow(self, figures: Figures) -> str | None:
         """Return a sentence about numbers that overflowed, or None if there are none."""
         limit = self.numbers.largest
         if figures.lost:
@@ -113,8 +115,8 @@ class Rules(Struct, frozen=True):
             f"expected value is {figures.largest:.6g}"
         )
 
-    def _why_too_small(self, figures: Figures) -> str | None:
-        """Return why an output is too small to judge, or None.
+    def _explain_too_small(self, figures: Figures) -> str | None:
+        """Return the reason why an output is too small to judge, or None.
 
         An output is too small if all its expected and actual numbers are below the EP's precision.
         """
@@ -124,8 +126,8 @@ class Rules(Struct, frozen=True):
         largest = f"the largest expected value is {figures.largest:.3g}"
         return f"all of its values are below {smallest:g}, where the EP has almost no precision left ({largest})"
 
-    def _why_no_proof(self, figures: Figures, thresholds: Thresholds) -> str | None:
-        """Return the reason why a match proves nothing about an output, or None if it is valid evidence."""
+    def _explain_no_proof(self, figures: Figures, thresholds: Thresholds) -> str | None:
+        """Return the reason why a match proves nothing about an output, or None if the match is valid evidence."""
         if self.user_thresholds.max_abs is not None or self.bound is not None:
             return None
         if figures.constant or not figures.largest:
@@ -178,7 +180,7 @@ def format_figures(figures: Figures) -> str:
     return ", ".join(texts[name] for name in ("cosine", "snr_db", *others))
 
 
-def _missed_thresholds(figures: Figures, thresholds: Thresholds) -> Iterator[str]:
+def _describe_missed(figures: Figures, thresholds: Thresholds) -> Iterator[str]:
     for name in METRICS:
         threshold, value = getattr(thresholds, name), getattr(figures, name)
         if threshold is None or value is None:

@@ -22,13 +22,13 @@ from epbuild.toolchain.process import Ending, WorkerListener
 from epbuild.worker.scripts import LOAD
 
 _SHARE = "ep.share_ep_contexts"
-# Activity and its moment for error messages, by the event that began the activity.
+# Activity and time clause in error messages, by the event that starts the activity.
 _DOING = {
-    "opening": ("opening it", "while it was opened"),
-    "running": ("running it", "while it ran"),
-    "closing": ("closing it", "while it was closed"),
+    "opening": ("opening the model", "while the model was opened"),
+    "running": ("running the model", "while the model ran"),
+    "closing": ("closing the model", "while the model was closed"),
 }
-_BEFORE = ("setting up the EPs", "while its EPs were set up")
+_BEFORE = ("setting up the EPs", "while the EPs were set up")
 
 
 class Feed(Struct, frozen=True):
@@ -74,7 +74,7 @@ RAISED = "EPB641"
 class LoadFailure(Struct, frozen=True):
     """Failure of a run, with the model that failed, or None if it failed before the first model.
 
-    `cannot_load` is set if the machine is at fault, not the model.
+    `cannot_load` is True if this machine cannot load the model, although the model may be valid.
     """
 
     model: str | None
@@ -99,20 +99,20 @@ class Attempt(Struct, frozen=True):
     @property
     def devices(self) -> str:
         """Devices of plugin EPs for a sentence. Empty if there are none."""
-        return _titles(self.of("device"))
+        return _format_devices(self.of("device"))
 
 
 def list_devices(session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
     """List ONNX Runtime's release and the devices of a session's EPs, in a new process. The reports are `started` and `offered`.
 
-    Raises EnvironmentFailure, BuildError and Cancelled as `run_models` does. The attempt's failure tells why the EPs cannot
-    be used.
+    Raises EnvironmentFailure, BuildError and Cancelled as `run_models` does. The attempt's failure is the reason why the EPs
+    cannot be used.
     """
     stop = cancelled or threading.Event()
     ending = _run((), session, scratch, stop, lists_devices=True)
     if stop.is_set():
         raise Cancelled("devices")
-    return Attempt(ending.reports, _failure(ending, ending.tail, session))
+    return Attempt(ending.reports, _make_failure(ending, ending.tail, session))
 
 
 def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
@@ -127,11 +127,11 @@ def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled
     lines = ending.tail
     if ending.cause != "cancelled" and _has_crashed(ending):
         second = _run(loads, session, scratch, stop, verbose=True)
-        if _last_model(second) == _last_model(ending) and second.status == ending.status:
+        if _find_last_model(second) == _find_last_model(ending) and second.status == ending.status:
             lines = second.tail
     if stop.is_set():
         raise Cancelled(", ".join(load.name for load in loads))
-    return Attempt(ending.reports, _failure(ending, lines, session))
+    return Attempt(ending.reports, _make_failure(ending, lines, session))
 
 
 def why_not_real(attempt: Attempt, eps: Sequence[PlannedEp]) -> str | None:
@@ -140,10 +140,10 @@ def why_not_real(attempt: Attempt, eps: Sequence[PlannedEp]) -> str | None:
         return attempt.failure.message.rstrip(".")
     emulators = {ep.entry.ep: ep.entry.emulator_devices for ep in eps}
     found = [report for report in attempt.of("device") if report["type"] in emulators.get(report["ep"], ())]
-    return f"only {_titles(found)}, which emulates it" if found else None
+    return f"only {_format_devices(found)}, which emulates it" if found else None
 
 
-def _titles(devices: Sequence[Mapping[str, Any]]) -> str:
+def _format_devices(devices: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{device['type']} from {device['vendor']}" for device in devices)
 
 
@@ -164,7 +164,7 @@ def _run(
         "members": [],
         "verbose": verbose,
         "lists_devices": lists_devices,
-        "models": [_model_request(load) for load in loads],
+        "models": [_make_model_request(load) for load in loads],
     }
     with process_failures("process that loads the models"):
         (scratch / REQUEST).write_text(json.dumps(request), encoding="utf-8")
@@ -179,7 +179,7 @@ def _run(
         )
 
 
-def _model_request(load: Load) -> dict[str, Any]:
+def _make_model_request(load: Load) -> dict[str, Any]:
     return {
         "name": load.name,
         "file": str(load.file.absolute()),
@@ -198,22 +198,22 @@ def _has_crashed(ending: Ending) -> bool:
     return found is not None and not found.report and found.cause in ("crashed", "out of memory") and not found.from_outside
 
 
-def _last_model(ending: Ending) -> tuple[str, str] | None:
+def _find_last_model(ending: Ending) -> tuple[str, str] | None:
     doing = [report for report in ending.reports if report.get("event") in _DOING]
     return (doing[-1]["event"], doing[-1]["model"]) if doing else None
 
 
-def _failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFailure | None:
+def _make_failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFailure | None:
     """Return the failure of a process, or None if it succeeded. `lines` are from the log of its last run."""
     found = diagnose(ending, [ep.entry for ep in session.eps])
     if found is None:
         return None
-    doing = _last_model(ending)
+    doing = _find_last_model(ending)
     model = doing[1] if doing else None
     act, moment = _DOING[doing[0]] if doing else _BEFORE
     reason, quote = merge_reasons(found.raised, lines)
     reason = reason or ""
-    known = _limitation((*lines, found.raised or ""), session.eps)
+    known = _find_limitation((*lines, found.raised or ""), session.eps)
     if known is not None:
         return LoadFailure(model, known, "EPB640", cannot_load=True)
     match found.cause:
@@ -226,14 +226,14 @@ def _failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFail
         case "unfit" | "custom operators":
             return LoadFailure(model, f"{reason}.{quote}", "EPB640", cannot_load=True)
         case "ended":
-            doubt = "" if ending.out_of_memory else ", possibly for lack of memory,"
+            doubt = "" if ending.out_of_memory else ", possibly because it ran out of memory,"
             return LoadFailure(model, f"the process {found.end}{doubt} {moment}.{quote}", "EPB644")
         case "crashed":
             return LoadFailure(model, f"the process {found.end} {moment}.{quote}", "EPB642")
     return LoadFailure(model, f"{act} failed: {reason}.{quote}", RAISED)
 
 
-def _limitation(lines: Sequence[str], eps: Sequence[PlannedEp]) -> str | None:
+def _find_limitation(lines: Sequence[str], eps: Sequence[PlannedEp]) -> str | None:
     """Return a sentence about the first catalog limitation of an EP that matches the log, or None."""
     text = "\n".join(lines)
     for ep in eps:

@@ -65,7 +65,7 @@ def test_each_step_is_a_case_in_the_suite_of_its_group_and_target() -> None:
         "emit:main/phone/directory": ("main/phone", "skipped", "needs compile:main/phone/relu"),
         "compile:main/tablet/relu": ("main/tablet", "passed", None),
         "emit:main/tablet/directory": ("main/tablet", "passed", None),
-        "compile:other/phone/big": ("other/phone", "skipped", f"failed, as the recipe allows: {why} and it timed out."),
+        "compile:other/phone/big": ("other/phone", "skipped", f"failed, which the recipe allows: {why} and it timed out."),
         "emit:package": ("emit:package", "passed", None),
     }
     assert {name: root.get(name) for name in ("name", "tests", "failures", "errors")} == {

@@ -82,7 +82,7 @@ def test_an_unwritable_summary_is_a_warning(
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary / "below a file"))
     build(RunStarted("r", 1, 1), ENDED)
-    assert capsys.readouterr().err.startswith("::warning::the summary could not be written to ")
+    assert capsys.readouterr().err.startswith("::warning::cannot write the summary to ")
 
 
 @pytest.mark.slow

@@ -307,7 +307,7 @@ def test_the_zoomed_timeline_has_a_bar_for_every_step(page: Page, zoo: Document)
     page.locator("#timeline button[aria-label='Zoom in']").click()
     page.locator("#timeline button[aria-label='Later']").click()
     assert page.evaluate(bars) != together
-    page.locator("#timeline button[aria-label='Show all of the build']").click()
+    page.locator("#timeline button[aria-label='Show the whole build']").click()
     assert page.evaluate(bars) == together
 
 

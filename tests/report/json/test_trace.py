@@ -109,7 +109,7 @@ def test_each_step_is_on_its_machine_and_slot() -> None:
         (event["pid"], event["tid"], event["name"]): event["args"]["name"] for event in EVENTS if event["name"].endswith("_name")
     }
     assert (names[1, 0, "process_name"], names[2, 0, "process_name"]) == ("here", "far")
-    assert (names[1, 1, "thread_name"], names[2, 2, "thread_name"]) == ("place 1", "place 2")
+    assert (names[1, 1, "thread_name"], names[2, 2, "thread_name"]) == ("slot 1", "slot 2")
     found = {place: [event["name"] for event in events] for place, events in slices().items()}
     assert found[1, 1] == [SHARE, ONE, "staging", "compiling", TWO, "compiling"]
     assert found[2, 2] == [OTHER]
@@ -121,7 +121,7 @@ def test_other_work_has_its_own_threads() -> None:
     named = {event["tid"]: event["args"]["name"] for event in EVENTS if event["name"] == "thread_name" and event["tid"] >= 10_000}
     beside = {tid: [event["name"] for event in events] for (_, tid), events in slices().items() if tid >= 10_000}
     assert sorted((named[tid], names) for tid, names in beside.items()) == [
-        ("models that are fetched", ["m"]),
+        ("model downloads", ["m"]),
         ("toolchains", ["other"]),
         ("toolchains", ["qnn", "third"]),
     ]

@@ -73,7 +73,7 @@ def test_size_changes_are_a_table_with_the_biggest_change_first(monkeypatch: pyt
         "dist/c",
         "  c.bin                                   4.0 kB     1.0 kB     -3.0 kB   -75.0%",
         "dist/a                                         -     1.5 MB         new",
-        "in all                                    1.0 MB     2.8 MB     +1.7 MB  +173.1%",
+        "total                                     1.0 MB     2.8 MB     +1.7 MB  +173.1%",
         "2 other files with different content of the same size.",
         "",
     ]
@@ -97,7 +97,7 @@ def test_removed_outputs_are_counted_and_moved_outputs_only_once(monkeypatch: py
     removed = OutputRemoved("emit:f/t/directory", "dist/f", 2, size=7000)
     assert told(monkeypatch, SAME, removed)[2:-1] == [
         "dist/f                                    7.0 kB          -     removed",
-        "in all                                   10.0 kB     3.0 kB     -7.0 kB   -70.0%",
+        "total                                    10.0 kB     3.0 kB     -7.0 kB   -70.0%",
     ]
     moved = OutputRemoved(SAME.step, "dist/old", 2, size=3000)
     assert told(monkeypatch, SAME, moved) == ["", "Size: 3.0 kB in 1 output, unchanged.", ""]
@@ -178,7 +178,7 @@ def test_groups_with_different_savings_are_a_table_sorted_by_saving(monkeypatch:
         "share:worse/t                             1.0 kB     1.1 kB  -100 bytes   -10.0%",
         "share:fair/t                              1.0 kB  750 bytes   250 bytes    25.0%",
         "share:good/t                              2.0 kB     1.0 kB      1.0 kB    50.0%",
-        "in all                                    4.0 kB     2.9 kB      1.1 kB    28.8%",
+        "total                                     4.0 kB     2.9 kB      1.1 kB    28.8%",
         "",
     ]
 

@@ -15,17 +15,17 @@ from epbuild.report.json.documents import format_json
 from epbuild.report.terminal.coverage import format_coverage, print_coverage, print_coverage_markdown
 from epbuild.report.terminal.progress import make_reporter
 from epbuild.session.events import ModelCovered
-from epbuild.verify.fallback import Outside
+from epbuild.verify.fallback import FallbackNodes
 
 UNSUPPORTED = "Operators of type `MatMulInteger` are not supported by QNN EP"
-WHOLE = ModelCovered("compile:zoo/a/yolo", "yolo", "a", "whole", 1, Outside("yolo", 0, ()), None, 6_700_000, 4.04)
+WHOLE = ModelCovered("compile:zoo/a/yolo", "yolo", "a", "whole", 1, FallbackNodes("yolo", 0, ()), None, 6_700_000, 4.04)
 PARTIAL = ModelCovered(
     "compile:zoo/a/t5",
     "t5",
     "a",
     "partial",
     18,
-    Outside(
+    FallbackNodes(
         "t5",
         3,
         (LeftNode("m1", "MatMulInteger", UNSUPPORTED), LeftNode("m2", "MatMulInteger", UNSUPPORTED), LeftNode("", "If", None)),
@@ -60,9 +60,9 @@ def screen(monkeypatch: pytest.MonkeyPatch, capsys: Screen) -> Screen:
 def test_each_model_has_a_line_with_the_reason_for_missing_coverage(screen: Screen) -> None:
     print_coverage(ROWS)
     assert screen.readouterr().out == (
-        "Coverage: 3 models for 1 target: 1 whole, 1 in part, 1 not at all\n"
+        "Coverage: 3 models for 1 target: 1 whole, 1 partial, 1 failed\n"
         "yolo  a                                                   whole   6.7 MB   4.0 s\n"
-        "t5    a                                                  3 left  50.4 MB  25.5 s\n"
+        "t5    a                                              3 fallback  50.4 MB  25.5 s\n"
         "  2 MatMulInteger and 1 If. Operators of type `MatMulInteger` are not supported\n"
         "  by QNN EP (2 nodes)\n"
         "vad   a                                                  failed\n"
@@ -122,7 +122,7 @@ def test_markdown_has_a_table(screen: Screen) -> None:
     print_coverage_markdown(ROWS)
     lines = screen.readouterr().out.splitlines()
     assert "| `yolo` | `a` | whole | 6.7 MB | 4.0 s |  |" in lines
-    assert "3 models for 1 target: 1 whole, 1 in part, 1 not at all." in lines
+    assert "3 models for 1 target: 1 whole, 1 partial, 1 failed." in lines
 
 
 def test_a_build_of_several_models_ends_with_the_coverage_table(screen: Screen) -> None:
@@ -130,7 +130,7 @@ def test_a_build_of_several_models_ends_with_the_coverage_table(screen: Screen) 
     with make_reporter(json=False) as listener:
         build(listener, StepFailed(FAILED.step, (problem,)), *ROWS, RunFinished(1, 3.0, 1, 0, 0, 1, 0))
     lines = screen.readouterr().out.splitlines()
-    begin = lines.index("Coverage: 3 models for 1 target: 1 whole, 1 in part, 1 not at all")
+    begin = lines.index("Coverage: 3 models for 1 target: 1 whole, 1 partial, 1 failed")
     assert lines[begin + 1].startswith("yolo  a")
     assert [line for line in lines[begin:] if "If_0" in line] == []
 

@@ -93,7 +93,7 @@ def test_changes_are_described_except_small_time_differences() -> None:
         "enc/enc for phone: partial -> whole; 36 -> 0 fallback nodes; 3 -> 1 EPContext",
         "  nodes; 35.2 MB -> 30.1 MB; 6.0 s -> 9.0 s; cosine 0.9 -> 0.99",
         "yolo/yolo for phone: new (whole)",
-        "vad/vad for phone: gone (failed)",
+        "vad/vad for phone: removed (failed)",
         "toolchain qnn: onnxruntime-qnn 2.6.0 -> 2.7.0",
         "source of enc: changed",
         "Size                                      before      after      change",

@@ -124,7 +124,7 @@ def test_a_failure_on_users_inputs_is_not_emitted_and_has_figures(bench: Bench) 
     assert str(problem.where) == VERIFY
     assert FAR in problem.message
     assert problem.hint is not None
-    assert "`metrics` of its `verify`" in problem.hint
+    assert "`metrics` in its `verify`" in problem.hint
     assert not bench.output("classifier").exists()
 
 
@@ -136,7 +136,7 @@ def test_a_failure_on_generated_inputs_only_is_emitted_with_a_warning(bench: Ben
     assert (warning.code, str(warning.where)) == ("EPB646", VERIFY)
     assert "for seed 0; generated inputs: weak evidence" in warning.message
     assert FAR in warning.message
-    assert "It is emitted, since generated inputs are weak evidence." in (warning.hint or "")
+    assert "It is still emitted, because generated inputs are weak evidence." in (warning.hint or "")
     (figures,) = bench.figures()["classifier"]["figures"]
     assert (figures["evidence"], figures["snr_db"]) == ("made", 6.0)
     assert bench.states()[VERIFY] == "current"
@@ -216,7 +216,7 @@ def test_users_inputs_that_do_not_fit_or_change_are_reported(bench: Bench) -> No
     bench.asks("{data: given.npz}")
     assert bench.build("*classifier*").exit_code == 1
     assert bench.failures == ["EPB648"]
-    assert "'x' in given.npz has the shape [2]; the model takes [4]" in bench.problems[0].message
+    assert "'x' in given.npz has the shape [2]; the model expects [4]" in bench.problems[0].message
     np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 4], np.float32))
     assert bench.build("*classifier*").exit_code == 0
     np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 5], np.float32))

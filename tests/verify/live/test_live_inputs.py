@@ -54,9 +54,9 @@ def test_a_file_of_arrays_is_one_sample(tmp_path: Path) -> None:
             {"image": PIXELS, "ids": TOKENS, "more": TOKENS},
             "has 'more', which is not an input of the model; its inputs: image, ids",
         ),
-        ({"image": PIXELS.astype(np.float64), "ids": TOKENS}, "'image' in x.npz is of type float64; the model takes float32"),
-        ({"image": PIXELS[0], "ids": TOKENS}, r"has the shape \[3, 4, 5\]; the model takes \[1, 3, height, \?\]"),
-        ({"image": PIXELS, "ids": TOKENS[:1]}, r"'ids' in x.npz has the shape \[1\]; the model takes \[2\]"),
+        ({"image": PIXELS.astype(np.float64), "ids": TOKENS}, "'image' in x.npz has the type float64; the model expects float32"),
+        ({"image": PIXELS[0], "ids": TOKENS}, r"has the shape \[3, 4, 5\]; the model expects \[1, 3, height, \?\]"),
+        ({"image": PIXELS, "ids": TOKENS[:1]}, r"'ids' in x.npz has the shape \[1\]; the model expects \[2\]"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused_with_the_expected_form(tmp_path: Path, arrays: Any, words: str) -> None:
@@ -155,7 +155,7 @@ def test_generated_numbers_cover_the_range_of_their_input() -> None:
     ],
 )
 def test_an_invalid_range_for_an_input_is_refused(kind: int, bounds: tuple[float, float]) -> None:
-    with pytest.raises(BadInputs, match=r"the range .* is invalid for the input 'x', which takes"):
+    with pytest.raises(BadInputs, match=r"the range .* is invalid for the input 'x', whose"):
         made_sample(0, [ValueInfo("x", kind, (2,))], {}, ranges={"x": bounds})
 
 
@@ -194,8 +194,8 @@ def test_generated_integers_have_a_sensible_range_for_their_type(kind: int, low:
     ("value", "words"),
     [
         (ValueInfo("text", TensorProto.STRING, (1,)), "provide them with --inputs"),
-        (ValueInfo("x", TensorProto.BFLOAT16, (1,)), "of a type that NumPy lacks"),
-        (ValueInfo("x", 0, None), "of a type that NumPy lacks"),
+        (ValueInfo("x", TensorProto.BFLOAT16, (1,)), "has a type that NumPy does not support"),
+        (ValueInfo("x", 0, None), "has a type that NumPy does not support"),
         (ValueInfo("x", TensorProto.FLOAT, None), "unknown rank"),
     ],
 )

@@ -23,7 +23,7 @@ def test_the_worst_element_is_named_with_its_expected_value() -> None:
     found = worst([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.25], [3.5, 4.0]], atol=0.1)
     assert found.outside
     assert (found.index, found.outside, found.elements) == ((1, 0), 2, 4)
-    assert str(found) == "y[1, 0]: expected 3, got 3.5; off by 0.5, allowed is 0.1"
+    assert str(found) == "y[1, 0]: expected 3, got 3.5; the difference is 0.5, and 0.1 is allowed"
 
 
 def test_the_tolerance_grows_with_the_range_of_an_output_even_near_zero() -> None:
@@ -92,7 +92,7 @@ def test_an_empty_output_has_no_worst_element() -> None:
 
 
 def test_a_scalar_has_no_index() -> None:
-    assert str(worst(1.5, 2.5)) == "y: expected 1.5, got 2.5; off by 1, allowed is 0"
+    assert str(worst(1.5, 2.5)) == "y: expected 1.5, got 2.5; the difference is 1, and 0 is allowed"
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=8), st.lists(st.floats(width=32), min_size=1, max_size=8))

@@ -234,7 +234,7 @@ def test_an_option_file_is_the_recipes_or_the_option_is_omitted(home: Home) -> N
 
 
 def test_an_unknown_ep_is_reported_with_a_hint(home: Home) -> None:
-    with pytest.raises(CannotLoad, match=r"the catalog does not have AcmeExecutionProvider; .* --recipe"):
+    with pytest.raises(CannotLoad, match=r"AcmeExecutionProvider is not in the catalog; .* --recipe"):
         opened(home, artifact(home.home, "AcmeExecutionProvider"))
 
 

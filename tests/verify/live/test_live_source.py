@@ -58,7 +58,7 @@ def test_a_named_source_is_found_with_its_data(tmp_path: Path) -> None:
     for named in ("big", ""):
         source = Sources({named: graph}).find("big", manifest(graph))
         assert (source.graph, source.external) == (graph, {"big.data": tmp_path / "big.data"})
-        assert not source.is_quantised
+        assert not source.is_quantized
 
 
 def test_a_recipe_locates_the_source_and_its_free_dimensions(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_missing_file_is_reported_by_name(tmp_path: Path) -> None:
 
 def test_a_quantized_model_is_recognized_by_its_operators(tmp_path: Path) -> None:
     graph = write(tmp_path, operator="DequantizeLinear")
-    assert Sources({"big": graph}).find("big", None).is_quantised
+    assert Sources({"big": graph}).find("big", None).is_quantized
 
 
 def test_linked_files_are_copied_because_onnx_runtime_refuses_links(tmp_path: Path) -> None:

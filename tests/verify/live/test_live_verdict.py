@@ -71,7 +71,7 @@ def test_a_reference_with_nan_or_infinity_never_passes(value: float) -> None:
         found = judged([1.0, 2.0, value], [1.0, 2.0, got])
         assert (found.outcome, found.hint) == (
             "unjudgeable",
-            "Provide representative inputs (--inputs, or `data` of a recipe's `verify`).",
+            "Provide representative inputs with --inputs, or with `data` in the recipe's `verify`.",
         )
         assert "the CPU EP itself returns NaN or infinity for 1 of 3 values" in found.reason
 

@@ -51,7 +51,7 @@ def test_loaded_models_are_reported_with_their_device(scratch: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 @pytest.mark.parametrize(
     ("moment", "when"),
-    [("open", "while it was opened"), ("run", "while it ran"), ("close", "while it was closed")],
+    [("open", "while the model was opened"), ("run", "while the model ran"), ("close", "while the model was closed")],
 )
 def test_a_crash_is_reported_with_its_phase_and_the_eps_output(scratch: Path, moment: str, when: str) -> None:
     np.savez(scratch / "in.npz", np.zeros(1))
@@ -84,7 +84,7 @@ def test_a_refusal_of_onnx_runtime_is_reported_with_its_message(scratch: Path) -
     tried = run_models([model(scratch, "prefill", open="fail")], session(scratch), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB641"
-    assert words(tried).startswith("opening it failed: Failed to get context binary info.")
+    assert words(tried).startswith("opening the model failed: Failed to get context binary info.")
     assert tried.seconds == {}
 
 
@@ -92,7 +92,7 @@ def test_a_load_that_hangs_is_stopped_and_reported(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill", open="hang")], session(scratch, timeout=2), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB643"
-    assert words(tried).startswith("opening it did not finish within 2 s and was stopped.")
+    assert words(tried).startswith("opening the model did not finish within 2 s and was stopped.")
 
 
 def test_a_load_killed_from_outside_is_not_a_crash_and_not_retried(scratch: Path) -> None:
@@ -100,7 +100,9 @@ def test_a_load_killed_from_outside_is_not_a_crash_and_not_retried(scratch: Path
     assert tried.failure is not None
     if sys.platform != "win32":
         assert tried.failure.code == "EPB644"
-        assert "by an external signal (SIGKILL), possibly for lack of memory, while it was opened." in words(tried)
+        assert "by an external signal (SIGKILL), possibly because it ran out of memory, while the model was opened." in words(
+            tried
+        )
     assert json.loads((scratch / "request.json").read_text(encoding="utf-8"))["verbose"] is False
 
 
@@ -108,7 +110,7 @@ def test_a_lack_of_memory_is_reported(scratch: Path) -> None:
     tried = run_models([model(scratch, "prefill", open="out of memory")], session(scratch), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB644"
-    assert words(tried).startswith("the process ran out of memory while it was opened: bad_alloc.")
+    assert words(tried).startswith("the process ran out of memory while the model was opened: bad_alloc.")
 
 
 def test_a_missing_device_is_a_limitation_of_the_machine(scratch: Path) -> None:
@@ -135,7 +137,7 @@ def test_a_crash_before_any_model_blames_no_model(scratch: Path) -> None:
     assert tried.failure is not None
     assert tried.failure.model is None
     if sys.platform == "linux":
-        assert words(tried).startswith("the process crashed (SIGABRT) while its EPs were set up.")
+        assert words(tried).startswith("the process crashed (SIGABRT) while the EPs were set up.")
 
 
 def test_an_interpreter_that_cannot_start_is_reported(scratch: Path) -> None:

@@ -110,7 +110,7 @@ def test_models_are_measured_even_if_closing_fails(tmp_path: Path, runs: Runs) -
     for result in compared(tmp_path, runs).values():
         assert result.measured is not None
         assert result.failure is not None
-        assert result.failure.message.startswith("closing it failed")
+        assert result.failure.message.startswith("closing the model failed")
 
 
 def test_a_failing_source_affects_only_its_own_model(tmp_path: Path, runs: Runs) -> None:
