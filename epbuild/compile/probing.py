@@ -120,7 +120,7 @@ def _probe_run(ability: Ability, group: SessionGroup, execution: Execution, runn
             "cannot" if found.failure is None or _is_machine_fault(found.failure, runner) else "unclear", _clause(why)
         )
     if ability.entry.kind == "plugin":
-        return ProbeResult("does", f"runs on {found.devices}", str(found.of("device")[0]["type"]))
+        return ProbeResult("does", f"runs on {found.devices}", str(found.find_reports("device")[0]["type"]))
     compiled = rebuild(group, build_key_document(group, execution), execution)[f"{NAME}_ctx.onnx"]
     opened = run_models([Load(NAME, compiled)], session, scratch, execution.cancelled)
     if opened.failure is not None:

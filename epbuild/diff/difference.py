@@ -233,7 +233,8 @@ def _one_sided(old: ArtifactFolder | None, new: ArtifactFolder | None) -> Compar
     kind: Kind = "added" if old is None else "removed"
     before, after = (", ".join(model.file for model in item.models) if item is not None else None for item in (old, new))
     files = [
-        [read_model_sizes(model, item.label(model)) for model in item.models] if item is not None else [] for item in (old, new)
+        [read_model_sizes(model, item.get_label(model)) for model in item.models] if item is not None else []
+        for item in (old, new)
     ]
     pairs = [*((each, None) for each in files[0]), *((None, each) for each in files[1])]
     return Comparison((Difference("graph", kind, _LONE_ARTIFACT, before, after),), 0, sizes=tuple(compare_sizes(pairs)))

@@ -45,13 +45,13 @@ def read_model_sizes(model: Model, label: str) -> FileSizes:
     """Return the sizes of a model and of its files. Missing and unreadable files are omitted."""
     if isinstance(model.header, str):
         return FileSizes(label, None, (), {}, {})
-    references = tuple(map(model.binary, model.nodes))
+    references = tuple(map(model.find_binary, model.nodes))
     named = zip(references, model.contexts, strict=True)
     binaries = {name: found.payload.size for name, found in named if name is not None and found.payload is not None}
     data = {}
     for location in model.header.external_locations:
         with suppress(BadReference, OSError):
-            data[model.beside(location)] = locate(model.path.parent, location).stat().st_size
+            data[model.resolve_beside(location)] = locate(model.path.parent, location).stat().st_size
     size = None
     with suppress(OSError):
         size = model.size

@@ -41,7 +41,7 @@ class ArtifactFolder:
     counting: Counting = field(default=uncounted, compare=False)
     """Counter of bytes that are hashed."""
 
-    def shown(self, name: str) -> str:
+    def format_path(self, name: str) -> str:
         """Return the path of an artifact's file, as it appears in findings."""
         return f"{self.place}{name}"
 
@@ -50,7 +50,7 @@ class ArtifactFolder:
         """Name of the folder in findings."""
         return self.place or "."
 
-    def label(self, model: Model) -> str:
+    def get_label(self, model: Model) -> str:
         """Return the name of a model: the name in the manifest, or else the file."""
         return self.listed[model.file].name if model.file in self.listed else model.file
 
@@ -67,7 +67,7 @@ class ArtifactFolder:
         """Compiled models that can be read, as triples of path in findings, model and header."""
         for model in self.models:
             if not isinstance(model.header, str) and model.header.is_compiled:
-                yield self.shown(model.file), model, model.header
+                yield self.format_path(model.file), model, model.header
 
     @property
     def has_manifest(self) -> bool:
@@ -78,7 +78,7 @@ class ArtifactFolder:
         """Return whether a file belongs to an inner artifact. Inner manifests also belong to this artifact, which lists them."""
         return any(name.startswith(f"{folder}/") and name != f"{folder}/{MANIFEST}" for folder in self.inner)
 
-    def files(self) -> Iterator[str]:
+    def list_files(self) -> Iterator[str]:
         """Yield all files below the folder as `list_artifact_files` does, except files of inner artifacts."""
         return (
             name for name in list_artifact_files(self.folder) if not any(name.startswith(f"{folder}/") for folder in self.inner)

@@ -87,7 +87,7 @@ def check_embedded_size(model: Model, limit: int = PROTOBUF_LIMIT) -> Flaw | Non
 
 def check_one_binary(models: Sequence[Model]) -> Flaw | None:
     """Check that models that share weights refer to one common context binary (EPB607)."""
-    binaries = list(dict.fromkeys(name for model in models for node in model.nodes if (name := model.binary(node))))
+    binaries = list(dict.fromkeys(name for model in models for node in model.nodes if (name := model.find_binary(node))))
     alone = [model.file for model in models if not any(node.reference and node.main_context for node in model.nodes)]
     if len(binaries) == 1 and not alone:
         return None
@@ -115,7 +115,7 @@ def read_target(payload: Payload, pattern: str) -> str | None:
     The target is the first group of the first match of `pattern`. A context for several targets is a ZIP archive with one
     context for each target: the function returns the sorted targets, joined with commas.
     """
-    matches = payload.matches(pattern.encode())
+    matches = payload.find_matches(pattern.encode())
     if payload.begins_with(b"PK\x03\x04"):
         return ",".join(sorted({match[1].decode("ascii", "replace") for match in matches})) or None
     match = next(matches, None)

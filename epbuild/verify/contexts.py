@@ -98,7 +98,7 @@ def check_node_sources(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that an EP of the manifest's target compiled every node. Without a manifest, the EP must be in the catalog."""
     context_eps = list_manifest_eps(artifact.manifest)
     for model in artifact.models:
-        name = artifact.shown(model.file)
+        name = artifact.format_path(model.file)
         found = [make_failed("source", name, flaw) for flaw in check_sources(model, context_eps)]
         sources = dict.fromkeys(node.source for node in model.nodes)
         if not context_eps:
@@ -127,7 +127,7 @@ def check_targets(artifact: ArtifactFolder) -> Iterator[Finding]:
             if payload is None or payload.size == 0 or (payload, wanted) in judged:
                 continue
             judged.add((payload, wanted))
-            name = artifact.shown(model.binary(node) or model.file)
+            name = artifact.format_path(model.find_binary(node) or model.file)
             known = find_entry(node.source)
             pattern = by.target_pattern if by is not None else known.binary.target_pattern if known is not None else None
             try:
@@ -146,14 +146,14 @@ def check_partitions(artifact: ArtifactFolder) -> Iterator[Finding]:
 
     @cache
     def find_graphs(payload: Payload, pattern: bytes) -> frozenset[bytes]:
-        return frozenset(itertools.islice((match[0] for match in payload.matches(pattern)), _MAX_GRAPHS))
+        return frozenset(itertools.islice((match[0] for match in payload.find_matches(pattern)), _MAX_GRAPHS))
 
     for model in artifact.models:
         for node in model.nodes:
             payloads = _find_payloads(model, node)
             if not node.partition_name or len(node.partition_name) > _MAX_GRAPH_LENGTH or not payloads:
                 continue
-            name, pattern = artifact.shown(model.file), _make_name_pattern(node.partition_name)
+            name, pattern = artifact.format_path(model.file), _make_name_pattern(node.partition_name)
             try:
                 graphs = {graph for payload in payloads for graph in find_graphs(payload, pattern)}
             except OSError as error:
@@ -169,7 +169,7 @@ def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
     if manifest is None:
         for binary, files in shared.items():
             message = f"{len(files)} models refer to it. Without a manifest, it is unknown whether all of them should."
-            yield Finding("sharing", artifact.shown(binary), "skipped", message)
+            yield Finding("sharing", artifact.format_path(binary), "skipped", message)
         return
     if not manifest.models:
         return  # The artifact is a package: each of its models is a separate artifact.
@@ -177,7 +177,7 @@ def check_sharing(artifact: ArtifactFolder) -> Iterator[Finding]:
     if not manifest.share_weights:
         for binary, files in shared.items():
             message = f"{', '.join(files)} refer to it, but their group does not share weights."
-            yield Finding("sharing", artifact.shown(binary), "failed", message, "EPB607")
+            yield Finding("sharing", artifact.format_path(binary), "failed", message, "EPB607")
         if not shared:
             yield Finding("sharing", subject, "passed")
         return
@@ -193,7 +193,7 @@ def _find_shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
     """Return each context binary that several models refer to, with the files of these models."""
     users: dict[str, list[str]] = {}
     for model in models:
-        for binary in dict.fromkeys(model.binary(node) for node in model.nodes if node.main_context and node.reference):
+        for binary in dict.fromkeys(model.find_binary(node) for node in model.nodes if node.main_context and node.reference):
             if binary is not None:
                 users.setdefault(binary, []).append(model.file)
     return {binary: files for binary, files in users.items() if len(files) > 1}
@@ -212,7 +212,7 @@ def _check_shared_data(artifact: ArtifactFolder, manifest: Manifest) -> Iterator
     missing = [place for place in dict.fromkeys(needed) if place not in manifest.files]
     for place in missing:
         message = "The models share the weights in this file of their sources, but it was not emitted."
-        yield Finding("sharing", artifact.shown(place), "failed", message, "EPB616")
+        yield Finding("sharing", artifact.format_path(place), "failed", message, "EPB616")
     if not missing:
         yield Finding("sharing", subject, "passed")
 
@@ -264,7 +264,7 @@ def _check_compatibility(artifact: ArtifactFolder, model: Model, context_eps: It
         written = (context_ep.entry.read_compatibility(text) or {}).get(option)
         if written is None:
             continue
-        name = artifact.shown(model.file)
+        name = artifact.format_path(model.file)
         if written.casefold() == context_ep.options[option].casefold():
             yield Finding("target", name, "passed", f"Its compatibility string is for {written}.")
         else:

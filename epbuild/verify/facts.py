@@ -93,13 +93,13 @@ class Model(Struct, frozen=True, dict=True):
             return ()
         return tuple(dict.fromkeys((*(node.reference for node in self.nodes if node.reference), *self.header.external_data)))
 
-    def beside(self, name: str) -> str:
+    def resolve_beside(self, name: str) -> str:
         """Return the POSIX path, below the artifact's folder, of a file that the model refers to."""
         return str(PurePosixPath(self.file).parent / name)
 
-    def binary(self, node: EPContextNode) -> str | None:
+    def find_binary(self, node: EPContextNode) -> str | None:
         """Return the path of a node's context binary below the artifact's folder, or None if the node refers to none."""
-        return None if node.reference is None else self.beside(node.reference)
+        return None if node.reference is None else self.resolve_beside(node.reference)
 
     def _load_context(self, node: EPContextNode) -> Context:
         try:

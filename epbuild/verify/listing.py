@@ -24,7 +24,7 @@ _STATEMENT_TYPE = "https://in-toto.io/Statement/"
 
 def check_manifest(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that there is a usable manifest."""
-    name = artifact.shown(MANIFEST)
+    name = artifact.format_path(MANIFEST)
     if artifact.flaw is not None:
         yield Finding("manifest", name, "failed", f"The manifest cannot be used: {artifact.flaw}.", "EPB612", EMIT_AGAIN)
     elif artifact.manifest is not None:
@@ -46,14 +46,14 @@ def check_files(artifact: ArtifactFolder) -> Iterator[Finding]:
         if not artifact.is_inner(listed.path):
             yield _check_presence(artifact, listed)
     try:
-        others = [name for name in artifact.files() if name not in manifest.files and name not in manifest.unlisted]
+        others = [name for name in artifact.list_files() if name not in manifest.files and name not in manifest.unlisted]
     except OSError as error:
         message = f"A folder cannot be read: {error.strerror or error}."
         yield Finding("files", artifact.title, "failed", message, "EPB600")
         return
     for name in others:
         message = "The manifest does not list it, so its expected content is unknown."
-        yield Finding("files", artifact.shown(name), "skipped", message)
+        yield Finding("files", artifact.format_path(name), "skipped", message)
 
 
 def check_digests(artifact: ArtifactFolder) -> Iterator[Finding]:
@@ -70,7 +70,7 @@ def _check_content(artifact: ArtifactFolder, listed: ListedFile, count: Count) -
         payload = Payload.whole(locate(artifact.folder, listed.path))
     except (BadReference, OSError):
         return
-    name = artifact.shown(listed.path)
+    name = artifact.format_path(listed.path)
     if payload.size != listed.size:
         message = f"It has {payload.size:,} bytes; the manifest lists {listed.size:,}."
         yield Finding("digests", name, "failed", message, "EPB613", EMIT_AGAIN)
@@ -88,7 +88,7 @@ def _check_content(artifact: ArtifactFolder, listed: ListedFile, count: Count) -
 
 
 def _check_presence(artifact: ArtifactFolder, listed: ListedFile) -> Finding:
-    name = artifact.shown(listed.path)
+    name = artifact.format_path(listed.path)
     try:
         locate(artifact.folder, listed.path)
     except MissingReference:
@@ -103,7 +103,7 @@ def check_provenance(artifact: ArtifactFolder) -> Iterator[Finding]:
     manifest = artifact.manifest
     if manifest is None or manifest.provenance is None:
         return
-    name = artifact.shown(manifest.provenance)
+    name = artifact.format_path(manifest.provenance)
     try:
         subjects = _read_subjects(locate(artifact.folder, manifest.provenance))
         own = Payload.whole(locate(artifact.folder, MANIFEST)).sha256()
@@ -125,7 +125,7 @@ def check_provenance(artifact: ArtifactFolder) -> Iterator[Finding]:
         message = (
             "The provenance covers a different file with this name." if path in subjects else "The provenance does not cover it."
         )
-        yield Finding("provenance", artifact.shown(path), "failed", message, "EPB613", EMIT_AGAIN)
+        yield Finding("provenance", artifact.format_path(path), "failed", message, "EPB613", EMIT_AGAIN)
     if not wrong:
         yield Finding("provenance", name, "passed")
 

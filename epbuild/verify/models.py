@@ -19,7 +19,7 @@ _MAX_PATH_LENGTH = 1024
 def check_models(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Check that models are complete, and that at least one is compiled."""
     for model in artifact.models:
-        name = artifact.shown(model.file)
+        name = artifact.format_path(model.file)
         flaw = check_whole(model)
         if flaw is None:
             yield Finding("model", name, "passed")
@@ -44,7 +44,7 @@ def check_model_references(artifact: ArtifactFolder) -> Iterator[Finding]:
     for name, model, _ in artifact.compiled:
         flaws = [flaw.text for flaw in check_references(model)]
         if listed is not None:  # Without a manifest, the expected files are unknown.
-            unlisted = [other for other in model.references if model.beside(other) not in listed]
+            unlisted = [other for other in model.references if model.resolve_beside(other) not in listed]
             flaws += [f"it refers to {other}, which the manifest does not list" for other in unlisted]
         yield from _make_findings("references", name, flaws, "EPB605")
 
@@ -64,7 +64,7 @@ def check_source_data(artifact: ArtifactFolder) -> Iterator[Finding]:
         flaws = [
             f"it refers to {location}, external data of its source model that was not emitted with it"
             for location in needed
-            if model.beside(location) not in manifest.files
+            if model.resolve_beside(location) not in manifest.files
         ]
         hint = "Set compile.initializers to inline or external."
         yield from _make_findings("source data", name, flaws, "EPB616", hint)

@@ -48,7 +48,7 @@ class Payload(Struct, frozen=True):
             file.seek(self.start)
             return file.read(min(len(magic), self.size)) == magic
 
-    def matches(self, pattern: bytes, *, chunk: int = _CHUNK, longest: int = _MAX_MATCH_LENGTH) -> Iterator[re.Match[bytes]]:
+    def find_matches(self, pattern: bytes, *, chunk: int = _CHUNK, longest: int = _MAX_MATCH_LENGTH) -> Iterator[re.Match[bytes]]:
         """Yield the matches of a regular expression, in order. `chunk` bytes are read at a time.
 
         A match may have at most `longest` bytes.

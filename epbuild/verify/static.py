@@ -46,10 +46,10 @@ def find_faulty_models(artifact: ArtifactFolder, findings: Iterable[Finding]) ->
     """
     users: dict[str, list[str]] = {}
     for model in artifact.models:
-        for name in {model.file, *map(model.beside, model.references)}:
-            users.setdefault(artifact.shown(name), []).append(model.file)
+        for name in {model.file, *map(model.resolve_beside, model.references)}:
+            users.setdefault(artifact.format_path(name), []).append(model.file)
     listed = artifact.manifest.files if artifact.manifest is not None else ()
-    others = {artifact.shown(name) for name in listed}
+    others = {artifact.format_path(name) for name in listed}
     faulty: dict[str, str] = {}
     for finding in findings:
         if finding.outcome != "failed":

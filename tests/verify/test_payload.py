@@ -36,7 +36,7 @@ def test_matches_across_chunk_boundaries_are_found(file: Path, content: bytes, s
     """Check matches up to the length of the overlap between two chunks."""
     pattern = rb"soc=[A-Z0-9]{1,12}(?=;)"
     file.write_bytes(bytes(start) + content + b"soc=AFTER;")
-    found = [match[0] for match in Payload(file, start, len(content)).matches(pattern, chunk=chunk, longest=32)]
+    found = [match[0] for match in Payload(file, start, len(content)).find_matches(pattern, chunk=chunk, longest=32)]
     assert found == re.findall(pattern, content)
 
 

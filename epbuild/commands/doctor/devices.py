@@ -200,8 +200,8 @@ class EpSurvey(Struct, frozen=True):
                 found = list_devices(Session(environment, tuple(eps), timeout=_SECONDS), Path(scratch), self.cancelled)
             except EpbuildError as error:
                 return None, error.problems[0].message, []
-        started = found.of("started")
-        devices = [(str(report["ep"]), _device(report)) for report in found.of("offered")]
+        started = found.find_reports("started")
+        devices = [(str(report["ep"]), _device(report)) for report in found.find_reports("offered")]
         why = found.failure.message.rstrip(".") if found.failure is not None else ""
         return (str(started[0]["onnxruntime"]) if started else None), why, devices
 

@@ -95,7 +95,7 @@ class WithStepSummary(Listener):
             print_problems([Problem("EPB442", message, None, "The build is not affected.")], "warning")
 
     def _make_tables(self) -> Iterator[Table]:
-        failures = self._failures.failures()
+        failures = self._failures.list_failures()
         for title, allowed in (("Failures", False), ("Allowed failures", True)):
             rows = (
                 (format_code(one.reason, _MAX_REASON), "<br>".join(shorten_list([*map(format_code, one.steps)], _MAX_STEPS)))

@@ -86,7 +86,7 @@ class ChangeReport:
             case StepFinished(step, "built" | "restored" | "emitted", seconds):
                 self._seconds[step] = seconds
 
-    def lines(self, ended: RunFinished) -> list[str]:
+    def format_lines(self, ended: RunFinished) -> list[str]:
         if (ended.exit_code and not self._keep_going) or not (ended.built or ended.restored):
             return []
         sections = (

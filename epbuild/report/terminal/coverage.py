@@ -50,7 +50,7 @@ class CoverageList:
         if isinstance(event, ModelCovered):
             self.rows.append(event)
 
-    def lines(self, shown: frozenset[str] = frozenset()) -> list[str]:
+    def format_lines(self, shown: frozenset[str] = frozenset()) -> list[str]:
         """Return the coverage table if there are several models. Reasons for `shown` steps are omitted."""
         return [*format_coverage(self.rows, shown), ""] if len(self.rows) > 1 else []
 

@@ -52,7 +52,7 @@ class FailureList:
                     reason = _format_reason(problem)
                     self._found.setdefault((allowed, _remove_names(reason, step)), {})[step] = reason
 
-    def failures(self) -> list[FailureGroup]:
+    def list_failures(self) -> list[FailureGroup]:
         return [
             FailureGroup(reason if len(steps) > 1 else next(iter(steps.values())), tuple(steps), allowed)
             for (allowed, reason), steps in self._found.items()
@@ -62,11 +62,11 @@ class FailureList:
     def steps(self) -> frozenset[str]:
         return frozenset(step for steps in self._found.values() for step in steps)
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """Return the list of failures. Empty if the only failure ended the build, because that failure is shown last."""
         if not self._keep_going and len(self.steps) < 2:
             return []
-        found = self.failures()
+        found = self.list_failures()
         return [line for allowed in (True, False) for line in format_failures([one for one in found if one.allowed is allowed])]
 
 

@@ -132,10 +132,10 @@ class _BuildLines(Listener):
 
     def _format_last_lines(self, event: RunFinished) -> Iterator[str]:
         """Yield the changes and failures of a build, and a summary line."""
-        yield from self._changes.lines(event)
-        yield from self._coverage.lines(self._failures.steps)
+        yield from self._changes.format_lines(event)
+        yield from self._coverage.format_lines(self._failures.steps)
         if not is_github_actions():  # Under GitHub Actions, each problem is already an annotation.
-            yield from self._failures.lines()
+            yield from self._failures.format_lines()
         yield format_summary(event)
 
     def _end(self, name: str, event: Event) -> None:

@@ -46,7 +46,7 @@ def report_lines(report: Report) -> Iterator[str]:
         yield ""
         yield from _format_coverage(report.coverage)
     sections = (
-        format_failures(_collect_failures(report.steps).failures()),
+        format_failures(_collect_failures(report.steps).list_failures()),
         *format_all_sharing([SharingSaved(row.step, row.alone, row.shared, row.measured) for row in report.sharing]),
         _format_step_times(report),
         format_differences(report.against) if report.against is not None else (),

@@ -105,7 +105,7 @@ class _VerificationRun:
 
         check = NumbersCheck(
             models=files,
-            session=self._session.sharing(share=True) if built.group.share else self._session,
+            session=self._session.with_sharing(share=True) if built.group.share else self._session,
             scratch=folder,
             compile_unshared=compile_unshared if built.group.share else None,
             lines=_StepLines(self._execution, self._action.id),

@@ -95,7 +95,7 @@ def _check_batches(
     except CannotLoad as reason:
         for batch in batches:
             for _, model in batch.models:
-                yield Finding("load", artifact.shown(model.file), "skipped", format_sentence(str(reason)))
+                yield Finding("load", artifact.format_path(model.file), "skipped", format_sentence(str(reason)))
         return
     for batch in batches:
         with tempfile.TemporaryDirectory(prefix="epbuild-verify-", ignore_cleanup_errors=True) as folder:
@@ -105,18 +105,18 @@ def _check_batches(
 def _report_not_loaded(batch: _Batch, artifact: ArtifactFolder, faulty: Mapping[str, str]) -> Iterator[Finding]:
     """Report that no model of a batch is loaded, because one of them is faulty."""
     first = next(model.file for _, model in batch.models if model.file in faulty)
-    together = f"it would be loaded together with {artifact.shown(first)}, which failed a check"
+    together = f"it would be loaded together with {artifact.format_path(first)}, which failed a check"
     for _, model in batch.models:
         message = f"It was not loaded, because {faulty.get(model.file, together)}."
-        yield Finding("load", artifact.shown(model.file), "skipped", message)
+        yield Finding("load", artifact.format_path(model.file), "skipped", message)
 
 
 def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, check: LiveCheck, scratch: Path) -> Iterator[Finding]:
     """Load the models of a batch together and report on each model. If `check.numbers` is set, compare their outputs."""
     if batch.share:
-        session = session.sharing(share=True)
+        session = session.with_sharing(share=True)
     loads = {name: Load(name, model.path, _find_compatibility(model, session)) for name, model in batch.models}
-    shown = {name: artifact.shown(model.file) for name, model in batch.models}
+    shown = {name: artifact.format_path(model.file) for name, model in batch.models}
     attempt = run_models(list(loads.values()), session, scratch)
     hint = "There is no manifest with the EP's options. Set them with --option." if artifact.manifest is None else None
     yield from _report_loads(attempt, shown, session, hint)
@@ -137,7 +137,7 @@ def _make_batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterato
         return
     together: dict[str, list[Model]] = {}
     for model in models:
-        binaries = [binary for node in model.nodes if (binary := model.binary(node)) is not None]
+        binaries = [binary for node in model.nodes if (binary := model.find_binary(node)) is not None]
         # If the manifest shares nothing, each model has its own session, even if models have context binaries of the same name.
         key = min(binaries, default=model.file) if artifact.manifest is None else model.file
         together.setdefault(key, []).append(model)
@@ -178,7 +178,7 @@ def _format_versions(session: Session) -> str:
 
 
 def _report_compatibility(attempt: Attempt, shown: Mapping[str, str], loads: Mapping[str, Load]) -> Iterator[Finding]:
-    for report in attempt.of("compatibility"):
+    for report in attempt.find_reports("compatibility"):
         subject, ep = shown[report["model"]], report["ep"]
         if report["answer"] is None:
             message = f"{ep} did not report whether it is compatible with this machine: {report['reason']}"

@@ -61,22 +61,22 @@ class OutputComparison(Struct, frozen=True):
         """True if each element is judged separately."""
         return (self.atol, self.rtol) != (None, None)
 
-    def bound(self, *, quantised: bool) -> float | None:
+    def get_bound(self, *, quantized: bool) -> float | None:
         """Return the absolute tolerance of float outputs, or None if elements are not judged separately."""
         import numpy as np
 
-        return self.tolerance(quantised=quantised)(np.dtype(np.float32)).atol if self.by_element else None
+        return self.get_tolerance(quantized=quantized)(np.dtype(np.float32)).atol if self.by_element else None
 
-    def tolerance(self, *, quantised: bool) -> Callable[[np.dtype[Any]], Tolerance]:
+    def get_tolerance(self, *, quantized: bool) -> Callable[[np.dtype[Any]], Tolerance]:
         """Return a function from an output's type to its tolerance."""
 
         def of(dtype: np.dtype[Any]) -> Tolerance:
-            default = get_default_tolerance(dtype, quantised=quantised)
+            default = get_default_tolerance(dtype, quantized=quantized)
             return Tolerance(default.atol if self.atol is None else self.atol, default.rtol if self.rtol is None else self.rtol)
 
         return of
 
-    def samples(
+    def load_samples(
         self, name: str, inputs: Sequence[ValueInfo], source: RunnableSource, checked: CheckedMember | None
     ) -> list[Sample]:
         """Return a model's inputs: given ones, or else the recipe's, or else generated ones. Raises BadInputs and NoInputs."""
@@ -105,7 +105,7 @@ class NumbersFindings(Struct, frozen=True):
         self, models: Mapping[str, Path], inputs: Mapping[str, Sequence[ValueInfo]], failed: LoadFailure | None
     ) -> Iterator[Finding]:
         """Judge every model, even after a model has failed. `failed` is the reason why the models could not be loaded."""
-        group = self.sources.group(self.document, next(iter(models)))
+        group = self.sources.find_group(self.document, next(iter(models)))
         compile_unshared = None
         if self.comparison.compile_unshared is not None and group is not None and group.share:
             compile_unshared = _UnsharedCompile(self.comparison.compile_unshared, group, self.session.environment)
@@ -140,14 +140,14 @@ class NumbersFindings(Struct, frozen=True):
         comparison = self.comparison
         try:
             source = self.sources.find(name, self.document)
-            samples = comparison.samples(name, inputs, source, self.sources.checked(name, self.document))
+            samples = comparison.load_samples(name, inputs, source, self.sources.find_checked(name, self.document))
         except WrongSource as reason:
             return _make_finding(name, "failed", str(reason), "EPB647")
         except BadInputs as reason:
             return _make_finding(name, "failed", str(reason), "EPB648")
         except (NoSource, NoInputs) as reason:
             return _make_finding(name, "skipped", str(reason))
-        tolerance = comparison.tolerance(quantised=source.is_quantized) if comparison.by_element else None
+        tolerance = comparison.get_tolerance(quantized=source.is_quantized) if comparison.by_element else None
         return Subject(name, source, samples, tuple(value.name for value in inputs), tolerance)
 
     def _judge(self, result: MemberResult) -> Finding:
@@ -172,13 +172,13 @@ class NumbersFindings(Struct, frozen=True):
         return _make_finding(name, "failed", failure.message + because, failure.code)
 
     def _judge_numbers(self, subject: Subject, measured: Measured, because: str) -> Finding:
-        comparison, quantised = self.comparison, subject.source.is_quantized
+        comparison, quantized = self.comparison, subject.source.is_quantized
         if measured.worst is None:
             return _make_finding(subject.name, "skipped", f"its outputs have no elements to compare{because}")
-        checked = self.sources.checked(subject.name, self.document)
+        checked = self.sources.find_checked(subject.name, self.document)
         asked = checked.user_thresholds if checked is not None and comparison.asked == Thresholds() else comparison.asked
         numbers = self.session.eps[0].entry.numbers if self.session.eps else Numbers()
-        rules = Rules(numbers, quantised, asked, comparison.bound(quantised=quantised))
+        rules = Rules(numbers, quantized, asked, comparison.get_bound(quantized=quantized))
         verdicts = [rules.judge(figures) for figures in measured.figures]
         outcome, message, hint = (_judge_by_element if comparison.by_element else _judge_by_metrics)(verdicts, measured, subject)
         code = {"failed": "EPB646", "skipped": "EPB665", "passed": None}[outcome]

@@ -116,7 +116,7 @@ def judge_outputs(action: Verification, checked: CheckedMember, result: Verifica
 
 def list_thresholds(action: Verification, checked: CheckedMember, row: FigureRow) -> Mapping[str, float]:
     """Return the thresholds for the figures of an output, by name."""
-    limits = _make_rules(action, checked, row).thresholds(row)
+    limits = _make_rules(action, checked, row).select_thresholds(row)
     return {name: value for name in METRICS if (value := getattr(limits, name)) is not None}
 
 

@@ -182,13 +182,13 @@ _QUANTIZED = Tolerance(0.01, 0.05)
 _STEPS = {1: Tolerance(2, 0), 2: Tolerance(512, 0)}
 
 
-def get_default_tolerance(dtype: np.dtype[Any], *, quantised: bool) -> Tolerance:
-    """Return the tolerance of an output by its type. `quantised` means that the source model computes with quantized values.
+def get_default_tolerance(dtype: np.dtype[Any], *, quantized: bool) -> Tolerance:
+    """Return the tolerance of an output by its type. `quantized` means that the source model computes with quantized values.
 
     8-bit and 16-bit integers count as quantized values. Wider integers, booleans and texts must be equal.
     """
     if dtype.kind == "f":
-        return _QUANTIZED if quantised else _FLOAT
+        return _QUANTIZED if quantized else _FLOAT
     return _STEPS.get(dtype.itemsize, _EXACT) if dtype.kind in "iu" else _EXACT
 
 

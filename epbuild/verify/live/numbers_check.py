@@ -160,11 +160,13 @@ class NumbersCheck:
         )
         own = tuple(replace(feed, outputs=feed.outputs.with_suffix(".expected.npz")) for feed in feeds)
         on_cpu = replace(self.session, eps=(), options={}, variables={})
-        load = Load(subject.name, subject.source.placed(scratch / "source"), feeds=own)
+        load = Load(subject.name, subject.source.place_files(scratch / "source"), feeds=own)
         attempt = run_models([load], on_cpu, scratch, self.cancelled)
         if attempt.failure is not None:
             return attempt.failure
-        outputs = [(feed.outputs, tuple(report["outputs"])) for feed, report in zip(own, attempt.of("ran"), strict=True)]
+        outputs = [
+            (feed.outputs, tuple(report["outputs"])) for feed, report in zip(own, attempt.find_reports("ran"), strict=True)
+        ]
         return _Reference(subject, feeds, tuple(outputs))
 
     def _run_compiled(
@@ -175,7 +177,7 @@ class NumbersCheck:
         feeds = {reference.subject.name: reference.feeds for reference in references}
         loads = [Load(name, file, feeds=feeds.get(name, ())) for name, file in models.items()]
         attempt = run_models(loads, session, scratch, self.cancelled)
-        self.peaks += [report["peak_memory"] for report in attempt.of("finished") if report.get("peak_memory")]
+        self.peaks += [report["peak_memory"] for report in attempt.find_reports("finished") if report.get("peak_memory")]
         return attempt
 
     def _compare_unshared(
@@ -189,7 +191,7 @@ class NumbersCheck:
             model = compile_unshared(reference.subject, place)
         except EpbuildError as error:
             return MemberResult(reference.subject, compile_error=error, unshared=shared_failure)
-        attempt = self._run_compiled({name: model}, [reference], self.session.sharing(share=False), place / "run")
+        attempt = self._run_compiled({name: model}, [reference], self.session.with_sharing(share=False), place / "run")
         return replace(_make_result(reference, attempt), unshared=shared_failure)
 
 
@@ -205,7 +207,7 @@ def _write_inputs(sample: Sample, names: tuple[str, ...], stem: Path) -> Feed:
 def _make_result(reference: _Reference, attempt: Attempt) -> MemberResult:
     """Return the result for a model after a run. The result is measured if the run finished the model's last sample."""
     subject = reference.subject
-    outputs = [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == subject.name]
+    outputs = [tuple(report["outputs"]) for report in attempt.find_reports("ran") if report["model"] == subject.name]
     if len(outputs) < len(subject.samples):
         # A process that succeeds has run all samples. A model with fewer samples must not count as skipped.
         incomplete = LoadFailure(subject.name, "the process ended without running it on all inputs.", "EPB642")

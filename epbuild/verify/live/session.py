@@ -52,7 +52,7 @@ def open_artifact_session(artifact: ArtifactFolder, given: LoadOptions, sources:
     """Return the session for an artifact's models. Raises CannotLoad, ToolchainError, and the errors of reading the recipe."""
     manifest = artifact.manifest
     document = artifact.document
-    planned = sources.eps(document)
+    planned = sources.find_eps(document)
     asked: Mapping[str, Mapping[str, str]] = manifest.eps if manifest is not None else {ep: {} for ep in _list_eps(artifact)}
     unknown = [ep for ep in asked if ep not in planned and ep not in known_eps()]
     if unknown:
@@ -102,7 +102,7 @@ def _find_custom_ops(artifact: ArtifactFolder, given: LoadOptions, sources: Sour
         named = (Path(text) if is_library_path(text) else None for text in given.custom_ops)
         found = zip(given.custom_ops, named, strict=True)
         return tuple(CustomOpLibraries(text if path is None else path.name, place, path) for text, path in found)
-    group = sources.group(artifact.document)
+    group = sources.find_group(artifact.document)
     planned = {ops.name: ops for ops in group.custom_ops} if group is not None else {}
     ops: list[CustomOpLibraries] = []
     for listed in (artifact.document or {}).get("custom_ops", ()):

@@ -57,7 +57,7 @@ class RunnableSource(Struct, frozen=True, dict=True):
         except (MalformedModel, OSError):
             return {}
 
-    def placed(self, scratch: Path) -> Path:
+    def place_files(self, scratch: Path) -> Path:
         """Return the path of the graph, with its data beside it. Copy both to `scratch` if they are links or in different folders.
 
         ONNX Runtime rejects external data that is a link, and rejects data of subgraphs with several hard links.
@@ -91,7 +91,7 @@ class Sources:
     recipe: Path | None = None
     plan: Plan | None = None
 
-    def group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
+    def find_group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
         """Return the recipe's session group of an artifact, or None. Without sharing, each `member` has its own session group."""
         if self.plan is None or document is None:
             return None
@@ -101,12 +101,12 @@ class Sources:
                 return group
         return None
 
-    def eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
+    def find_eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
         """Return the recipe's EPs by name, with the user's own libraries, devices and catalog."""
-        group = self.group(document)
+        group = self.find_group(document)
         return {ep.entry.ep: ep for ep in group.target.eps} if group is not None else {}
 
-    def checked(self, name: str, document: Mapping[str, Any] | None) -> CheckedMember | None:
+    def find_checked(self, name: str, document: Mapping[str, Any] | None) -> CheckedMember | None:
         """Return the recipe's settings for checking a model's numbers, or None if the recipe does not check the numbers."""
         if self.plan is None or document is None:
             return None
@@ -121,7 +121,7 @@ class Sources:
         if "merged" in model and not self.named.get(name):
             members = ", ".join(item["name"] for item in model["merged"])
             raise NoSource(f"it was merged from {members}; specify an equivalent model with --source {name}=FILE")
-        group = self.group(document, name)
+        group = self.find_group(document, name)
         member = group.member(name) if group is not None else None
         own = self.named.get(name) or self.named.get("")
         files = member.original if member is not None and own is None else None
@@ -140,7 +140,7 @@ class Sources:
 
         The recipe can request this comparison. It is also necessary if the original source has other inputs or outputs.
         """
-        checked = self.checked(name, document)
+        checked = self.find_checked(name, document)
         if checked is not None and checked.choice.reference is not None:
             return checked.choice.reference == "prepared"
         compiled_from = find_source_signature(model)

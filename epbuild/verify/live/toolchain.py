@@ -30,7 +30,7 @@ class Wanted(Struct, frozen=True):
     entries: Sequence[EpEntry]
     packages: Sequence[str] = ()
 
-    def prepared(self, toolchain: ToolchainSpec, base: Path, toolchains: Toolchains) -> Environment:
+    def prepare(self, toolchain: ToolchainSpec, base: Path, toolchains: Toolchains) -> Environment:
         """Prepare the environment of a toolchain that is not in a recipe. Errors name a file without a line."""
         where = toolchain.where
         try:
@@ -42,7 +42,7 @@ class Wanted(Struct, frozen=True):
                 *(replace(one, where=Path(where.file), hint=hints.get(one.code, one.hint)) for one in error.problems)
             ) from error
 
-    def pins(self, distributions: Mapping[str, str]) -> list[str]:
+    def list_pins(self, distributions: Mapping[str, str]) -> list[str]:
         """Return requirements that pin packages to their releases in `distributions`.
 
         The packages include ONNX Runtime under all of its package names.
@@ -67,13 +67,13 @@ def provision_manifest_toolchain(
     position = Position(str(where), 1, 1)
     for toolchain in _find_provisioned(document, position, toolchains.home):
         try:
-            environment = wanted.prepared(toolchain, where.parent, toolchains)
+            environment = wanted.prepare(toolchain, where.parent, toolchains)
         except ToolchainError:  # The environment lacks an EP's package, or its interpreter no longer exists.
             continue
         taken = environment.fingerprint
         if all(getattr(taken, part) == document[part] for part in ("python", "platform", "distributions")):
             return environment
-    packages = wanted.pins(document["distributions"])
+    packages = wanted.list_pins(document["distributions"])
     if not packages:
         message = "the manifest does not name the version of ONNX Runtime that can load the models"
         raise ToolchainError(
@@ -82,7 +82,7 @@ def provision_manifest_toolchain(
     toolchain = _make_toolchain_spec(packages, _find_python_version(document), position)
     if not toolchains.is_ready(toolchain, where.parent):
         lines.report(f"creating an environment with {', '.join(packages)}")
-    return wanted.prepared(toolchain, where.parent, toolchains)
+    return wanted.prepare(toolchain, where.parent, toolchains)
 
 
 def inspect_interpreter(
@@ -97,11 +97,11 @@ def inspect_interpreter(
     toolchain = ToolchainSpec(_NAME, Position(str(interpreter), 1, 1), interpreter=str(place))
     first, *others = itertools.product(*packagings)
     try:
-        return Wanted(first, packages).prepared(toolchain, place.parent, toolchains), first
+        return Wanted(first, packages).prepare(toolchain, place.parent, toolchains), first
     except ToolchainError:
         for entries in others:
             with contextlib.suppress(ToolchainError):
-                return Wanted(entries, packages).prepared(toolchain, place.parent, toolchains), entries
+                return Wanted(entries, packages).prepare(toolchain, place.parent, toolchains), entries
         raise
 
 

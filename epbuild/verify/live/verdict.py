@@ -42,7 +42,7 @@ class Rules(Struct, frozen=True):
     """Rules for judging outputs: the user's thresholds, or else the catalog's thresholds for this EP and kind of model."""
 
     numbers: Numbers
-    quantised: bool = False
+    quantized: bool = False
     """True if the source computes with quantized values."""
     user_thresholds: Thresholds = field(default_factory=Thresholds)
     bound: float | None = None
@@ -53,9 +53,9 @@ class Rules(Struct, frozen=True):
 
     @property
     def usual(self) -> Thresholds:
-        return self.numbers.quantized if self.quantised else self.numbers.floats
+        return self.numbers.quantized if self.quantized else self.numbers.floats
 
-    def thresholds(self, figures: Figures) -> Thresholds:
+    def select_thresholds(self, figures: Figures) -> Thresholds:
         asked = self.user_thresholds
         if self.bound is not None:
             return self.usual if self._is_met_by_zeros(figures) else Thresholds()
@@ -74,7 +74,7 @@ class Rules(Struct, frozen=True):
             return OutputVerdict(figures, "unjudgeable", reason, OTHER_INPUTS)
         if figures.elements == 0:
             return OutputVerdict(figures, "unjudgeable", "it has no elements with these inputs", OTHER_INPUTS)
-        thresholds = self.thresholds(figures)
+        thresholds = self.select_thresholds(figures)
         missed = tuple(_describe_missed(figures, thresholds))
         if figures.kind == "exact":
             return OutputVerdict(figures, "failed" if missed else "passed", ", ".join(missed))
@@ -85,7 +85,7 @@ class Rules(Struct, frozen=True):
         if missed and (too_small := self._explain_too_small(figures)) is not None:
             return OutputVerdict(figures, "unjudgeable", too_small, OTHER_INPUTS)
         if missed:
-            hint = self.numbers.far_quantized if self.quantised or figures.kind == "steps" else self.numbers.far
+            hint = self.numbers.far_quantized if self.quantized or figures.kind == "steps" else self.numbers.far
             return OutputVerdict(figures, "failed", ", ".join(missed), hint or None, self._is_met_by_zeros(figures))
         if (no_proof := self._explain_no_proof(figures, thresholds)) is not None:
             return OutputVerdict(

@@ -61,7 +61,7 @@ class Session(Struct, frozen=True):
     """Options and session keys that are omitted because their files are missing."""
     custom_ops: tuple[CustomOpLibraries, ...] = ()
 
-    def sharing(self, *, share: bool) -> Session:
+    def with_sharing(self, *, share: bool) -> Session:
         """Return the session for models that share a context, or for models that do not."""
         options = {key: value for key, value in self.options.items() if key != _SHARE}
         return replace(self, options={**options, _SHARE: "1"} if share else options)
@@ -89,17 +89,17 @@ class Attempt(Struct, frozen=True):
     reports: tuple[Mapping[str, Any], ...]
     failure: LoadFailure | None
 
-    def of(self, event: str) -> list[Mapping[str, Any]]:
+    def find_reports(self, event: str) -> list[Mapping[str, Any]]:
         return [report for report in self.reports if report.get("event") == event]
 
     @property
     def seconds(self) -> dict[str, float]:
-        return {report["model"]: report["seconds"] for report in self.of("opened")}
+        return {report["model"]: report["seconds"] for report in self.find_reports("opened")}
 
     @property
     def devices(self) -> str:
         """Devices of plugin EPs for a sentence. Empty if there are none."""
-        return _format_devices(self.of("device"))
+        return _format_devices(self.find_reports("device"))
 
 
 def list_devices(session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
@@ -139,7 +139,7 @@ def why_not_real(attempt: Attempt, eps: Sequence[PlannedEp]) -> str | None:
     if attempt.failure is not None:
         return attempt.failure.message.rstrip(".")
     emulators = {ep.entry.ep: ep.entry.emulator_devices for ep in eps}
-    found = [report for report in attempt.of("device") if report["type"] in emulators.get(report["ep"], ())]
+    found = [report for report in attempt.find_reports("device") if report["type"] in emulators.get(report["ep"], ())]
     return f"only {_format_devices(found)}, which emulates it" if found else None
 
 

@@ -76,10 +76,10 @@ def test_a_report_has_the_tables_from_the_end_of_the_build(workshop: Workshop) -
         covered.report(event)
         changed.report(event)
     found = lines(report(workshop.request))
-    table = [line for line in covered.lines() if line]
+    table = [line for line in covered.format_lines() if line]
     assert len(table) > 3
     assert [line for line in found if line in table] == table
-    [saving] = [line for line in changed.lines(ended) if line.startswith("Sharing")]
+    [saving] = [line for line in changed.format_lines(ended) if line.startswith("Sharing")]
     assert saving in found
     assert found[0] == "small: 6 steps: 6 current"
     assert any(line.startswith("Last build: ") and line.endswith("built, 2 emitted") for line in found)

@@ -69,13 +69,13 @@ def test_expected_nan_and_infinity_match() -> None:
     ],
 )
 def test_each_type_has_its_own_tolerance(expected: Any, got: Any, within: bool) -> None:
-    found = find_worst_element("y", expected, got, get_default_tolerance(expected.dtype, quantised=False))
+    found = find_worst_element("y", expected, got, get_default_tolerance(expected.dtype, quantized=False))
     assert found is not None
     assert (found.outside == 0) == within
 
 
 def test_quantized_sources_have_a_larger_tolerance() -> None:
-    plain, quantised = (get_default_tolerance(np.dtype(np.float32), quantised=quantised) for quantised in (False, True))
+    plain, quantised = (get_default_tolerance(np.dtype(np.float32), quantized=quantised) for quantised in (False, True))
     assert plain.atol < quantised.atol
     assert plain.rtol < quantised.rtol
 

@@ -266,8 +266,8 @@ def test_a_custom_operator_package_is_required_or_added_to_a_new_toolchain(home:
     session = opened(home, with_ops(home.home, PACKAGE_OPS))
     assert [(ops.name, ops.library) for ops in session.custom_ops] == [("acme_ops", None)]
     assert list(home.packages) == ["acme_ops"]
-    assert set(Wanted([entry(QNN)], ["acme_ops"]).pins({**PACKAGES, "acme-ops": "1.0"})) == {"acme-ops==1.0", *PINS}
-    assert Wanted([entry(QNN)], ["acme_ops"]).pins({"acme-ops": "1.0"}) == [], "there is no ONNX Runtime to load with"
+    assert set(Wanted([entry(QNN)], ["acme_ops"]).list_pins({**PACKAGES, "acme-ops": "1.0"})) == {"acme-ops==1.0", *PINS}
+    assert Wanted([entry(QNN)], ["acme_ops"]).list_pins({"acme-ops": "1.0"}) == [], "there is no ONNX Runtime to load with"
 
 
 def test_a_library_of_custom_operators_is_found_at_the_users_path(home: Home) -> None:

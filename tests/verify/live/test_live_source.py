@@ -79,7 +79,7 @@ def test_a_recipe_locates_external_data_in_another_folder(tmp_path: Path) -> Non
     (tmp_path / "epbuild.yaml").write_text(RECIPE.replace(path, f"{path}external_data: data, "), encoding="utf-8")
     source = of_recipe(tmp_path / "epbuild.yaml").find("big", before)
     assert source.external["big.data"].samefile(tmp_path / "data" / "big.data")
-    placed = source.placed(tmp_path / "scratch")
+    placed = source.place_files(tmp_path / "scratch")
     assert (placed.parent / "big.data").read_bytes() == (tmp_path / "data" / "big.data").read_bytes()
     assert placed.read_bytes() == graph.read_bytes()
 
@@ -137,8 +137,8 @@ def test_linked_files_are_copied_because_onnx_runtime_refuses_links(tmp_path: Pa
             (tmp_path / "snapshot" / name).symlink_to(tmp_path / "blobs" / name)
     except OSError:
         pytest.skip("no links here")
-    placed = Sources({"": tmp_path / "snapshot/big.onnx"}).find("big", manifest(graph)).placed(tmp_path / "scratch")
+    placed = Sources({"": tmp_path / "snapshot/big.onnx"}).find("big", manifest(graph)).place_files(tmp_path / "scratch")
     assert placed == tmp_path / "scratch/big.onnx"
     assert not any(path.is_symlink() for path in (tmp_path / "scratch").iterdir())
     assert (tmp_path / "scratch/big.data").read_bytes() == (tmp_path / "blobs/big.data").read_bytes()
-    assert Sources({"": graph}).find("big", None).placed(tmp_path / "unused") == graph
+    assert Sources({"": graph}).find("big", None).place_files(tmp_path / "unused") == graph

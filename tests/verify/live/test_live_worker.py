@@ -123,13 +123,15 @@ def test_a_missing_device_is_a_limitation_of_the_machine(scratch: Path) -> None:
 def test_all_devices_are_listed_including_unsuitable_devices(scratch: Path) -> None:
     found = list_devices(session(scratch, planned(device=DeviceChoice(type="npu"))), scratch)
     assert found.failure is None
-    assert [(report["ep"], report["type"], report["vendor"]) for report in found.of("offered")] == [(QNN, "cpu", "Acme")]
+    assert [(report["ep"], report["type"], report["vendor"]) for report in found.find_reports("offered")] == [
+        (QNN, "cpu", "Acme")
+    ]
 
 
 def test_an_ep_that_crashes_on_registration_is_a_failure(scratch: Path) -> None:
     found = list_devices(session(scratch, planned(library=Path("crash.so"))), scratch)
     assert found.failure is not None
-    assert found.of("offered") == []
+    assert found.find_reports("offered") == []
 
 
 def test_a_crash_before_any_model_blames_no_model(scratch: Path) -> None:
