@@ -65,14 +65,14 @@ class PlannedSources(Sources):
 
     planned: PlannedEp = field(default_factory=planned)
 
-    def eps(self, document: Any) -> dict[str, PlannedEp]:
+    def find_eps(self, document: Any) -> dict[str, PlannedEp]:
         return {QNN: self.planned}
 
 
 class Unasked(Sources):
     """Sources that must not be asked how to load a model."""
 
-    def eps(self, document: Any) -> dict[str, PlannedEp]:
+    def find_eps(self, document: Any) -> dict[str, PlannedEp]:
         return pytest.fail("asked for a session")
 
 

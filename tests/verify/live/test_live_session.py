@@ -189,7 +189,7 @@ class Recipe(Sources):
         super().__init__({})
         object.__setattr__(self, "planned", planned)
 
-    def eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
+    def find_eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
         return {ep.entry.ep: ep for ep in self.planned}  # type: ignore[attr-defined]
 
 
@@ -284,10 +284,10 @@ def test_a_library_of_custom_operators_is_found_through_the_recipe(home: Home) -
     group = replace(sharing_group("prefill"), custom_ops=(mine,))
 
     class Planned(Sources):
-        def group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
+        def find_group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
             return group
 
-        def eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
+        def find_eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
             return {}
 
     assert opened(home, with_ops(home.home, LIBRARY_OPS), sources=Planned({})).custom_ops == (mine,)
