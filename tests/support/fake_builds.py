@@ -141,7 +141,7 @@ class DescribedToolchains(Toolchains):
 
     _workshop: Workshop
 
-    def ready(self, *asked: object, **more: object) -> bool:
+    def is_ready(self, *asked: object, **more: object) -> bool:
         return self._workshop.toolchain_is_there
 
     def prepare(

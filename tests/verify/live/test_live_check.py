@@ -46,7 +46,7 @@ class OneToolchain(Toolchains):
 
     requests: list[dict[str, Any]] = field(default_factory=list)
 
-    def ready(self, *asked: object, **more: object) -> bool:
+    def is_ready(self, *asked: object, **more: object) -> bool:
         return True
 
     def prepare(self, *asked: object, **more: object) -> Environment:

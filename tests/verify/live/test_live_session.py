@@ -53,7 +53,7 @@ class Home(Toolchains):
     def report(self, text: str) -> None:
         self.said.append(text)
 
-    def ready(self, *asked: object, **more: object) -> bool:
+    def is_ready(self, *asked: object, **more: object) -> bool:
         return False
 
     def add(self, *packages: str, python: str | None = None, holds: Mapping[str, str]) -> None:
