@@ -33,11 +33,11 @@ def main() -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed before Python started
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-    from epbuild.survey.snapshot import answer
+    from epbuild.survey.snapshot import try_fast_path
 
     arguments = sys.argv[1:]
     try:
-        summary = answer(arguments, lambda: time.perf_counter() - begin, _warn)
+        summary = try_fast_path(arguments, lambda: time.perf_counter() - begin, _warn)
     except OSError:  # Standard error is closed. The command line handles this case.
         summary = None
     if summary is None:

@@ -49,7 +49,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         """Return the group with the files of its prepared members from the store."""
         files = {made.action.id: list_prepared_files(made, store) for made in needed}
         members = (
-            _with_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member
+            _add_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member
             for member in action.members
         )
         return replace(action, members=tuple(members))
@@ -124,12 +124,12 @@ class Compile(ActionType[SessionGroup, CompileResult]):
     def step_ends(self, action: SessionGroup, result: CompileResult) -> Iterator[StepEnd]:
         took = result.measured.members
         for step, member in itertools.zip_longest(action.steps, action.members):
-            note, size = _note(action, result, member.name if member else None)
+            note, size = _describe_end(action, result, member.name if member else None)
             seconds = took.get(member.name) if member else None
             yield StepEnd(step, 0.0 if seconds is None and step != action.id else seconds, note, size)
 
 
-def _with_shapes(member: Member) -> Member:
+def _add_shapes(member: Member) -> Member:
     """Return a member with the shapes of its inputs. Return the member unchanged if the store lacks its graph."""
     if not member.input_shapes and not member.model.dimensions:
         return member
@@ -139,7 +139,7 @@ def _with_shapes(member: Member) -> Member:
         return member
 
 
-def _note(group: SessionGroup, result: CompileResult, member: str | None) -> tuple[str, int]:
+def _describe_end(group: SessionGroup, result: CompileResult, member: str | None) -> tuple[str, int]:
     """Return the note and the total bytes of a finished compile or share step. A shared binary counts as part of the share step."""
     models = [model for model in result.models if member in (None, model.member)]
     files = {model.file for model in models if member}

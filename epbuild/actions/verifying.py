@@ -35,7 +35,7 @@ class Verify(ActionType[Verification, VerificationResult]):
 
     def resolve_inputs(self, action: Verification, needed: Sequence[Made], store: BlobStore) -> Verification:
         action = dataclasses.replace(action, compiled=tuple(made for made in needed if isinstance(made.action, SessionGroup)))
-        return dataclasses.replace(action, members=tuple(_with_reference(action, checked) for checked in action.members))
+        return dataclasses.replace(action, members=tuple(_select_reference(action, checked) for checked in action.members))
 
     def key_document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
         return build_verification_document(action, inputs.digests, inputs.toolchain)
@@ -65,7 +65,7 @@ class Verify(ActionType[Verification, VerificationResult]):
         yield StepEnd(action.id, None, format_note(result))
 
 
-def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMember:
+def _select_reference(action: Verification, checked: CheckedMember) -> CheckedMember:
     """Return the member with the prepared model as its reference if its inputs or outputs differ from those of the source model.
 
     Otherwise, return the member unchanged.

@@ -24,7 +24,7 @@ from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.session.lock import lock_path
 from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
-from epbuild.survey.snapshot import place_of, read, read_unchanged
+from epbuild.survey.snapshot import get_snapshot_path, read, read_unchanged
 
 FileState = tuple[int, int, int] | None
 """Size, mtime in nanoseconds and inode of a file, or None if it does not exist."""
@@ -99,7 +99,7 @@ class SourceWatch:
     def _snapshots(self) -> Iterator[str]:
         recipe, settings = str(self.request.recipe), self.request.settings
         for selection in {self.request.selection: None, (): None}:
-            place = place_of(recipe, settings, selection)
+            place = get_snapshot_path(recipe, settings, selection)
             if place is not None and self.request.emits_all:
                 yield place
 

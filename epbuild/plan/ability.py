@@ -37,15 +37,15 @@ class Ability(Struct, frozen=True):
 def list_abilities(action: Action) -> tuple[Ability, ...]:
     """Return the abilities that an action needs: one for each device of each compiling EP. Return none for an action without a target."""
     if isinstance(action, Verification):
-        return _abilities(action, runs=action.is_on_real_device)
-    return _abilities(action, runs=False) if isinstance(action, InTarget) else ()
+        return _list_abilities(action, runs=action.is_on_real_device)
+    return _list_abilities(action, runs=False) if isinstance(action, InTarget) else ()
 
 
-def _abilities(action: InTarget, *, runs: bool) -> tuple[Ability, ...]:
-    return tuple(Ability(ep.entry, device, runs) for ep in action.target.compiling for device in _devices(ep, runs=runs))
+def _list_abilities(action: InTarget, *, runs: bool) -> tuple[Ability, ...]:
+    return tuple(Ability(ep.entry, device, runs) for ep in action.target.compiling for device in _list_devices(ep, runs=runs))
 
 
-def _devices(ep: PlannedEp, *, runs: bool) -> Iterator[str]:
+def _list_devices(ep: PlannedEp, *, runs: bool) -> Iterator[str]:
     """Yield the devices in an EP's device option. If it contains no device, yield the target's device or an empty string."""
     named = str(ep.provider_options.get(ep.entry.device_option or "", "")).lower()
     types = list(dict.fromkeys(_TYPES.findall(named)))

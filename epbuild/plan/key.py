@@ -40,7 +40,7 @@ class Change(Struct, frozen=True):
     @property
     def what(self) -> str:
         """Phrase that names the value in the terms of the recipe or the toolchain."""
-        return _subject(self.place)
+        return _describe_place(self.place)
 
     @property
     def shown_values(self) -> tuple[Any, Any]:
@@ -71,7 +71,7 @@ def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list
 
 def compare_documents(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Return all differences between two documents, without duplicates. The list is empty exactly if the keys are equal."""
-    whole = (_items(old) ^ _items(new)) | _shapes(old) | _shapes(new) | _LISTS
+    whole = (_find_items(old) ^ _find_items(new)) | _find_shapes(old) | _find_shapes(new) | _LISTS
     found = [Change(*fact) for fact in compare_facts(old, new, whole=whole)]
     for part in _ORDERS:
         orders = [[item["name"] for item in document.get(part, [])] for document in (old, new)]
@@ -83,17 +83,17 @@ def compare_documents(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Ch
     return found
 
 
-def _items(document: Mapping[str, Any]) -> set[Place]:
+def _find_items(document: Mapping[str, Any]) -> set[Place]:
     """Return the places of the items that are shown as one change when they are added or removed."""
     return {place[:2] for place in list_facts(document) if place[0] in _WHOLE}
 
 
-def _shapes(document: Mapping[str, Any]) -> set[Place]:
+def _find_shapes(document: Mapping[str, Any]) -> set[Place]:
     """Return the places of the shapes of inputs. Each shape is shown as one change."""
     return {place[:4] for place in list_facts(document) if place[0] == "members" and place[2:3] == ("inputs",)}
 
 
-def _subject(place: Place) -> str:
+def _describe_place(place: Place) -> str:
     match place:
         case (part,) if part in _ORDERS:
             return _ORDERS[part]
@@ -172,7 +172,7 @@ def _subject(place: Place) -> str:
         case ("context binaries", model, ep):
             return f"the context binary's file name for model {model} and {ep}"
         case ("parts", part, first, *rest):
-            return f"{part}: {_subject((first, *rest))}"
+            return f"{part}: {_describe_place((first, *rest))}"
         case ("made", step):
             return f"the result of {step}"
         case ("made", step, "key"):

@@ -22,10 +22,10 @@ def plan_merging(group: GroupSpec, merge: Merge, problems: list[Problem]) -> Mer
         problems.append(Problem("EPB234", message, merge.where, "List at least two models."))
     for name, prefix in merge.prefixes.items():
         if name not in members:
-            problems.append(_unknown(f"'{name}' is not a model", group, members, Reference(name, prefix.name_where)))
+            problems.append(_make_unknown_problem(f"'{name}' is not a model", group, members, Reference(name, prefix.name_where)))
     connections = None
     if merge.connect is not None:
-        connections = [_connection(group, members, *ends, problems) for ends in merge.connect]
+        connections = [_plan_connection(group, members, *ends, problems) for ends in merge.connect]
         _check_fed_once(merge, connections, problems)
     if len(problems) > found:
         return None
@@ -37,10 +37,10 @@ def plan_merging(group: GroupSpec, merge: Merge, problems: list[Problem]) -> Mer
     )
 
 
-def _connection(
+def _plan_connection(
     group: GroupSpec, members: Sequence[str], output: Reference, value: Reference, problems: list[Problem]
 ) -> Connection | None:
-    ends = [_end(group, members, end, problems) for end in (output, value)]
+    ends = [_split_end(group, members, end, problems) for end in (output, value)]
     if ends[0] is None or ends[1] is None:
         return None
     made = Connection(*ends[0], *ends[1])
@@ -51,14 +51,14 @@ def _connection(
     return None
 
 
-def _end(group: GroupSpec, members: Sequence[str], end: Reference, problems: list[Problem]) -> tuple[int, str] | None:
+def _split_end(group: GroupSpec, members: Sequence[str], end: Reference, problems: list[Problem]) -> tuple[int, str] | None:
     """Split `model.value` into a member's number and the value's name. Names may contain dots, so use the longest matching member."""
     if not end.name.partition(".")[2]:
         problems.append(Problem("EPB235", f"'{end.name}' does not have the form model.value", end.where))
         return None
     fitting = [name for name in members if end.name.startswith(f"{name}.") and len(end.name) > len(name) + 1]
     if not fitting:
-        problems.append(_unknown(f"'{end.name}' does not start with the name of a model", group, members, end))
+        problems.append(_make_unknown_problem(f"'{end.name}' does not start with the name of a model", group, members, end))
         return None
     name = max(fitting, key=len)
     return members.index(name), end.name[len(name) + 1 :]
@@ -76,7 +76,7 @@ def _check_fed_once(merge: Merge, connections: Sequence[Connection | None], prob
         fed.add((made.target, made.input))
 
 
-def _unknown(what: str, group: GroupSpec, members: Sequence[str], reference: Reference) -> Problem:
+def _make_unknown_problem(what: str, group: GroupSpec, members: Sequence[str], reference: Reference) -> Problem:
     name = reference.name.partition(".")[0]
     hint = suggest_nearest(name, members) or f"Models of the group: {', '.join(members)}."
     return Problem("EPB234", f"{what} of the group '{group.name}'", reference.where, hint)

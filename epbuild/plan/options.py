@@ -38,7 +38,7 @@ class TargetPlanner:
     _known_eps: tuple[str, ...] = ()
     _packagings: dict[tuple[str, int], tuple[EpEntry, _Release | None]] = field(default_factory=dict)
     _runtimes: dict[tuple[int, ...], _Release | None] = field(default_factory=dict)
-    _rules: dict[tuple[int, bool, _Release | None], _Rules] = field(default_factory=dict)
+    _rules: dict[tuple[int, bool, _Release | None], _OptionRules] = field(default_factory=dict)
     """Rules for settings, by their inputs. These caches exist because a recipe may have ten thousand targets."""
 
     def __post_init__(self) -> None:
@@ -50,13 +50,13 @@ class TargetPlanner:
         Return None if an EP is unknown, if the target is incomplete, or if `toolchain` is None. All other checks run in any case.
         """
         self._check_once(target)
-        planned = [self._ep(choice, target, toolchain) for choice in target.eps]
+        planned = [self._plan_ep(choice, target, toolchain) for choice in target.eps]
         eps = tuple(ep for ep, _ in filter(None, planned))
-        runtime = self._runtime(eps, toolchain)
+        runtime = self._get_runtime(eps, toolchain)
         strict = not target.allow_unknown_session_keys
-        session = _Checked(self._session_rules(strict, runtime), self.problems)
+        session = _OptionValidator(self._get_session_rules(strict, runtime), self.problems)
         session.check(target.session_options)
-        files, staged = self._files(target.session_options, session, "session")
+        files, staged = self._stage_files(target.session_options, session, "session")
         if len(eps) == len({choice.ep.name for choice in target.eps}) and target.whole:
             problems = list(compile_problems(target, eps))
             self.problems += problems
@@ -83,22 +83,24 @@ class TargetPlanner:
             old_runtime=old_runtime,
         )
 
-    def _ep(self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None) -> tuple[PlannedEp, list[str]] | None:
+    def _plan_ep(self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None) -> tuple[PlannedEp, list[str]] | None:
         """Plan one EP of a target, and return it with the names of its unchecked options. Return None if the EP is unknown."""
         name, known = choice.ep.name, self._known_eps
         if not name:  # the reader of the recipe has reported an invalid name
             return None
         if name not in known:
             names = ", ".join(get_short_name(ep) if ep in BUILT_IN.known_eps() else ep for ep in known)
-            hint = _nearest_ep(name, known) or f"Known EPs: {names}. To add an EP, list a catalog file under `catalogs`."
+            hint = _suggest_ep(name, known) or f"Known EPs: {names}. To add an EP, list a catalog file under `catalogs`."
             self.problems.append(Problem("EPB210", f"unknown EP '{name}'", choice.ep.where, hint))
             return None
         if toolchain is None and len(self.catalog.entries_for(name)) > 1:
             return None  # several packages contain the EP, and only the toolchain determines which of them is used
-        found, release = self._packaging(name, toolchain)
+        found, release = self._get_packaging(name, toolchain)
         strict = not target.allow_unknown_options
         # The version of a plugin library from the recipe is unknown.
-        checked = _Checked(self._option_rules(found, strict, release if choice.library is None else None), self.problems)
+        checked = _OptionValidator(
+            self._get_option_rules(found, strict, release if choice.library is None else None), self.problems
+        )
         checked.check(choice.provider_options)
         # If a value is invalid or unknown, further refusals would be noise.
         for options, reason in find_refusals(found, checked.values) if strict and target.whole and not checked.failed else ():
@@ -108,13 +110,13 @@ class TargetPlanner:
             )
             self.problems.append(Problem("EPB214", f"{found.ep}: {reason}", at))
         self._check_device(choice, found)
-        files, staged = self._files(choice.provider_options, checked, found.short)
+        files, staged = self._stage_files(choice.provider_options, checked, found.short)
         planned = PlannedEp(
             entry=found,
             device=choice.device,
             provider_options={**checked.values, **staged},
             files=files,
-            library=self._library(choice, found),
+            library=self._find_library(choice, found),
             unkeyed=checked.unkeyed,
             only_compiling=frozenset(
                 name for name, option in checked.options.items() if option.only_compiling(checked.values[name])
@@ -122,23 +124,23 @@ class TargetPlanner:
         )
         return planned, checked.unchecked
 
-    def _packaging(self, name: str, toolchain: ToolchainSpec | None) -> tuple[EpEntry, _Release | None]:
+    def _get_packaging(self, name: str, toolchain: ToolchainSpec | None) -> tuple[EpEntry, _Release | None]:
         """Return the catalog entry of an EP for a toolchain's packages, and the release that the toolchain pins."""
         key = (name, id(toolchain))
         if key not in self._packagings:
             requirements = toolchain.requirements if toolchain is not None else ()
             found = self.catalog.entry(name, (requirement.distribution for requirement in requirements))
-            release = _pinned(toolchain, found.distributions) if toolchain is not None else None
+            release = _find_pinned_release(toolchain, found.distributions) if toolchain is not None else None
             self._packagings[key] = found, release
         return self._packagings[key]
 
-    def _runtime(self, eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _Release | None:
+    def _get_runtime(self, eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _Release | None:
         key = (id(toolchain), *(id(ep.entry) for ep in eps))
         if key not in self._runtimes:
-            self._runtimes[key] = _runtime_of(eps, toolchain)
+            self._runtimes[key] = _find_runtime(eps, toolchain)
         return self._runtimes[key]
 
-    def _option_rules(self, entry: EpEntry, strict: bool, release: _Release | None) -> _Rules:
+    def _get_option_rules(self, entry: EpEntry, strict: bool, release: _Release | None) -> _OptionRules:
         key = (id(entry), strict, release)
         if key not in self._rules:
 
@@ -147,10 +149,10 @@ class TargetPlanner:
                 return normalize(option, value, booleans=entry.booleans, names=names, strict=strict)
 
             escape = "allow_unknown_options"
-            self._rules[key] = _Rules("option", escape, strict, release, lambda name: find_option(entry, name), canonical)
+            self._rules[key] = _OptionRules("option", escape, strict, release, lambda name: find_option(entry, name), canonical)
         return self._rules[key]
 
-    def _session_rules(self, strict: bool, release: _Release | None) -> _Rules:
+    def _get_session_rules(self, strict: bool, release: _Release | None) -> _OptionRules:
         key = (0, strict, release)
         if key not in self._rules:
 
@@ -158,7 +160,7 @@ class TargetPlanner:
                 return normalize(option, value, booleans=("0", "1"), names={}, strict=strict)
 
             escape = "allow_unknown_session_keys"
-            self._rules[key] = _Rules("session key", escape, strict, release, find_session_key, canonical)
+            self._rules[key] = _OptionRules("session key", escape, strict, release, find_session_key, canonical)
         return self._rules[key]
 
     def _check_device(self, choice: EpChoice, found: EpEntry) -> None:
@@ -179,8 +181,8 @@ class TargetPlanner:
                 self.problems.append(Problem("EPB219", message, choice.ep.where, "List each EP only once."))
             seen.add(choice.ep.name)
 
-    def _files(
-        self, settings: Mapping[str, Setting], checked: _Checked, owner: str
+    def _stage_files(
+        self, settings: Mapping[str, Setting], checked: _OptionValidator, owner: str
     ) -> tuple[dict[str, OptionFile], dict[str, str]]:
         """Return two mappings: files by option and number, and option values that contain staged names instead of paths."""
         files: dict[str, OptionFile] = {}
@@ -200,7 +202,7 @@ class TargetPlanner:
                 staged[name] = option.with_files(value, names)
         return files, staged
 
-    def _library(self, choice: EpChoice, found: EpEntry) -> Path | None:
+    def _find_library(self, choice: EpChoice, found: EpEntry) -> Path | None:
         if choice.library is None:
             return None
         named, where = str(choice.library.value), choice.library.where
@@ -214,7 +216,7 @@ class TargetPlanner:
         return path
 
 
-def _nearest_ep(name: str, known: Sequence[str]) -> str | None:
+def _suggest_ep(name: str, known: Sequence[str]) -> str | None:
     """Return a hint with the closest known EP name, or None. Ignore the suffix `ExecutionProvider`. Use a short name if `name` is short."""
     own = {_OWN_NAME.sub("", ep).lower(): ep for ep in known}
     close = find_closest(_OWN_NAME.sub("", name).lower(), own)
@@ -239,7 +241,7 @@ class _Release(Struct, frozen=True):
         return len(numbers) == 2 and numbers < release_numbers(release)
 
 
-def _pinned(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release | None:
+def _find_pinned_release(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release | None:
     """Return the release that a toolchain pins of one of the distributions. Return None if it pins no or several releases."""
     wanted = frozenset(distributions)
     releases = {
@@ -250,16 +252,16 @@ def _pinned(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release 
     return releases.pop() if len(releases) == 1 else None
 
 
-def _runtime_of(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _Release | None:
+def _find_runtime(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _Release | None:
     """Return the pinned release of `onnxruntime` or of a build that includes an EP, such as `onnxruntime-gpu`. Return None if unpinned."""
     if toolchain is None:
         return None
     builds = (name for ep in eps if ep.entry.kind == "provider" for name in ep.entry.distributions)
-    return _pinned(toolchain, (_RUNTIME, *builds))
+    return _find_pinned_release(toolchain, (_RUNTIME, *builds))
 
 
 @dataclass
-class _Rules:
+class _OptionRules:
     """Rules for settings of one kind: options of an EP, or session keys.
 
     `release` is the pinned release that will read the settings. If `strict` is false, unknown settings are passed unchanged. A setting
@@ -289,10 +291,10 @@ class _Rules:
 
 
 @dataclass
-class _Checked:
+class _OptionValidator:
     """Validator of settings of one kind, with their canonical values."""
 
-    rules: _Rules
+    rules: _OptionRules
     problems: list[Problem]
     values: dict[str, str] = field(default_factory=dict)
     options: dict[str, Option] = field(default_factory=dict)
@@ -305,9 +307,9 @@ class _Checked:
             try:
                 option, self.values[name], known = self.rules.apply(name, setting.value)
             except UnknownName as error:
-                self._unknown(name, setting, error)
+                self._add_unknown(name, setting, error)
             except BadValue as error:
-                self._problem("EPB212", f"{self.rules.kind} '{name}': {error.message}", setting.where, error.hint)
+                self._add_problem("EPB212", f"{self.rules.kind} '{name}': {error.message}", setting.where, error.hint)
             else:
                 self.options[name] = option
                 if not known:
@@ -315,17 +317,17 @@ class _Checked:
                 if not option.changes_output:
                     self.unkeyed |= {name}
 
-    def _unknown(self, name: str, setting: Setting, error: UnknownName) -> None:
+    def _add_unknown(self, name: str, setting: Setting, error: UnknownName) -> None:
         if error.reserved:
-            self._problem("EPB213", error.message, setting.name_where, error.hint)
+            self._add_problem("EPB213", error.message, setting.name_where, error.hint)
         elif self.rules.strict:
             hint = error.hint or f"Set {self.rules.escape} on the target to pass it without a check."
-            self._problem("EPB211", error.message, setting.name_where, hint)
+            self._add_problem("EPB211", error.message, setting.name_where, hint)
         else:
             self.values[name] = format_plain(setting.value)
             self.unchecked.append(name)
 
-    def _problem(self, code: str, message: str, where: Position, hint: str | None) -> None:
+    def _add_problem(self, code: str, message: str, where: Position, hint: str | None) -> None:
         self.failed = True
         self.problems.append(Problem(code, message, where, hint))
 

@@ -60,7 +60,7 @@ def name_outputs(outputs: Iterable[OutputSpec]) -> Iterator[str]:
 
 def resolve_output_path(output: OutputSpec, group: GroupSpec, target: PlannedTarget, problems: list[Problem]) -> str:
     """Return the POSIX path of an output for a group and a target. If the path is invalid, return an empty string and add a problem."""
-    path = _relative(output.path, _template_names(group, target), problems)
+    path = _expand_path(output.path, _make_names(group, target), problems)
     if path.partition("/")[0].casefold() == WORKSPACE:
         message = f"the output path '{path}' is in the folder of epbuild's workspace"
         problems.append(Problem("EPB221", message, output.path.where, f"Write a path outside {WORKSPACE}."))
@@ -132,7 +132,7 @@ def plan_registry(output: OutputSpec, parts: Sequence[Part], problems: list[Prob
     names: dict[str, Scalar] = {"group": parts[0].group} if len(groups) == 1 else {}
     if len(targets) == 1:
         names["target"] = parts[0].target.name
-    text = _text(output.registry, names, problems)
+    text = _expand(output.registry, names, problems)
     if not text:
         return None
     try:
@@ -151,7 +151,7 @@ def find_package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator
             yield Problem("EPB222", message, output.where, "Rename the group.")
     for folder in dict.fromkeys(part.folder for part in parts):
         if (name := find_unportable_part(folder)) is not None:
-            yield _unportable(name, output.where, "Rename the group or the target.")
+            yield _make_unportable_problem(name, output.where, "Rename the group or the target.")
     pipelines = sorted({part.group for part in parts if part.genai is not None})
     if pipelines and len(groups) > 1:
         message = f"onnxruntime-genai opens only packages with one group, but this package has '{pipelines[0]}' and other groups"
@@ -173,7 +173,7 @@ class _Part:
         self._merging = merging
         self._problems = problems
         self._taken = dict(_RESERVED)
-        self._names = _template_names(group, target)
+        self._names = _make_names(group, target)
         if output.include_source is not None and LAYOUT_FORMS[output.layout].gathers and target.name.casefold() == BASE:
             message = f"the target's name '{target.name}' is reserved for the uncompiled variant"
             problems.append(Problem("EPB225", message, output.include_source.where, "Rename the target."))
@@ -193,25 +193,25 @@ class _Part:
             self._add(member, first, f"the model '{member}'")
 
     def _add(self, model: str, first: str, what: str) -> None:
-        self.models[model] = _relative(self._output.model, self._template_names(model, first), self._problems)
+        self.models[model] = _expand_path(self._output.model, self._make_names(model, first), self._problems)
         self.take(self.models[model], what, self._output.model.where)
 
     def add_binaries(self, member: str, first: str) -> None:
         where = self._output.context_binary.where
         for entry in (ep.entry for ep in self._target.compiling):
             # A shared file has one name for all members.
-            binary = self.binaries.get(first, {}).get(entry.ep) or self._binary(entry, first)
+            binary = self.binaries.get(first, {}).get(entry.ep) or self._expand_binary(entry, first)
             self.binaries.setdefault(member, {})[entry.ep] = binary
             if first == member:
                 self.take(binary, f"the context binary of '{member}' by {entry.ep}", where)
             _check_reach(self.path_of(member), binary, where, self._problems)
 
-    def _binary(self, entry: EpEntry, first: str) -> str:
+    def _expand_binary(self, entry: EpEntry, first: str) -> str:
         """Return the path of an EP's context binary for the member `first` and for the members that share the binary."""
-        names = {**self._template_names(first, first), "ep": entry.ep, "ep.short": entry.short}
+        names = {**self._make_names(first, first), "ep": entry.ep, "ep.short": entry.short}
         if entry.binary.name is not None:
             names["ep.binary"] = entry.binary.name.format(stem=f"{first}_ctx")
-        return _relative(self._output.context_binary, names, self._problems)
+        return _expand_path(self._output.context_binary, names, self._problems)
 
     def add_base(self, member: Member) -> None:
         output = self._output
@@ -224,7 +224,7 @@ class _Part:
             )
             return
         name = member.name
-        self.base[name] = _relative(output.include_source, self._template_names(name, name), self._problems)
+        self.base[name] = _expand_path(output.include_source, self._make_names(name, name), self._problems)
         if not LAYOUT_FORMS[output.layout].gathers:  # in a package, the base model has its own folder
             self.take(self.base[name], f"the base model '{name}'", output.include_source.where)
         if member.prepared is not None:
@@ -237,7 +237,7 @@ class _Part:
         for model in self.models:
             name = self._group.name if len(self.models) == 1 else model
             if self._output.component_name is not None:
-                name = _text(self._output.component_name, self._template_names(model, next(iter(self.models))), self._problems)
+                name = _expand(self._output.component_name, self._make_names(model, next(iter(self.models))), self._problems)
             if name in found.values():
                 message = f"two models of the group '{self._group.name}' would have the same component name, '{name}'"
                 where = self._output.component_name.where if self._output.component_name else self._output.where
@@ -249,7 +249,7 @@ class _Part:
         if not name:
             return
         if (part := find_overlong_part(name)) is not None:  # for example, because the name contains a long model name
-            self._problems.append(_too_long(part, where))
+            self._problems.append(_make_length_problem(part, where))
         other = self._taken.setdefault(name.casefold(), what)
         if other != what:
             hint = "Put ${model} into the names of models, and ${first_model} and ${ep.short} into the names of context binaries."
@@ -258,17 +258,17 @@ class _Part:
     def check_nesting(self) -> None:
         """Report names that are both a file and a folder."""
         for name, what in self._taken.items():
-            for folder in _parents(name, "/"):
+            for folder in _list_parents(name, "/"):
                 if folder in self._taken:
                     message = f"'{folder}' would be both {self._taken[folder]} and the folder of {what}"
                     hint = "Give files and folders different names."
                     self._problems.append(Problem("EPB222", message, self._output.where, hint))
 
-    def _template_names(self, model: str, first: str) -> dict[str, Scalar]:
+    def _make_names(self, model: str, first: str) -> dict[str, Scalar]:
         return {**self._names, "model": model, "first_model": first}
 
 
-def _template_names(group: GroupSpec, target: PlannedTarget) -> dict[str, Scalar]:
+def _make_names(group: GroupSpec, target: PlannedTarget) -> dict[str, Scalar]:
     main = target.eps[0].entry
     return {"group": group.name, "target": target.name, "ep": main.ep, "ep.short": main.short}
 
@@ -290,9 +290,9 @@ def find_collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
             if owner is not emission:
                 message = f"two outputs have the same path, {path.name}: {owner.id} and {emission.id}"
                 problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into the output's path."))
-        problems += _twice(emission)
+        problems += _find_repeated_variants(emission)
     for folder, emission in owners.items():
-        outer = next((owners[parent] for parent in _parents(folder, os.sep) if parent in owners), None)
+        outer = next((owners[parent] for parent in _list_parents(folder, os.sep) if parent in owners), None)
         if outer is not None:
             message = f"the output {emission.id} is inside the output {outer.id}"
             problems.append(Problem("EPB222", message, emission.where, "Give each output its own folder."))
@@ -303,7 +303,7 @@ def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
     """Yield a problem for each output path and each provenance file name that is too long for file systems."""
     for emission in emissions.values():
         if emission.statement is not None and find_overlong_part(emission.statement.name) is not None:
-            yield _too_long(emission.statement.name, emission.where)
+            yield _make_length_problem(emission.statement.name, emission.where)
         size = len(os.fsencode(os.path.abspath(emission.path)))  # noqa: PTH100 - a plan may have ten thousand paths
         if size > _MAX_PATH_BYTES:
             message = f"the path of the output '{shorten_reference(emission.path.name)}' is too long: {size} bytes"
@@ -311,14 +311,14 @@ def find_overlong_paths(emissions: Mapping[str, Emission]) -> Iterator[Problem]:
             yield Problem("EPB229", message, emission.where, hint)
 
 
-def _parents(path: str, separator: str) -> Iterator[str]:
+def _list_parents(path: str, separator: str) -> Iterator[str]:
     """Yield the parent folders of a path, innermost first. Paths are strings for speed, because a plan may have ten thousand paths."""
     while separator in path:
         path = path.rpartition(separator)[0]
         yield path
 
 
-def _twice(emission: Emission) -> Iterator[Problem]:
+def _find_repeated_variants(emission: Emission) -> Iterator[Problem]:
     """Yield a problem for each pair of parts that would be the same variant of a package."""
     seen: dict[tuple[str, str], Part] = {}
     for part in emission.parts:
@@ -331,7 +331,7 @@ def _twice(emission: Emission) -> Iterator[Problem]:
                 yield Problem("EPB225", message, emission.where, hint)
 
 
-def _text(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
+def _expand(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
     """Return the expanded template. If the template is invalid, return an empty string and add a problem."""
     try:
         return str(substitute(str(template.value), names))
@@ -340,18 +340,18 @@ def _text(template: Setting, names: Mapping[str, Scalar], problems: list[Problem
         return ""
 
 
-def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
+def _expand_path(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
     """Return the expanded template as a relative POSIX path. If the path is invalid, return an empty string and add a problem."""
-    text = _text(template, names, problems)
+    text = _expand(template, names, problems)
     if not text:
         return ""
-    normal, problem = _normal(text)
+    normal, problem = _normalize(text)
     problems += [replace(problem, where=template.where)] if problem is not None else []
     return normal
 
 
 @lru_cache(maxsize=1024)  # a path without `${target}` is the same for all targets
-def _normal(text: str) -> tuple[str, Problem | None]:
+def _normalize(text: str) -> tuple[str, Problem | None]:
     """Return `text` as a normalized relative POSIX path, and None. If the path is invalid, return an empty string and the problem."""
     path = text.replace("\\", "/")
     normal = posixpath.normpath(path)
@@ -365,17 +365,17 @@ def _normal(text: str) -> tuple[str, Problem | None]:
         )
         return "", Problem("EPB221", message, None, hint)
     if (name := find_unportable_part(normal)) is not None:
-        return "", _unportable(name, None, "Choose another name: outputs must work on every platform.")
+        return "", _make_unportable_problem(name, None, "Choose another name: outputs must work on every platform.")
     if (name := find_overlong_part(normal)) is not None:
-        return "", _too_long(name, None)
+        return "", _make_length_problem(name, None)
     return normal, None
 
 
-def _unportable(name: str, where: Position | None, hint: str) -> Problem:
+def _make_unportable_problem(name: str, where: Position | None, hint: str) -> Problem:
     return Problem("EPB229", f"'{name}' is not a valid name on Windows", where, hint)
 
 
-def _too_long(name: str, where: Position | None) -> Problem:
+def _make_length_problem(name: str, where: Position | None) -> Problem:
     message = f"the name '{shorten_reference(name)}' is too long: {len(os.fsencode(name))} bytes"
     return Problem("EPB229", message, where, f"Shorten it to at most {MAX_NAME_BYTES} bytes, the limit of file systems.")
 

@@ -39,16 +39,16 @@ def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems:
             )
         else:
             roles[model.name] = role
-    problems += _without_role(group, choice, members, roles)
-    files = dict(_shipped_files(choice, directory, problems))
-    config = _existing(choice.config, directory, problems)
+    problems += _find_missing_roles(group, choice, members, roles)
+    files = dict(_find_files(choice, directory, problems))
+    config = _find_file(choice.config, directory, problems)
     if config is None or len(problems) > problems_before:
         return None
     # The pipeline runs the models in the order of the group.
     return Genai(config, {name: roles[name] for name in members}, files)
 
 
-def _without_role(group: GroupSpec, choice: GenaiChoice, members: Iterable[str], roles: Iterable[str]) -> Iterator[Problem]:
+def _find_missing_roles(group: GroupSpec, choice: GenaiChoice, members: Iterable[str], roles: Iterable[str]) -> Iterator[Problem]:
     if any(model.name not in members for model in choice.roles.values()):
         return  # report a mistyped name only once
     for name in members:
@@ -57,10 +57,10 @@ def _without_role(group: GroupSpec, choice: GenaiChoice, members: Iterable[str],
             yield Problem("EPB226", message, choice.where, "Assign a role under 'roles'.")
 
 
-def _shipped_files(choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:
+def _find_files(choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:
     seen: dict[str, Reference] = {}
     for reference in choice.files:
-        path = _existing(reference, directory, problems)
+        path = _find_file(reference, directory, problems)
         if path is None:
             continue
         other = seen.setdefault(path.name.casefold(), reference)
@@ -70,7 +70,7 @@ def _shipped_files(choice: GenaiChoice, directory: Path, problems: list[Problem]
         yield path.name, path
 
 
-def _existing(reference: Reference, directory: Path, problems: list[Problem]) -> Path | None:
+def _find_file(reference: Reference, directory: Path, problems: list[Problem]) -> Path | None:
     path = directory / reference.name
     if path.is_file():
         return path

@@ -124,7 +124,7 @@ class _Work:
     def __post_init__(self) -> None:
         self.labels = list(name_outputs(self.recipe.outputs))
         self.targets: dict[str, PlannedTarget] = {}
-        planner = TargetPlanner(self._catalog(), self.recipe.directory, self.problems)
+        planner = TargetPlanner(self._load_catalog(), self.recipe.directory, self.problems)
         for target in self.recipe.targets.values():
             # The reader of the recipe has reported a missing or invalid toolchain.
             planned = planner.plan(target, self.recipe.toolchains.get(target.toolchain.name))
@@ -140,7 +140,7 @@ class _Work:
             if name in used
         }
 
-    def _catalog(self) -> Catalog:
+    def _load_catalog(self) -> Catalog:
         """Return the built-in catalog with the user's catalog files. Add a problem for each file that cannot be used."""
         paths: list[Path] = []
         for reference in self.recipe.catalogs:
@@ -214,7 +214,7 @@ class _Work:
         place = f"{group.name}/{target.name}"
         members = list({member.name: member for member in group.members}.values())
         compiles = [f"compile:{place}/{member.name}" for member in members]
-        prepared = [self._prepared(self.recipe.models[member.model.name]) for member in members]
+        prepared = [self._add_preparations(self.recipe.models[member.model.name]) for member in members]
         share = f"share:{place}"
         if group.share_weights:
             self._add_session(share, group, target, members, (*compiles, share))
@@ -256,7 +256,7 @@ class _Work:
         self.steps.append(Step(found.id, "verify", tuple(last[ident] for ident in found.sessions), found.id))
         return found.id
 
-    def _prepared(self, model: ModelSpec) -> tuple[str, ...]:
+    def _add_preparations(self, model: ModelSpec) -> tuple[str, ...]:
         """Add the preparations of a model once. Return a tuple with the id of the last preparation, or an empty tuple."""
         if model.prepare and model.name not in self.prepared:
             added = plan_preparations(model, self.recipe.toolchains, self.problems)
@@ -309,7 +309,7 @@ class _Work:
             id=ident,
             group=group.name,
             target=target,
-            members=tuple(self._member(member, target.graph_optimization_level) for member in members),
+            members=tuple(self._make_member(member, target.graph_optimization_level) for member in members),
             share=group.share_weights,
             allow_nondeterminism=group.allow_nondeterminism or target.allow_nondeterminism,
             timeout=group.timeout,
@@ -320,7 +320,7 @@ class _Work:
             may_fail=target.name in group.allow_failure,
         )
 
-    def _member(self, member: GroupMember, level: GraphOptimization) -> Member:
+    def _make_member(self, member: GroupMember, level: GraphOptimization) -> Member:
         """Return a member without files for targets with the default optimization `level`. `resolve` adds the files."""
         key = (id(member), level)
         if key not in self.members:
@@ -362,7 +362,7 @@ class _Work:
                 self.preparations[ident] = prepared
         sharing: dict[str, list[Problem]] = {}  # by group, because all targets have the same warnings
         with_sources = {
-            id(member): _with_files(member, found[member.model.name])
+            id(member): _add_files(member, found[member.model.name])
             for member in self.members.values()
             if member.model.name in found
         }
@@ -376,7 +376,7 @@ class _Work:
             self._check_sources(self.groups[ident], sources)
             if group.share and all(member.has_files for member in members):
                 if group.group not in sharing:
-                    sharing[group.group] = self._sharing_warnings(group, sources)
+                    sharing[group.group] = self._find_sharing_warnings(group, sources)
                 self.warnings += sharing[group.group]
 
         for ident, verification in self.verifications.items():
@@ -394,19 +394,19 @@ class _Work:
         """Check the members of a session group whose `sources` are known. Report a problem only once, even if several targets have it."""
         known = (tuple(map(id, group.members)), tuple(id(ep.entry) for ep in group.target.eps))
         if known not in self.checked:
-            self.checked[known] = self._source_warnings(group, sources)
+            self.checked[known] = self._find_source_warnings(group, sources)
         self.warnings += self.checked[known]
 
-    def _sharing_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
+    def _find_sharing_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
         def check() -> _Records:
-            return _records(find_sharing_warnings(group, sources))
+            return _to_records(find_sharing_warnings(group, sources))
 
         try:
-            return _problems(self.memo.value("sharing", _memo_inputs(group, sources), check, _Records))
+            return _to_problems(self.memo.value("sharing", _get_memo_inputs(group, sources), check, _Records))
         except (OSError, MalformedModel):  # caught outside the check, so that the memo stores no failure
             return []  # a compile reports the error
 
-    def _source_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
+    def _find_source_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
         """Add the problems of the sources of a session group, and return the warnings."""
 
         def check() -> tuple[_Records, _Records]:
@@ -415,22 +415,22 @@ class _Work:
             warnings = [
                 problem for member in known for problem in find_shape_warnings(member, headers[member.name], group.target)
             ]
-            return _records(find_source_problems(group, headers)), _records(warnings)
+            return _to_records(find_source_problems(group, headers)), _to_records(warnings)
 
-        problems, warnings = self.memo.value("sources", _memo_inputs(group, sources), check, tuple[_Records, _Records])
-        self.problems += _problems(problems)
-        return _problems(warnings)
+        problems, warnings = self.memo.value("sources", _get_memo_inputs(group, sources), check, tuple[_Records, _Records])
+        self.problems += _to_problems(problems)
+        return _to_problems(warnings)
 
 
-def _records(problems: Iterable[Problem]) -> _Records:
+def _to_records(problems: Iterable[Problem]) -> _Records:
     return tuple(map(ProblemRecord.of, problems))
 
 
-def _problems(records: _Records) -> list[Problem]:
+def _to_problems(records: _Records) -> list[Problem]:
     return [record.problem for record in records]
 
 
-def _memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) -> object:
+def _get_memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) -> object:
     """Return all inputs of the checks of a session group's sources, or None if a file is too new for its stat to be trusted."""
     stats = [(name, source.stats) for name, source in sources.items()]
     if any(files is None for _, files in stats):
@@ -439,7 +439,7 @@ def _memo_inputs(group: SessionGroup, sources: Mapping[str, SourceModel]) -> obj
     return settings, group.target.fingerprint, stats
 
 
-def _with_files(member: Member, source: SourceModel) -> Member:
+def _add_files(member: Member, source: SourceModel) -> Member:
     """Return a member with the files of its source model. The files to compile of a prepared member remain unknown."""
     if member.prepared is not None:
         return replace(member, original=source.files)

@@ -25,7 +25,7 @@ def resolve_preparation_options(kind: str, node: Node | None, where: Position) -
         hint = suggest_nearest(kind, known) or f"Available: {', '.join(known)}."
         return {}, [Problem(BAD_PREPARATION, f"unknown preparation '{kind}'", where, hint)]
     options, faults = check_options(get_preparation(kind), None if node is None else to_plain(node))
-    return options, [_problem(fault, node, where) for fault in faults]
+    return options, [_make_problem(fault, node, where) for fault in faults]
 
 
 def find_package_problems(kind: str, options: Mapping[str, Any], toolchain: ToolchainSpec, where: Position) -> list[Problem]:
@@ -47,7 +47,7 @@ def find_package_problems(kind: str, options: Mapping[str, Any], toolchain: Tool
     return [Problem(LACKS_PACKAGE, message, where, hint)]
 
 
-def _problem(fault: OptionFault, node: Node | None, where: Position) -> Problem:
+def _make_problem(fault: OptionFault, node: Node | None, where: Position) -> Problem:
     place = where
     for index, part in enumerate(fault.path):
         last = index == len(fault.path) - 1

@@ -154,7 +154,7 @@ def plan_preparations(
             memory=step.memory,
             after=found[-1].id if found else None,
         )
-        problems += _command_problems(preparation, step) if step.kind == RUN else _option_problems(step, toolchain)
+        problems += _find_command_problems(preparation, step) if step.kind == RUN else _find_option_problems(step, toolchain)
         found.append(preparation)
     return tuple(found)
 
@@ -180,7 +180,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
     if wrong:  # reported by `plan_preparations`
         return preparation
     known = built_in(step.kind)
-    named = {name: tuple(staged.add(_references(step, name, given[name], recipe))) for name in known.files if name in given}
+    named = {name: tuple(staged.add(_read_references(step, name, given[name], recipe))) for name in known.files if name in given}
     options = {name: value for name, value in given.items() if name not in named}
     packages = {name: frozenset(list_providers(name)) for name in known.list_packages_for(given)}
     return replace(
@@ -199,7 +199,7 @@ def catalog_settings(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {} if ep is None else {"rewrites": [to_document(rewrite) for rewrite in entry(ep).rewrites]}
 
 
-def _command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[Problem]:
+def _find_command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[Problem]:
     for name, what in (("in", "to read"), ("out", "to write")):
         if not any(f"${{{name}}}" in str(word.value) for word in step.command):
             message = f"the command of '{preparation.id}' does not use ${{{name}}}, the model {what}"
@@ -207,12 +207,12 @@ def _command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[P
             yield Problem("EPB270", message, step.where, hint)
 
 
-def _option_problems(step: PrepareStep, toolchain: ToolchainSpec) -> list[Problem]:
+def _find_option_problems(step: PrepareStep, toolchain: ToolchainSpec) -> list[Problem]:
     options, wrong = resolve_preparation_options(step.kind, step.options, step.where)
     return wrong or find_package_problems(step.kind, options, toolchain, step.where)
 
 
-def _references(step: PrepareStep, option: str, value: object, recipe: Path) -> list[Reference]:
+def _read_references(step: PrepareStep, option: str, value: object, recipe: Path) -> list[Reference]:
     """Return the file patterns in the value of an option, as paths relative to the recipe with their positions."""
     node = step.options.entries[option].node if isinstance(step.options, MappingNode) else None
     places = [item.where for item in node.items] if isinstance(node, SequenceNode) else [node.where if node else step.where]
@@ -243,7 +243,7 @@ class _StagedModel:
                 self._problems.append(make_unmatched_problem(pattern))
             place, parent = "", Path()
             for folder, file in matches.files:
-                name = self._name(folder, file)
+                name = self._make_name(folder, file)
                 if folder != place:
                     place, parent = folder, Path(folder)
                 if name not in self.files:
@@ -251,13 +251,13 @@ class _StagedModel:
                 found[name] = None
         return list(found)
 
-    def _name(self, folder: str, file: str) -> str:
+    def _make_name(self, folder: str, file: str) -> str:
         """Return the staged name of a file."""
         if ":" in file:  # a colon affects where a file is staged
-            return _staged_name(_relative(Path(folder, file), self._base))
+            return _make_staged_name(_make_relative(Path(folder, file), self._base))
         prefix = self._prefixes.get(folder)
         if prefix is None:
-            prefix = _staged_name(f"{_relative(Path(folder), self._base)}/x")[:-1]
+            prefix = _make_staged_name(f"{_make_relative(Path(folder), self._base)}/x")[:-1]
             self._prefixes[folder] = prefix
             self._staged_folders.update(str(parent) for parent in PurePosixPath(f"{prefix}x").parents)
         return prefix + file
@@ -266,7 +266,7 @@ class _StagedModel:
         """Return the staged name if a word of a command is the path of a staged file or folder. Return other words unchanged."""
         if not text or text in (".", "..") or len(text) > _MAX_WORD_LENGTH:
             return text
-        name = _staged_name(text)
+        name = _make_staged_name(text)
         return name if name in self.files or name in self._staged_folders else text
 
     def hides(self, word: str) -> bool:
@@ -279,14 +279,14 @@ class _StagedModel:
         return is_file(self._base / word)
 
 
-def _relative(path: Path, base: Path) -> str:
+def _make_relative(path: Path, base: Path) -> str:
     try:
         return os.path.relpath(path, base)
     except ValueError:  # on another Windows drive
         return str(path)
 
 
-def _staged_name(path: str) -> str:
+def _make_staged_name(path: str) -> str:
     """Return the staged name of a file at a path relative to the recipe. Encode a path that leads outside the recipe's folder."""
     clean = posixpath.normpath(path.replace(os.sep, "/"))
     if PurePosixPath(clean).is_absolute() or ":" in clean:
@@ -327,12 +327,12 @@ def build_preparation_document(
         "prepare": {"kind": preparation.kind, **{name: value for name, value in asked.items() if value}},
         "staged": {name: digests[path] for name, path in preparation.staged.items()},
         "environment": dict(preparation.environment),
-        **({"script": _scripts_digest(script)} if script is not None else {}),
+        **({"script": _hash_scripts(script)} if script is not None else {}),
         "toolchain": toolchain,
     }
 
 
-def _scripts_digest(script: Path) -> str:
+def _hash_scripts(script: Path) -> str:
     """Return the combined digest of a built-in script and the modules that it loads."""
     files = [script, script.with_name("step.py"), *([PATTERNS] if script.stem == REWRITE else [])]
     return hash_bytes(b"".join(file.read_bytes() for file in files))

@@ -11,18 +11,18 @@ from epbuild.plan.result import is_action_record
 from epbuild.remote.envelope import RecordKind
 
 
-def _key(record: Mapping[str, Any]) -> str:
+def _compute_key(record: Mapping[str, Any]) -> str:
     return compute_action_key(record["document"])
 
 
-def _artifacts(record: Mapping[str, Any]) -> dict[str, Blob]:
+def _read_artifacts(record: Mapping[str, Any]) -> dict[str, Blob]:
     return {name: Blob(blob["digest"], blob["size"]) for name, blob in record["result"]["artifacts"].items()}
 
 
-def _action_log(record: Mapping[str, Any]) -> Blob:
+def _read_log(record: Mapping[str, Any]) -> Blob:
     log = record["result"]["log"]
     return Blob(log["digest"], log["size"])
 
 
-COMPILE = RecordKind("compile", _key, is_action_record, _artifacts, _action_log)
+COMPILE = RecordKind("compile", _compute_key, is_action_record, _read_artifacts, _read_log)
 """Kind of the records of session groups, preparations and checks of numbers, whose results are stored."""

@@ -34,14 +34,14 @@ def compile_document(group: SessionGroup, digests: Mapping[Path, str], toolchain
     return {
         "format": FORMAT,
         "contract": CONTRACT,
-        "members": [_member(member, digests) for member in group.members],
+        "members": [_build_member(member, digests) for member in group.members],
         "share_weights": group.share,
-        **_shared_initializers(group),
-        "eps": [_ep(ep, digests) for ep in target.eps],
-        "session_options": _less(target.session_options, target.unkeyed),
-        "session_files": _digested(_less(target.session_files, target.unkeyed), digests),
+        **_build_shared_initializers(group),
+        "eps": [_build_ep(ep, digests) for ep in target.eps],
+        "session_options": _exclude(target.session_options, target.unkeyed),
+        "session_files": _get_digests(_exclude(target.session_files, target.unkeyed), digests),
         "environment": dict(target.environment),
-        **_custom_ops(group, digests),
+        **_build_custom_ops(group, digests),
         "catalog": {"session": list_session_keys().revision},
         "toolchain": toolchain,
     }
@@ -69,13 +69,13 @@ def resolve_places(
             {
                 "kind": ep.entry.kind,
                 "module": ep.entry.module,
-                "library": _path(ep.library),
+                "library": _resolve_path(ep.library),
                 "registration": f"{ep.entry.ep}.virtual" if ep.device.virtual else ep.entry.ep,
                 "prefer": list(ep.entry.devices),
             }
             for ep in eps
         ],
-        "custom_ops": [{"name": ops.name, "module": ops.name, "library": _path(ops.library)} for ops in custom_ops],
+        "custom_ops": [{"name": ops.name, "module": ops.name, "library": _resolve_path(ops.library)} for ops in custom_ops],
         "node_log": node_log,
     }
 
@@ -94,19 +94,19 @@ def build_ep_document(ep: PlannedEp) -> dict[str, Any]:
     }
 
 
-def _ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
+def _build_ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
     return {
         **build_ep_document(ep),
-        "options": _less(ep.provider_options, ep.unkeyed),
+        "options": _exclude(ep.provider_options, ep.unkeyed),
         "catalog": ep.entry.digest,
         "library": digests[ep.library] if ep.library else None,
-        "files": _digested(_less(ep.files, ep.unkeyed), digests),
+        "files": _get_digests(_exclude(ep.files, ep.unkeyed), digests),
     }
 
 
-def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
+def _build_member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
     settings = member.compile
-    values = {name: getattr(settings, name) for name in _setting_names()}
+    values = {name: getattr(settings, name) for name in _list_setting_names()}
     return {
         "name": member.name,
         "graph": digests[member.graph],
@@ -114,8 +114,8 @@ def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
         "source": member.source,
         "output": member.output,
         "read": "bytes" if member.model.load_from == "memory" else "file",
-        **_inputs(member),
-        **_dimensions(member),
+        **_build_inputs(member),
+        **_build_dimensions(member),
         "compile": {
             **values,
             "external_file": member.external_file,
@@ -125,18 +125,18 @@ def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
 
 
 @cache
-def _setting_names() -> list[str]:
+def _list_setting_names() -> list[str]:
     """Return the names of the compile settings, without the fields for positions in the recipe."""
     return [name for name in CompileSettings.__struct_fields__ if not name.endswith("_where")]
 
 
-def _inputs(member: Member) -> dict[str, Any]:
+def _build_inputs(member: Member) -> dict[str, Any]:
     """Return the new shapes of inputs. For a prepared model, return the recipe's sizes, because the graph is not known yet."""
     shapes = member.inputs if member.prepared is None else {name: shape.sizes for name, shape in member.input_shapes.items()}
     return {"inputs": {name: list(shape) for name, shape in shapes.items()}} if shapes else {}
 
 
-def _dimensions(member: Member) -> dict[str, Any]:
+def _build_dimensions(member: Member) -> dict[str, Any]:
     """Return the sizes of dimensions by name and by denotation.
 
     For a prepared model, each size is in both mappings, because the graph is not known yet. ONNX Runtime ignores unknown keys.
@@ -150,25 +150,25 @@ def _dimensions(member: Member) -> dict[str, Any]:
     }
 
 
-def _shared_initializers(group: SessionGroup) -> dict[str, Any]:
+def _build_shared_initializers(group: SessionGroup) -> dict[str, Any]:
     if group.weights_file is None:
         return {}
     return {"share_initializers": {"file": group.weights_file, "threshold": group.initializer_threshold}}
 
 
-def _custom_ops(group: SessionGroup, digests: Mapping[Path, str]) -> dict[str, Any]:
+def _build_custom_ops(group: SessionGroup, digests: Mapping[Path, str]) -> dict[str, Any]:
     # The toolchain's fingerprint covers the libraries of packages.
     listed = [{"name": ops.name, "library": digests[ops.library] if ops.library else None} for ops in group.custom_ops]
     return {"custom_ops": listed} if listed else {}
 
 
-def _digested(files: Mapping[str, OptionFile], digests: Mapping[Path, str]) -> dict[str, str]:
+def _get_digests(files: Mapping[str, OptionFile], digests: Mapping[Path, str]) -> dict[str, str]:
     return {name: digests[file.path] for name, file in files.items()}
 
 
-def _less(options: Mapping[str, _Value], left_out: frozenset[str]) -> dict[str, _Value]:
+def _exclude(options: Mapping[str, _Value], left_out: frozenset[str]) -> dict[str, _Value]:
     return {name: value for name, value in options.items() if name not in left_out}
 
 
-def _path(library: Path | None) -> str | None:
+def _resolve_path(library: Path | None) -> str | None:
     return str(resolve_links(library)) if library else None

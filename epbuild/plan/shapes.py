@@ -34,14 +34,16 @@ _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null
 
 def fit_inputs(member: Member, header: ModelHeader) -> Member:
     """Return a copy of a member with the input shapes that result from the recipe's sizes. These shapes are part of the key."""
-    denotations = frozenset(member.model.dimensions.keys() - {name for name, _ in _dimensions(header)})
-    return replace(member, inputs=_fit(member.input_shapes, header).shapes, denotations=denotations)
+    denotations = frozenset(member.model.dimensions.keys() - {name for name, _ in _list_dimensions(header)})
+    return replace(member, inputs=_fit_sizes(member.input_shapes, header).shapes, denotations=denotations)
 
 
 def resolve_header(member: Member, header: ModelHeader) -> ModelHeader:
     """Return the header of a member's source with all sizes that the recipe sets for inputs and dimensions."""
     header = apply_shapes(header, member.inputs)
-    inputs, outputs = (tuple(_overridden(value, member.model) for value in values) for values in (header.inputs, header.outputs))
+    inputs, outputs = (
+        tuple(_override_sizes(value, member.model) for value in values) for values in (header.inputs, header.outputs)
+    )
     return dataclasses.replace(header, inputs=inputs, outputs=outputs)
 
 
@@ -50,7 +52,7 @@ def find_input_problems(model: str, asked: Mapping[str, InputShape], header: Mod
     if not asked:
         return []
     names = [value.name for value in (*header.inputs, *header.initialized_inputs)]
-    return [_misfit(model, misfit, asked[misfit.input], names) for misfit in _fit(asked, header).misfits]
+    return [_make_size_problem(model, misfit, asked[misfit.input], names) for misfit in _fit_sizes(asked, header).misfits]
 
 
 def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
@@ -59,25 +61,25 @@ def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarg
     Invalid sizes of inputs and dimensions are problems. Open dimensions are problems if an EP supports only static shapes.
     `header` is the header of the source model.
     """
-    problems = [*find_input_problems(member.name, member.input_shapes, header), *_dimension_problems(member, header)]
-    if not problems and not _may_fall_back(member, target):
-        problems += _open_inputs(member, header, target)
+    problems = [*find_input_problems(member.name, member.input_shapes, header), *_find_dimension_problems(member, header)]
+    if not problems and not _can_fall_back(member, target):
+        problems += _find_open_inputs(member, header, target)
     return problems
 
 
 def find_shape_warnings(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
     """Return a warning if the recipe allows CPU fallback, and inputs stay open although an EP supports only static shapes."""
-    return list(_open_inputs(member, header, target)) if _may_fall_back(member, target) else []
+    return list(_find_open_inputs(member, header, target)) if _can_fall_back(member, target) else []
 
 
-def _fit(asked: Mapping[str, InputShape], header: ModelHeader) -> FixedSizes:
+def _fit_sizes(asked: Mapping[str, InputShape], header: ModelHeader) -> FixedSizes:
     return fit_sizes(header, {name: shape.sizes for name, shape in asked.items()})
 
 
-def _misfit(model: str, misfit: SizeConflict, asked: InputShape, names: Sequence[str]) -> Problem:
+def _make_size_problem(model: str, misfit: SizeConflict, asked: InputShape, names: Sequence[str]) -> Problem:
     code = _CODES[misfit.kind]
     if misfit.kind == "unknown":
-        hint = suggest_nearest(misfit.input, names) or f"Its inputs: {_few(names)}."
+        hint = suggest_nearest(misfit.input, names) or f"Its inputs: {_format_names(names)}."
         return Problem(code, f"the model '{model}' has no input '{misfit.input}'", asked.name_where, hint)
     if misfit.dimension is None:
         hint = "Write a size for each dimension, including fixed ones."
@@ -86,18 +88,18 @@ def _misfit(model: str, misfit: SizeConflict, asked: InputShape, names: Sequence
     return Problem(code, message, asked.places[misfit.dimension])
 
 
-def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem]:
+def _find_dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem]:
     """Yield the problems of sizes for dimensions by name or denotation. ONNX Runtime does not report these problems."""
     sizes, places = member.model.dimensions, member.model.dimension_places
     if not sizes:
         return
-    dimensions = list(_dimensions(header))
+    dimensions = list(_list_dimensions(header))
     names = {name for name, _ in dimensions if name}
     known = names | {denotation for _, denotation in dimensions if denotation}
     for key in sizes:
         if key not in known:
             message = f"the model '{member.name}' has no input dimension with the name or denotation '{key}'"
-            listed = f"Available: {_few(sorted(known))}."
+            listed = f"Available: {_format_names(sorted(known))}."
             none = "None of its dimensions has a name or a denotation: set the sizes of whole inputs with 'input_shapes'."
             yield Problem("EPB263", message, places[key], suggest_nearest(key, known) or (listed if known else none))
         elif key in names and any(name != key and denotation == key for name, denotation in dimensions if name is not None):
@@ -105,7 +107,7 @@ def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem
                 f"'{key}' is ambiguous: it is the name of a dimension of the model '{member.name}' and the denotation of another"
             )
             yield Problem("EPB263", message, places[key], "Set the sizes of whole inputs with 'input_shapes'.")
-    symbols = _fit(member.input_shapes, header).symbols
+    symbols = _fit_sizes(member.input_shapes, header).symbols
     for key, size in sizes.items():
         if symbols.get(key, size) != size:
             message = (
@@ -122,23 +124,23 @@ def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem
             yield Problem("EPB262", message, places[denotation], "Use the same size for both.")
 
 
-def _dimensions(header: ModelHeader) -> Iterator[tuple[str | None, str]]:
+def _list_dimensions(header: ModelHeader) -> Iterator[tuple[str | None, str]]:
     """Yield the name and denotation of each input dimension. The name of an unnamed open dimension is '', of a fixed dimension None."""
     for value in header.inputs:
-        for size, denotation in zip(value.shape or (), _denotations(value), strict=True):
+        for size, denotation in zip(value.shape or (), _get_denotations(value), strict=True):
             yield size if isinstance(size, str) else "" if size is None else None, denotation
 
 
-def _denotations(value: ValueInfo) -> Sequence[str]:
+def _get_denotations(value: ValueInfo) -> Sequence[str]:
     return value.denotations or ("",) * len(value.shape or ())
 
 
-def _few(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return f"{', '.join(names[:_MAX_LISTED])}{more}"
 
 
-def _may_fall_back(member: Member, target: PlannedTarget) -> bool:
+def _can_fall_back(member: Member, target: PlannedTarget) -> bool:
     """Return whether the recipe allows CPU fallback of nodes of a member."""
     return bool(member.expect.fallback_nodes) or target.eps[-1].entry.takes_every_node
 
@@ -151,18 +153,21 @@ def has_fixed_inputs(member: Member) -> bool:
         inputs = apply_shapes(read_header(member.graph), member.inputs).inputs
     except (OSError, MalformedModel):
         return False
-    return all(_is_fixed(_overridden(value, member.model)) for value in inputs if value.elem_type)
+    return all(_is_fixed(_override_sizes(value, member.model)) for value in inputs if value.elem_type)
 
 
-def _open_inputs(member: Member, header: ModelHeader, target: PlannedTarget) -> Iterator[Problem]:
+def _find_open_inputs(member: Member, header: ModelHeader, target: PlannedTarget) -> Iterator[Problem]:
     ep = next((ep for ep in target.compiling if ep.entry.static_shapes is not None), None)
-    inputs = [_overridden(value, member.model) for value in apply_shapes(header, _fit(member.input_shapes, header).shapes).inputs]
+    inputs = [
+        _override_sizes(value, member.model)
+        for value in apply_shapes(header, _fit_sizes(member.input_shapes, header).shapes).inputs
+    ]
     found = [value for value in inputs if value.elem_type and not _is_fixed(value)]
     if ep is not None and found:
-        yield _open(member, ep, found, header)
+        yield _make_open_problem(member, ep, found, header)
 
 
-def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: ModelHeader) -> Problem:
+def _make_open_problem(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: ModelHeader) -> Problem:
     rule = ep.entry.static_shapes
     listed = ", ".join(f"{value.name}{format_shape(value.shape)}" for value in found[:_MAX_NAMED])
     more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
@@ -173,7 +178,7 @@ def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: Mod
     )
     given = {name: shape.sizes for name, shape in member.input_shapes.items()}
     sizes = {**given, **suggest_sizes(found)}
-    lines = [f"  {_line(*item)}" for item in sizes.items()]
+    lines = [f"  {_format_line(*item)}" for item in sizes.items()]
     hint = f"Set the sizes that you need, such as `input_shapes: {{{', '.join(line.strip() for line in lines)}}}`."
     if not sizes:
         hint = "Set the sizes of these inputs with 'input_shapes'."
@@ -187,18 +192,18 @@ def _is_fixed(value: ValueInfo) -> bool:
     return value.shape is not None and all(isinstance(size, int) for size in value.shape)
 
 
-def _overridden(value: ValueInfo, model: ModelSpec) -> ValueInfo:
+def _override_sizes(value: ValueInfo, model: ModelSpec) -> ValueInfo:
     """Return an input or output with the sizes that the recipe sets for dimensions by name or denotation."""
     if value.shape is None or not model.dimensions:
         return value
     sizes: list[Dimension] = []
-    for size, denotation in zip(value.shape, _denotations(value), strict=True):
+    for size, denotation in zip(value.shape, _get_denotations(value), strict=True):
         by_name = model.dimensions.get(size) if isinstance(size, str) else size
         sizes.append(by_name or model.dimensions.get(denotation) or size)
     return value._replace(shape=tuple(sizes))
 
 
-def _line(name: str, sizes: Sequence[int]) -> str:
+def _format_line(name: str, sizes: Sequence[int]) -> str:
     """Return an input and its sizes as a line of YAML."""
     plain = _PLAIN_KEY.fullmatch(name) and name.lower() not in _NO_TEXT
     return f"{name if plain else json.dumps(name, ensure_ascii=False)}: {list(sizes)}"

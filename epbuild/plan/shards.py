@@ -41,11 +41,11 @@ def select_shard(plan: Plan, shard: Shard) -> tuple[str, ...]:
     The plan must not locate remote models, because each job's machine may have different models.
     """
     actions = {ident: action for ident, action in plan.actions.items() if not isinstance(action, Emission)}
-    jobs = pack(make_bundles(actions, {ident: _weight(action) for ident, action in actions.items()}), shard.total)
+    jobs = pack(make_bundles(actions, {ident: _compute_weight(action) for ident, action in actions.items()}), shard.total)
     return select_ids(actions, jobs[shard.number - 1]) if shard.number <= len(jobs) else ()
 
 
-def _weight(action: Action) -> int:
+def _compute_weight(action: Action) -> int:
     """Return the weight of an action, based on the number of its steps and the bytes of its known files."""
     files = set(action.files)
     if isinstance(action, SessionGroup):

@@ -17,7 +17,7 @@ from epbuild.recipe.model import ModelSpec
 
 def find_source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> list[Problem]:
     """Return the problems of the members of a session group. `headers` has the headers of known sources, by member."""
-    found = list(_unopenable(group, headers))
+    found = list(_find_unopenable(group, headers))
     for member in group.members:
         found += find_data_name_problems(member.name, member.model, member.external if member.has_files else ())
         if member.name in headers:
@@ -33,7 +33,7 @@ def find_data_name_problems(name: str, model: ModelSpec, locations: Iterable[str
             yield Problem("EPB204", message, model.path_where, "Rename the model in the recipe.")
 
 
-def _unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
+def _find_unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
     """Yield a problem for each member from which, according to the catalog, an EP would compile a model that cannot be opened."""
     known = [(ep, row) for ep in group.target.eps for row in ep.entry.cannot if row.source_has == "overridable initializers"]
     for member in group.members:

@@ -74,18 +74,18 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
     Raises PlanError with every problem if the model is missing, damaged or already compiled, or if its external data is missing or in
     a folder from which ONNX Runtime refuses to read.
     """
-    graph = locate(model) if model.is_remote else _graph_path(model, base)
+    graph = locate(model) if model.is_remote else _find_graph(model, base)
     if graph is None:
         return None
-    references, header, key = _references(model, graph, memo)
+    references, header, key = _read_references(model, graph, memo)
     if references.is_compiled:
         message = f"the model '{model.name}' is already compiled: it contains EPContext nodes"
-        raise _error("EPB205", model, message, "Use the model that it was compiled from.")
-    folder = _data_folder(model, base, graph) if references.external else graph.parent
+        raise _make_error("EPB205", model, message, "Use the model that it was compiled from.")
+    folder = _find_data_folder(model, base, graph) if references.external else graph.parent
     external: dict[str, Path] = {}
     problems: list[Problem] = []
     for location in references.external:
-        problem = _location_problem(model, graph, folder, location)
+        problem = _find_location_problem(model, graph, folder, location)
         if problem is not None:
             problems.append(problem)
         else:
@@ -95,7 +95,7 @@ def find_source(model: ModelSpec, base: Path, locate: Locate, memo: Memo = NO_ME
     return SourceModel(model, ModelFiles(graph, external, frozenset(references.subgraph_data)), header, key)
 
 
-def _references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceReferences, ModelHeader | None, StatKey]:
+def _read_references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceReferences, ModelHeader | None, StatKey]:
     """Return the references in a model's graph, the header or None if not read, and the graph's stat before reading. Raises PlanError."""
     try:
         seen = os.stat(graph)  # noqa: PTH116 - a recipe has thousands of models
@@ -103,7 +103,7 @@ def _references(model: ModelSpec, graph: Path, memo: Memo) -> tuple[SourceRefere
         seen = None
     if seen is None or not stat.S_ISREG(seen.st_mode):
         what = "is not a file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - accepts any name
-        raise _error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", "Paths are relative to the recipe.")
+        raise _make_error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", "Paths are relative to the recipe.")
     header = None
 
     def read() -> SourceReferences:
@@ -122,30 +122,30 @@ def _read_header(model: ModelSpec, graph: Path) -> ModelHeader:
     try:
         return read_header(graph)
     except MalformedModel as error:
-        raise _error(
+        raise _make_error(
             "EPB202", model, f"the model '{model.name}' is not a complete ONNX file: {error}", "Export or copy it again."
         ) from error
     except OSError as error:
-        raise _error("EPB202", model, f"the model '{model.name}' cannot be read: {error.strerror}", None) from error
+        raise _make_error("EPB202", model, f"the model '{model.name}' cannot be read: {error.strerror}", None) from error
 
 
-def _graph_path(model: ModelSpec, base: Path) -> Path:
+def _find_graph(model: ModelSpec, base: Path) -> Path:
     if model.package_file is None:
         return base / model.path
     package, file = model.package_file
-    folder = _package_folder(package)
+    folder = _find_package(package)
     if folder is None:
         message = (
             f"the model '{model.name}' is in the Python package '{package}', which is not installed in epbuild's environment"
         )
         hint = f"Install {package} in that environment, or write package:<name>==<version>/<file> to fetch it."
-        raise _error("EPB206", model, message, hint)
+        raise _make_error("EPB206", model, message, hint)
     if not file or is_anchored(file) or has_parent_part(file):
-        raise _error("EPB206", model, f"'{model.path}' does not name a file inside the package '{package}'", None)
+        raise _make_error("EPB206", model, f"'{model.path}' does not name a file inside the package '{package}'", None)
     return folder / file
 
 
-def _package_folder(package: str) -> Path | None:
+def _find_package(package: str) -> Path | None:
     """Return the folder of a package in epbuild's environment, or None. Do not import the package or its parent packages."""
     first, *others = package.split(".")
     try:
@@ -161,7 +161,7 @@ def _package_folder(package: str) -> Path | None:
     return Path(next(iter(places))) if places else None
 
 
-def _data_folder(model: ModelSpec, base: Path, graph: Path) -> Path:
+def _find_data_folder(model: ModelSpec, base: Path, graph: Path) -> Path:
     """Return the base folder for the locations of a model's external data. Raises PlanError (EPB249)."""
     named = model.external_data
     if named is None:
@@ -177,8 +177,8 @@ def _data_folder(model: ModelSpec, base: Path, graph: Path) -> Path:
     raise PlanError(Problem("EPB249", message, named.where, "Paths are relative to the recipe."))
 
 
-def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str) -> Problem | None:
-    if _is_plainly_in(folder, location):
+def _find_location_problem(model: ModelSpec, graph: Path, folder: Path, location: str) -> Problem | None:
+    if _is_directly_in(folder, location):
         return None
     data, named = folder / location, model.external_data
     where = model.path_where if named is None else named.where
@@ -191,7 +191,7 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
         )
         return Problem("EPB203", message, where, hint)
     # ONNX Runtime resolves links and refuses targets outside the folder. Perform the same check before a process is started.
-    inside = is_inside(data, folder) or (named is None and _beside_link(graph, location))
+    inside = is_inside(data, folder) or (named is None and _is_beside_link(graph, location))
     if outside or not inside:
         own = "its own folder" if named is None else f"the folder {named.name}"
         message = f"the model '{model.name}' has external data outside {own}: {location}"
@@ -204,7 +204,7 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
     return None
 
 
-def _is_plainly_in(folder: Path, location: str) -> bool:
+def _is_directly_in(folder: Path, location: str) -> bool:
     """Return whether a location is a regular file directly in a folder. In this common case, no links have to be resolved."""
     if any(sign in location for sign in "/\\:"):
         return False
@@ -214,10 +214,10 @@ def _is_plainly_in(folder: Path, location: str) -> bool:
         return False
 
 
-def _beside_link(graph: Path, location: str) -> bool:
+def _is_beside_link(graph: Path, location: str) -> bool:
     """Return whether graph and data are links into one folder, as in content stores. Staging copies both into one folder."""
     return resolve_links(graph.parent / location).parent == resolve_links(graph).parent
 
 
-def _error(code: str, model: ModelSpec, message: str, hint: str | None) -> PlanError:
+def _make_error(code: str, model: ModelSpec, message: str, hint: str | None) -> PlanError:
     return PlanError(Problem(code, message, model.path_where, hint))

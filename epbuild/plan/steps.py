@@ -361,7 +361,7 @@ class Plan(Struct, frozen=True, dict=True):
 
     def without_emissions(self) -> Plan:
         """Return the plan without its emissions. The results of all remaining actions are stored."""
-        return self._part({ident: action for ident, action in self.actions.items() if not isinstance(action, Emission)})
+        return self._keep_actions({ident: action for ident, action in self.actions.items() if not isinstance(action, Emission)})
 
     def with_pushes_only(self) -> Plan:
         """Return a plan with only the emissions that have a registry, marked as push-only, and the actions that they need."""
@@ -372,9 +372,9 @@ class Plan(Struct, frozen=True, dict=True):
             if pushed is not None or ident in needed:
                 kept[ident] = pushed or action
                 needed.update(action.needs)
-        return self._part(dict(reversed(kept.items())))
+        return self._keep_actions(dict(reversed(kept.items())))
 
-    def _part(self, kept: Mapping[str, Action]) -> Plan:
+    def _keep_actions(self, kept: Mapping[str, Action]) -> Plan:
         return replace(self, steps=tuple(step for step in self.steps if step.action in kept), actions=kept)
 
     def of(self, kind: type[_A]) -> dict[str, _A]:

@@ -76,8 +76,8 @@ class PlannedTarget(Struct, frozen=True, dict=True):
     @cached_property
     def fingerprint(self) -> str:
         """Digest of all fields of the target and of the catalog entries of its EPs. It is the same in every process."""
-        eps = [[ep.entry.fingerprint, *_ordered_fields(ep, without="entry")] for ep in self.eps]
-        return hash_values([*_ordered_fields(self, without="eps"), eps])
+        eps = [[ep.entry.fingerprint, *_list_fields(ep, without="entry")] for ep in self.eps]
+        return hash_values([*_list_fields(self, without="eps"), eps])
 
     @property
     def title(self) -> str:
@@ -141,7 +141,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
         return (*named, *(ep.library for ep in self.eps if ep.library))
 
 
-def _ordered_fields(value: Struct, without: str) -> list[Any]:
+def _list_fields(value: Struct, without: str) -> list[Any]:
     """Return the values of all fields except one. Sets are sorted, because they have no order."""
     found = (getattr(value, name) for name in value.__struct_fields__ if name != without)
     return [sorted(item) if isinstance(item, frozenset) else item for item in found]

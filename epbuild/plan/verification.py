@@ -191,17 +191,18 @@ def with_inputs(
     for checked in verification.members:
         member = sessions[checked.session].member(checked.name)
         files = {
-            Path(os.path.relpath(path, finder.base)).as_posix(): path for path in _input_files(checked.choice, finder, problems)
+            Path(os.path.relpath(path, finder.base)).as_posix(): path
+            for path in _find_input_files(checked.choice, finder, problems)
         }
         if checked.name in headers:
-            problems += _unknown_inputs(checked, headers[checked.name])
+            problems += _find_unknown_inputs(checked, headers[checked.name])
         # Only the prepared model itself shows whether it can be compared with its source.
         chosen_one = checked.choice.reference if member.prepared is not None else None
         found.append(replace(checked, member=member, inputs=files, reference=chosen_one or "source"))
     return dataclasses.replace(verification, members=tuple(found))
 
 
-def _input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Problem]) -> Iterator[Path]:
+def _find_input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Problem]) -> Iterator[Path]:
     for pattern in choice.files or ():
         found = finder.find(pattern)
         if found is None:
@@ -218,7 +219,7 @@ def _input_files(choice: VerifyChoice, finder: FileFinder, problems: list[Proble
         yield from matches if problem is None else ()
 
 
-def _unknown_inputs(checked: CheckedMember, header: ModelHeader) -> Iterator[Problem]:
+def _find_unknown_inputs(checked: CheckedMember, header: ModelHeader) -> Iterator[Problem]:
     """Yield a problem for each range whose input is missing from the model."""
     made, names = checked.made, [value.name for value in header.inputs]
     for name in made.ranges if made is not None else ():
@@ -238,14 +239,14 @@ def build_verification_document(
         "contract": _CONTRACT,
         "kind": "verify",
         "compiled": {item.group.id: {"artifacts": item.result.digests} for item in action.compiled},
-        "members": [_member(action, checked, digests) for checked in action.members],
+        "members": [_build_member(action, checked, digests) for checked in action.members],
         **({"device": "real"} if action.is_on_real_device else {}),
         **{part: first[part] for part in _AS_COMPILED if part in first},
         "toolchain": toolchain,
     }
 
 
-def _member(action: Verification, checked: CheckedMember, digests: Mapping[Path, str]) -> dict[str, Any]:
+def _build_member(action: Verification, checked: CheckedMember, digests: Mapping[Path, str]) -> dict[str, Any]:
     made = checked.made
     listed = next(member for member in action.compiled_of(checked).document["members"] if member["name"] == checked.name)
     graph, external = listed["graph"], listed["external"]

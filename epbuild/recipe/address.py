@@ -142,7 +142,7 @@ def find_address_problem(path: str, where: Position, *, pinned: bool) -> Problem
 def parse_address(text: str) -> Address:
     """Parse the address of a remote file. Raises BadAddress."""
     if RELEASE.match(text):
-        return _package(text)
+        return _parse_package(text)
     found = SCHEME.match(text)
     scheme = found[1] if found else ""
     if scheme == "http":
@@ -158,56 +158,56 @@ def parse_address(text: str) -> Address:
         message = "an address must not contain a user name or a password, because every manifest contains the address"
         raise BadAddress(message, f"Write {_FORMS[scheme]}.")
     if not text.isprintable() or " " in text:
-        raise _malformed(text, scheme, "contains a space or a control character")
+        raise _make_error(text, scheme, "contains a space or a control character")
     match scheme:
         case "s3" | "gs" | "az":
-            return _object(text, scheme, rest)
+            return _parse_object(text, scheme, rest)
         case "hf":
-            return _hub(text, rest)
+            return _parse_hub(text, rest)
         case _:
-            return _web(text)
+            return _parse_web(text)
 
 
-def _web(text: str) -> WebAddress:
+def _parse_web(text: str) -> WebAddress:
     try:
         parts = urlsplit(text)
         reachable = bool(parts.hostname) and parts.port != 0
     except ValueError:
         reachable = False
     if not reachable:
-        raise _malformed(text, "https", "has no valid host")
+        raise _make_error(text, "https", "has no valid host")
     if "#" in text:
-        raise _malformed(text, "https", "has a fragment ('#'), which does not name a file")
+        raise _make_error(text, "https", "has a fragment ('#'), which does not name a file")
     if not text.isascii():
-        raise _malformed(text, "https", "contains non-ASCII characters, which must be percent-encoded")
+        raise _make_error(text, "https", "contains non-ASCII characters, which must be percent-encoded")
     _check_path(text, "https", unquote(parts.path).removeprefix("/"))
     return WebAddress(text)
 
 
-def _object(text: str, scheme: Literal["s3", "gs", "az"], rest: str) -> ObjectAddress:
+def _parse_object(text: str, scheme: Literal["s3", "gs", "az"], rest: str) -> ObjectAddress:
     bucket, _, key = rest.partition("/")
     if not BUCKET.fullmatch(bucket):
-        raise _malformed(text, scheme, "does not name a bucket")
+        raise _make_error(text, scheme, "does not name a bucket")
     _check_path(text, scheme, key)
     return ObjectAddress(scheme, bucket, key)
 
 
-def _hub(text: str, rest: str) -> HubAddress:
+def _parse_hub(text: str, rest: str) -> HubAddress:
     place, _, revision = rest.rpartition("@")
     if not revision or not place:
-        raise _malformed(text, "hf", "has no revision")
+        raise _make_error(text, "hf", "has no revision")
     owner, _, more = place.partition("/")
     name, _, file = more.partition("/")
     if not file:
-        raise _malformed(text, "hf", "does not name a file in a repository")
+        raise _make_error(text, "hf", "does not name a file in a repository")
     repository = f"{owner}/{name}"
     if not _REPOSITORY.fullmatch(repository):
-        raise _malformed(text, "hf", f"has an invalid repository name {quote_text(repository)}")
+        raise _make_error(text, "hf", f"has an invalid repository name {quote_text(repository)}")
     _check_path(text, "hf", file)
     return HubAddress(repository, file, revision)
 
 
-def _package(text: str) -> PackageAddress:
+def _parse_package(text: str) -> PackageAddress:
     release, _, file = text.removeprefix(PACKAGE).partition("/")
     requirement = read_requirement(release)
     if requirement.version is None or not requirement.is_plain:
@@ -221,10 +221,10 @@ def _package(text: str) -> PackageAddress:
 
 def _check_path(text: str, scheme: str, path: str) -> None:
     if not path or path.endswith("/"):
-        raise _malformed(text, scheme, "does not name a file")
+        raise _make_error(text, scheme, "does not name a file")
     if any(part in ("", ".", "..") for part in path.split("/")):
-        raise _malformed(text, scheme, "does not name a file: part of the path is empty, '.' or '..'")
+        raise _make_error(text, scheme, "does not name a file: part of the path is empty, '.' or '..'")
 
 
-def _malformed(text: str, scheme: str, reason: str) -> BadAddress:
+def _make_error(text: str, scheme: str, reason: str) -> BadAddress:
     return BadAddress(f"{quote_text(text.partition('?')[0])} {reason}", f"Write {_ALL_FORMS[scheme]}.")

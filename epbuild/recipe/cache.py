@@ -25,7 +25,7 @@ def read_cache(fields: MappingReader) -> CacheChoice:
             trust.append(key)
         else:  # the message does not quote the key, because it may be a secret key
             fields.problems.append(Problem(WRONG_VALUE, "invalid public key", where, _KEY_FORM))
-    return CacheChoice(fields.where, _remote(fields), tuple(dict.fromkeys(trust)))
+    return CacheChoice(fields.where, _read_remote(fields), tuple(dict.fromkeys(trust)))
 
 
 def find_environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -> list[Problem]:
@@ -37,21 +37,21 @@ def find_environment_problems(cache: Node, variables: Mapping[str, KeyedNode]) -
     remote = cache.entries.get("remote") if isinstance(cache, MappingNode) else None
     if remote is None:
         return []
-    named = _names_in(remote.node)
+    named = _find_names(remote.node)
     through = (variables[name.removeprefix("vars.")].node for name in named if name.removeprefix("vars.") in variables)
-    if not any(name.startswith("env.") for name in named.union(*map(_names_in, through))):
+    if not any(name.startswith("env.") for name in named.union(*map(_find_names, through))):
         return []
     message = "the address of a remote cache must not contain an environment variable"
     hint = "Write the full address, or set EPBUILD_REMOTE_CACHE instead."
     return [Problem(TEMPLATE, message, remote.node.where, hint)]
 
 
-def _names_in(node: Node) -> frozenset[str]:
+def _find_names(node: Node) -> frozenset[str]:
     """Return the names that the template in a node refers to."""
     return find_variables(node.value) if isinstance(node, ScalarNode) and isinstance(node.value, str) else frozenset()
 
 
-def _remote(fields: MappingReader) -> RemoteAddress | None:
+def _read_remote(fields: MappingReader) -> RemoteAddress | None:
     text, where = fields.text("remote"), fields.where_of("remote")
     if not text:
         return None

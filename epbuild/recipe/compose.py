@@ -23,7 +23,7 @@ from epbuild.recipe.fields import MappingReader
 from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, drop_keys, merge_nodes, prune_paths
 from epbuild.recipe.paths import is_same
 from epbuild.recipe.problems import CANNOT_READ, SYNTAX, TEMPLATE, TOO_LARGE, UNKNOWN_KEY, WRONG_VALUE, quote_text
-from epbuild.recipe.schema import judge_key
+from epbuild.recipe.schema import validate_key
 from epbuild.recipe.source import MAX_BYTES, read
 
 MAX_FILE_DEPTH = 10
@@ -55,7 +55,7 @@ def compose(path: Path) -> Composition:
     """
     composer = _Composer()
     composer.names[path] = None
-    root = composer.tree(path, _content(path), ())
+    root = composer.read_tree(path, _read_content(path), ())
     if composer.stopped:
         raise RecipeError(*composer.problems, *composer.stopped)
     return Composition(
@@ -73,7 +73,7 @@ class _Composer:
         self._merged = 0
         self._is_full = False
 
-    def tree(self, path: Path, content: bytes, above: tuple[Path, ...]) -> MappingNode:
+    def read_tree(self, path: Path, content: bytes, above: tuple[Path, ...]) -> MappingNode:
         """Return the tree of a file, merged over the files that it extends and includes.
 
         `above` is the chain of files from the recipe to this file.
@@ -83,11 +83,11 @@ class _Composer:
         self.problems += source.problems
         _check_version(source.root)
         root: MappingNode | None = None
-        for name, where in self._named(path, source.root):
+        for name, where in self._read_named_files(path, source.root):
             if self._is_full:
                 break
             try:
-                part = self._part(path, name, where, (*above, resolve_links(path)))
+                part = self._read_part(path, name, where, (*above, resolve_links(path)))
             except RecipeError as error:
                 self.stopped += error.problems
             else:
@@ -95,10 +95,10 @@ class _Composer:
         own = drop_keys(source.root, (_EXTENDS, _INCLUDE))
         return merge_nodes(root, own) if root else own
 
-    def _named(self, path: Path, root: MappingNode) -> Iterator[tuple[str, Position]]:
+    def _read_named_files(self, path: Path, root: MappingNode) -> Iterator[tuple[str, Position]]:
         """Yield the files that a file extends or includes. Later files override earlier files."""
         violations = [
-            found for key in (_EXTENDS, _INCLUDE) if key in root.entries for found in judge_key(key, root.entries[key].node)
+            found for key in (_EXTENDS, _INCLUDE) if key in root.entries for found in validate_key(key, root.entries[key].node)
         ]
         self.problems += [violation.problem for violation in violations]
         fields = MappingReader(prune_paths(root, [violation.path for violation in violations]), self.problems, path)
@@ -116,38 +116,38 @@ class _Composer:
             else:
                 yield name, where
 
-    def _part(self, path: Path, name: str, where: Position, above: tuple[Path, ...]) -> MappingNode:
+    def _read_part(self, path: Path, name: str, where: Position, above: tuple[Path, ...]) -> MappingNode:
         """Return the tree of the file `name`, which the file at `path` extends or includes.
 
         Raises RecipeError if the file is not usable.
         """
-        part = _beside(path, name)
+        part = _resolve_beside(path, name)
         self.names[part] = None
         place = resolve_links(part)
         if place in above:
             circle = " → ".join(file.name for file in (*above[above.index(place) :], place))
-            raise _refused(WRONG_VALUE, f"the file {quote_text(name)} extends or includes itself: {circle}", where)
+            raise _make_error(WRONG_VALUE, f"the file {quote_text(name)} extends or includes itself: {circle}", where)
         if len(above) > MAX_FILE_DEPTH:
             message = f"'extends' and 'include' are nested more than {MAX_FILE_DEPTH} levels deep"
-            raise _refused(TOO_LARGE, message, where)
+            raise _make_error(TOO_LARGE, message, where)
         if place not in self._known:
             if not is_file(part):
                 what = "not a file" if os.path.lexists(part) else "no such file"
                 hint = "Paths are relative to the file that contains them."
-                raise _refused(CANNOT_READ, f"{what}: {quote_text(name)}", where, hint)
-            content = _content(part)
+                raise _make_error(CANNOT_READ, f"{what}: {quote_text(name)}", where, hint)
+            content = _read_content(part)
             if not place.is_relative_to(above[0].parent):
-                _check_ours(content, name, where)
-            self._known[place] = self.tree(part, content, above)
+                _check_foreign_file(content, name, where)
+            self._known[place] = self.read_tree(part, content, above)
         known = self._known[place]
         self._merged += known.size
         if self._merged > MAX_NODES and not self._is_full:
             self._is_full = True
-            raise _refused(TOO_LARGE, f"with this file, the recipe exceeds {MAX_NODES:,} values", where)
+            raise _make_error(TOO_LARGE, f"with this file, the recipe exceeds {MAX_NODES:,} values", where)
         return known
 
 
-def _check_ours(content: bytes, name: str, where: Position) -> None:
+def _check_foreign_file(content: bytes, name: str, where: Position) -> None:
     """Raise RecipeError if a file outside the recipe's folder is not part of a recipe.
 
     The message quotes nothing from the file, because the file may contain a user's secrets.
@@ -158,18 +158,18 @@ def _check_ours(content: bytes, name: str, where: Position) -> None:
     except RecipeError as error:
         found = error.problems[0].where
         line = f" (line {found.line})" if isinstance(found, Position) else ""
-        raise _refused(SYNTAX, f"the file {quote_text(name)} is not valid YAML for a recipe{line}", where, hint) from None
+        raise _make_error(SYNTAX, f"the file {quote_text(name)} is not valid YAML for a recipe{line}", where, hint) from None
     foreign = [entry.name_where.line for key, entry in keys.items() if key not in read_schema("recipe")["properties"]]
     if foreign:
         message = f"the file {quote_text(name)} is not part of a recipe: line {foreign[0]} has an unknown key"
-        raise _refused(UNKNOWN_KEY, message, where, hint)
+        raise _make_error(UNKNOWN_KEY, message, where, hint)
 
 
-def _refused(code: str, message: str, where: Position, hint: str | None = None) -> RecipeError:
+def _make_error(code: str, message: str, where: Position, hint: str | None = None) -> RecipeError:
     return RecipeError(Problem(code, message, where, hint))
 
 
-def _beside(file: Path, name: str) -> Path:
+def _resolve_beside(file: Path, name: str) -> Path:
     """Return the path of the file `name`, which is relative to the folder of `file`.
 
     Remove `..` parts if the shorter path leads to the same file.
@@ -179,15 +179,15 @@ def _beside(file: Path, name: str) -> Path:
     return short if is_same(short, joined) else joined
 
 
-def _hint_for_missing_recipe(path: Path) -> str:
+def _suggest_recipe(path: Path) -> str:
     """Return the hint for a missing recipe. The hint lists recipes in the folder, or else suggests `epbuild init`."""
-    recipes = _recipes_in(path.parent)
+    recipes = _list_recipes(path.parent)
     if recipes:
         return f"Name one of the recipes in this folder: {', '.join(recipes)}."
     return "Name another recipe, or create one for your models with `epbuild init`."
 
 
-def _recipes_in(folder: Path) -> list[str]:
+def _list_recipes(folder: Path) -> list[str]:
     """Return the names of the first few recipes in a folder, or an empty list if the folder is unreadable."""
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix in {".yaml", ".yml"})
@@ -204,13 +204,13 @@ def _is_recipe(path: Path) -> bool:
         return False
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     """Return the content of a file, truncated to one byte more than the maximum size of a recipe."""
     try:
         with open_regular(path) as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        problem = Problem(CANNOT_READ, "the recipe does not exist", path, _hint_for_missing_recipe(path))
+        problem = Problem(CANNOT_READ, "the recipe does not exist", path, _suggest_recipe(path))
     except OSError as error:
         if is_folder(path):
             problem = Problem(CANNOT_READ, "expected a file, found a directory", path, "Name a recipe in this directory.")

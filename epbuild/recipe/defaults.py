@@ -61,47 +61,47 @@ def write_out(
     entries: _Entries = dict(root.entries)
     absent = {"name", "groups", "outputs"} - entries.keys() - root.gaps
     if "name" in absent:
-        _add(entries, "name", _name_of_folder(file, root.where, problems))
-    name = _string(_node(entries, "name"))
+        _add(entries, "name", _derive_name(file, root.where, problems))
+    name = _get_string(_get_node(entries, "name"))
     listed = None
     if "models" in entries and not isinstance(entries["models"].node, MappingNode):
         names = TemplateNames(environment, {"recipe.name": name, **variables})
         listed = read_listed(entries["models"].node, file, names, problems)
         if listed is not None:
-            entries["models"] = _replaced(entries["models"], _mapping(entries["models"].node.where, listed.entries))
-    targets = _Targets(_section(entries, "toolchains"), problems, has_catalogs="catalogs" in entries)
+            entries["models"] = _replace_node(entries["models"], _make_mapping(entries["models"].node.where, listed.entries))
+    targets = _Targets(_get_section(entries, "toolchains"), problems, has_catalogs="catalogs" in entries)
     if "models" in entries:
-        entries["models"] = _replaced(entries["models"], targets.write_out_models(entries["models"].node))
+        entries["models"] = _replace_node(entries["models"], targets.write_out_models(entries["models"].node))
     if "targets" in entries:
-        entries["targets"] = _replaced(entries["targets"], targets.write_out(entries["targets"].node))
+        entries["targets"] = _replace_node(entries["targets"], targets.write_out(entries["targets"].node))
         if targets.toolchains:
-            _add(entries, "toolchains", _mapping(root.where, targets.toolchains))
-    written = _section(entries, "groups")
+            _add(entries, "toolchains", _make_mapping(root.where, targets.toolchains))
+    written = _get_section(entries, "groups")
     if "models" in entries and ("groups" in absent or "groups" in entries):
-        groups = entries["groups"].node if "groups" in entries else _mapping(root.where, {})
-        _add(entries, "groups", _groups(groups, _section(entries, "models"), problems))
+        groups = entries["groups"].node if "groups" in entries else _make_mapping(root.where, {})
+        _add(entries, "groups", _write_out_groups(groups, _get_section(entries, "models"), problems))
     if "outputs" in absent:
-        path = _text(root.where, _DEFAULT_OUTPUT)
-        output = _mapping(root.where, {"layout": _implied(_text(root.where, "directory")), "path": _implied(path)})
-        _add(entries, "outputs", _sequence(root.where, [output]))
+        path = _make_text(root.where, _DEFAULT_OUTPUT)
+        output = _make_mapping(root.where, {"layout": _imply(_make_text(root.where, "directory")), "path": _imply(path)})
+        _add(entries, "outputs", _make_sequence(root.where, [output]))
     defaults = Defaults(
         name=name if name and "name" in absent else None,
         toolchains=targets.of_catalog,
-        groups=tuple(group for group in _section(entries, "groups") if group not in written),
+        groups=tuple(group for group in _get_section(entries, "groups") if group not in written),
         output=_DEFAULT_OUTPUT.replace("${recipe.name}", name) if "outputs" in absent else None,
     )
     return WrittenRecipe(
-        _mapping(root.where, entries, root.gaps),
+        _make_mapping(root.where, entries, root.gaps),
         defaults,
         listed.folders if listed is not None else (),
         listed is None or listed.is_whole,
     )
 
 
-def _name_of_folder(file: Path, where: Position, problems: list[Problem]) -> Node | None:
+def _derive_name(file: Path, where: Position, problems: list[Problem]) -> Node | None:
     name = file.absolute().parent.name
     if name_problem(name, where) is None:
-        return _text(where, name)
+        return _make_text(where, name)
     message = f"the recipe has no name, and the name of its folder, {quote_text(name)}, is not a valid recipe name"
     problems.append(Problem(MISSING_KEY, message, where, "Set `name` to a name of letters and digits."))
     return None
@@ -121,71 +121,73 @@ class _Targets:
     def of_catalog(self) -> dict[str, tuple[str, ...]]:
         """Packages, or else the interpreter, of each toolchain that was added from the catalog."""
         added = [(name, entry.node) for name, entry in self.toolchains.items() if name not in self._written]
-        return {name: tuple(_texts(node)) for name, node in added}
+        return {name: tuple(_list_texts(node)) for name, node in added}
 
     def write_out(self, targets: Node) -> Node:
         if not isinstance(targets, MappingNode):
             return targets
-        entries = {name: _replaced(entry, self._target(name, entry)) for name, entry in targets.entries.items()}
-        return _mapping(targets.where, entries, targets.gaps)
+        entries = {name: _replace_node(entry, self._write_out_target(name, entry)) for name, entry in targets.entries.items()}
+        return _make_mapping(targets.where, entries, targets.gaps)
 
     def write_out_models(self, models: Node) -> Node:
         """Return the models with a toolchain in each built-in preparation."""
         if not isinstance(models, MappingNode):
             return models
-        preparations = PreparationToolchains(self._written, self._packages, self.toolchains, self._problems)
-        entries = {name: _replaced(entry, preparations.write_out(entry.node)) for name, entry in models.entries.items()}
-        return _with_entries(models, entries)
+        preparations = PreparationToolchains(self._written, self._list_packages, self.toolchains, self._problems)
+        entries = {name: _replace_node(entry, preparations.write_out(entry.node)) for name, entry in models.entries.items()}
+        return _replace_entries(models, entries)
 
-    def _target(self, name: str, target: KeyedNode) -> Node:
+    def _write_out_target(self, name: str, target: KeyedNode) -> Node:
         if not isinstance(target.node, MappingNode) or not {"ep", "eps"} & target.node.entries.keys():
             return target.node
         entries: _Entries = dict(target.node.entries)
-        if "ep" in entries and not _string(entries["ep"].node):
-            return _with_entries(target.node, {key: entry for key, entry in entries.items() if key not in DEVICE_KEYS})
-        listed = _node(entries, "eps")
+        if "ep" in entries and not _get_string(entries["ep"].node):
+            return _replace_entries(target.node, {key: entry for key, entry in entries.items() if key not in DEVICE_KEYS})
+        listed = _get_node(entries, "eps")
         choices = [item for item in listed.items if isinstance(item, MappingNode)] if isinstance(listed, SequenceNode) else []
-        eps = [_full_name(choice.entries) for choice in ([target.node] if "ep" in entries else choices)]
-        first = next((ep for ep in eps if _start(ep) is not None), eps[0] if eps else "")
+        eps = [_get_full_name(choice.entries) for choice in ([target.node] if "ep" in entries else choices)]
+        first = next((ep for ep in eps if _get_start(ep) is not None), eps[0] if eps else "")
         if first and "${" not in first and first not in known_eps() and not self._has_catalogs:
             # The planner reports the unknown EP. The short keys are removed, so that they are not reported as well.
             short = {key for key in DEVICE_KEYS if key in entries and not isinstance(entries[key].node, MappingNode)}
-            return _with_entries(target.node, {key: entry for key, entry in entries.items() if key not in short})
+            return _replace_entries(target.node, {key: entry for key, entry in entries.items() if key not in short})
         if "toolchain" not in entries and "toolchain" not in target.node.gaps:
-            toolchain = self._toolchain_for(first, name, target)
+            toolchain = self._select_toolchain(first, name, target)
             if toolchain:
-                entries = {"toolchain": KeyedNode(target.name_where, _text(target.name_where, toolchain)), **entries}
-        packages = self._packages(_string(_node(entries, "toolchain")))
+                entries = {"toolchain": KeyedNode(target.name_where, _make_text(target.name_where, toolchain)), **entries}
+        packages = self._list_packages(_get_string(_get_node(entries, "toolchain")))
         if "ep" in entries:
             self._write_out_ep(entries, packages)
         if isinstance(listed, SequenceNode):
-            items = tuple(self._choice(item, packages) for item in listed.items)
-            entries["eps"] = _replaced(entries["eps"], listed if items == listed.items else _sequence(listed.where, items))
-        return _with_entries(target.node, entries)
+            items = tuple(self._write_out_choice(item, packages) for item in listed.items)
+            entries["eps"] = _replace_node(
+                entries["eps"], listed if items == listed.items else _make_sequence(listed.where, items)
+            )
+        return _replace_entries(target.node, entries)
 
-    def _choice(self, choice: Node, packages: Set[str]) -> Node:
+    def _write_out_choice(self, choice: Node, packages: Set[str]) -> Node:
         """Return an item of `eps` with its short forms written out."""
         if not isinstance(choice, MappingNode):
             return choice
         entries: _Entries = dict(choice.entries)
         for key in DEVICE_KEYS:
-            if isinstance(value := _node(entries, key), SequenceNode):
+            if isinstance(value := _get_node(entries, key), SequenceNode):
                 hint = f"Write `matrix: {{{key}: [...]}}` in the target, and `{key}: ${{matrix.{key}}}` here."
                 self._problems.append(Problem(WRONG_VALUE, "an entry of 'eps' cannot have a list here", value.where, hint))
                 del entries[key]
         self._write_out_ep(entries, packages)
-        return _with_entries(choice, entries)
+        return _replace_entries(choice, entries)
 
     def _write_out_ep(self, entries: _Entries, packages: Set[str]) -> None:
-        ep = _full_name(entries)
-        if ep and ep != _string(_node(entries, "ep")):
-            entries["ep"] = _replaced(entries["ep"], _text(entries["ep"].node.where, ep))
+        ep = _get_full_name(entries)
+        if ep and ep != _get_string(_get_node(entries, "ep")):
+            entries["ep"] = _replace_node(entries["ep"], _make_text(entries["ep"].node.where, ep))
         for key in DEVICE_KEYS:
             # `device` is also the key of a device with its type and vendor.
             if key in entries and not isinstance(entries[key].node, MappingNode):
-                self._write_out_device(key, ep, _packaging(ep, packages), entries)
+                self._write_out_device(key, ep, _get_packaging(ep, packages), entries)
 
-    def _toolchain_for(self, ep: str, name: str, target: KeyedNode) -> str | None:
+    def _select_toolchain(self, ep: str, name: str, target: KeyedNode) -> str | None:
         """Return the toolchain of a target that does not set `toolchain`, or None if no toolchain is certain.
 
         Return the first of these toolchains that exists:
@@ -195,12 +197,12 @@ class _Targets:
         3. the catalog's toolchain for the EP, which is then added to `toolchains`
         4. the only toolchain of the recipe
         """
-        start = _start(ep)
+        start = _get_start(ep)
         if start is not None and start.name in self.toolchains:
             return start.name
-        fitting = [toolchain for toolchain in self._written if self._may_hold(ep, toolchain)]
+        fitting = [toolchain for toolchain in self._written if self._can_contain(ep, toolchain)]
         if not fitting and start is not None:
-            self.toolchains[start.name] = KeyedNode(target.name_where, _environment(start, target.name_where))
+            self.toolchains[start.name] = KeyedNode(target.name_where, _make_toolchain(start, target.name_where))
             return start.name
         if len(fitting) == 1 or len(self._written) == 1:
             return [*fitting, *self._written][0]
@@ -211,19 +213,19 @@ class _Targets:
         self._problems.append(Problem(MISSING_KEY, message, target.node.where, hint))
         return None
 
-    def _may_hold(self, ep: str, toolchain: str) -> bool:
+    def _can_contain(self, ep: str, toolchain: str) -> bool:
         """Return whether a toolchain may contain an EP. The environment of an existing interpreter may contain any EP."""
         node = self.toolchains[toolchain].node
         is_foreign = isinstance(node, MappingNode) and "interpreter" in node.entries
         distributions = {name for entry in entries_for(ep) for name in entry.distributions} if ep in known_eps() else set()
-        return is_foreign or not distributions.isdisjoint(self._packages(toolchain))
+        return is_foreign or not distributions.isdisjoint(self._list_packages(toolchain))
 
-    def _packages(self, toolchain: str) -> Set[str]:
+    def _list_packages(self, toolchain: str) -> Set[str]:
         """Return the names of the packages that a toolchain installs."""
-        node = _node(self.toolchains, toolchain)
-        packages = _node(node.entries, "packages") if isinstance(node, MappingNode) else None
+        node = _get_node(self.toolchains, toolchain)
+        packages = _get_node(node.entries, "packages") if isinstance(node, MappingNode) else None
         items = packages.items if isinstance(packages, SequenceNode) else ()
-        return {read_requirement(_string(item)).distribution for item in items}
+        return {read_requirement(_get_string(item)).distribution for item in items}
 
     def _write_out_device(self, key: str, ep: str, packaging: EpEntry | None, entries: _Entries) -> None:
         """Replace a short key such as `soc` with provider options or a device. Convert a list to a matrix."""
@@ -234,18 +236,18 @@ class _Targets:
         is_type = key == "device" and not has_key and packaging is not None and bool(packaging.devices)
         if packaging is None or not (option or is_type):
             message = f"unknown key {quote_text(key)} in a target for {ep}"
-            self._problems.append(Problem(UNKNOWN_KEY, message, given.name_where, _device_hint(packaging)))
+            self._problems.append(Problem(UNKNOWN_KEY, message, given.name_where, _suggest_device(packaging)))
             return
-        value = self._matrix(key, given, packaging, option, entries)
+        value = self._write_out_value(key, given, packaging, option, entries)
         if value is None:
             return
         if option is None or start is None:
             entries["device"] = KeyedNode(
-                given.name_where, _mapping(given.node.where, {"type": KeyedNode(given.name_where, value)})
+                given.name_where, _make_mapping(given.node.where, {"type": KeyedNode(given.name_where, value)})
             )
             return
-        options = {name: _implied(_text(given.name_where, text)) for name, text in start.options.items()}
-        written = _node(entries, "provider_options")
+        options = {name: _imply(_make_text(given.name_where, text)) for name, text in start.options.items()}
+        written = _get_node(entries, "provider_options")
         if isinstance(written, MappingNode):
             if option in written.entries:
                 message = f"{quote_text(key)} is short for the option {quote_text(option)}, which is also set"
@@ -253,16 +255,18 @@ class _Targets:
             options |= written.entries
         options[option] = KeyedNode(given.name_where, value)
         where = written.where if written is not None else given.name_where
-        entries["provider_options"] = KeyedNode(where, _mapping(where, options))
+        entries["provider_options"] = KeyedNode(where, _make_mapping(where, options))
 
-    def _matrix(self, key: str, given: KeyedNode, packaging: EpEntry, option: str | None, entries: _Entries) -> Node | None:
+    def _write_out_value(
+        self, key: str, given: KeyedNode, packaging: EpEntry, option: str | None, entries: _Entries
+    ) -> Node | None:
         """Return the value of a short key, or None if a problem was added.
 
         Add a list to `entries` as a matrix, and return a template for the value in each row of the matrix.
         """
         if not isinstance(given.node, SequenceNode):
-            value = _known_value(given.node, packaging, option)
-            if (problem := _unknown_product(key, value, packaging, option)) is None:
+            value = _translate_value(given.node, packaging, option)
+            if (problem := _find_product_problem(key, value, packaging, option)) is None:
                 return value
             self._problems.append(problem)
             return None
@@ -271,19 +275,19 @@ class _Targets:
             hint = f"Move the list into the matrix, as in `matrix: {{{key}: [...]}}`, and write `{key}: ${{matrix.{key}}}`."
             self._problems.append(Problem(WRONG_VALUE, message, given.node.where, hint))
             return None
-        items = [_known_value(item, packaging, option) for item in given.node.items]
+        items = [_translate_value(item, packaging, option) for item in given.node.items]
         is_strict = "allow_unknown_options" not in entries
-        problems = [_value_problem(key, item, packaging, option if is_strict else None) for item in items]
+        problems = [_find_value_problem(key, item, packaging, option if is_strict else None) for item in items]
         self._problems += filter(None, problems)
         sound = [item for item, problem in zip(items, problems, strict=True) if problem is None]
         if items and not sound:
             return None
-        axis = KeyedNode(given.name_where, _sequence(given.node.where, sound))
-        entries["matrix"] = KeyedNode(given.name_where, _mapping(given.node.where, {key: axis}))
-        return _text(given.node.where, f"${{matrix.{key}}}")
+        axis = KeyedNode(given.name_where, _make_sequence(given.node.where, sound))
+        entries["matrix"] = KeyedNode(given.name_where, _make_mapping(given.node.where, {key: axis}))
+        return _make_text(given.node.where, f"${{matrix.{key}}}")
 
 
-def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None) -> Problem | None:
+def _find_value_problem(key: str, item: Node, packaging: EpEntry, option: str | None) -> Problem | None:
     """Return the problem of one value in a list, or None if the value is valid.
 
     The matrix would report the same problem at the position of the whole list.
@@ -291,7 +295,7 @@ def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None)
     text = render(item.value) if isinstance(item, ScalarNode) and item.value is not None else ""
     if not text or "${" in text:
         return None
-    if problem := _unknown_product(key, item, packaging, option):
+    if problem := _find_product_problem(key, item, packaging, option):
         return problem
     if not is_name_part(text):
         message = f"the value {quote_text(text)} cannot be part of a target's name"
@@ -306,7 +310,7 @@ def _value_problem(key: str, item: Node, packaging: EpEntry, option: str | None)
     return None
 
 
-def _known_value(node: Node, packaging: EpEntry, option: str | None) -> Node:
+def _translate_value(node: Node, packaging: EpEntry, option: str | None) -> Node:
     """Return the value of a short key with the catalog's name for the product or device.
 
     For example, `Snapdragon 8 Elite` and `69` become `SM8750`, and the device type `NPU` becomes `npu`. Return unknown values unchanged.
@@ -315,15 +319,15 @@ def _known_value(node: Node, packaging: EpEntry, option: str | None) -> Node:
         return node
     text = render(node.value)
     if option is None:
-        return _text(node.where, text.lower()) if text.lower() in packaging.devices else node
+        return _make_text(node.where, text.lower()) if text.lower() in packaging.devices else node
     names = packaging.names[option].names if option in packaging.names else {}
     name = names.get(" ".join(text.split()).casefold())
-    return node if name is None or name == text else _text(node.where, name)
+    return node if name is None or name == text else _make_text(node.where, name)
 
 
-def _unknown_product(key: str, node: Node, packaging: EpEntry, option: str | None) -> Problem | None:
+def _find_product_problem(key: str, node: Node, packaging: EpEntry, option: str | None) -> Problem | None:
     """Return a problem if a value with spaces is not a product in the catalog."""
-    text = _string(node).strip()
+    text = _get_string(node).strip()
     if " " not in text or "," in text or "${" in text:
         return None
     rows = packaging.names[option].rows if option is not None and option in packaging.names else ()
@@ -334,7 +338,7 @@ def _unknown_product(key: str, node: Node, packaging: EpEntry, option: str | Non
     return Problem("EPB212", f"the catalog has no {key} {quote_text(text)}", node.where, hint)
 
 
-def _device_hint(packaging: EpEntry | None) -> str:
+def _suggest_device(packaging: EpEntry | None) -> str:
     """Return the hint for a short key that the EP does not support."""
     start = packaging.start if packaging is not None else None
     if start is not None and start.key is not None:
@@ -346,19 +350,19 @@ def _device_hint(packaging: EpEntry | None) -> str:
     return "Remove it."
 
 
-def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Problem]) -> Node:
+def _write_out_groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Problem]) -> Node:
     """Return the groups with their models and targets, plus one group for each model that is in no group."""
     if not isinstance(groups, MappingNode):
         return groups
     found: _Entries = dict(groups.entries)
     default = found.get(DEFAULT_GROUPS)
-    if default is not None and _string(default.node) == "none":
+    if default is not None and _get_string(default.node) == "none":
         del found[DEFAULT_GROUPS]
     else:
         default = None
     for name, entry in found.items():
         if isinstance(entry.node, MappingNode):
-            found[name] = _replaced(entry, _group(name, entry.name_where, entry.node, models))
+            found[name] = _replace_node(entry, _write_out_group(name, entry.name_where, entry.node, models))
             if name not in models and "models" not in entry.node.entries and "models" not in entry.node.gaps:
                 message = f"the key 'models' is missing in groups.{name}"
                 problems.append(
@@ -370,7 +374,7 @@ def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Proble
                     )
                 )
     if default is None:
-        grouped = {model for entry in found.values() for model in _members(entry.node, models)}
+        grouped = {model for entry in found.values() for model in _list_members(entry.node, models)}
         for name, entry in models.items():
             if name in grouped or name_problem(name, entry.name_where):
                 continue
@@ -386,53 +390,53 @@ def _groups(groups: Node, models: Mapping[str, KeyedNode], problems: list[Proble
                 problems.append(Problem(BAD_NAME, message, found[name].name_where, hint))
                 continue
             where = entry.name_where
-            found[name] = KeyedNode(where, _group(name, where, _mapping(where, {}), models))
-    return _mapping(groups.where, found, groups.gaps)
+            found[name] = KeyedNode(where, _write_out_group(name, where, _make_mapping(where, {}), models))
+    return _make_mapping(groups.where, found, groups.gaps)
 
 
-def _group(name: str, where: Position, node: MappingNode, models: Collection[str]) -> MappingNode:
+def _write_out_group(name: str, where: Position, node: MappingNode, models: Collection[str]) -> MappingNode:
     """Return a group with its default members: the model with the group's name, and all targets."""
     if "models" in node.entries and "targets" in node.entries:
         return node
     entries: _Entries = dict(node.entries)
     if "models" not in entries and name in models:
-        entries = {"models": _implied(_sequence(where, [_text(where, name)])), **entries}
+        entries = {"models": _imply(_make_sequence(where, [_make_text(where, name)])), **entries}
     if "targets" not in entries and "targets" not in node.gaps:
-        entries["targets"] = _implied(_sequence(where, [_text(where, "*")]))
-    return _mapping(node.where, entries, node.gaps)
+        entries["targets"] = _imply(_make_sequence(where, [_make_text(where, "*")]))
+    return _make_mapping(node.where, entries, node.gaps)
 
 
-def _members(group: Node, models: Collection[str]) -> Iterator[str]:
+def _list_members(group: Node, models: Collection[str]) -> Iterator[str]:
     """Yield the models of a group."""
-    listed = _node(group.entries, "models") if isinstance(group, MappingNode) else None
+    listed = _get_node(group.entries, "models") if isinstance(group, MappingNode) else None
     for item in listed.items if isinstance(listed, SequenceNode) else ():
-        name = _string(_node(item.entries, "model") if isinstance(item, MappingNode) else item)
+        name = _get_string(_get_node(item.entries, "model") if isinstance(item, MappingNode) else item)
         yield from match_names(name, models)
 
 
-def _environment(start: Start, where: Position) -> MappingNode:
+def _make_toolchain(start: Start, where: Position) -> MappingNode:
     """Return the catalog's toolchain for an EP, as a node."""
-    packages = _sequence(where, [_text(where, package) for package in start.packages])
-    node = packages if start.packages else _text(where, start.interpreter or "")
-    return _mapping(where, {"packages" if start.packages else "interpreter": KeyedNode(where, node)})
+    packages = _make_sequence(where, [_make_text(where, package) for package in start.packages])
+    node = packages if start.packages else _make_text(where, start.interpreter or "")
+    return _make_mapping(where, {"packages" if start.packages else "interpreter": KeyedNode(where, node)})
 
 
-def _full_name(entries: Mapping[str, KeyedNode]) -> str:
+def _get_full_name(entries: Mapping[str, KeyedNode]) -> str:
     """Return ONNX Runtime's name of a target's EP. Return unknown names and templates unchanged."""
-    name = _string(_node(entries, "ep"))
+    name = _get_string(_get_node(entries, "ep"))
     return get_full_name(name) or name
 
 
-def _start(ep: str) -> Start | None:
+def _get_start(ep: str) -> Start | None:
     """Return the catalog's values for a new recipe with an EP, or None if the catalog has no such values.
 
     The values come from the EP's default packaging.
     """
-    packaging = _packaging(ep)
+    packaging = _get_packaging(ep)
     return packaging.start if packaging is not None else None
 
 
-def _packaging(ep: str, packages: Set[str] = frozenset()) -> EpEntry | None:
+def _get_packaging(ep: str, packages: Set[str] = frozenset()) -> EpEntry | None:
     """Return the packaging of an EP that is in one of the `packages`, or else the EP's default packaging.
 
     Return None for an unknown EP.
@@ -443,39 +447,39 @@ def _packaging(ep: str, packages: Set[str] = frozenset()) -> EpEntry | None:
 # Nodes
 
 
-def _section(entries: Mapping[str, KeyedNode], key: str) -> _Entries:
-    node = _node(entries, key)
+def _get_section(entries: Mapping[str, KeyedNode], key: str) -> _Entries:
+    node = _get_node(entries, key)
     return dict(node.entries) if isinstance(node, MappingNode) else {}
 
 
-def _node(entries: Mapping[str, KeyedNode], key: str) -> Node | None:
+def _get_node(entries: Mapping[str, KeyedNode], key: str) -> Node | None:
     entry = entries.get(key)
     return entry.node if entry is not None else None
 
 
-def _string(node: Node | None) -> str:
+def _get_string(node: Node | None) -> str:
     """Return the text of a scalar, or an empty string for any other node."""
     return node.value if isinstance(node, ScalarNode) and isinstance(node.value, str) else ""
 
 
-def _texts(node: Node | None) -> Iterator[str]:
+def _list_texts(node: Node | None) -> Iterator[str]:
     """Yield the texts in a node."""
     match node:
         case MappingNode():
             for entry in node.entries.values():
-                yield from _texts(entry.node)
+                yield from _list_texts(entry.node)
         case SequenceNode():
             for item in node.items:
-                yield from _texts(item)
+                yield from _list_texts(item)
         case _:
-            yield _string(node)
+            yield _get_string(node)
 
 
-def _replaced(entry: KeyedNode, node: Node) -> KeyedNode:
+def _replace_node(entry: KeyedNode, node: Node) -> KeyedNode:
     return KeyedNode(entry.name_where, node)
 
 
-def _implied(node: Node) -> KeyedNode:
+def _imply(node: Node) -> KeyedNode:
     return KeyedNode(node.where, node)
 
 
@@ -485,21 +489,21 @@ def _add(entries: _Entries, key: str, node: Node | None) -> None:
         entries[key] = KeyedNode(entries[key].name_where if key in entries else node.where, node)
 
 
-def _text(where: Position, value: Scalar) -> ScalarNode:
+def _make_text(where: Position, value: Scalar) -> ScalarNode:
     return ScalarNode(where, value, render(value))
 
 
-def _with_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
+def _replace_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
     """Return a mapping with new entries. If the entries of `node` are equal, return `node` itself.
 
     Nodes that YAML aliases share are validated only once if they stay the same object.
     """
-    return node if entries == node.entries else _mapping(node.where, entries, node.gaps)
+    return node if entries == node.entries else _make_mapping(node.where, entries, node.gaps)
 
 
-def _sequence(where: Position, items: Sequence[Node]) -> SequenceNode:
+def _make_sequence(where: Position, items: Sequence[Node]) -> SequenceNode:
     return SequenceNode(where, tuple(items), *measure_extent(items))
 
 
-def _mapping(where: Position, entries: Mapping[str, KeyedNode], gaps: Iterable[str] = ()) -> MappingNode:
+def _make_mapping(where: Position, entries: Mapping[str, KeyedNode], gaps: Iterable[str] = ()) -> MappingNode:
     return MappingNode(where, entries, *measure_extent([entry.node for entry in entries.values()]), frozenset(gaps))

@@ -34,7 +34,7 @@ from epbuild.recipe.nodes import (
     render,
 )
 from epbuild.recipe.paths import rebase_path
-from epbuild.recipe.schema import judge
+from epbuild.recipe.schema import validate
 from epbuild.recipe.variables import Override, read_overrides
 from epbuild.recipe.yaml_text import write_yaml
 
@@ -70,23 +70,25 @@ class _Explanation:
         self._compare(raw, root, ())
         entries: _Entries = dict(root.entries)
         if "vars" in entries:
-            entries["vars"] = entries["vars"]._replace(node=self._variables(entries["vars"].node))
+            entries["vars"] = entries["vars"]._replace(node=self._write_out_variables(entries["vars"].node))
         for name in _SECTIONS:
             if name in entries:
-                entries[name] = entries[name]._replace(node=self._definitions(name, entries[name].node))
+                entries[name] = entries[name]._replace(node=self._write_out_section(name, entries[name].node))
         written = raw.entries.get("groups")
         if written is not None and isinstance(written.node, MappingNode) and DEFAULT_GROUPS in written.node.entries:
             kept = written.node.entries[DEFAULT_GROUPS]
             groups = entries["groups"].node
             if isinstance(groups, MappingNode) and isinstance(kept.node, ScalarNode):
-                entries["groups"] = entries["groups"]._replace(node=_mapping(groups, {DEFAULT_GROUPS: kept, **groups.entries}))
+                entries["groups"] = entries["groups"]._replace(
+                    node=_make_mapping(groups, {DEFAULT_GROUPS: kept, **groups.entries})
+                )
         order = [key for key in read_schema("recipe")["properties"] if key in entries]
         paths = _Paths(self.loaded)
         whole = {key: entries[key]._replace(node=paths.rebased(entries[key].node)) for key in order}
         known = self.comments
         # The comment on a value also covers all values inside it.
         outer = {path: text for path, text in known.items() if not any(path[:end] in known for end in range(1, len(path)))}
-        return write_yaml(_mapping(root, whole), outer)
+        return write_yaml(_make_mapping(root, whole), outer)
 
     def _compare(self, raw: Node, full: Node, path: KeyPath, source: str = _DEFAULT) -> None:
         """Add a comment for each value of `full` that is not in `raw`."""
@@ -103,21 +105,21 @@ class _Explanation:
             else:
                 self.comments[*path, key] = inner
 
-    def _variables(self, section: Node) -> Node:
+    def _write_out_variables(self, section: Node) -> Node:
         if not isinstance(section, MappingNode):
             return section
         entries: _Entries = dict(section.entries)
         for name, override in self.overrides.items():
             if name in entries:
-                entries[name] = entries[name]._replace(node=_scalar(section.where, override.value))
+                entries[name] = entries[name]._replace(node=_make_scalar(section.where, override.value))
                 self.comments["vars", name] = "--set"
-        return _mapping(section, entries)
+        return _make_mapping(section, entries)
 
-    def _definitions(self, name: str, section: Node) -> Node:
+    def _write_out_section(self, name: str, section: Node) -> Node:
         """Return a section with the schema's defaults written out in its definitions."""
         part = read_schema("recipe")["properties"][name]
         if isinstance(section, SequenceNode):
-            items = [self._definition(item, part["items"], (name, index)) for index, item in enumerate(section.items)]
+            items = [self._write_out_definition(item, part["items"], (name, index)) for index, item in enumerate(section.items)]
             return SequenceNode(section.where, tuple(items), *measure_extent(items))
         if not isinstance(section, MappingNode):
             return section
@@ -125,20 +127,20 @@ class _Explanation:
         for key, entry in section.entries.items():
             node = entry.node
             if name == "groups" and isinstance(node, MappingNode):
-                node = self._with_expectation(node, entry.name_where, (name, key))
-            entries[key] = entry._replace(node=self._definition(node, part["additionalProperties"], (name, key)))
-        return _mapping(section, entries)
+                node = self._add_expectation(node, entry.name_where, (name, key))
+            entries[key] = entry._replace(node=self._write_out_definition(node, part["additionalProperties"], (name, key)))
+        return _make_mapping(section, entries)
 
-    def _definition(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
+    def _write_out_definition(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
         """Return a definition with the schema's defaults written out.
 
         Defaults that would make the definition invalid are skipped.
         """
-        filled = self._filled(node, part, path)
-        wrong = [found.path for found in judge(path, filled) if self.comments.get(found.path) == _DEFAULT]
+        filled = self._fill_in(node, part, path)
+        wrong = [found.path for found in validate(path, filled) if self.comments.get(found.path) == _DEFAULT]
         return prune_paths(filled, [place[len(path) :] for place in wrong])
 
-    def _filled(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
+    def _fill_in(self, node: Node, part: Mapping[str, Any], path: KeyPath) -> Node:
         """Return a mapping with the schema's defaults written out at all levels. Keys are in the schema's order."""
         while "$ref" in part:
             part = read_schema("recipe")["$defs"][part["$ref"].removeprefix("#/$defs/")]
@@ -147,26 +149,30 @@ class _Explanation:
         entries: _Entries = {}
         for key, known in part.get("properties", {}).items():
             if key in node.entries:
-                entries[key] = node.entries[key]._replace(node=self._filled(node.entries[key].node, known, (*path, key)))
+                entries[key] = node.entries[key]._replace(node=self._fill_in(node.entries[key].node, known, (*path, key)))
             elif isinstance(known.get("default"), str | int | float):
-                entries[key] = KeyedNode(node.where, _scalar(node.where, known["default"]))
+                entries[key] = KeyedNode(node.where, _make_scalar(node.where, known["default"]))
                 self.comments[*path, key] = _DEFAULT
-        return _mapping(node, {**entries, **{key: entry for key, entry in node.entries.items() if key not in entries}})
+        return _make_mapping(node, {**entries, **{key: entry for key, entry in node.entries.items() if key not in entries}})
 
-    def _with_expectation(self, group: MappingNode, where: Position, path: KeyPath) -> MappingNode:
+    def _add_expectation(self, group: MappingNode, where: Position, path: KeyPath) -> MappingNode:
         """Return a group with `expect: {fallback_nodes: 0}` if 0 is the default for all targets of the group."""
         entry = group.entries.get(_EXPECT)
         expect = entry.node if entry is not None else MappingNode(group.where, {}, 1, 0)
         groups = [known for known in self.loaded.recipe.groups.values() if known.where == where]
-        if not isinstance(expect, MappingNode) or _FALLBACK in expect.entries or not _leave_none(groups, self.loaded.recipe):
+        if (
+            not isinstance(expect, MappingNode)
+            or _FALLBACK in expect.entries
+            or not _allow_no_fallback(groups, self.loaded.recipe)
+        ):
             return group
         self.comments[(*path, _EXPECT) if entry is None else (*path, _EXPECT, _FALLBACK)] = _DEFAULT
-        number = KeyedNode(expect.where, _scalar(expect.where, 0))
-        filled = _mapping(expect, {**expect.entries, _FALLBACK: number})
-        return _mapping(group, {**group.entries, _EXPECT: KeyedNode(where, filled)})
+        number = KeyedNode(expect.where, _make_scalar(expect.where, 0))
+        filled = _make_mapping(expect, {**expect.entries, _FALLBACK: number})
+        return _make_mapping(group, {**group.entries, _EXPECT: KeyedNode(where, filled)})
 
 
-def _leave_none(groups: Sequence[GroupSpec], recipe: Recipe) -> bool:
+def _allow_no_fallback(groups: Sequence[GroupSpec], recipe: Recipe) -> bool:
     """Return whether no target of the groups ends with an EP that takes every node, such as the CPU EP."""
     names = {reference.name for group in groups for reference in group.targets}
     last = [recipe.targets[name].eps[-1].ep.name for name in names]
@@ -184,7 +190,7 @@ class _Paths:
             self._known.setdefault(where, {})[text] = path
         for model in loaded.recipe.models.values():
             for step in model.prepare:
-                for item in _named_files(step):
+                for item in _find_named_files(step):
                     self._known.setdefault(item.where, {})[str(item.value)] = rebase_path(
                         str(item.value), item.where, self._recipe
                     )
@@ -192,7 +198,9 @@ class _Paths:
     def rebased(self, node: Node) -> Node:
         """Return a copy of a node with its paths relative to the recipe's folder."""
         if isinstance(node, MappingNode):
-            return _mapping(node, {key: entry._replace(node=self.rebased(entry.node)) for key, entry in node.entries.items()})
+            return _make_mapping(
+                node, {key: entry._replace(node=self.rebased(entry.node)) for key, entry in node.entries.items()}
+            )
         if isinstance(node, SequenceNode):
             items = [self.rebased(item) for item in node.items]
             return SequenceNode(node.where, tuple(items), *measure_extent(items))
@@ -200,14 +208,14 @@ class _Paths:
         if known is None or not isinstance(node.value, str) or node.where.file == str(self._recipe):
             return node
         if "${" not in node.value:
-            return _scalar(node.where, known.get(node.value, node.value))
+            return _make_scalar(node.where, known.get(node.value, node.value))
         if all(text == path for text, path in known.items()):
             return node
         folder = os.path.relpath(Path(node.where.file).parent, self._recipe.parent)
-        return _scalar(node.where, f"{PurePosixPath(Path(folder).as_posix())}/{node.value}")
+        return _make_scalar(node.where, f"{PurePosixPath(Path(folder).as_posix())}/{node.value}")
 
 
-def _named_files(step: PrepareStep) -> Iterator[ScalarNode]:
+def _find_named_files(step: PrepareStep) -> Iterator[ScalarNode]:
     """Yield the paths in the options of a built-in preparation."""
     if step.kind not in BUILT_IN or not isinstance(step.options, MappingNode):
         return
@@ -219,9 +227,9 @@ def _named_files(step: PrepareStep) -> Iterator[ScalarNode]:
                 yield item
 
 
-def _scalar(where: Position, value: Scalar) -> ScalarNode:
+def _make_scalar(where: Position, value: Scalar) -> ScalarNode:
     return ScalarNode(where, value, render(value))
 
 
-def _mapping(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
+def _make_mapping(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
     return MappingNode(node.where, entries, *measure_extent([entry.node for entry in entries.values()]), node.gaps)

@@ -44,28 +44,28 @@ class MappingReader:
 
     def text(self, key: str) -> str | None:
         """Return a string, or None if the key is absent."""
-        value = self._scalar(key)
+        value = self._get_scalar(key)
         return value if isinstance(value, str) else None
 
     def flag(self, key: str) -> bool:
         """Return a boolean, or False if the key is absent."""
-        return self._scalar(key) is True
+        return self._get_scalar(key) is True
 
     def number(self, key: str) -> float | None:
         """Return a number, or None if the key is absent."""
         entry = self.entries.get(key)
-        number = self._number_of(entry.node, "number") if entry else None
+        number = self._read_number(entry.node, "number") if entry else None
         return None if number is None else float(number)
 
     def integer(self, key: str) -> int | None:
         """Return an integer, or None if the key is absent. As in JSON Schema, `2.0` and `1e3` are integers."""
         entry = self.entries.get(key)
-        number = self._number_of(entry.node, "integer") if entry else None
+        number = self._read_number(entry.node, "integer") if entry else None
         return None if number is None else int(number)
 
     def integer_or_any(self, key: str) -> int | Literal["any"] | None:
         """Return an integer, the string `any`, or None if the key is absent."""
-        value = self._scalar(key)
+        value = self._get_scalar(key)
         if not isinstance(value, str):
             return self.integer(key)
         if value == "any":
@@ -76,7 +76,7 @@ class MappingReader:
 
     def size(self, key: str) -> int | None:
         """Return a number of bytes, or None if the key is absent. The recipe may use a unit, such as `8 GB`."""
-        value = self._scalar(key)
+        value = self._get_scalar(key)
         if not isinstance(value, str):
             return self.integer(key)
         try:
@@ -131,14 +131,14 @@ class MappingReader:
 
     def numbers(self, key: str) -> list[float]:
         """Return the numbers of a list."""
-        return [float(number) for item in self.items(key) if (number := self._number_of(item, "number")) is not None]
+        return [float(number) for item in self.items(key) if (number := self._read_number(item, "number")) is not None]
 
     def shapes(self, key: str) -> dict[str, InputShape]:
         """Return the shapes of inputs by name. An input with an invalid size is skipped."""
         fields, found = self.mapping(key), {}
         for name, entry in fields.entries.items():
             items = fields.items(name)
-            sizes = tuple(int(size) for item in items if (size := self._number_of(item, "integer")) is not None and size >= 1)
+            sizes = tuple(int(size) for item in items if (size := self._read_number(item, "integer")) is not None and size >= 1)
             if isinstance(entry.node, SequenceNode) and len(sizes) == len(items) + entry.node.gaps:
                 found[name] = InputShape(sizes, entry.node.where, tuple(item.where for item in items), entry.name_where)
         return found
@@ -166,7 +166,7 @@ class MappingReader:
         entry = self.entries.get(key)
         return entry.node.items if entry is not None and isinstance(entry.node, SequenceNode) else ()
 
-    def _number_of(self, node: Node, kind: Literal["number", "integer"]) -> float | None:
+    def _read_number(self, node: Node, kind: Literal["number", "integer"]) -> float | None:
         """Return the number in a node, or None if a problem was added.
 
         The schema permits a template in place of some numbers. A template whose value is a string is a problem.
@@ -177,6 +177,6 @@ class MappingReader:
             return None
         return value
 
-    def _scalar(self, key: str) -> Scalar | None:
+    def _get_scalar(self, key: str) -> Scalar | None:
         entry = self.entries.get(key)
         return entry.node.value if entry is not None and isinstance(entry.node, ScalarNode) else None

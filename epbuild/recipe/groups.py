@@ -58,7 +58,7 @@ def read_member(model: Reference, group: MappingReader, own: MappingReader) -> G
     name = own.text("name") or model.name
     if name != model.name and (problem := name_problem(name, own.where_of("name"))):
         own.problems.append(problem)
-    settings, expected = _overlaid(group, own, "compile"), _overlaid(group, own, "expect")
+    settings, expected = _overlay_settings(group, own, "compile"), _overlay_settings(group, own, "expect")
     return GroupMember(
         name,
         model,
@@ -69,7 +69,7 @@ def read_member(model: Reference, group: MappingReader, own: MappingReader) -> G
     )
 
 
-def _overlaid(group: MappingReader, own: MappingReader, key: str) -> MappingReader | None:
+def _overlay_settings(group: MappingReader, own: MappingReader, key: str) -> MappingReader | None:
     """Return the settings of a group with the member's own settings merged over them, key by key.
 
     Return None if neither the group nor the member has settings.
@@ -131,7 +131,7 @@ def _read_merge(fields: MappingReader) -> Merge:
     return Merge(
         name=name,
         where=fields.where,
-        connect=tuple(_connections(connect)) if "connect" in fields.entries else None,
+        connect=tuple(_read_connections(connect)) if "connect" in fields.entries else None,
         prefixes={
             member: Setting(prefixes.text(member) or "", entry.node.where, entry.name_where)
             for member, entry in prefixes.entries.items()
@@ -150,7 +150,7 @@ def _read_genai(fields: MappingReader) -> GenaiChoice:
     )
 
 
-def _connections(fields: MappingReader) -> Iterator[tuple[Reference, Reference]]:
+def _read_connections(fields: MappingReader) -> Iterator[tuple[Reference, Reference]]:
     """Yield pairs of an output and an input that the output feeds. In the recipe, an output has one input or a list of inputs."""
     for output, entry in fields.entries.items():
         several = isinstance(entry.node, SequenceNode)

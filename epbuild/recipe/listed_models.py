@@ -47,7 +47,7 @@ def read_listed(models: Node, recipe: Path, names: Mapping[str, Scalar], problem
     texts = [item for item in items if isinstance(item, ScalarNode) and isinstance(item.value, str) and item.value]
     if len(texts) < len(items):
         return None
-    return _Reader(recipe, names, problems).listed(texts)
+    return _Reader(recipe, names, problems).read(texts)
 
 
 class _Reader:
@@ -58,19 +58,19 @@ class _Reader:
         self._finder = FileFinder(recipe.parent, problems, _LIMITS)
         self._is_whole = True
 
-    def listed(self, items: list[ScalarNode]) -> ListedModels:
-        texts = [(item, text) for item in items if (text := self._text(item)) is not None]
-        named = {self._place(text, item.where) for item, text in texts if not _is_pattern(text)}
+    def read(self, items: list[ScalarNode]) -> ListedModels:
+        texts = [(item, text) for item in items if (text := self._substitute(item)) is not None]
+        named = {self._normalize_path(text, item.where) for item, text in texts if not _is_pattern(text)}
         models: dict[str, tuple[str, KeyedNode]] = {}
         spellings: dict[str, str] = {}
         for item, text in texts:
             if not _is_pattern(text):
                 self._add(models, spellings, text, item)
                 continue
-            start, written_start = _starts(text, str(item.value))
-            for rest in self._matches(text, item.where):
+            start, written_start = _split_start(text, str(item.value))
+            for rest in self._find_matches(text, item.where):
                 path = f"{start}{rest}"
-                place = self._place(path, item.where)
+                place = self._normalize_path(path, item.where)
                 if place not in named:
                     named.add(place)
                     written = f"{written_start}{escape(rest)}"
@@ -78,12 +78,12 @@ class _Reader:
         entries = {name: entry for name, (_, entry) in models.items()}
         return ListedModels(entries, self._finder.folders, self._is_whole)
 
-    def _text(self, item: ScalarNode) -> str | None:
+    def _substitute(self, item: ScalarNode) -> str | None:
         """Return a text with its templates substituted, or None if a problem was added."""
         try:
             return render(substitute(str(item.value), self._names))
         except TemplateError as error:
-            self._fail(error.problem(item.where))
+            self._add_problem(error.problem(item.where))
             return None
 
     def _add(self, models: dict[str, tuple[str, KeyedNode]], spellings: dict[str, str], path: str, node: ScalarNode) -> None:
@@ -91,7 +91,7 @@ class _Reader:
         hint = f"Name the models explicitly: `models: {{<name>: {path}}}`."
         other = spellings.setdefault(name.casefold(), name)
         if not name:
-            self._fail(
+            self._add_problem(
                 Problem(
                     BAD_NAME,
                     f"cannot derive a model name from {quote_text(path)}: the file name has no letter or digit",
@@ -104,11 +104,11 @@ class _Reader:
             message = f"two models have the name {quote_text(name)}: {both}"
             if other != name:
                 message = f"the names of two models differ only in case: {both}"
-            self._fail(Problem(BAD_NAME, message, node.where, hint))
+            self._add_problem(Problem(BAD_NAME, message, node.where, hint))
         else:
             models[name] = path, KeyedNode(node.where, node)
 
-    def _matches(self, pattern: str, where: Position) -> Iterator[str]:
+    def _find_matches(self, pattern: str, where: Position) -> Iterator[str]:
         """Yield the files that a pattern matches, as paths relative to the folder before its first wildcard."""
         reference = Reference(rebase_path(pattern, where, self._recipe), where)
         found = self._finder.find(reference)
@@ -116,22 +116,22 @@ class _Reader:
             self._is_whole = False
             return
         if not found.files:
-            self._fail(make_unmatched_problem(reference))
+            self._add_problem(make_unmatched_problem(reference))
         for folder, name in found.files:
             yield PurePath(folder, name).relative_to(found.root).as_posix()
 
-    def _place(self, path: str, where: Position) -> str:
+    def _normalize_path(self, path: str, where: Position) -> str:
         """Return a canonical form of a path. All spellings of the path have the same canonical form."""
         if not _is_file_path(path):
             return path
         return os.path.normcase(os.path.normpath(rebase_path(path, where, self._recipe)))
 
-    def _fail(self, problem: Problem) -> None:
+    def _add_problem(self, problem: Problem) -> None:
         self._problems.append(problem)
         self._is_whole = False
 
 
-def _starts(pattern: str, written: str) -> tuple[str, str]:
+def _split_start(pattern: str, written: str) -> tuple[str, str]:
     """Return the part of a pattern before its first wildcard, as two texts.
 
     In the first text, templates are substituted. The second text has the templates of `written`, the pattern in the recipe. If the

@@ -38,7 +38,7 @@ from epbuild.recipe.nodes import (
 from epbuild.recipe.outputs import read_output
 from epbuild.recipe.problems import BAD_NAME, TOO_LARGE, WRONG_VALUE, format_choices, quote_text
 from epbuild.recipe.remote_address import CacheChoice
-from epbuild.recipe.schema import judge, judge_sections
+from epbuild.recipe.schema import validate, validate_sections
 from epbuild.recipe.targets import read_target, read_toolchain
 from epbuild.recipe.template import TemplateNames, resolve_templates
 from epbuild.recipe.variables import Override, read_overrides, read_variables
@@ -105,7 +105,7 @@ class _Assembler:
     """
 
     def __init__(self, file: Path, root: MappingNode, environment: Mapping[str, str], overrides: Mapping[str, Override]) -> None:
-        violations = judge_sections(root)
+        violations = validate_sections(root)
         self.problems = [violation.problem for violation in violations]
         self._file = file
         # Paths of the sections and definitions that are skipped entirely.
@@ -126,33 +126,33 @@ class _Assembler:
         return LoadedRecipe(recipe, raw, self._written.root, self._root.rebased_paths)
 
     def recipe(self) -> Recipe:
-        name = self._root_text("name")
+        name = self._read_root_text("name")
         if name and (problem := name_problem(name, self._root.where_of("name"))):
             self.problems.append(problem)
         names = TemplateNames(self._environment, {"recipe.name": name, **self._variables})
-        targets = self._targets(names)
-        built = self._groups(names, targets)
+        targets = self._read_targets(names)
+        built = self._read_groups(names, targets)
         return Recipe(
             file=self._file,
             name=name,
-            description=self._root_text("description"),
-            toolchains=dict(self._toolchains(names)),
-            models=dict(self._models(names)),
+            description=self._read_root_text("description"),
+            toolchains=dict(self._read_toolchains(names)),
+            models=dict(self._read_models(names)),
             targets=targets,
             groups=built,
-            outputs=tuple(self._outputs(names, built, targets)),
-            catalogs=tuple(self._catalogs(names)),
-            cache=self._cache(names),
+            outputs=tuple(self._read_outputs(names, built, targets)),
+            catalogs=tuple(self._read_catalogs(names)),
+            cache=self._read_cache(names),
             defaults=self._written.defaults,
             folders=self._written.folders,
         )
 
     # -- Sections ------------------------------------------------------------------------------------------------------
 
-    def _root_text(self, key: str) -> str:
+    def _read_root_text(self, key: str) -> str:
         return "" if (key,) in self._broken else self._root.text(key) or ""
 
-    def _section(self, section: str) -> Mapping[str, KeyedNode]:
+    def _get_section(self, section: str) -> Mapping[str, KeyedNode]:
         return {} if (section,) in self._broken else self._root.mapping(section).entries
 
     def _is_whole(self, section: str) -> bool:
@@ -163,9 +163,9 @@ class _Assembler:
         """Return whether all names of a section are known. If not, a reference to an unknown name is not an error."""
         return (section,) not in self._broken and (section != "models" or self._written.has_all_models)
 
-    def _entries(self, section: str) -> Iterator[tuple[str, KeyedNode]]:
+    def _list_definitions(self, section: str) -> Iterator[tuple[str, KeyedNode]]:
         """Check the names of a section, and yield its definitions that are not broken."""
-        entries = self._section(section)
+        entries = self._get_section(section)
         self.problems += find_clashes((name, entry.name_where) for name, entry in entries.items())
         for name, entry in entries.items():
             if (section, name) in self._broken:
@@ -174,7 +174,7 @@ class _Assembler:
                 self.problems.append(problem)
             yield name, entry
 
-    def _definition(
+    def _resolve_definition(
         self, path: KeyPath, node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
     ) -> tuple[Node | None, bool]:
         """Substitute the templates of the definition at `path`, and remove values that violate the schema.
@@ -184,7 +184,7 @@ class _Assembler:
         """
         result, problems = resolve_templates(node, names, later)
         if result is not node or id(node) not in self._judged:
-            violations = judge(path, result, unresolved=bool(problems))
+            violations = validate(path, result, unresolved=bool(problems))
             wrong = [violation.path[len(path) :] for violation in violations]
             self.problems += [*problems, *(violation.problem for violation in violations)]
             left = None if problems or () in wrong else prune_paths(result, wrong)
@@ -197,53 +197,53 @@ class _Assembler:
         return self._judged[id(node)][1:]
 
     def _read_variables(self, overrides: Mapping[str, Override]) -> dict[str, Scalar]:
-        section = self._section("vars")
+        section = self._get_section("vars")
         if ("vars",) not in self._broken:
             for name in overrides.keys() - section.keys():
-                self._unknown("variable", name, section, overrides[name].where)
+                self._add_unknown("variable", name, section, overrides[name].where)
         return read_variables(section, overrides, self._environment, self.problems)
 
     # -- Definitions ---------------------------------------------------------------------------------------------------
 
-    def _toolchains(self, names: TemplateNames) -> Iterator[tuple[str, ToolchainSpec]]:
-        for name, entry in self._entries("toolchains"):
-            node, _ = self._definition(("toolchains", name), entry.node, names)
+    def _read_toolchains(self, names: TemplateNames) -> Iterator[tuple[str, ToolchainSpec]]:
+        for name, entry in self._list_definitions("toolchains"):
+            node, _ = self._resolve_definition(("toolchains", name), entry.node, names)
             if node is not None:
                 yield name, read_toolchain(name, entry.name_where, self._root.of(node))
 
-    def _models(self, names: TemplateNames) -> Iterator[tuple[str, ModelSpec]]:
-        for name, entry in self._entries("models"):
-            node, _ = self._definition(("models", name), entry.node, names, models.LATER)
+    def _read_models(self, names: TemplateNames) -> Iterator[tuple[str, ModelSpec]]:
+        for name, entry in self._list_definitions("models"):
+            node, _ = self._resolve_definition(("models", name), entry.node, names, models.LATER)
             if node is not None:
                 model = read_model(name, entry.name_where, self._root.expand_shorthand(node, "path"))
                 for step in model.prepare:
-                    self._follow(step.toolchain, "toolchain", "toolchains")
+                    self._check_reference(step.toolchain, "toolchain", "toolchains")
                 yield name, model
 
-    def _catalogs(self, names: TemplateNames) -> Iterator[Reference]:
+    def _read_catalogs(self, names: TemplateNames) -> Iterator[Reference]:
         entry = self._root.entries.get("catalogs")
         if entry is None or not self._is_whole("catalogs"):
             return
-        node, _ = self._definition(("catalogs",), entry.node, names)
+        node, _ = self._resolve_definition(("catalogs",), entry.node, names)
         for item in node.items if isinstance(node, SequenceNode) else ():
             if isinstance(item, ScalarNode) and isinstance(item.value, str):
                 yield self._root.rebased(item.value, item.where)
 
-    def _cache(self, names: TemplateNames) -> CacheChoice | None:
+    def _read_cache(self, names: TemplateNames) -> CacheChoice | None:
         entry = self._root.entries.get("cache")
         if entry is None or not self._is_whole("cache"):
             return None
-        node, _ = self._definition(("cache",), entry.node, names)
+        node, _ = self._resolve_definition(("cache",), entry.node, names)
         if node is None:
             return None
-        problems = find_environment_problems(entry.node, self._section("vars"))
+        problems = find_environment_problems(entry.node, self._get_section("vars"))
         self.problems += problems
         return None if problems else read_cache(self._root.of(node))
 
-    def _targets(self, names: TemplateNames) -> dict[str, Target]:
+    def _read_targets(self, names: TemplateNames) -> dict[str, Target]:
         found: dict[str, Target] = {}
-        for base, entry in self._entries("targets"):
-            for row, fields, is_whole in self._rows(base, entry, names):
+        for base, entry in self._list_definitions("targets"):
+            for row, fields, is_whole in self._read_rows(base, entry, names):
                 name = base + row.suffix
                 where = row.where or entry.name_where
                 if name in found:
@@ -253,11 +253,11 @@ class _Assembler:
                     self._rows_of.setdefault(base, []).append(name)
                     self.problems += filter(None, [name_problem(name, where)])
                 found[name] = read_target(name, entry.name_where, fields, whole=is_whole)
-                self._follow(found[name].toolchain, "toolchain", "toolchains")
+                self._check_reference(found[name].toolchain, "toolchain", "toolchains")
         self.problems += find_clashes((name, target.where) for name, target in found.items())
         return found
 
-    def _rows(self, base: str, entry: KeyedNode, names: TemplateNames) -> Iterator[tuple[MatrixRow, MappingReader, bool]]:
+    def _read_rows(self, base: str, entry: KeyedNode, names: TemplateNames) -> Iterator[tuple[MatrixRow, MappingReader, bool]]:
         """Yield each row of a target's matrix, a reader of the row, and a flag. The flag is True if no invalid part was removed.
 
         A definition without a matrix has one row.
@@ -266,22 +266,22 @@ class _Assembler:
         if isinstance(pattern, MappingNode) and "matrix" in pattern.entries:
             matrix = pattern.entries["matrix"].node
             pattern = drop_keys(pattern, ("matrix",))
-            rows = self._matrix_rows(("targets", base, "matrix"), matrix, pattern.size, names)
+            rows = self._expand_matrix(("targets", base, "matrix"), matrix, pattern.size, names)
         for row in rows:
             mine = names.with_values({f"matrix.{axis}": value for axis, value in row.values.items()}) if row.values else names
-            node, is_whole = self._definition(("targets", base), pattern, mine)
+            node, is_whole = self._resolve_definition(("targets", base), pattern, mine)
             if node is not None:
                 yield row, self._root.of(node), is_whole
             else:
                 self._all_targets_known = False
 
-    def _matrix_rows(self, path: KeyPath, node: Node, size: int, names: TemplateNames) -> list[MatrixRow]:
+    def _expand_matrix(self, path: KeyPath, node: Node, size: int, names: TemplateNames) -> list[MatrixRow]:
         """Return the rows of a matrix, or no rows if the matrix is invalid. Each row becomes a target with `size` values."""
-        axes, is_whole = self._definition(path, node, names)
+        axes, is_whole = self._resolve_definition(path, node, names)
         rows: list[MatrixRow] = []
         if axes is not None and is_whole:
             matrix = Matrix(axes, self._file)
-            if not matrix.problems and self._affords(len(matrix) * size):
+            if not matrix.problems and self._add_values(len(matrix) * size):
                 rows = matrix.rows()
             elif not matrix.problems:
                 message = f"this matrix has {len(matrix):,} rows, which expand the targets to more than {MAX_EXPANDED:,} values"
@@ -291,41 +291,41 @@ class _Assembler:
             self._all_targets_known = False
         return rows
 
-    def _affords(self, values: int) -> bool:
+    def _add_values(self, values: int) -> bool:
         """Add `values` to the count of expanded values. If the sum exceeds the maximum, add nothing and return False."""
         if self._written_out + values > MAX_EXPANDED:
             return False
         self._written_out += values
         return True
 
-    def _groups(self, names: TemplateNames, targets: Mapping[str, Target]) -> dict[str, GroupSpec]:
+    def _read_groups(self, names: TemplateNames, targets: Mapping[str, Target]) -> dict[str, GroupSpec]:
         found: dict[str, GroupSpec] = {}
-        for base, entry in self._entries("groups"):
-            for name, fields, members in self._each_group(base, entry, names):
+        for base, entry in self._list_definitions("groups"):
+            for name, fields, members in self._expand_groups(base, entry, names):
                 if name in found:
                     message = f"a separate group of {quote_text(base)} has the same name as the group {quote_text(name)}"
                     self.problems.append(Problem(BAD_NAME, message, entry.name_where))
                 elif name != base and (problem := name_problem(name, entry.name_where)):
                     self.problems.append(problem)
-                own = self._matched(fields, "targets", targets)
+                own = self._match_targets(fields, "targets", targets)
                 found[name] = read_group(
-                    name, entry.name_where, fields, members, own, self._allowed_failures(fields, own, targets)
+                    name, entry.name_where, fields, members, own, self._read_allowed_failures(fields, own, targets)
                 )
         self.problems += find_clashes((name, group.where) for name, group in found.items())
         return found
 
-    def _each_group(
+    def _expand_groups(
         self, base: str, entry: KeyedNode, names: TemplateNames
     ) -> Iterator[tuple[str, MappingReader, tuple[GroupMember, ...]]]:
         """Yield the groups of a definition with their members.
 
         A definition with `separate` yields one group for each of its models.
         """
-        fields = self._group_fields(base, base, entry.node, names)
+        fields = self._read_group_fields(base, base, entry.node, names)
         if fields is None:
             self._all_groups_known = False
             return
-        members = self._members(fields)
+        members = self._read_members(fields)
         if not fields.flag("separate"):
             yield base, fields, members
             return
@@ -339,23 +339,23 @@ class _Assembler:
         for member in members:
             name = f"{base}-{member.name}"
             # The definition is reduced to one model, because reading all models again for each model would be slow.
-            alone = _of_one(entry.node, items[member.model.where], member.model)
-            own = self._group_fields(base, name, alone, names)
+            alone = _reduce_group(entry.node, items[member.model.where], member.model)
+            own = self._read_group_fields(base, name, alone, names)
             if own is None:
                 self._all_groups_known = False
                 return
-            yield name, own, self._members(own)
+            yield name, own, self._read_members(own)
 
-    def _group_fields(self, base: str, name: str, node: Node, names: TemplateNames) -> MappingReader | None:
-        found, _ = self._definition(("groups", base), node, names.with_values({"group": name}), groups.LATER)
+    def _read_group_fields(self, base: str, name: str, node: Node, names: TemplateNames) -> MappingReader | None:
+        found, _ = self._resolve_definition(("groups", base), node, names.with_values({"group": name}), groups.LATER)
         return None if found is None else self._root.of(found)
 
-    def _members(self, group: MappingReader) -> tuple[GroupMember, ...]:
+    def _read_members(self, group: MappingReader) -> tuple[GroupMember, ...]:
         """Return a group's members in order.
 
         A glob skips models that another entry names explicitly. A model that matches several globs belongs to the first of them.
         """
-        known = self._section("models")
+        known = self._get_section("models")
         entries = [group.expand_shorthand(item, "model") for item in group.items("models")]
         named = [entry.text("model") or "" for entry in entries]
         taken = set(named)
@@ -363,12 +363,12 @@ class _Assembler:
         for name, entry in zip(named, entries, strict=True):
             model = Reference(name, entry.where_of("model"))
             if not is_glob(name):
-                self._follow(model, "model", "models")
+                self._check_reference(model, "model", "models")
                 found.append(read_member(model, group, entry))
                 continue
             matches = match_names(name, known)
             if not matches and self._has_all("models"):
-                self._unknown("model", name, known, model.where)
+                self._add_unknown("model", name, known, model.where)
             if not self._can_hold(matches, model.where):
                 continue
             if "name" in entry.entries:
@@ -381,22 +381,22 @@ class _Assembler:
         self.problems += find_clashes((member.name, member.model.where) for member in found)
         return tuple(found)
 
-    def _unknown(self, kind: str, name: str, known: Collection[str], where: Position | Argument) -> None:
+    def _add_unknown(self, kind: str, name: str, known: Collection[str], where: Position | Argument) -> None:
         self.problems.append(make_unknown_problem(kind, name, known, where, suggest=len(self.problems) < _MAX_SUGGESTIONS))
 
-    def _follow(self, reference: Reference, kind: str, section: str) -> None:
-        known = self._section(section)
+    def _check_reference(self, reference: Reference, kind: str, section: str) -> None:
+        known = self._get_section(section)
         if self._has_all(section) and reference.name and reference.name not in known:
-            self._unknown(kind, reference.name, known, reference.where)
+            self._add_unknown(kind, reference.name, known, reference.where)
 
-    def _allowed_failures(
+    def _read_allowed_failures(
         self, fields: MappingReader, own: Collection[Reference], targets: Mapping[str, Target]
     ) -> frozenset[str]:
         """Return the names of the targets in `own` for which the group may fail."""
         names = frozenset(reference.name for reference in own)
         if fields.flag("allow_failure"):
             return names
-        matched = self._matched(fields, "allow_failure", targets)
+        matched = self._match_targets(fields, "allow_failure", targets)
         for where in dict.fromkeys(reference.where for reference in matched):
             if names and names.isdisjoint(reference.name for reference in matched if reference.where == where):
                 hint = f"Targets of the group: {format_choices(sorted(names))}."
@@ -405,23 +405,23 @@ class _Assembler:
                 )
         return names.intersection(reference.name for reference in matched)
 
-    def _matched(self, fields: MappingReader, key: str, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
+    def _match_targets(self, fields: MappingReader, key: str, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
         """Return the targets that the patterns under `key` match, without duplicates.
 
         The position of a reference is the position of the first matching pattern.
         """
         found: dict[str, Reference] = {}
         for pattern, where in fields.texts(key):
-            names = self._targets_matching(pattern, targets)
+            names = self._find_targets(pattern, targets)
             if not self._can_hold(names, where):
                 continue
             if not names and self._all_targets_known:
-                self._unknown("target", pattern, targets, where)
+                self._add_unknown("target", pattern, targets, where)
             for name in names:
                 found.setdefault(name, Reference(name, where))
         return tuple(found.values())
 
-    def _targets_matching(self, pattern: str, targets: Collection[str]) -> list[str]:
+    def _find_targets(self, pattern: str, targets: Collection[str]) -> list[str]:
         """Return the names of the targets that a name or glob matches. The name of a target with a matrix matches all its rows."""
         return match_names(pattern, targets) or sorted(self._rows_of.get(pattern, ()))
 
@@ -430,13 +430,13 @@ class _Assembler:
 
         Without this limit, many globs that match many targets could use unbounded memory.
         """
-        if self._affords(len(names)):
+        if self._add_values(len(names)):
             return True
         message = f"with this pattern, the recipe exceeds {MAX_EXPANDED:,} values"
         self.problems.append(Problem(TOO_LARGE, message, where))
         return False
 
-    def _outputs(self, names: TemplateNames, groups: Collection[str], targets: Collection[str]) -> Iterator[OutputSpec]:
+    def _read_outputs(self, names: TemplateNames, groups: Collection[str], targets: Collection[str]) -> Iterator[OutputSpec]:
         if ("outputs",) in self._broken:
             return
         known: Mapping[str, Collection[str]] = {"groups": groups, "targets": targets}
@@ -445,27 +445,27 @@ class _Assembler:
         def named(pattern: str, where: Position, section: str) -> tuple[str, ...] | None:
             if not whole[section]:
                 return None
-            find = self._targets_matching if section == "targets" else match_names
+            find = self._find_targets if section == "targets" else match_names
             names = find(pattern, known[section])
             if not names and (section != "groups" or self._all_groups_known):
-                self._unknown(section.removesuffix("s"), pattern, known[section], where)
+                self._add_unknown(section.removesuffix("s"), pattern, known[section], where)
             return tuple(names) if self._can_hold(names, where) else ()
 
         for index, item in enumerate(self._root.items("outputs")):
-            node, _ = self._definition(("outputs", index), item, names, outputs.LATER)
+            node, _ = self._resolve_definition(("outputs", index), item, names, outputs.LATER)
             if node is not None:
                 yield read_output(self._root.of(node), named)
 
 
-def _of_one(group: MappingNode, item: Node, model: Reference) -> MappingNode:
+def _reduce_group(group: MappingNode, item: Node, model: Reference) -> MappingNode:
     """Return the definition of a group with only one of its models. Keep the settings in `item`, the entry of the model."""
     alone: Node = ScalarNode(model.where, model.name, model.name)
     if isinstance(item, MappingNode):
-        alone = _with(item, "model", alone)
+        alone = _replace_value(item, "model", alone)
     models = SequenceNode(group.entries["models"].node.where, (alone,), *measure_extent([alone]))
-    return _with(group, "models", models)
+    return _replace_value(group, "models", models)
 
 
-def _with(node: MappingNode, key: str, value: Node) -> MappingNode:
+def _replace_value(node: MappingNode, key: str, value: Node) -> MappingNode:
     """Return a copy of the mapping with a new value for an existing key."""
     return merge_nodes(node, msgspec.structs.replace(node, entries={key: node.entries[key]._replace(node=value)}))

@@ -42,9 +42,9 @@ class Matrix:
         self.problems: list[Problem] = []
         fields = self._fields = MappingReader(node, self.problems, home)
         axes = [axis for axis in fields.entries if axis not in (INCLUDE, EXCLUDE)]
-        self._axes = {axis: self._axis(fields.items(axis)) for axis in axes}
-        self._included = [(item.where, self._given(item)) for item in fields.items(INCLUDE)]
-        self._excluded = [(item, self._given(item)) for item in fields.items(EXCLUDE)]
+        self._axes = {axis: self._read_axis(fields.items(axis)) for axis in axes}
+        self._included = [(item.where, self._read_row(item)) for item in fields.items(INCLUDE)]
+        self._excluded = [(item, self._read_row(item)) for item in fields.items(EXCLUDE)]
         for item, given in self._excluded:
             for axis in given:
                 if axis not in self._axes and isinstance(item, MappingNode):
@@ -60,7 +60,7 @@ class Matrix:
 
         Add a problem for each entry of `exclude` that matches no row, and for a matrix without rows.
         """
-        kept = list(self._kept()) if self._axes else []
+        kept = list(self._combine_axes()) if self._axes else []
         for where, values in self._included:
             extra = sorted(values.keys() - self._axes.keys())  # the order of a row's keys has no meaning
             row = {axis: values[axis] for axis in [*self._axes, *extra] if axis in values}
@@ -69,7 +69,7 @@ class Matrix:
             self.problems.append(Problem(WRONG_VALUE, "the matrix has no rows", self.where))
         return kept
 
-    def _kept(self) -> Iterator[MatrixRow]:
+    def _combine_axes(self) -> Iterator[MatrixRow]:
         # Entries of `exclude` are indexed by axes and then by values, so that each row requires one lookup per set of axes.
         excluded: dict[tuple[int, ...], dict[tuple[str, ...], list[Node]]] = {}
         order = list(self._axes)
@@ -89,10 +89,10 @@ class Matrix:
         unused = [item for item, _ in self._excluded if id(item) not in used]
         self.problems += [Problem(WRONG_VALUE, "this entry of 'exclude' matches no row", item.where) for item in unused]
 
-    def _axis(self, items: Iterable[Node]) -> list[Scalar]:
+    def _read_axis(self, items: Iterable[Node]) -> list[Scalar]:
         found: dict[str, Scalar] = {}
         for node in items:
-            value = self._value(node)
+            value = self._read_value(node)
             if value is None:
                 continue
             part = render(value)
@@ -103,11 +103,11 @@ class Matrix:
                 found[part] = value
         return list(found.values())
 
-    def _given(self, item: Node) -> dict[str, Scalar]:
+    def _read_row(self, item: Node) -> dict[str, Scalar]:
         entries = self._fields.of(item).entries
-        return {axis: value for axis, entry in entries.items() if (value := self._value(entry.node)) is not None}
+        return {axis: value for axis, entry in entries.items() if (value := self._read_value(entry.node)) is not None}
 
-    def _value(self, node: Node) -> Scalar | None:
+    def _read_value(self, node: Node) -> Scalar | None:
         """Return the value of a node. If the value is not a valid part of a name, add a problem and return None."""
         if not isinstance(node, ScalarNode) or node.value is None:
             return None

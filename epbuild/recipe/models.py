@@ -61,7 +61,7 @@ def _read_preparation(fields: MappingReader) -> PrepareStep:
         kind=kind,
         where=entry.name_where if entry is not None else fields.where,
         toolchain=fields.reference("toolchain"),
-        command=tuple(_words(fields)) if kind == RUN else (),
+        command=tuple(_read_command(fields)) if kind == RUN else (),
         options=entry.node if entry is not None and kind != RUN else None,
         files=fields.paths("files"),
         environment=fields.settings("environment"),
@@ -70,7 +70,7 @@ def _read_preparation(fields: MappingReader) -> PrepareStep:
     )
 
 
-def _words(fields: MappingReader) -> Iterator[Setting]:
+def _read_command(fields: MappingReader) -> Iterator[Setting]:
     for item in fields.items(RUN):
         value: Scalar | None = item.value if isinstance(item, ScalarNode) else None
         if value is not None:
@@ -92,8 +92,8 @@ def read_verify(owner: MappingReader) -> VerifyChoice | None:
     metrics = fields.mapping("metrics")
     return VerifyChoice(
         where=entry.node.where,
-        files=_globs(fields, data.node) if data and not isinstance(data.node, MappingNode) else None,
-        made=_made(fields.mapping("data")) if data and isinstance(data.node, MappingNode) else None,
+        files=_read_globs(fields, data.node) if data and not isinstance(data.node, MappingNode) else None,
+        made=_read_generated_inputs(fields.mapping("data")) if data and isinstance(data.node, MappingNode) else None,
         metrics={name: metrics.number(name) or 0.0 for name in metrics.entries} if "metrics" in fields.entries else None,
         reference=reference,
         unjudged=unjudged,
@@ -117,14 +117,14 @@ def overlay_choice(own: VerifyChoice | None, base: VerifyChoice | None) -> Verif
     )
 
 
-def _globs(fields: MappingReader, node: Node) -> tuple[Reference, ...]:
+def _read_globs(fields: MappingReader, node: Node) -> tuple[Reference, ...]:
     """Return the globs in a list, or a single glob."""
     several = isinstance(node, SequenceNode)
     written = fields.texts("data") if several else [(fields.text("data") or "", node.where)]
     return tuple(fields.rebased(text, where) for text, where in written)
 
 
-def _made(fields: MappingReader) -> MadeInputs:
+def _read_generated_inputs(fields: MappingReader) -> MadeInputs:
     seed, samples = fields.integer("seed"), fields.integer("samples")
     defaults, ranges = MadeInputs(), fields.mapping("ranges")
     found: dict[str, tuple[float, float]] = {}

@@ -72,11 +72,11 @@ def make_unknown_problem(
     If `suggest` is True, the hint contains a similar known name or all known names.
     """
     message = f"no {kind} matches {quote_text(name)}" if is_glob(name) else f"there is no {kind} {quote_text(name)}"
-    hint = _suggestion(name, known) if suggest else None
+    hint = _suggest_name(name, known) if suggest else None
     return Problem(UNKNOWN_REFERENCE, message, where, hint)
 
 
-def _suggestion(name: str, known: Collection[str]) -> str:
+def _suggest_name(name: str, known: Collection[str]) -> str:
     rows = f"{name}-*"
     if _NAME.fullmatch(name) and any(fnmatch.fnmatchcase(other, rows) for other in known):
         return f"Did you mean '{rows}'?"

@@ -73,8 +73,8 @@ def read_output(fields: MappingReader, match: Match) -> OutputSpec:
         context_binary=fields.setting("context_binary") or Setting(_DEFAULT_CONTEXT_BINARY, fields.where, fields.where),
         include_source=fields.setting("include_source"),
         component_name=fields.setting("component_name"),
-        groups=_chosen(fields, "groups", match),
-        targets=_chosen(fields, "targets", match),
+        groups=_match_names(fields, "groups", match),
+        targets=_match_names(fields, "targets", match),
         archive=_read_archive(fields),
         registry=fields.setting("registry"),
         provenance=fields.flag("provenance"),
@@ -99,7 +99,7 @@ def _read_archive(output: MappingReader) -> Archive | None:
     return Archive(name, level)
 
 
-def _chosen(fields: MappingReader, key: str, match: Match) -> tuple[Reference, ...] | None:
+def _match_names(fields: MappingReader, key: str, match: Match) -> tuple[Reference, ...] | None:
     """Return the groups or targets of an output, without duplicates.
 
     Return None if the output does not restrict them, or if the names of the section are unknown.

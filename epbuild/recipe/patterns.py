@@ -106,7 +106,7 @@ class FileFinder:
         if ".." in parts[fixed:]:
             raise _PatternError("has '..' after a wildcard", "Write '..' only before the first wildcard.")
         self._check_root(root)
-        return self._walk(os.fspath(root), _compiled(parts[fixed:] or ("**",)))
+        return self._walk(os.fspath(root), _compile_parts(parts[fixed:] or ("**",)))
 
     def _check_root(self, root: Path) -> None:
         """Raise _PatternError if a walk from `root` would be too large.
@@ -123,24 +123,26 @@ class FileFinder:
         folders: list[str] = []
         size = 0
         # A position is the number of parts that a path has matched so far. Because of `**`, a path can have several positions.
-        pending: list[tuple[str, os.DirEntry[str] | None, frozenset[int]]] = [(root, None, _closed((0,), parts))]
+        pending: list[tuple[str, os.DirEntry[str] | None, frozenset[int]]] = [(root, None, _close_positions((0,), parts))]
         while pending:
             folder, entry, positions = pending.pop()
             if entry is not None:
                 files.append((folder, entry.name))
-                size += _size(entry)
+                size += _get_size(entry)
                 if len(files) > self._limits.files:
                     raise _PatternError(f"matches more than {self._limits.files:,} files", _FEWER)
                 if size > self._limits.bytes:
                     raise _PatternError(f"matches more than {self._limits.bytes // 10**9:,} GB of files", _FEWER)
                 continue
             folders.append(folder)
-            found = self._listed(folder)
+            found = self._list_folder(folder)
             self._examined += len(found)
             if self._examined > self._limits.entries:
                 raise _PatternError(f"would search more than {self._limits.entries:,} files and folders", _FEWER)
-            kept = _closed((index for index in positions if index < end and parts[index] is None), parts)
-            steps = [(part, _closed((index + 1,), parts)) for index in positions if index < end and (part := parts[index])]
+            kept = _close_positions((index for index in positions if index < end and parts[index] is None), parts)
+            steps = [
+                (part, _close_positions((index + 1,), parts)) for index in positions if index < end and (part := parts[index])
+            ]
             for item in found:  # in descending order, because the last item is visited next
                 reached = kept
                 for part, after in steps:
@@ -158,7 +160,7 @@ class FileFinder:
     def _is_visible(self, name: str) -> bool:
         return self._limits.hidden or not name.startswith(".")
 
-    def _listed(self, folder: str) -> list[os.DirEntry[str]]:
+    def _list_folder(self, folder: str) -> list[os.DirEntry[str]]:
         """Return the entries of a folder, sorted by name in descending order."""
         found = self._listings.get(folder)
         if found is None:
@@ -181,7 +183,7 @@ def make_unmatched_problem(pattern: Reference) -> Problem:
     return Problem("EPB271", f"{what} '{pattern.name}'", pattern.where, "Paths are relative to the recipe.")
 
 
-def _compiled(parts: Sequence[str]) -> list[_Part]:
+def _compile_parts(parts: Sequence[str]) -> list[_Part]:
     """Return a predicate for each part of a pattern. Adjacent `**` are merged."""
     flags = re.IGNORECASE if is_windows() else 0
     compiled: list[_Part] = []
@@ -193,7 +195,7 @@ def _compiled(parts: Sequence[str]) -> list[_Part]:
     return compiled
 
 
-def _closed(positions: Iterable[int], parts: Sequence[_Part]) -> frozenset[int]:
+def _close_positions(positions: Iterable[int], parts: Sequence[_Part]) -> frozenset[int]:
     """Return the positions, plus the position after each `**`, because `**` may match zero folders."""
     found = frozenset(positions)
     return found.union(index + 1 for index in found if index < len(parts) and parts[index] is None)
@@ -206,7 +208,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _size(entry: os.DirEntry[str]) -> int:
+def _get_size(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat().st_size
     except OSError:  # the file was removed, which is reported when it is read

@@ -108,21 +108,21 @@ def parse_remote(text: str) -> RemoteAddress:
         )
         raise BadAddress(message, hint)
     if not text.isascii() or not text.isprintable() or any(character in text for character in ' ?#"<>\\'):
-        raise _bad_form(
+        raise _make_error(
             text, scheme, "contains a query, a space or another character that is not allowed in the address of a cache"
         )
     if any(part in (".", "..") for part in path.split("/")) or "//" in path:
-        raise _bad_form(text, scheme, "contains a part that is empty, '.' or '..'")
+        raise _make_error(text, scheme, "contains a part that is empty, '.' or '..'")
     if scheme in ("s3", "gs", "az") and not BUCKET.fullmatch(server):
-        raise _bad_form(text, scheme, "does not name a bucket")
+        raise _make_error(text, scheme, "does not name a bucket")
     try:
         reachable = bool(urlsplit(text).hostname) and urlsplit(text).port != 0
     except ValueError:
         reachable = False
     if not reachable:
-        raise _bad_form(text, scheme, "has no valid host" if scheme in ("http", "https") else "does not name a bucket")
+        raise _make_error(text, scheme, "has no valid host" if scheme in ("http", "https") else "does not name a bucket")
     return RemoteAddress(scheme, text.rstrip("/"))  # type: ignore[arg-type] # the scheme is a key of `_FORMS`
 
 
-def _bad_form(text: str, scheme: str, reason: str) -> BadAddress:
+def _make_error(text: str, scheme: str, reason: str) -> BadAddress:
     return BadAddress(f"{quote_text(text.partition('?')[0])} {reason}", f"Write {_FORMS[scheme]}.")

@@ -49,16 +49,16 @@ _SECTIONS = ("toolchains", "models", "targets", "groups", "outputs")
 """Sections that contain definitions."""
 
 
-def judge_sections(root: MappingNode) -> list[Violation]:
+def validate_sections(root: MappingNode) -> list[Violation]:
     """Return the violations outside the definitions in a recipe's sections."""
     document = to_plain(root)
     if _conforms(document, ()):
         return []
-    errors = _validator(()).iter_errors(document)
-    return list(dict.fromkeys(found for error in errors for found in _translated(error, root, ())))
+    errors = _make_validator(()).iter_errors(document)
+    return list(dict.fromkeys(found for error in errors for found in _convert_error(error, root, ())))
 
 
-def judge(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violation]:
+def validate(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violation]:
     """Return the violations of the definition at `path`, or of its matrix, after templates have been substituted.
 
     Texts that still contain templates are not checked, because the planner substitutes these templates. `unresolved` means that some
@@ -69,54 +69,54 @@ def judge(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violat
     document = to_plain(node)
     if _conforms(document, part):
         return []
-    errors = list(_validator(part).iter_errors(document))
+    errors = list(_make_validator(part).iter_errors(document))
     if unresolved and any(map(_has_template, errors)):
         return []
-    sound = (error for error in errors if not _is_left_to_planner(error) and not _is_left_to_readers(error, node))
-    return list(dict.fromkeys(found for error in sound for found in _translated(error, node, path)))
+    sound = (error for error in errors if not _is_for_planner(error) and not _is_for_reader(error, node))
+    return list(dict.fromkeys(found for error in sound for found in _convert_error(error, node, path)))
 
 
-def judge_key(key: str, node: Node) -> list[Violation]:
+def validate_key(key: str, node: Node) -> list[Violation]:
     """Return the violations in the value of a top-level key that is read before templates are substituted."""
     document = to_plain(node)
     if _conforms(document, (key,)):
         return []
-    return [found for error in _validator((key,)).iter_errors(document) for found in _translated(error, node, (key,))]
+    return [found for error in _make_validator((key,)).iter_errors(document) for found in _convert_error(error, node, (key,))]
 
 
 @cache
-def _validator(part: KeyPath) -> Any:
+def _make_validator(part: KeyPath) -> Any:
     """Return the slow validator, which finds every error in a part of a recipe."""
-    document, found = _schema_of(part)
+    document, found = _get_subschema(part)
     from jsonschema import Draft202012Validator  # imported here because it is slow and needed only for invalid recipes
 
-    return Draft202012Validator({**_written_out(found, document["$defs"]), "$defs": document["$defs"]})
+    return Draft202012Validator({**_inline_references(found, document["$defs"]), "$defs": document["$defs"]})
 
 
 def _conforms(document: object, part: KeyPath) -> bool:
     """Return True if a part of a recipe conforms to the schema. Return False also if the check was not possible."""
     try:
-        return _fast_validator(part).is_valid(document)
+        return _make_fast_validator(part).is_valid(document)
     except UnicodeEncodeError:  # a surrogate, which an environment variable may contain
         return False
 
 
 @cache
-def _fast_validator(part: KeyPath) -> Validator:
+def _make_fast_validator(part: KeyPath) -> Validator:
     """Return the fast validator, which only decides whether a part of a recipe is valid."""
     import jsonschema_rs
 
-    document, found = _schema_of(part)
+    document, found = _get_subschema(part)
     return jsonschema_rs.Draft202012Validator({**found, "$defs": document["$defs"]})
 
 
-def _schema_of(part: KeyPath) -> tuple[Any, Any]:
+def _get_subschema(part: KeyPath) -> tuple[Any, Any]:
     """Return the whole schema and the subschema of a part. The empty part is the recipe without its definitions."""
-    document = _recipe_schema()
+    document = _get_recipe_schema()
     found: Any = document
     if not part:
         shallow = {
-            name: {key: value for key, value in section.items() if key != _definitions(section)}
+            name: {key: value for key, value in section.items() if key != _get_definitions_keyword(section)}
             for name, section in document["properties"].items()
             if name in _SECTIONS
         }
@@ -126,32 +126,32 @@ def _schema_of(part: KeyPath) -> tuple[Any, Any]:
             found = document["$defs"][found["$ref"].removeprefix("#/$defs/")]
         found = found["properties"][key]
         if number == 0 and key in _SECTIONS:
-            found = found[_definitions(found)]
+            found = found[_get_definitions_keyword(found)]
     return document, found
 
 
-def _definitions(section: Mapping[str, Any]) -> str:
+def _get_definitions_keyword(section: Mapping[str, Any]) -> str:
     """Return the schema keyword that contains the subschema of a section's definitions."""
     return "items" if section["type"] == "array" else "additionalProperties"
 
 
 @cache
-def _recipe_schema() -> dict[str, Any]:
+def _get_recipe_schema() -> dict[str, Any]:
     return read_schema("recipe")
 
 
-def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
+def _inline_references(part: Any, definitions: dict[str, Any]) -> Any:
     """Return the schema with references replaced by their definitions, because resolving references is slow.
 
     No definition may be recursive.
     """
     if isinstance(part, list):
-        return [_written_out(item, definitions) for item in part]
+        return [_inline_references(item, definitions) for item in part]
     if not isinstance(part, dict):
         return part
     if part.keys() == {"$ref"}:
-        return _written_out(definitions[part["$ref"].removeprefix("#/$defs/")], definitions)
-    return {key: _written_out(value, definitions) for key, value in part.items()}
+        return _inline_references(definitions[part["$ref"].removeprefix("#/$defs/")], definitions)
+    return {key: _inline_references(value, definitions) for key, value in part.items()}
 
 
 def _has_template(error: SchemaError) -> bool:
@@ -159,7 +159,7 @@ def _has_template(error: SchemaError) -> bool:
     return isinstance(error.instance, str) and "${" in error.instance and "propertyNames" not in error.absolute_schema_path
 
 
-def _is_left_to_planner(error: SchemaError) -> bool:
+def _is_for_planner(error: SchemaError) -> bool:
     """Return whether an error concerns a template that the planner substitutes later.
 
     Errors of types and enumerations are reported now, because only other texts may contain the planner's templates.
@@ -167,7 +167,7 @@ def _is_left_to_planner(error: SchemaError) -> bool:
     return _has_template(error) and error.validator not in ("type", "enum")
 
 
-def _is_left_to_readers(error: SchemaError, root: Node) -> bool:
+def _is_for_reader(error: SchemaError, root: Node) -> bool:
     """Return whether a substituted template violates a pattern for texts with templates.
 
     The reader of the value reports this error.
@@ -178,7 +178,7 @@ def _is_left_to_readers(error: SchemaError, root: Node) -> bool:
     return isinstance(node, ScalarNode) and "${" in node.written
 
 
-def _translated(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Violation]:
+def _convert_error(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Violation]:
     """Convert an error of `jsonschema` to violations, and yield them. `above` is the path of `root` in the recipe."""
     node = locate(root, tuple(error.absolute_path))
     path: KeyPath = (*above, *error.absolute_path)
@@ -188,21 +188,21 @@ def _translated(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Viol
         message = error.schema.get("patternErrorMessage") or error.message
         yield Violation((*path, error.instance), Problem(BAD_NAME, message, name_where))
     elif error.validator == "additionalProperties" and isinstance(node, MappingNode):
-        yield from _unknown_keys(error, path, node)
+        yield from _find_unknown_keys(error, path, node)
     elif error.validator == "required" and isinstance(node, MappingNode):
         for key in error.validator_value:
             if key not in node.entries:
-                message = f"the key '{key}' is missing in {_dotted(path)}"
+                message = f"the key '{key}' is missing in {_format_path(path)}"
                 yield Violation((*path, key), Problem(MISSING_KEY, message, node.where))
     elif error.validator == "not" and "required" in error.validator_value:
         excluded = error.validator_value["required"][-1]
         if isinstance(node, MappingNode):  # a node of another type causes a separate error
-            yield Violation((*path, excluded), _wrong(error, node.entries[excluded].node, path))
+            yield Violation((*path, excluded), _make_problem(error, node.entries[excluded].node, path))
     else:
-        yield Violation(path, _wrong(error, node, path))
+        yield Violation(path, _make_problem(error, node, path))
 
 
-def _unknown_keys(error: SchemaError, path: KeyPath, node: MappingNode) -> Iterator[Violation]:
+def _find_unknown_keys(error: SchemaError, path: KeyPath, node: MappingNode) -> Iterator[Violation]:
     known = list(error.schema["properties"])
     unused = [key for key in known if key not in node.entries]
     for key, entry in node.entries.items():
@@ -210,17 +210,17 @@ def _unknown_keys(error: SchemaError, path: KeyPath, node: MappingNode) -> Itera
             synonym = error.schema.get("synonyms", {}).get(key)
             hint = f"Use '{synonym}' instead." if synonym else suggest_nearest(key, unused) or suggest_nearest(key, known)
             hint = hint or f"Allowed here: {format_choices(known)}."
-            problem = Problem(UNKNOWN_KEY, f"unknown key {quote_text(key)} in {_dotted(path)}", entry.name_where, hint)
+            problem = Problem(UNKNOWN_KEY, f"unknown key {quote_text(key)} in {_format_path(path)}", entry.name_where, hint)
             yield Violation((*path, key), problem)
 
 
-def _dotted(path: KeyPath) -> str:
+def _format_path(path: KeyPath) -> str:
     """Return a path in the form `outputs[0].path`."""
     steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return steps[1:] or "the recipe"
 
 
-def _wrong(error: SchemaError, node: Node, path: KeyPath) -> Problem:
+def _make_problem(error: SchemaError, node: Node, path: KeyPath) -> Problem:
     """Return the problem of an invalid value or a value of the wrong type."""
     limit = error.validator_value
     if message := error.schema.get("errorMessage"):
@@ -242,10 +242,10 @@ def _wrong(error: SchemaError, node: Node, path: KeyPath) -> Problem:
             code = BAD_NAME if path == ("name",) else WRONG_VALUE
             return Problem(code, error.schema.get("patternErrorMessage") or error.message, node.where)
         case "minItems" | "minProperties" | "minLength":
-            return Problem(WRONG_VALUE, f"{_dotted(path)} must not be empty", node.where)
+            return Problem(WRONG_VALUE, f"{_format_path(path)} must not be empty", node.where)
         case "minimum":
-            return Problem(WRONG_VALUE, f"{_dotted(path)} must be at least {limit}", node.where)
+            return Problem(WRONG_VALUE, f"{_format_path(path)} must be at least {limit}", node.where)
         case "exclusiveMinimum":
-            return Problem(WRONG_VALUE, f"{_dotted(path)} must be more than {limit}", node.where)
+            return Problem(WRONG_VALUE, f"{_format_path(path)} must be more than {limit}", node.where)
         case _:
             return Problem(WRONG_VALUE, error.message, node.where)

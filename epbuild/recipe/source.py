@@ -38,13 +38,13 @@ def _decode(content: bytes, file: str) -> str:
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
-        where = _end_of(body[: error.start].decode("utf-8"), file)
+        where = _find_end(body[: error.start].decode("utf-8"), file)
         problem = Problem(SYNTAX, f"the byte 0x{body[error.start]:02X} is not valid UTF-8", where, hint)
         raise RecipeError(problem) from None
     from yaml.reader import Reader  # imported here because yaml is slow to import
 
     if control := Reader.NON_PRINTABLE.search(text):
-        where = _end_of(text[: control.start()], file)
+        where = _find_end(text[: control.start()], file)
         problem = Problem(SYNTAX, f"the control character {format_code_point(control[0])} is not allowed in YAML", where)
         raise RecipeError(problem)
     return text
@@ -53,7 +53,7 @@ def _decode(content: bytes, file: str) -> str:
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
-def _end_of(text: str, file: str) -> Position:
+def _find_end(text: str, file: str) -> Position:
     lines = _LINE_BREAK.split(text)
     return Position(file, len(lines), len(lines[-1]) + 1)
 
@@ -65,16 +65,16 @@ def _parse(text: str, file: str) -> ReadText:
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return EventReader(yaml.parse(text, Loader=loader), file).text()
+        return EventReader(yaml.parse(text, Loader=loader), file).read_text()
     except yaml.MarkedYAMLError as error:
-        raise RecipeError(_syntax_problem(error, text, file)) from None
+        raise RecipeError(_convert_error(error, text, file)) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         # PyYAML raises some errors without a mark. An example is the escape "\UFFFFFFFF" in its pure Python scanner.
         problem = Problem(SYNTAX, f"invalid YAML: {error}", Position(file, 1, 1))
         raise RecipeError(problem) from None
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
+def _convert_error(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
     """Convert an error of PyYAML to a one-sentence problem at the likely position of the mistake."""
     mark, start = error.problem_mark, error.context_mark
     what = error.problem or "it cannot be parsed"
@@ -100,7 +100,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Proble
         where = Position(file, start.line + 1, start.column + 1)
         return Problem(SYNTAX, "unclosed bracket or quote", where, "Close the bracket or the quote.")
     if end <= mark.index:
-        return Problem(SYNTAX, "unexpected end of the recipe", _end_of(text[:end], file), "Close the bracket or the quote.")
+        return Problem(SYNTAX, "unexpected end of the recipe", _find_end(text[:end], file), "Close the bracket or the quote.")
     context = f" {error.context}" if error.context else ""
     since = f" (from line {start.line + 1})" if start is not None and start.line != mark.line else ""
     return Problem(SYNTAX, f"invalid YAML: {what}{context}{since}", where)

@@ -20,10 +20,10 @@ def read_toolchain(name: str, where: Position, fields: MappingReader) -> Toolcha
     packages, interpreter, python = fields.texts("packages"), fields.path("interpreter"), fields.text("python")
     named = [(text, where) for text, where in packages if text]
     foreign = [(text, where) for text, where in named if not is_requirement(text)]
-    fields.problems += [_foreign(text, where) for text, where in foreign]
+    fields.problems += [_make_requirement_problem(text, where) for text, where in foreign]
     if "interpreter" in fields.entries:
         read = [(text, where) for text, where in named if (text, where) not in foreign]
-        fields.problems += [_uncheckable(text, where) for text, where in read if not read_requirement(text).is_plain]
+        fields.problems += [_make_uncheckable_problem(text, where) for text, where in read if not read_requirement(text).is_plain]
     if python is not None and (python.startswith("-") or not python.isprintable()):
         message = f"invalid Python version or path {quote_text(python)}"
         fields.problems.append(
@@ -60,7 +60,7 @@ def read_target(name: str, where: Position, fields: MappingReader, *, whole: boo
 def _read_custom_ops(fields: MappingReader) -> tuple[Reference, ...]:
     """Read the list `custom_ops`: paths of libraries, relative to the recipe, and names of packages."""
     named = [(text, where) for text, where in fields.texts("custom_ops") if text]
-    fields.problems += filter(None, (_custom_ops_problem(text, where) for text, where in named))
+    fields.problems += filter(None, (_find_custom_ops_problem(text, where) for text, where in named))
     return tuple(fields.rebased(text, where) if is_library_path(text) else Reference(text, where) for text, where in named)
 
 
@@ -85,19 +85,19 @@ def _read_device(fields: MappingReader) -> DeviceChoice:
     )
 
 
-def _foreign(requirement: str, where: Position) -> Problem:
+def _make_requirement_problem(requirement: str, where: Position) -> Problem:
     hint = "Write <name>==<version>. To use your own wheel, set UV_FIND_LINKS to its folder."
     return Problem(
         WRONG_VALUE, f"invalid requirement {quote_text(requirement)}: expected a package name at the start", where, hint
     )
 
 
-def _uncheckable(requirement: str, where: Position) -> Problem:
+def _make_uncheckable_problem(requirement: str, where: Position) -> Problem:
     message = f"the requirement {quote_text(requirement)} cannot be checked in an existing environment"
     return Problem(WRONG_VALUE, message, where, "With 'interpreter', write '<name>' or '<name>==<version>'.")
 
 
-def _custom_ops_problem(text: str, where: Position) -> Problem | None:
+def _find_custom_ops_problem(text: str, where: Position) -> Problem | None:
     """Return a problem if a text is neither the path of a library nor the import name of a package."""
     if is_library_path(text) or _MODULE.fullmatch(text):
         return None

@@ -87,14 +87,14 @@ def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
     """
     if "${" not in text:
         return text
-    pieces = [_value(piece, names) if isinstance(piece, _Name) else piece for piece in _pieces(text)]
-    return pieces[0] if len(pieces) == 1 else _bounded("".join(map(render, pieces)))
+    pieces = [_get_value(piece, names) if isinstance(piece, _Name) else piece for piece in _parse_template(text)]
+    return pieces[0] if len(pieces) == 1 else _check_length("".join(map(render, pieces)))
 
 
 def find_variables(text: str) -> frozenset[str]:
     """Return the names that a template refers to, or an empty set if the template is invalid."""
     try:
-        return frozenset(piece.name for piece in _pieces(text) if isinstance(piece, _Name))
+        return frozenset(piece.name for piece in _parse_template(text) if isinstance(piece, _Name))
     except TemplateError:
         return frozenset()
 
@@ -108,18 +108,18 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
         return text
     done = ""
     literal = ""
-    for piece in _pieces(text):
+    for piece in _parse_template(text):
         if isinstance(piece, str):
             literal += piece
         elif piece.name not in later:
-            literal += render(_value(piece, names, later))
+            literal += render(_get_value(piece, names, later))
         else:
             if literal.endswith("$"):
                 # A later substitution would interpret `$` followed by `${` as an escaped `${`.
                 raise TemplateError(f"'$' is not allowed before {quote_text('${' + piece.name + '}')}")
             done += f"{escape(literal)}${{{piece.name}}}"
             literal = ""
-    return _bounded(done + escape(literal))
+    return _check_length(done + escape(literal))
 
 
 def resolve_templates(
@@ -176,7 +176,7 @@ _MARKER = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 
 
 @lru_cache(maxsize=1024)  # an output's templates are substituted for every group and target
-def _pieces(text: str) -> tuple[str | _Name, ...]:
+def _parse_template(text: str) -> tuple[str | _Name, ...]:
     """Split `text` into unescaped literal parts and names."""
     return tuple(_split(text))
 
@@ -196,13 +196,13 @@ def _split(text: str) -> Iterator[str | _Name]:
             if literal:
                 yield literal
             literal = ""
-            yield _name(marker[1])
+            yield _parse_name(marker[1])
     literal += text[end:]
     if literal:
         yield literal
 
 
-def _name(inside: str) -> _Name:
+def _parse_name(inside: str) -> _Name:
     """Parse the text between the braces: a name, or an environment variable with a default."""
     name, has_default, default = inside.partition(":-")
     if not has_default:
@@ -219,7 +219,7 @@ def _name(inside: str) -> _Name:
     return _Name(name, default)
 
 
-def _value(piece: _Name, names: Mapping[str, Scalar], later: Collection[str] = ()) -> Scalar:
+def _get_value(piece: _Name, names: Mapping[str, Scalar], later: Collection[str] = ()) -> Scalar:
     name = piece.name
     value = names.get(name)
     if piece.default is not None and value in (None, ""):
@@ -241,7 +241,7 @@ def escape(text: str) -> str:
     return text.replace("${", "$${")
 
 
-def _bounded(text: str) -> str:
+def _check_length(text: str) -> str:
     if len(text) > MAX_TEXT:
         raise TemplateError(f"the text is longer than {MAX_TEXT:,} characters after substitution")
     return text

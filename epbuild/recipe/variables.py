@@ -33,7 +33,7 @@ def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], lis
             message = f"invalid setting {quote_text(setting)}: expected a value for a variable"
             problems.append(Problem(WRONG_VALUE, message, where, "Write vars.<name>=<value>."))
             continue
-        value = _scalar(text)
+        value = _parse_scalar(text)
         if value is None:
             hint = "Write a string, a number, true or false. Write '' for an empty string."
             problems.append(Problem(WRONG_VALUE, f"{quote_text(text)} is not a single value", where, hint))
@@ -42,7 +42,7 @@ def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], lis
     return found, problems
 
 
-def _scalar(text: str) -> Scalar | None:
+def _parse_scalar(text: str) -> Scalar | None:
     """Parse a text as a YAML scalar. Return None for any other text."""
     try:
         source = read(f"value: {text}".encode(errors="surrogateescape"), "--set")
@@ -70,12 +70,12 @@ def read_variables(
             try:
                 value = substitute(value, TemplateNames(environment))
             except TemplateError as error:
-                problems.append(_var_problem(error, where))
+                problems.append(_make_problem(error, where))
         found[f"vars.{name}"] = value
     return found
 
 
-def _var_problem(error: TemplateError, where: Position | Argument) -> Problem:
+def _make_problem(error: TemplateError, where: Position | Argument) -> Problem:
     if error.name is None or error.name.startswith("env."):
         return error.problem(where)
     message = f"a variable can refer only to environment variables, not to {quote_text('${' + error.name + '}')}"

@@ -23,53 +23,53 @@ def format_scalar(text: str) -> str:
 
 def write_yaml(root: MappingNode, comments: Mapping[KeyPath, str]) -> str:
     """Return the YAML text of a mapping. `comments` maps the paths of keys and items to comments on their lines."""
-    return "\n".join(_Writer(comments).mapping(root, "", ())) + "\n"
+    return "\n".join(_Writer(comments).write_mapping(root, "", ())) + "\n"
 
 
 class _Writer:
     def __init__(self, comments: Mapping[KeyPath, str]) -> None:
         self._comments = comments
 
-    def mapping(self, node: MappingNode, margin: str, path: KeyPath) -> Iterator[str]:
+    def write_mapping(self, node: MappingNode, margin: str, path: KeyPath) -> Iterator[str]:
         for key, entry in node.entries.items():
-            yield from self._value(f"{margin}{format_scalar(key)}:", entry.node, f"{margin}  ", (*path, key))
+            yield from self._write_value(f"{margin}{format_scalar(key)}:", entry.node, f"{margin}  ", (*path, key))
 
-    def _value(self, beginning: str, node: Node, margin: str, path: KeyPath) -> Iterator[str]:
+    def _write_value(self, beginning: str, node: Node, margin: str, path: KeyPath) -> Iterator[str]:
         """Yield the lines of a value. The first line starts with `beginning`, a key or the dash of an item."""
         comment = f"    # {self._comments[path]}" if path in self._comments else ""
-        short = _in_flow(node)
+        short = _format_inline(node)
         if short is not None and (not isinstance(node, SequenceNode) or len(f"{beginning} {short}") <= _WIDTH):
             yield f"{beginning} {short}{comment}"
             return
         yield f"{beginning}{comment}"
         if isinstance(node, MappingNode):
-            yield from self.mapping(node, margin, path)
+            yield from self.write_mapping(node, margin, path)
         elif isinstance(node, SequenceNode):
             for index, item in enumerate(node.items):
-                yield from self._item(item, margin, (*path, index))
+                yield from self._write_item(item, margin, (*path, index))
 
-    def _item(self, node: Node, margin: str, path: KeyPath) -> Iterator[str]:
+    def _write_item(self, node: Node, margin: str, path: KeyPath) -> Iterator[str]:
         if not isinstance(node, MappingNode) or not node.entries:
-            yield from self._value(f"{margin}-", node, f"{margin}  ", path)
+            yield from self._write_value(f"{margin}-", node, f"{margin}  ", path)
             return
-        first, *others = self.mapping(node, f"{margin}  ", path)
+        first, *others = self.write_mapping(node, f"{margin}  ", path)
         yield f"{margin}- {first.lstrip()}"
         yield from others
 
 
-def _in_flow(node: Node) -> str | None:
+def _format_inline(node: Node) -> str | None:
     """Return a scalar, a list of scalars or an empty mapping as one line. Return None for any other node."""
     match node:
         case ScalarNode():
-            return _scalar(node)
+            return _format_node(node)
         case SequenceNode():
-            items = [_scalar(item) for item in node.items if isinstance(item, ScalarNode)]
+            items = [_format_node(item) for item in node.items if isinstance(item, ScalarNode)]
             return f"[{', '.join(items)}]" if len(items) == len(node.items) else None
         case _:
             return None if node.entries else "{}"
 
 
-def _scalar(node: ScalarNode) -> str:
+def _format_node(node: ScalarNode) -> str:
     if isinstance(node.value, str):
         return format_scalar(node.value)
     return "null" if node.value is None else node.written

@@ -27,8 +27,8 @@ def estimate_cost(action: Action, workspace: Workspace, memory: Memory) -> Cost:
     measured = workspace.measurement(get_cost_name(action.id, memory))
     if measured is not None:
         return Cost(measured.seconds, measured=True)
-    seconds = _recorded(memory.previous(action.id))
-    return Cost(seconds, measured=True) if seconds is not None else Cost(_guess(action), measured=False)
+    seconds = _read_seconds(memory.previous(action.id))
+    return Cost(seconds, measured=True) if seconds is not None else Cost(_estimate_from_size(action), measured=False)
 
 
 def estimate_seconds(found: Survey, workspace: Workspace, memory: Memory) -> dict[str, float]:
@@ -43,40 +43,40 @@ def estimate_seconds(found: Survey, workspace: Workspace, memory: Memory) -> dic
         if ident in costs and not costs[ident].measured and status.made is not None:
             costs[ident] = Cost(status.made.result.measured.seconds, measured=True)
     measured = [(stored[ident], cost.seconds) for ident, cost in costs.items() if cost.measured]
-    ratios = _ratios(measured)
+    ratios = _compute_ratios(measured)
     return {
         ident: cost.seconds
         if cost.measured
-        else cost.seconds * next((ratios[like] for like in _likeness(stored[ident]) if like in ratios), 1.0)
+        else cost.seconds * next((ratios[like] for like in _list_similarities(stored[ident]) if like in ratios), 1.0)
         for ident, cost in costs.items()
     }
 
 
-def _guess(action: Action) -> float:
+def _estimate_from_size(action: Action) -> float:
     return 1.0 + get_action_type(action).size(action) / _BYTES_PER_SECOND
 
 
-def _recorded(record: StepRecord | None) -> float | None:
+def _read_seconds(record: StepRecord | None) -> float | None:
     """Return the seconds in a step record, as measured on the machine that produced the result, or None if the record has none."""
     measured = record.result.get("measured") if record is not None else None
     seconds = measured.get("seconds") if isinstance(measured, Mapping) else None
     return float(seconds) if isinstance(seconds, int | float) else None
 
 
-def _ratios(measured: Iterable[tuple[Action, float]]) -> dict[Hashable, float]:
+def _compute_ratios(measured: Iterable[tuple[Action, float]]) -> dict[Hashable, float]:
     """Return the median ratio of measured to estimated seconds for each group of similar actions."""
     found: dict[Hashable, list[float]] = {}
     for action, seconds in measured:
-        for like in _likeness(action):
-            found.setdefault(like, []).append(seconds / _guess(action))
-    return {like: _median(values) for like, values in found.items()}
+        for like in _list_similarities(action):
+            found.setdefault(like, []).append(seconds / _estimate_from_size(action))
+    return {like: _compute_median(values) for like, values in found.items()}
 
 
-def _median(values: list[float]) -> float:
+def _compute_median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def _likeness(action: Action) -> Iterator[Hashable]:
+def _list_similarities(action: Action) -> Iterator[Hashable]:
     """Yield the groups of similar actions to which an action belongs, the most similar group first."""
     kind = type(action)
     if isinstance(action, SessionGroup | Verification):

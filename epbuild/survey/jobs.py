@@ -63,7 +63,7 @@ def pack_jobs(
 
     Actions that need a result from another platform's job are excluded. A warning states the number of excluded actions.
     """
-    platforms = dict(_platforms(missing, seconds, runners))
+    platforms = dict(_assign_platforms(missing, seconds, runners))
     waiting: set[str] = set()
     for ident, action in missing.items():
         for need in action.needs:
@@ -78,10 +78,10 @@ def pack_jobs(
         for label, actions in classes.items()
         for job in pack(make_bundles(actions, seconds), most)
     ]
-    return sorted(found, key=lambda job: -job.seconds), tuple(_warnings(waiting))
+    return sorted(found, key=lambda job: -job.seconds), tuple(_make_warnings(waiting))
 
 
-def _platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runners: Runners) -> Iterable[tuple[str, str]]:
+def _assign_platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runners: Runners) -> Iterable[tuple[str, str]]:
     """Yield each action's id and platform: a platform for the whole bundle if possible, or else the best platform for the action."""
     for bundle in make_bundles(missing, seconds):
         possible = {ident: runners.platforms(missing[ident]) for ident in bundle.actions}
@@ -91,7 +91,7 @@ def _platforms(missing: Mapping[str, Action], seconds: Mapping[str, float], runn
             yield ident, (common or own)[0]
 
 
-def _warnings(waiting: Iterable[str]) -> Iterable[Problem]:
+def _make_warnings(waiting: Iterable[str]) -> Iterable[Problem]:
     left = sorted(waiting)
     if left:
         message = f"{format_count(len(left), 'step')} must wait for results from jobs on another platform: {left[0]}"

@@ -86,7 +86,7 @@ class Outputs:
 
     def orphans(self, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
         """Return the outputs that only this configuration owns, except outputs at the paths `wanted`. Raises StoreError."""
-        return tuple(self._orphan(output) for output in self._unwanted(wanted) if not self.others(output))
+        return tuple(self._make_orphan(output) for output in self._find_unwanted(wanted) if not self.others(output))
 
     def claimed(self, leaving: Iterable[Path]) -> Collection[Path]:
         """Return the absolute paths of all output files, except in outputs at the paths `leaving`. Raises StoreError."""
@@ -100,7 +100,7 @@ class Outputs:
         Return the released outputs with their remaining owners. Raises StoreError.
         """
         left = []
-        for output in self._unwanted(wanted):
+        for output in self._find_unwanted(wanted):
             others = self.others(output)
             if others:
                 self._memory.release(output.place, [self._memory.configuration])
@@ -110,7 +110,7 @@ class Outputs:
     def recorded(self, orphan: Orphan) -> OutputRecord | None:
         """Return the record of an orphan, or None if another build has removed or rewritten the output. Raises StoreError."""
         output = self.last(orphan.directory)
-        return None if output is None or self._orphan(output) != orphan or self.others(output) else output
+        return None if output is None or self._make_orphan(output) != orphan or self.others(output) else output
 
     def forget(self, output: OutputRecord) -> None:
         """Remove an output from the records of all owners. Raises StoreError."""
@@ -134,19 +134,19 @@ class Outputs:
         return tuple(
             owner
             for owner in output.owners
-            if owner != mine and not (recipes and owner.recipe == mine.recipe) and self._is_there(owner)
+            if owner != mine and not (recipes and owner.recipe == mine.recipe) and self._exists(owner)
         )
 
-    def _is_there(self, owner: Configuration) -> bool:
+    def _exists(self, owner: Configuration) -> bool:
         return bool(owner.recipe) and (self.base / owner.recipe).exists()
 
-    def _unwanted(self, wanted: Iterable[Path]) -> list[OutputRecord]:
+    def _find_unwanted(self, wanted: Iterable[Path]) -> list[OutputRecord]:
         mine = self._memory.configuration
         owned = [output for output in self._workspace.outputs() if mine in output.owners]
         places = {self.place(directory) for directory in wanted} if owned else set()
         return [output for output in owned if output.place not in places]
 
-    def _orphan(self, output: OutputRecord) -> Orphan:
+    def _make_orphan(self, output: OutputRecord) -> Orphan:
         return Orphan(output.step, self.base / output.place, output.files)
 
 

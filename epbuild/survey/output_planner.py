@@ -29,7 +29,7 @@ class OutputPlanner:
 
         Raises StoreError if a user's file cannot be read, and the errors of `plan_output`.
         """
-        files = self._files(emission)
+        files = self._hash_files(emission)
         if emission.id in self._last:
             before, digests, tree = self._last[emission.id]
             same = len(before) == len(made) and all(map(operator.is_, before, made))
@@ -46,23 +46,23 @@ class OutputPlanner:
             tree = self.plan(emission, made)
             return tree.key, dict(tree.key_document)
 
-        return memo.value("output", self._memo_inputs(emission, made), plan, tuple[str, dict[str, Any]])
+        return memo.value("output", self._get_memo_inputs(emission, made), plan, tuple[str, dict[str, Any]])
 
-    def _files(self, emission: Emission) -> dict[Path, str]:
+    def _hash_files(self, emission: Emission) -> dict[Path, str]:
         read = self._recipe.files if emission.provenance else ()
         return self._digests.of_many([*read, *emission.files])
 
-    def _memo_inputs(self, emission: Emission, made: Sequence[Made]) -> object:
+    def _get_memo_inputs(self, emission: Emission, made: Sequence[Made]) -> object:
         """Return all inputs of the key, or None if the key has other inputs too, such as the release of a compression library."""
         groups = [item.action for item in made if isinstance(item.action, SessionGroup) and not item.needed]
         if len(groups) < len(made) or emission.compression_level is not None:
             return None
         recipe = (self._recipe.name, self._recipe.digest if emission.sbom or emission.provenance else "")
-        results = [(item.key, item.result, *_fields_and_target(item.group)) for item in made]
-        parts = [(*_fields_and_target(part), conceal_values(part.target.environment)) for part in emission.parts]
+        results = [(item.key, item.result, *_list_fields(item.group)) for item in made]
+        parts = [(*_list_fields(part), conceal_values(part.target.environment)) for part in emission.parts]
         own = [getattr(emission, name) for name in emission.__struct_fields__ if name != "parts"]
-        return recipe, own, parts, results, list(self._files(emission).items())
+        return recipe, own, parts, results, list(self._hash_files(emission).items())
 
 
-def _fields_and_target(value: SessionGroup | Part) -> tuple[list[Any], str]:
+def _list_fields(value: SessionGroup | Part) -> tuple[list[Any], str]:
     return [getattr(value, name) for name in value.__struct_fields__ if name != "target"], value.target.fingerprint

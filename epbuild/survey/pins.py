@@ -16,13 +16,13 @@ def check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
     problems = [
         Problem("EPB207", message, model.path_where, "Restore the pinned file, or change the pin.")
         for model, files in plan.sources()
-        for message in _broken_pins(model, files, digests)
+        for message in _find_broken_pins(model, files, digests)
     ]
     if problems:
         raise PlanError(*problems)
 
 
-def _broken_pins(model: ModelSpec, files: ModelFiles, digests: Mapping[Path, str]) -> Iterator[str]:
+def _find_broken_pins(model: ModelSpec, files: ModelFiles, digests: Mapping[Path, str]) -> Iterator[str]:
     pins = {f"external data {location}": (files.external.get(location), pin) for location, pin in model.data_sha256.items()}
     if model.sha256:
         pins["graph"] = (files.graph, model.sha256)

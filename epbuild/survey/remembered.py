@@ -58,7 +58,7 @@ class Failures:
 
     def of(self, action: str, key: str) -> Failure | None:
         """Return the last failure of an action, or None if the key or the release of epbuild has changed. Raises StoreError."""
-        text = self._workspace.fact(self._name(action))
+        text = self._workspace.fact(self._get_name(action))
         try:
             document: dict[str, Any] = json.loads(text) if text is not None else {}
             if document.get("key") != key or document.get("format") != _FORMAT or document["epbuild"] != __version__:
@@ -83,14 +83,14 @@ class Failures:
             "problems": msgspec.to_builtins([ProblemRecord.of(problem) for problem in problems]),
             "time": time.time(),
         }
-        self._workspace.record_fact(self._name(action), json.dumps(document))
+        self._workspace.record_fact(self._get_name(action), json.dumps(document))
 
     def forget(self, action: str) -> None:
         """Remove the recorded failure of an action that succeeded or that must run again. Raises StoreError."""
-        if self._workspace.fact(self._name(action)) is not None:
-            self._workspace.forget_facts([self._name(action)])
+        if self._workspace.fact(self._get_name(action)) is not None:
+            self._workspace.forget_facts([self._get_name(action)])
 
-    def _name(self, action: str) -> str:
+    def _get_name(self, action: str) -> str:
         return f"failed {get_action_name(action, self._recipe)}"
 
 

@@ -51,7 +51,7 @@ class RemoteResults:
             self._unanswered += found == Miss(answered=False)
             if isinstance(found, Unusable):
                 self.refused[key] = str(found)
-                self._refuse(new[key], str(found))
+                self._warn_of_unusable(new[key], str(found))
         records = ((key, self._found[key]) for key in steps)
         return {key: found.record["result"] for key, found in records if isinstance(found, RemoteRecord)}
 
@@ -76,7 +76,7 @@ class RemoteResults:
             self._given_up.add(key)
             if isinstance(error, LostBlob):
                 self.broken.add(key)
-            self._refuse(step, str(error))
+            self._warn_of_unusable(step, str(error))
             return None
         return result
 
@@ -115,7 +115,7 @@ class RemoteResults:
             message = f"{format_count(more, 'more result')} in the remote cache cannot be used"
             self._warn(Problem("EPB522", message, None, "They will be created on this machine."))
 
-    def _refuse(self, step: str, why: str) -> None:
+    def _warn_of_unusable(self, step: str, why: str) -> None:
         with self._lock:
             self._unusable += 1
             is_named = self._unusable <= _MAX_WARNINGS
@@ -132,26 +132,26 @@ class _BlobsOfResults:
         self._sizes = sizes
 
     def materialize(self, digest: str, destination: str | Path) -> None:
-        if (lacking := self._lacking(digest)) is not None:
-            with self._lost(digest):
+        if (lacking := self._find_lacking(digest)) is not None:
+            with self._convert_error(digest):
                 self._cache.fetch(lacking, self._store)
         self._store.materialize(digest, destination)
 
     def copy(self, digest: str, write: Write) -> None:
         """Copy a blob to `write` without adding it to the store."""
-        if (lacking := self._lacking(digest)) is not None:
-            with self._lost(digest):
+        if (lacking := self._find_lacking(digest)) is not None:
+            with self._convert_error(digest):
                 self._cache.copy(lacking, write)
         else:
             self._store.copy(digest, write)
 
-    def _lacking(self, digest: str) -> Blob | None:
+    def _find_lacking(self, digest: str) -> Blob | None:
         """Return the blob of a digest if the store lacks the blob. Return None if the store has the blob or its size is unknown."""
         size = self._sizes.get(digest)
         return None if size is None or self._store.has(digest, size) else Blob(digest, size)
 
     @contextmanager
-    def _lost(self, digest: str) -> Iterator[None]:
+    def _convert_error(self, digest: str) -> Iterator[None]:
         try:
             yield
         except NotFetched as error:

@@ -1,7 +1,7 @@
 """Snapshot of a run: its steps, and stats of all files that they depend on.
 
-A snapshot shows whether anything has changed since the run. If nothing has changed, `answer` reports that there is nothing to do, before
-other modules are imported. If anything has changed, the caller reads, plans and surveys the whole recipe.
+A snapshot shows whether anything has changed since the run. If nothing has changed, `try_fast_path` reports that there is nothing to do,
+before other modules are imported. If anything has changed, the caller reads, plans and surveys the whole recipe.
 
 Snapshots are in the user's cache. There is one snapshot for each combination of a recipe, settings and selected steps. The cache is trusted
 like the program itself. Files are compared by `lstat`, so that a link or a pipe in place of a file is a change. The digest of a file is
@@ -49,7 +49,7 @@ _MAX_HASHED_BYTES = 128 << 20
 
 _FOLDER = "looks"
 _FLAGS = frozenset({"--check", "--locked"})
-"""Flags of `run` that `answer` supports without parsing the command line."""
+"""Flags of `run` that `try_fast_path` supports without parsing the command line."""
 
 # These variables determine the folders of the store, the toolchains and the Python packages with models.
 _PLACES = (*CACHE_VARIABLES, "EPBUILD_TOOLCHAIN_DIR", "PYTHONPATH")
@@ -103,7 +103,7 @@ class Snapshot:
         """Return whether program, machine, workspace, environment and links are unchanged. Raises OSError."""
         return (
             self.identity == describe_identity(recipe)
-            and all(_is_as_before(name, value) for name, value in self.environment)
+            and all(_is_unchanged(name, value) for name, value in self.environment)
             and all(read_driver_version(*driver) == version for driver, version in self.drivers)
             and not any(map(os.path.lexists, self.absent))
             and all(os.readlink(link) == target for link, target in self.links)  # noqa: PTH115
@@ -147,7 +147,7 @@ class Snapshot:
             seen = os.lstat(path)
             left -= seen.st_size
             # A pipe must not be opened.
-            if not digests[number] or not S_ISREG(seen.st_mode) or left < 0 or _digest_of_file(path) != digests[number]:
+            if not digests[number] or not S_ISREG(seen.st_mode) or left < 0 or _hash_file(path) != digests[number]:
                 return False
             ctime_ns = get_change_time_ns(path, seen)
             self.files[number] = (path, seen.st_size, seen.st_mtime_ns, ctime_ns, seen.st_ino)
@@ -157,7 +157,7 @@ class Snapshot:
         return True
 
 
-def answer(
+def try_fast_path(
     arguments: Sequence[str], seconds: Callable[[], float], warn: Callable[[Sequence[Mapping[str, Any]]], object] | None = None
 ) -> str | None:
     """Return the line to print for `run [RECIPE] [--check] [--locked]` if nothing has changed, or None in any other case.
@@ -195,7 +195,7 @@ def read_unchanged(
 
     With `refresh`, rewrite the snapshot if files were only touched, so that the next run does not hash these files again.
     """
-    place = place_of(recipe, settings, selection)
+    place = get_snapshot_path(recipe, settings, selection)
     if place is None:
         return None
     try:
@@ -222,7 +222,7 @@ def read_clock(recipe: str) -> Moment | None:
 
     Return None if the workspace does not exist or if this user may not write to it.
     """
-    workspace = _workspace(recipe)
+    workspace = _get_workspace(recipe)
     if os.path.islink(workspace):  # noqa: PTH114
         return None
     place = os.path.join(workspace, "clock")  # noqa: PTH118
@@ -256,7 +256,7 @@ def describe_identity(recipe: str) -> tuple[Any, ...] | None:
     A snapshot is valid only while these values are unchanged. The inode of the state file changes if the workspace is copied or created
     again. The paths change if the workspace is moved.
     """
-    workspace = _workspace(recipe)
+    workspace = _get_workspace(recipe)
     try:
         state = os.stat(os.path.join(workspace, "state.sqlite"))  # noqa: PTH116, PTH118
     except OSError:
@@ -267,31 +267,31 @@ def describe_identity(recipe: str) -> tuple[Any, ...] | None:
 
 def describe_environment(read: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
     """Return the environment variables to store in a snapshot. `read` has the variables that the recipe read."""
-    kept = {name: _digest(value) for name, value in read.items()} | {name: os.environ.get(name) for name in _PLACES}
+    kept = {name: _hash_value(value) for name, value in read.items()} | {name: os.environ.get(name) for name in _PLACES}
     return tuple(sorted(kept.items()))
 
 
-def place_of(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> str | None:
+def get_snapshot_path(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> str | None:
     """Return the file of the snapshot of a recipe, its settings (the values of `--set`) and its selected steps.
 
     Return None if this user has no cache.
     """
     root = find_cache_root()
     asked = "\0".join(["", *settings, "", *selection])
-    return None if root is None else os.path.join(root, _FOLDER, f"{_name(os.path.realpath(recipe))}-{_name(asked)}")  # noqa: PTH118
+    return None if root is None else os.path.join(root, _FOLDER, f"{_make_name(os.path.realpath(recipe))}-{_make_name(asked)}")  # noqa: PTH118
 
 
 def get_memo_path(recipe: str, settings: Sequence[str]) -> str | None:
     """Return the file of the memo of a recipe and its settings, or None if this user has no cache."""
     root = find_cache_root()
-    name = f"memo-{_name(os.path.realpath(recipe))}-{_name(chr(0).join(settings))}"
+    name = f"memo-{_make_name(os.path.realpath(recipe))}-{_make_name(chr(0).join(settings))}"
     return None if root is None else os.path.join(root, _FOLDER, name)  # noqa: PTH118
 
 
 def list_snapshots(recipe: str, root: str | None = None) -> list[str]:
     """Return the files of all snapshots of a recipe, in this user's cache or in the cache at `root`."""
     folder = os.path.join(root or find_cache_root() or "", _FOLDER)  # noqa: PTH118
-    beginning = f"{_name(os.path.realpath(recipe))}-"
+    beginning = f"{_make_name(os.path.realpath(recipe))}-"
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError:
@@ -318,7 +318,7 @@ def remove_older(root: str, time: float) -> None:
         return
 
 
-def _digest_of_file(path: str) -> bytes:
+def _hash_file(path: str) -> bytes:
     from hashlib import sha256  # imported here, because few runs find a touched file
 
     digest = sha256()
@@ -328,24 +328,24 @@ def _digest_of_file(path: str) -> bytes:
     return digest.digest()
 
 
-def _digest(value: str | None) -> str | None:
+def _hash_value(value: str | None) -> str | None:
     """Return the digest of a variable's value. Snapshots store the digest, because the value may be a secret."""
     from hashlib import sha256  # imported here, because few recipes read variables
 
     return None if value is None else sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _is_as_before(name: str, known: str | None) -> bool:
+def _is_unchanged(name: str, known: str | None) -> bool:
     """Return whether an environment variable still has the value that a snapshot stores as `known`."""
     value = os.environ.get(name)
-    return (value if name in _PLACES else _digest(value)) == known
+    return (value if name in _PLACES else _hash_value(value)) == known
 
 
-def _workspace(recipe: str) -> str:
+def _get_workspace(recipe: str) -> str:
     return os.path.join(os.path.dirname(recipe), WORKSPACE)  # noqa: PTH118, PTH120
 
 
-def _name(text: str) -> str:
+def _make_name(text: str) -> str:
     """Return a short name for a text. If two texts have the same name, their snapshots merely replace each other."""
     from binascii import crc32
 

@@ -22,8 +22,8 @@ from epbuild.survey.snapshot import (
     describe_environment,
     describe_identity,
     describe_view,
+    get_snapshot_path,
     is_settled,
-    place_of,
     read_clock,
 )
 from epbuild.survey.status import StepStatus
@@ -63,7 +63,7 @@ def write_snapshot(seen: Observations, settings: Sequence[str], selection: Seque
     Write nothing if a file is missing, or if neither its times nor a known digest can show a change.
     """
     recipe = str(seen.recipe.file)
-    place, identity = place_of(recipe, settings, selection), describe_identity(recipe)
+    place, identity = get_snapshot_path(recipe, settings, selection), describe_identity(recipe)
     here = os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118
     # Not normalized, because `link/..` is the parent of the link's target.
     absent = [os.path.join(here, str(path)) for path in seen.absent]  # noqa: PTH118

@@ -118,9 +118,9 @@ class Survey(Struct, frozen=True, dict=True):
 
     def steps(self) -> list[StepStatus]:
         """Return the status of every requested step, in order."""
-        return list(self.recorded) or [self._step(step) for step in self.plan.steps]
+        return list(self.recorded) or [self._get_step_status(step) for step in self.plan.steps]
 
-    def _step(self, step: Step) -> StepStatus:
+    def _get_step_status(self, step: Step) -> StepStatus:
         status = self.actions[step.action]
         outputs: tuple[str, ...] = ()
         if step.action in self.plan.emissions:
@@ -175,18 +175,18 @@ class Surveyor:
             keyed: list[_Keyed] = []
             for action in wave:
                 if isinstance(action, Emission):
-                    found[action.id] = self._add_kept_files(action, self._emission_status(action, found, memo))
+                    found[action.id] = self._add_kept_files(action, self._get_emission_status(action, found, memo))
                     continue
-                known = self._keyed(action, found, toolchains, digests)
+                known = self._compute_key(action, found, toolchains, digests)
                 if isinstance(known, _Keyed):
                     keyed.append(known)
                 else:
                     found[action.id] = known
             remote = self._find_remote(keyed)
-            found |= {known.action.id: self._status_of(known, remote.get(known.key)) for known in keyed}
+            found |= {known.action.id: self._get_status(known, remote.get(known.key)) for known in keyed}
         found = {ident: found[ident] for ident in plan.actions}
         found = self._restore_from_remote(plan, found)
-        found |= {ident: replace(found[ident], state="out of date") for ident in _without_results(plan, found)}
+        found |= {ident: replace(found[ident], state="out of date") for ident in _find_without_results(plan, found)}
         work = Work.of(plan, found)
         # An action whose result the store has lost is still current if everything built from the result is in place.
         settled = {
@@ -246,7 +246,7 @@ class Surveyor:
                 return False
         return True
 
-    def _keyed(
+    def _compute_key(
         self,
         action: Action,
         found: Mapping[str, ActionStatus],
@@ -273,12 +273,12 @@ class Surveyor:
         is_here = self._last_keys.get(action.id) == key or (not self._is_first and self.memory.result(key) is not None)
         return _Keyed(action, key, document, tuple(needed), is_here, self.result(action, key))
 
-    def _previous(self, action: Action) -> StepRecord | None:
+    def _get_previous(self, action: Action) -> StepRecord | None:
         """Return the record of an action's last build in this workspace, with any key."""
         return None if self._is_first else self.memory.previous(action.id)
 
     def _was_done(self, action: Action) -> bool:
-        return action.id in self._last_keys or self._previous(action) is not None
+        return action.id in self._last_keys or self._get_previous(action) is not None
 
     def _find_remote(self, keyed: Sequence[_Keyed]) -> Mapping[str, Mapping[str, Any]]:
         """Return the results that only the remote cache has, by key."""
@@ -299,7 +299,7 @@ class Surveyor:
             if made.key in there and read_result(made.action, there[made.key]) == made.result
         }
 
-    def _status_of(self, keyed: _Keyed, remote: Mapping[str, Any] | None) -> ActionStatus:
+    def _get_status(self, keyed: _Keyed, remote: Mapping[str, Any] | None) -> ActionStatus:
         """Return the status of an action with a known key. `remote` is its result in the remote cache, or None."""
         action, key, document, result = keyed.action, keyed.key, keyed.document, keyed.result
         known = result
@@ -315,7 +315,7 @@ class Surveyor:
         made = Made(action, key, document, known, keyed.needed) if known is not None else None
         if keyed.is_here:
             return ActionStatus("current" if result else "out of date", () if result else (_LOST,), key, document, made)
-        before = self._previous(action)
+        before = self._get_previous(action)
         reasons = tuple(describe_differences(before.key_document, document)) if before else ()
         if self.remote is not None and (why := self.remote.refused.get(key)) is not None:
             reasons = (*reasons, f"its result in the remote cache cannot be used: {why}")
@@ -325,7 +325,7 @@ class Surveyor:
             return ActionStatus("failed", tuple(problem.message for problem in failure.problems), key, document)
         return ActionStatus("out of date" if before else "new", reasons, key, document)
 
-    def _emission_status(self, emission: Emission, found: Mapping[str, ActionStatus], memo: Memo) -> ActionStatus:
+    def _get_emission_status(self, emission: Emission, found: Mapping[str, ActionStatus], memo: Memo) -> ActionStatus:
         made = [made for ident in emission.needs if (made := found[ident].made) is not None]
         if len(made) < len(emission.needs):
             reasons = tuple(f"needs {ident}" for ident in emission.needs if found[ident].made is None)
@@ -340,7 +340,7 @@ class Surveyor:
         if there is not None and there.action_key == key:
             damage = self.damage(emission.root, there.files)
             return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
-        before = self._previous(emission)
+        before = self._get_previous(emission)
         writer = self.outputs.writer(there) if there is not None else None
         reasons = (f"{writer} wrote a different output to this path",) if writer else ()
         if before is None:
@@ -378,7 +378,7 @@ class Surveyor:
         there: dict[str, str] = {}
         for name, file in files.items():
             path = os.path.join(folder, name)  # noqa: PTH118 - called for tens of thousands of files
-            size = _size(path)
+            size = _get_size(path)
             if size is None:
                 sentences.append(f"{name} is missing")
             elif size != file["size"]:
@@ -389,7 +389,7 @@ class Surveyor:
         return sentences + [f"{name} was changed" for name, path in there.items() if digests[path] != files[name]["digest"]]
 
 
-def _without_results(plan: Plan, found: Mapping[str, ActionStatus]) -> list[str]:
+def _find_without_results(plan: Plan, found: Mapping[str, ActionStatus]) -> list[str]:
     """Return the ids of restorable emissions that need the result of an action that has to run."""
     return [
         ident
@@ -399,7 +399,7 @@ def _without_results(plan: Plan, found: Mapping[str, ActionStatus]) -> list[str]
     ]
 
 
-def _size(path: str) -> int | None:
+def _get_size(path: str) -> int | None:
     """Return the size of a regular file in bytes, or None if the file does not exist or is not regular."""
     try:
         found = os.lstat(path)

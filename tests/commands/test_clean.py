@@ -15,7 +15,7 @@ from epbuild.commands.clean import check_idle, clean, remove_workspace
 from epbuild.core.directory import swap_in
 from epbuild.core.errors import PlanError, StoreError
 from epbuild.publish.removal import Cleaned
-from epbuild.survey.snapshot import place_of
+from epbuild.survey.snapshot import get_snapshot_path
 from epbuild.toolchain.process import Ending
 from tests.support.fake_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
 from tests.support.moments import at_each_call
@@ -115,7 +115,7 @@ def test_clean_keeps_a_file_that_changes_during_removal(built: Workshop) -> None
 
 
 def test_killed_clean_has_already_removed_the_snapshot(built: Workshop) -> None:
-    snapshot = Path(str(place_of(str(built.request.recipe), (), ())))
+    snapshot = Path(str(get_snapshot_path(str(built.request.recipe), (), ())))
     snapshot.parent.mkdir()
     snapshot.write_bytes(b"nothing to do")
 

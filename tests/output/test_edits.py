@@ -21,7 +21,7 @@ import pytest
 
 from epbuild.cli.app import execute
 from epbuild.core.schemas import read_schema
-from epbuild.survey.snapshot import answer, get_memo_path, list_snapshots
+from epbuild.survey.snapshot import get_memo_path, list_snapshots, try_fast_path
 from tests.output.test_every_field import CASES, FEW, Case, Checkout, base_recipe, edited
 from tests.support.gate import sampled
 from tests.support.recipe_edits import Document, edits_of
@@ -118,7 +118,7 @@ class Incremental:
         expected = self.from_scratch(recipe)
         self.write(recipe)
         with in_checkout(self.checkout, self.monkeypatch):
-            line = answer(["run", "--check"], lambda: 0.0)
+            line = try_fast_path(["run", "--check"], lambda: 0.0)
             by_snapshot = questions()
             with without_snapshots():
                 assert questions() == by_snapshot

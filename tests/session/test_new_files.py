@@ -11,7 +11,7 @@ import pytest
 
 from epbuild.cli.app import execute
 from epbuild.session.planning import read_plan
-from epbuild.survey.snapshot import answer
+from epbuild.survey.snapshot import try_fast_path
 from tests.support.fake_builds import Workshop, source_model
 
 RECIPE = """\
@@ -39,7 +39,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 def fast() -> str | None:
     """Return what a run with nothing to do prints without reading the recipe; None if it has to."""
-    return answer(["run", "--check"], lambda: 0.0)
+    return try_fast_path(["run", "--check"], lambda: 0.0)
 
 
 def settle() -> None:

@@ -15,7 +15,7 @@ import pytest
 from epbuild.cli.app import execute
 from epbuild.recipe.load import load
 from epbuild.session import snapshot
-from epbuild.survey.snapshot import list_snapshots, place_of, read_unchanged
+from epbuild.survey.snapshot import get_snapshot_path, list_snapshots, read_unchanged
 from tests.support.fake_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, source_model, tamper
 from tests.support.moments import at_each_call
 
@@ -139,7 +139,7 @@ def test_every_build_equals_a_build_without_a_snapshot(
 
 @pytest.mark.parametrize("damage", ["truncated", "other bytes", "gone", "another's"])
 def test_damaged_snapshot_is_replaced(built: Workshop, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    place = Path(str(place_of("epbuild.yaml", (), ())))
+    place = Path(str(get_snapshot_path("epbuild.yaml", (), ())))
     whole = place.read_bytes()
     match damage:
         case "truncated":
@@ -215,7 +215,7 @@ def test_recreated_state_causes_a_full_check(built: Workshop) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
 def test_snapshot_writable_by_other_users_is_ignored(built: Workshop) -> None:
-    place = Path(str(place_of("epbuild.yaml", (), ())))
+    place = Path(str(get_snapshot_path("epbuild.yaml", (), ())))
     assert read_unchanged("epbuild.yaml") is not None
     place.chmod(0o620)
     assert read_unchanged("epbuild.yaml") is None

@@ -29,7 +29,7 @@ from epbuild.core.errors import Argument, EpbuildError, Location, Position, Prob
 from epbuild.core.own_files import list_own_files
 from epbuild.session.request import RemoteChoice, Request
 from epbuild.survey import snapshot
-from epbuild.survey.snapshot import FORMAT, answer, list_snapshots, read, read_clock, read_unchanged, remove_older
+from epbuild.survey.snapshot import FORMAT, list_snapshots, read, read_clock, read_unchanged, remove_older, try_fast_path
 from tests.support.fake_cpu import on_cpu
 from tests.support.moments import at_each_call
 from tests.support.snapshots import take_snapshot
@@ -71,8 +71,8 @@ class Folder:
     def snapshots(self) -> list[Path]:
         return [Path(place) for place in list_snapshots(str(self.recipe))]
 
-    def answer(self, *arguments: str) -> str | None:
-        return answer(["run", *arguments, str(self.recipe)], lambda: 0.25)
+    def try_fast_path(self, *arguments: str) -> str | None:
+        return try_fast_path(["run", *arguments, str(self.recipe)], lambda: 0.25)
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def with_snapshot(folder: Folder) -> Folder:
 
 
 def test_fast_path_reports_up_to_date_like_a_build(with_snapshot: Folder) -> None:
-    assert with_snapshot.answer() == f"{UP_TO_DATE} (0.25 s)"
-    assert with_snapshot.answer("--check") == f"{UP_TO_DATE}."
+    assert with_snapshot.try_fast_path() == f"{UP_TO_DATE} (0.25 s)"
+    assert with_snapshot.try_fast_path("--check") == f"{UP_TO_DATE}."
 
 
 def rewrite_in_place(file: Path) -> None:
@@ -120,7 +120,7 @@ CHANGES: list[Callable[[Path], object]] = [
 @pytest.mark.parametrize("change", CHANGES, ids=["rewritten", "replaced", "emptied", "deleted", "touched"])
 def test_every_change_of_a_file_is_detected(with_snapshot: Folder, number: int, change: Callable[[Path], object]) -> None:
     change(with_snapshot.files[number])
-    assert with_snapshot.answer() is None
+    assert with_snapshot.try_fast_path() is None
 
 
 @pytest.mark.parametrize(("size", "is_hashed"), [(1 << 20, True), (129 << 20, False)])
@@ -132,11 +132,11 @@ def test_touched_file_is_hashed_only_if_hashing_is_fast(folder: Folder, size: in
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     time.sleep(MARGIN_SECONDS)
     folder.take({weights: digest})
-    assert folder.answer() is not None
+    assert folder.try_fast_path() is not None
     os.utime(weights, (1, 1))
     hashed: list[str] = []
-    with at_each_call(snapshot._digest_of_file, lambda values: hashed.append(values["path"])):
-        assert (folder.answer() is not None) is is_hashed
+    with at_each_call(snapshot._hash_file, lambda values: hashed.append(values["path"])):
+        assert (folder.try_fast_path() is not None) is is_hashed
     assert bool(hashed) is is_hashed
 
 
@@ -153,9 +153,9 @@ def test_parent_of_a_linked_path_is_resolved_like_the_system_does(
     monkeypatch.chdir(folder.path)
     folder.take(files=[*folder.files, Path("link/../x.onnx") if relative else folder.path / "link" / ".." / "x.onnx"])
     (folder.path / "x.onnx").write_bytes(b"which nobody asked for")
-    assert folder.answer() is not None
+    assert folder.try_fast_path() is not None
     (folder.path / "real" / "x.onnx").write_bytes(b"otherwise")
-    assert folder.answer() is None
+    assert folder.try_fast_path() is None
 
 
 @needs_links
@@ -172,10 +172,10 @@ def test_retargeted_link_is_detected_even_with_an_equal_file(with_snapshot: Fold
     (with_snapshot.path.parent / "other.onnx").symlink_to(with_snapshot.path / "x.onnx")
     time.sleep(MARGIN_SECONDS)
     with_snapshot.take(files=[*with_snapshot.files, with_snapshot.path / name])
-    assert with_snapshot.answer() is not None
+    assert with_snapshot.try_fast_path() is not None
     (with_snapshot.path / "link").unlink()
     (with_snapshot.path / "link").symlink_to("two")
-    assert with_snapshot.answer() is None
+    assert with_snapshot.try_fast_path() is None
 
 
 @needs_links
@@ -186,11 +186,11 @@ def test_recipe_behind_a_link_belongs_to_the_target_of_the_link(tmp_path: Path, 
     (tmp_path / "link").symlink_to("one")
     behind = tmp_path / "link" / "epbuild.yaml"
     take_snapshot(behind, one.files, read_clock(str(behind)) or (0, 0))
-    assert one.answer() is not None
+    assert one.try_fast_path() is not None
     shutil.copytree(one.path, tmp_path / "two", copy_function=os.link)
     (tmp_path / "link").unlink()
     (tmp_path / "link").symlink_to("two")
-    assert answer(["run", str(behind)], lambda: 0.0) is None
+    assert try_fast_path(["run", str(behind)], lambda: 0.0) is None
 
 
 @needs_links
@@ -199,21 +199,21 @@ def test_missing_file_is_searched_at_the_current_target_of_a_link(folder: Folder
         (folder.path / name).mkdir()
     (folder.path / "link").symlink_to("one")
     folder.take(absent=[folder.path / "link" / ".." / "epbuild.lock", folder.path / "link" / "x.lock"])
-    assert folder.answer() is not None
+    assert folder.try_fast_path() is not None
     (folder.path / "two" / "x.lock").write_bytes(b"")
     (folder.path / "link").unlink()
     (folder.path / "link").symlink_to("two")
-    assert folder.answer() is None
+    assert folder.try_fast_path() is None
 
 
 def test_appearance_of_a_missing_file_is_detected(folder: Folder) -> None:
     lock = folder.path / "epbuild.lock"
     folder.take(absent=[lock])
-    assert folder.answer() is not None
+    assert folder.try_fast_path() is not None
     lock.write_bytes(b"")
-    assert folder.answer() is None
+    assert folder.try_fast_path() is None
     lock.unlink()
-    assert folder.answer() is not None
+    assert folder.try_fast_path() is not None
 
 
 def test_file_that_appears_during_the_run_prevents_a_snapshot(folder: Folder) -> None:
@@ -223,10 +223,10 @@ def test_file_that_appears_during_the_run_prevents_a_snapshot(folder: Folder) ->
 
 def test_only_a_locked_run_answers_locked(folder: Folder) -> None:
     folder.take()
-    assert folder.answer("--locked") is None
+    assert folder.try_fast_path("--locked") is None
     folder.take(locked=True)
-    assert folder.answer("--locked") == folder.answer() == f"{UP_TO_DATE} (0.25 s)"
-    assert folder.answer("--locked", "--check") == f"{UP_TO_DATE}."
+    assert folder.try_fast_path("--locked") == folder.try_fast_path() == f"{UP_TO_DATE} (0.25 s)"
+    assert folder.try_fast_path("--locked", "--check") == f"{UP_TO_DATE}."
 
 
 WARNING = Problem("EPB233", "nothing is shared", Position("epbuild.yaml", 3, 5))
@@ -237,19 +237,19 @@ def test_warnings_are_repeated_by_a_run_but_not_by_a_check(folder: Folder, monke
     here = Path("epbuild.yaml")
     take_snapshot(here, folder.files, read_clock(str(here)) or (0, 0), warnings=[WARNING])
     given: list[Any] = []
-    assert answer(["run"], lambda: 0.25, given.extend) == f"{UP_TO_DATE} (0.25 s)"
+    assert try_fast_path(["run"], lambda: 0.25, given.extend) == f"{UP_TO_DATE} (0.25 s)"
     assert [msgspec.convert(record, ProblemRecord).problem for record in given] == [WARNING]
-    assert answer(["run", "--check"], lambda: 0.25, given.extend) == f"{UP_TO_DATE}."
+    assert try_fast_path(["run", "--check"], lambda: 0.25, given.extend) == f"{UP_TO_DATE}."
     assert [msgspec.convert(record, ProblemRecord).problem for record in given] == [WARNING]
     # Otherwise it would name the file.
-    assert answer(["run", str(folder.recipe)], lambda: 0.25, given.extend) is None
-    assert answer(["run", "./epbuild.yaml"], lambda: 0.25, given.extend) is None
+    assert try_fast_path(["run", str(folder.recipe)], lambda: 0.25, given.extend) is None
+    assert try_fast_path(["run", "./epbuild.yaml"], lambda: 0.25, given.extend) is None
 
 
 def test_run_with_a_summary_file_writes_the_summary(with_snapshot: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
-    assert with_snapshot.answer() is None
-    assert with_snapshot.answer("--check") == f"{UP_TO_DATE}."
+    assert with_snapshot.try_fast_path() is None
+    assert with_snapshot.try_fast_path("--check") == f"{UP_TO_DATE}."
 
 
 PLACES = [None, StepId("emit:a"), Position("epbuild.yaml", 3, 5), Path("epbuild.lock"), Argument("--set a=b")]
@@ -266,27 +266,27 @@ def test_stored_problem_survives_a_round_trip(where: Location | None) -> None:
 def test_variable_read_by_the_recipe_is_watched(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOC", raising=False)
     folder.take(environment={"SOC": None})
-    assert folder.answer() is not None
+    assert folder.try_fast_path() is not None
     monkeypatch.setenv("SOC", "")
-    assert folder.answer() is None
+    assert folder.try_fast_path() is None
 
 
 def test_value_of_a_variable_is_watched_but_not_stored(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "hunter2")
     folder.take(environment={"TOKEN": "hunter2"})
-    assert folder.answer() is not None
+    assert folder.try_fast_path() is not None
     [kept] = folder.snapshots
     assert b"hunter2" not in kept.read_bytes()
     if os.name != "nt":
         assert kept.stat().st_mode & 0o777 == 0o600
     monkeypatch.setenv("TOKEN", "hunter3")
-    assert folder.answer() is None
+    assert folder.try_fast_path() is None
 
 
 @pytest.mark.parametrize("name", ["EPBUILD_CACHE_DIR", "EPBUILD_TOOLCHAIN_DIR"])
 def test_changed_cache_or_toolchain_folder_is_detected(with_snapshot: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "/elsewhere")
-    assert with_snapshot.answer() is None
+    assert with_snapshot.try_fast_path() is None
 
 
 @pytest.mark.parametrize("own", [__version__.encode(), marshal.dumps(FORMAT)], ids=["version", "format"])
@@ -295,31 +295,31 @@ def test_snapshot_of_another_epbuild_is_ignored(with_snapshot: Folder, own: byte
     written = kept.read_bytes()
     assert own in written
     kept.write_bytes(written.replace(own, own.translate(bytes((number ^ 1) for number in range(256))), 1))
-    assert with_snapshot.answer() is None
+    assert with_snapshot.try_fast_path() is None
 
 
 def test_changed_cpu_is_detected(with_snapshot: Folder) -> None:
     with on_cpu("another CPU"):
-        assert with_snapshot.answer() is None
+        assert with_snapshot.try_fast_path() is None
 
 
 def test_arguments_are_part_of_the_snapshot(with_snapshot: Folder) -> None:
-    assert with_snapshot.answer("--set", "vars.quality=3") is None
-    assert answer(["run", str(with_snapshot.recipe), "emit:*"], lambda: 0.0) is None
-    assert answer(["plan", str(with_snapshot.recipe)], lambda: 0.0) is None
+    assert with_snapshot.try_fast_path("--set", "vars.quality=3") is None
+    assert try_fast_path(["run", str(with_snapshot.recipe), "emit:*"], lambda: 0.0) is None
+    assert try_fast_path(["plan", str(with_snapshot.recipe)], lambda: 0.0) is None
 
 
 def test_copied_workspace_is_checked_again(with_snapshot: Folder, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(with_snapshot.path, copy)
-    assert answer(["run", str(copy / "epbuild.yaml")], lambda: 0.0) is None
+    assert try_fast_path(["run", str(copy / "epbuild.yaml")], lambda: 0.0) is None
 
 
 def test_file_as_recent_as_the_run_is_not_trusted(folder: Folder) -> None:
     began = read_clock(str(folder.recipe))
     folder.files[1].write_bytes(b"as it was")
     folder.take(began=began)
-    assert folder.answer() is None
+    assert folder.try_fast_path() is None
 
 
 def test_file_from_the_future_is_not_trusted(folder: Folder) -> None:
@@ -327,14 +327,14 @@ def test_file_from_the_future_is_not_trusted(folder: Folder) -> None:
     os.utime(folder.files[1], (later, later))
     time.sleep(MARGIN_SECONDS)
     folder.take()
-    assert folder.answer() is None
+    assert folder.try_fast_path() is None
 
 
 def test_file_system_with_coarse_times_gets_two_seconds(folder: Folder) -> None:
     began = read_clock(str(folder.recipe))
     assert began is not None
     folder.take(began=(began[0], began[1] + 1))  # as if the files were on another, unknown file system
-    assert folder.answer() is None
+    assert folder.try_fast_path() is None
 
 
 def test_missing_file_prevents_a_snapshot(folder: Folder) -> None:
@@ -345,7 +345,7 @@ def test_missing_file_prevents_a_snapshot(folder: Folder) -> None:
 
 def test_snapshot_of_a_failed_run_has_no_answer(folder: Folder) -> None:
     take_snapshot(folder.recipe, folder.files, read_clock(str(folder.recipe)) or (0, 0), is_current=False)
-    assert folder.answer() is None
+    assert folder.try_fast_path() is None
 
 
 @needs_links
@@ -355,7 +355,7 @@ def test_link_in_place_of_a_file_is_a_change(with_snapshot: Folder, number: int)
     other = file.with_name("other")
     file.rename(other)
     file.symlink_to(other)
-    assert with_snapshot.answer() is None
+    assert with_snapshot.try_fast_path() is None
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
@@ -364,12 +364,12 @@ def test_pipe_in_place_of_a_file_is_a_change_and_is_not_opened(with_snapshot: Fo
     file = with_snapshot.files[number]
     file.unlink()
     os.mkfifo(file)
-    assert with_snapshot.answer() is None
+    assert with_snapshot.try_fast_path() is None
 
 
 def test_missing_workspace_has_no_clock_and_no_answer(tmp_path: Path) -> None:
     assert read_clock(str(tmp_path / "epbuild.yaml")) is None
-    assert answer(["run", str(tmp_path / "epbuild.yaml")], lambda: 0.0) is None
+    assert try_fast_path(["run", str(tmp_path / "epbuild.yaml")], lambda: 0.0) is None
 
 
 def test_truncated_snapshot_is_ignored(with_snapshot: Folder) -> None:
@@ -377,9 +377,9 @@ def test_truncated_snapshot_is_ignored(with_snapshot: Folder) -> None:
     whole = place.read_bytes()
     for length in range(len(whole)):
         place.write_bytes(whole[:length])
-        assert with_snapshot.answer() is None
+        assert with_snapshot.try_fast_path() is None
     place.write_bytes(b"not a snapshot at all")
-    assert with_snapshot.answer() is None
+    assert with_snapshot.try_fast_path() is None
 
 
 def test_incomplete_snapshot_is_ignored_once_a_file_changes(folder: Folder) -> None:
@@ -388,9 +388,9 @@ def test_incomplete_snapshot_is_ignored_once_a_file_changes(folder: Folder) -> N
     damaged = read(str(place))
     damaged.digests = marshal.dumps([])
     damaged.write(str(place))
-    assert folder.answer() is not None
+    assert folder.try_fast_path() is not None
     folder.files[1].touch()
-    assert folder.answer() is None
+    assert folder.try_fast_path() is None
 
 
 OPTIONS = [
@@ -433,7 +433,7 @@ def check_equal(words: list[str]) -> None:
     """Compare the answer of the fast path, if there is one, with the request that the full parser makes of the same words."""
     looked_up: list[str] = []
     with at_each_call(read_unchanged, lambda call: looked_up.append(call["recipe"])):
-        answer(["run", *words], lambda: 0.0)
+        try_fast_path(["run", *words], lambda: 0.0)
     if not looked_up:
         return
     _, request, builds = requested_run(words)
@@ -459,7 +459,7 @@ def test_command_line_is_parsed_like_the_command_or_not_at_all(words: list[str])
 def test_plain_command_lines_use_the_snapshot(words: list[str]) -> None:
     looked_up: list[object] = []
     with at_each_call(read_unchanged, looked_up.append):
-        answer(["run", *words], lambda: 0.0)
+        try_fast_path(["run", *words], lambda: 0.0)
     assert looked_up
 
 
