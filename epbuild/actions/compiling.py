@@ -14,6 +14,7 @@ from epbuild.actions.action_type import ActionType, KeyInputs, StepEnd
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StepId
+from epbuild.core.units import format_count
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.plan.made import Made, list_prepared_files
 from epbuild.plan.member import Member
@@ -147,11 +148,13 @@ def _describe_end(group: SessionGroup, result: CompileResult, member: str | None
         files |= {name for model in models for name in model.binaries}
     size = result.size(files)
     if member is None:
-        note = f"{len(models)} models"
+        note = format_count(len(models), "model")
         if (found := measure_shared_bytes(group, result)) is not None:
             note += f", sharing saves {found.saved:,} of {found.alone:,} bytes (ratio {found.shown_ratio})"
         if (shared := result.shared_initializers) is not None:
             note += f", weights shared in ONNX: {shared.stored_bytes:,} bytes instead of {shared.total_bytes:,}"
         return note, size
     nodes, others = len(models[0].nodes), models[0].fallback_nodes
-    return ("" if (nodes, others) == (1, 0) else f"{nodes} EPContext nodes, {others} fallback nodes"), size
+    return (
+        "" if (nodes, others) == (1, 0) else f"{format_count(nodes, 'EPContext node')}, {format_count(others, 'fallback node')}"
+    ), size

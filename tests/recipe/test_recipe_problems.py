@@ -101,7 +101,7 @@ MISTAKES = [
     ("share of everything", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸1}}\n", "EPB106", "less than 1"),
     ("share of nothing", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸0}}\n", "EPB106", "more than 0"),
     ("share in percent", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸30%}}\n", "EPB106", "must be a number that is"),
-    ("share that is no number", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸.nan}}\n", "EPB106", "must be a number that is"),
+    ("share that is no number", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸.nan}}\n", "EPB106", "must be a number"),
     ("share without its key", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: ‸0.3}\n", "EPB105", "a mapping"),
     ("shared bytes without a ratio", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: ‸{}}\n", "EPB104", "'min_ratio'"),
     ("most shared bytes", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: 0.3, ‸max_ratio: 0.4}}\n",
