@@ -86,7 +86,7 @@ def test_a_model_with_converted_line_endings_gets_a_gitattributes_hint(workshop:
     model = workshop / "models" / "prefill.onnx"
     model.write_bytes(model.read_bytes().replace(b"\n", b"\r\n"))
     text = edited(RECIPE, (PREFILL, f"prefill: {MARK}models/prefill.onnx"))
-    check(workshop, text, ("EPB202", "write `*.onnx binary` into .gitattributes"))
+    check(workshop, text, ("EPB202", "add `*.onnx binary` to .gitattributes"))
 
 
 def test_a_compiled_model_is_refused_as_a_source(workshop: Path) -> None:
