@@ -23,7 +23,7 @@ from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StoreError
 from epbuild.engine.events import NoProgress, Progress
 from epbuild.plan.selection import match_ids
-from epbuild.publish.removal import Cleaned, Emitted, Reason
+from epbuild.publish.removal import Cleaned, EmittedFiles, Reason
 from epbuild.session.events import HashingEvents
 from epbuild.session.planning import ReadVariables, get_workspace_folder, read_plan
 from epbuild.session.request import Request
@@ -71,7 +71,7 @@ def clean(request: Request, progress: Progress | None = None, *, force: bool = F
                 else:
                     recorded = {name: file["digest"] for name, file in output.files.items()} if output is not None else {}
                     digests = Digests(workspace.files, HashingEvents(NoProgress() if progress is None else progress).counting)
-                    emitted = Emitted(emission.id, emission.path, recorded, digests, force=force, claimed=claimed)
+                    emitted = EmittedFiles(emission.id, emission.path, recorded, digests, force=force, claimed=claimed)
                     found = emitted.plan_removal() if dry_run else emitted.remove(recipe.directory, hidden)
                 # Keep the record of changed files. The next `clean` needs the record to recognize the files.
                 if not dry_run and not found.kept_for("changed since"):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from epbuild.commands.reporting.recording import Recording, recorded
 from epbuild.core.errors import Cancelled
-from epbuild.engine.events import Progress, RunStarted, Serialised, Warned
+from epbuild.engine.events import Progress, RunStarted, Serialized, Warned
 from epbuild.engine.ledger import Ledger
 from epbuild.session.planning import ModelFetcher
 from epbuild.session.request import Request
@@ -63,7 +63,7 @@ def _report_unchanged(request: Request, progress: Progress, last: Snapshot, begi
 def _build(request: Request, recording: Recording, cancelled: threading.Event, fetcher: ModelFetcher | None) -> int:
     """Build the out-of-date steps, and return the exit code."""
     try:
-        with open_session(request, Serialised(recording), cancelled, builds=True, fetcher=fetcher) as session:
+        with open_session(request, Serialized(recording), cancelled, builds=True, fetcher=fetcher) as session:
             found = session.survey()
             recording.expect(found, session.workspace)
             actions = session.build(found)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epbuild.compile.failure import compile_error
+from epbuild.compile.failure import make_compile_error
 from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.clone import copy_file
@@ -82,7 +82,7 @@ def execute(group: SessionGroup, document: Mapping[str, Any], execution: Executi
         members={report["member"]: report["seconds"] for report in finished},
         peak_memory=ending.reports[-1].get("peak_memory"),
     )
-    kept = execution.keep(execution.staging / _OUTPUT, _artifacts(models))
+    kept = execution.keep(execution.staging / _OUTPUT, _list_artifacts(models))
     results = tuple(
         ModelResult(
             member=model.member,
@@ -109,15 +109,15 @@ def rebuild(group: SessionGroup, document: Mapping[str, Any], execution: Executi
     Raises the errors of `execute`.
     """
     models = _compile(group, document, execution).models
-    return {name: execution.staging / _OUTPUT / name for name in _artifacts(models)}
+    return {name: execution.staging / _OUTPUT / name for name in _list_artifacts(models)}
 
 
 def build_key_document(group: SessionGroup, execution: Execution) -> dict[str, Any]:
-    """Return the key document of a group that is not in a plan: a probe, or a single member of a sharing group."""
+    """Return the key document of a group outside a plan, such as a probe or a single member of a sharing group."""
     try:
         digests = execution.digests(group.files)
     except OSError as error:
-        raise _staging_error(group, error) from error
+        raise _make_staging_error(group, error) from error
     return compile_document(group, digests, execution.environment.identity(*group.identity_parts))
 
 
@@ -145,7 +145,7 @@ def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> 
     return sum(path.stat().st_size for path in files.values() if path != execution.staging / member.output)
 
 
-def _artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:
+def _list_artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for model in models for name in (model.file, *model.binaries, *model.data)))
 
 
@@ -164,7 +164,7 @@ def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execut
     node_log = make_node_log(group)
     worker = Worker("worker", COMPILE, group.timeout, {**ALLOCATION, **group.target.environment})
     ending = execution.run(worker, StepId(group.id), _GroupLog(group, execution, node_log))
-    error = compile_error(group, ending, execution.shown_log, node_log.refused())
+    error = make_compile_error(group, ending, execution.shown_log, node_log.refused())
     if error is not None:
         raise error
     execution.release_slot()
@@ -194,7 +194,7 @@ class _StagedFile(Struct, frozen=True):
     """True if the staged file must be a copy, not a hard link to the user's file."""
 
 
-def _staged_files(group: SessionGroup) -> Iterator[_StagedFile]:
+def _list_staged_files(group: SessionGroup) -> Iterator[_StagedFile]:
     for member in group.members if group.weights_file is None else ():
         if not member.inputs:
             yield _StagedFile(member.graph, member.source)
@@ -215,20 +215,20 @@ def _stage(group: SessionGroup, document: Mapping[str, Any], execution: Executio
     """
     (execution.staging / _OUTPUT).mkdir()
     try:
-        for file in _staged_files(group):
+        for file in _list_staged_files(group):
             _stage_file(file, execution)
         _fix_input_sizes(group, execution.staging)
         shared = _share_initializers(group, execution.staging)
-        # At this level, the log contains the reasons for fallback nodes and the start of each model.
+        # At this severity, the log contains the reasons for fallback nodes and the start of each model.
         node_log = {"severity": VERBOSE, "mark": MARK} if make_node_log(group).is_wanted else None
         request = json.dumps(build_worker_document(group, document, node_log), indent=1, sort_keys=True)
         (execution.staging / REQUEST).write_text(request, encoding="utf-8")
     except OSError as error:
-        raise _staging_error(group, error) from error
+        raise _make_staging_error(group, error) from error
     return shared
 
 
-def _staging_error(group: SessionGroup, error: OSError) -> EnvironmentFailure:
+def _make_staging_error(group: SessionGroup, error: OSError) -> EnvironmentFailure:
     message = f"the sources could not be staged: {error.strerror or error}"
     hint = "Check the space and the permissions of the recipe's folder."
     return EnvironmentFailure(Problem("EPB412", message, StepId(group.id), hint))
@@ -239,7 +239,7 @@ def _fix_input_sizes(group: SessionGroup, staging: Path) -> None:
     for member in group.members:
         if not member.inputs:
             continue
-        graph = staging / _sized_path(group, member)
+        graph = staging / _get_sized_path(group, member)
         graph.parent.mkdir(parents=True, exist_ok=True)
         try:
             fix_sizes(member.graph, graph, member.inputs)
@@ -248,7 +248,7 @@ def _fix_input_sizes(group: SessionGroup, staging: Path) -> None:
             raise BuildError(Problem("EPB265", message, StepId(group.id), "Export the model again.")) from error
 
 
-def _sized_path(group: SessionGroup, member: Member) -> str:
+def _get_sized_path(group: SessionGroup, member: Member) -> str:
     """Return the path of a member's graph with fixed sizes.
 
     It is the source path, unless the graph is rewritten again to share initializers.
@@ -265,7 +265,7 @@ def _share_initializers(group: SessionGroup, staging: Path) -> WeightBytes | Non
         return None
     try:
         models = {
-            staging / member.source: staging / _sized_path(group, member) if member.inputs else member.graph
+            staging / member.source: staging / _get_sized_path(group, member) if member.inputs else member.graph
             for member in group.members
         }
         data = {staging / member.source: member.external for member in group.members}
@@ -276,7 +276,7 @@ def _share_initializers(group: SessionGroup, staging: Path) -> WeightBytes | Non
 
 
 def _unstage(group: SessionGroup, execution: Execution) -> None:
-    for file in _staged_files(group):
+    for file in _list_staged_files(group):
         with execution.relinking([file.path]):
             (execution.staging / file.name).unlink(missing_ok=True)
     shutil.rmtree(execution.staging / _INPUT)

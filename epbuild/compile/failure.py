@@ -21,11 +21,11 @@ from epbuild.verify.fallback import FallbackNodes
 
 _NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
 _TWO_LIBRARIES = "Domain already set in registry"
-_NOTHING = "Unable to compile any nodes"
-_BY_SOMEBODY = f"Unless it was stopped deliberately, it probably ran out of memory. {MORE_MEMORY}"
+_NO_NODES = "Unable to compile any nodes"
+_UNLESS_STOPPED = f"Unless it was stopped deliberately, it probably ran out of memory. {MORE_MEMORY}"
 
 
-def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequence[LeftNode] = ()) -> EpbuildError | None:
+def make_compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequence[LeftNode] = ()) -> EpbuildError | None:
     """Return the error for the `ending` of a session group's worker, or None if the worker succeeded.
 
     The error names the file `log`. `refused` lists nodes that an EP reported as unsupported in the model that failed.
@@ -34,9 +34,9 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
     if found is None:
         return None
     last = ending.reports[-1] if ending.reports else {}
-    at_fault = _member_at_fault(group, ending.reports)
+    at_fault = _find_faulty_member(group, ending.reports)
     step = StepId(group.steps[at_fault])
-    subject = _subject(group, step)
+    subject = _format_subject(group, step)
     hint = f"See the whole log: {log}."
     whole = found.raised
     raised, quote = merge_reasons(whole, ending.tail)
@@ -51,7 +51,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
         cure = f"Raise this limit. An EP that reaches it may report that the model is at fault. {hint}"
         why = f"{share}: {raised}.{quote}"
         return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
-    known_limits = _limitations(group, group.members[at_fault], ending, refused)
+    known_limits = _find_limitations(group, group.members[at_fault], ending, refused)
     advice = _about_patterns(group, group.members[at_fault]) or dict.fromkeys(
         known.hint for _, known in known_limits if known.hint
     )
@@ -67,7 +67,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
         what = "the worker ran out of memory"
         return EnvironmentFailure(Problem("EPB404", f"{what} {moment}{why}", step, f"{MORE_MEMORY} {hint}", f"{what}{why}"))
     if found.cause == "ended":
-        what, cure = f"the worker {found.end}", MORE_MEMORY if ending.out_of_memory else _BY_SOMEBODY
+        what, cure = f"the worker {found.end}", MORE_MEMORY if ending.out_of_memory else _UNLESS_STOPPED
         return EnvironmentFailure(Problem("EPB404", f"{what} {moment}.{quote}", step, f"{cure} {hint}", f"{what}.{quote}"))
     if limitation is not None:
         message = f"{limitation[0]} cannot {limitation[1].what} here: {limitation[1].why}.{quote}"
@@ -75,7 +75,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
     if raised is None or whole is None:
         what = f"the worker {found.end}"
         return BuildError(Problem("EPB402", f"{what} {moment}.{quote}", step, hint, f"{what}.{quote}"))
-    why = f"{raised}.{_why_nothing(refused) if _NOTHING in whole else ''}{quote}"
+    why = f"{raised}.{_explain_refusals(refused) if _NO_NODES in whole else ''}{quote}"
     if found.cause == "unfit":
         return EnvironmentFailure(Problem("EPB411", why, step, hint))
     if found.cause == "custom operators":
@@ -84,7 +84,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
                 "EPB444", why, step, f"Use a library that was built for this machine and this version of ONNX Runtime. {hint}"
             )
         )
-    hint = f"{_about_custom_ops(whole)}{hint}"
+    hint = f"{_explain_custom_ops(whole)}{hint}"
     if found.cause == "cannot write":
         room = f"{FREE_SPACE} {hint}"
         return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {why}", step, room, why))
@@ -93,7 +93,7 @@ def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequen
     return BuildError(Problem("EPB401", f"{subject} failed: {why}", step, hint, why))
 
 
-def _about_custom_ops(raised: str) -> str:
+def _explain_custom_ops(raised: str) -> str:
     """Return a hint about custom operators with a trailing space, or an empty string if they are not the cause."""
     unknown = _NO_OPERATOR.search(raised)
     if unknown is not None:
@@ -103,7 +103,7 @@ def _about_custom_ops(raised: str) -> str:
     return ""
 
 
-def _limitations(
+def _find_limitations(
     group: SessionGroup, member: Member, ending: Ending, refused: Sequence[LeftNode]
 ) -> list[tuple[str, Limitation]]:
     """Return the catalog's limitations that match the log and the reports, each with the name of its EP.
@@ -112,7 +112,7 @@ def _limitations(
     """
     reported = "\n".join((*ending.tail, *(str(report.get("message", "")) for report in ending.reports)))
     found = [(whose, with_hint(limitation, member)) for whose, limitation in group.target.limitations(reported, "compile")]
-    if _NOTHING not in reported:
+    if _NO_NODES not in reported:
         return found
     of_nodes = find_main_limitations(group.target, member, FallbackNodes("", len(refused), tuple(refused)))
     return [item for item in found if item[1].limit_of != "model"] + of_nodes if of_nodes else found
@@ -133,7 +133,7 @@ def _about_patterns(group: SessionGroup, member: Member) -> list[str]:
     return hints
 
 
-def _why_nothing(refused: Sequence[LeftNode]) -> str:
+def _explain_refusals(refused: Sequence[LeftNode]) -> str:
     """Return why an EP took no nodes, with a leading space, or an empty string if the EP logged no reason."""
     outside = FallbackNodes("", len(refused), tuple(refused))
     return (
@@ -141,12 +141,12 @@ def _why_nothing(refused: Sequence[LeftNode]) -> str:
     )
 
 
-def _member_at_fault(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> int:
+def _find_faulty_member(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> int:
     """Return the index of the member whose compilation started last, or 0 if none started."""
     started = [report["member"] for report in reports if report.get("event") == "member_started"]
     return [member.name for member in group.members].index(started[-1]) if started else 0
 
 
-def _subject(group: SessionGroup, step: str) -> str:
+def _format_subject(group: SessionGroup, step: str) -> str:
     name = step.rsplit("/", 1)[-1]
     return f"compiling '{name}' for {group.target.name}"

@@ -48,7 +48,7 @@ class NodeLog:
         entry = _DETAIL.match(line)
         if entry is not None:
             self._begin(entry[1], line[entry.end() :])
-        elif self._entry != "shown" and not self._goes_on(line):
+        elif self._entry != "shown" and not self._continues(line):
             self._entry = "shown"
         return self._entry
 
@@ -69,7 +69,7 @@ class NodeLog:
             return
         self._entry = "kept" if any(re.search(rules.refused, text) for rules in self._rules) else "detail"
 
-    def _goes_on(self, line: str) -> bool:
+    def _continues(self, line: str) -> bool:
         """Return whether a line continues the current log entry. Record the nodes and reasons in the line."""
         for rules in self._rules:
             if node := re.search(rules.node, line):

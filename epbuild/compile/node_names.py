@@ -34,7 +34,7 @@ def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
         header = read_header(model)
     except (MalformedModel, FileNotFoundError):
         return
-    names = dict(_prefixed_names(group, member, header, prefix))
+    names = dict(_choose_names(group, member, header, prefix))
     if not names:
         return
     with new_file(model, durable=False) as draft:  # in the staging directory, which is temporary
@@ -42,10 +42,10 @@ def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
         _check_renamed(group, member, header, read_header(draft), prefix)
 
 
-def _prefixed_names(group: SessionGroup, member: Member, header: ModelHeader, prefix: str) -> Iterator[tuple[int, str]]:
+def _choose_names(group: SessionGroup, member: Member, header: ModelHeader, prefix: str) -> Iterator[tuple[int, str]]:
     """Yield the index in the header and the new name of each node to rename."""
     nodes = header.ep_context_nodes
-    eps = [_ep_of(group, node.source) for node in nodes]
+    eps = [_find_ep(group, node.source) for node in nodes]
     counts = Counter(ep.entry.ep for ep in eps if ep is not None)
     for index, (node, ep) in enumerate(zip(nodes, eps, strict=True)):
         if node.name.startswith(prefix) or ep is None:
@@ -53,7 +53,7 @@ def _prefixed_names(group: SessionGroup, member: Member, header: ModelHeader, pr
         rule = ep.entry.node_names
         if rule is None:
             reason = f"{ep.entry.ep} ignores it, and the catalog has no rule for renaming its nodes"
-            raise _renaming_error(group, member, reason)
+            raise _make_error(group, member, reason)
         # An EP that identifies a context by the name of its node accepts a new name only if the context has one node.
         if rule.found_by != "partition_name" and (counts[ep.entry.ep] > 1 or len(group.members) > 1):
             count = (
@@ -61,15 +61,15 @@ def _prefixed_names(group: SessionGroup, member: Member, header: ModelHeader, pr
                 if counts[ep.entry.ep] > 1
                 else "the models share a context"
             )
-            raise _renaming_error(group, member, f"{count}, and {rule.why}")
+            raise _make_error(group, member, f"{count}, and {rule.why}")
         yield index, prefix + node.name
 
 
-def _ep_of(group: SessionGroup, source: str | None) -> PlannedEp | None:
+def _find_ep(group: SessionGroup, source: str | None) -> PlannedEp | None:
     return next((ep for ep in group.target.eps if source in ep.entry.sources), None)
 
 
-def _renaming_error(group: SessionGroup, member: Member, reason: str) -> BuildError:
+def _make_error(group: SessionGroup, member: Member, reason: str) -> BuildError:
     prefix = member.compile.node_name_prefix
     message = f"the EPContext nodes of '{member.name}' cannot have the node_name_prefix '{prefix}': {reason}"
     return BuildError(Problem("EPB440", message, StepId(group.id), "Remove compile.node_name_prefix for this model."))
@@ -80,12 +80,12 @@ def _check_renamed(group: SessionGroup, member: Member, before: ModelHeader, aft
     old_names = {node.name for node in before.ep_context_nodes}
     new_names = {node.name for node in after.ep_context_nodes}
     are_prefixed = all(name.startswith(prefix) for name in new_names)
-    if not are_prefixed or len(new_names) != len(old_names) or _without_names(after) != _without_names(before):
+    if not are_prefixed or len(new_names) != len(old_names) or _strip_names(after) != _strip_names(before):
         message = f"renaming the EPContext nodes of '{member.name}' changed more than their names; nothing was kept"
         raise VerifyError(Problem("EPB441", message, StepId(group.id), "Report it as a bug in epbuild, and attach the model."))
 
 
-def _without_names(header: ModelHeader) -> ModelHeader:
+def _strip_names(header: ModelHeader) -> ModelHeader:
     # New names change the offset of an embedded context in the file, but not its size.
     nodes = tuple(
         replace(node, name="", payload=(0, node.payload[1]) if node.payload else None) for node in header.ep_context_nodes

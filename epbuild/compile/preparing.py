@@ -43,7 +43,7 @@ def prepare(preparation: Preparation, execution: Execution) -> PreparationResult
     begin = time.monotonic()
     header, ending = _prepare(preparation, execution)
     measured = Measurements(round(time.monotonic() - begin, 3), {}, ending.reports[-1].get("peak_memory"))
-    model = PreparedModel(_name(preparation), tuple(header.external_locations), tuple(sorted(header.subgraph_data)))
+    model = PreparedModel(_get_file_name(preparation), tuple(header.external_locations), tuple(sorted(header.subgraph_data)))
     kept = execution.keep(execution.staging / "out", [model.file, *model.external])
     return PreparationResult(kept.artifacts, kept.log, measured, model)
 
@@ -51,10 +51,10 @@ def prepare(preparation: Preparation, execution: Execution) -> PreparationResult
 def rebuild(preparation: Preparation, execution: Execution) -> Mapping[str, Path]:
     """Prepare and check a model without storing it. Return its files by name. Raises the errors of `prepare`."""
     header, _ = _prepare(preparation, execution)
-    return {name: execution.staging / "out" / name for name in (_name(preparation), *header.external_locations)}
+    return {name: execution.staging / "out" / name for name in (_get_file_name(preparation), *header.external_locations)}
 
 
-def _name(preparation: Preparation) -> str:
+def _get_file_name(preparation: Preparation) -> str:
     return preparation.output.rpartition("/")[2]
 
 
@@ -67,7 +67,7 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
     environment = {**_ENVIRONMENT, **preparation.environment}
     worker = Worker("preparation", preparation.script or RUN_COMMAND, preparation.timeout, environment)
     ending = execution.run(worker, step, StepLog(step, execution.progress))
-    error = _error(preparation, ending, execution.shown_log)
+    error = _diagnose(preparation, ending, execution.shown_log)
     if error is not None:
         raise error
     execution.release_slot()
@@ -112,7 +112,9 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
             else:
                 copy_file(resolve_links(path), staged)
                 staged.chmod(0o644 | (path.stat().st_mode & 0o111))
-        (staging / REQUEST).write_text(json.dumps(_request(preparation, execution), indent=1, sort_keys=True), encoding="utf-8")
+        (staging / REQUEST).write_text(
+            json.dumps(_build_request(preparation, execution), indent=1, sort_keys=True), encoding="utf-8"
+        )
     except MalformedModel as error:
         message = f"the input sizes of the model '{preparation.model.name}' cannot be set: {error}"
         raise BuildError(Problem("EPB265", message, StepId(preparation.id), "Export the model again.")) from error
@@ -122,9 +124,9 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
         raise EnvironmentFailure(Problem("EPB451", message, StepId(preparation.id), hint)) from error
 
 
-def _request(preparation: Preparation, execution: Execution) -> dict[str, Any]:
+def _build_request(preparation: Preparation, execution: Execution) -> dict[str, Any]:
     if preparation.script is None:
-        return {"format": REQUEST_FORMAT, "command": [_program(preparation, execution), *preparation.command[1:]]}
+        return {"format": REQUEST_FORMAT, "command": [_find_program(preparation, execution), *preparation.command[1:]]}
     return {
         "format": REQUEST_FORMAT,
         "kind": preparation.kind,
@@ -136,7 +138,7 @@ def _request(preparation: Preparation, execution: Execution) -> dict[str, Any]:
     }
 
 
-def _program(preparation: Preparation, execution: Execution) -> str:
+def _find_program(preparation: Preparation, execution: Execution) -> str:
     """Return the program of a command: the toolchain's interpreter, or a program that a package installed beside it."""
     name, interpreter = preparation.command[0], execution.environment.interpreter
     if name == PYTHON:
@@ -149,15 +151,15 @@ def _program(preparation: Preparation, execution: Execution) -> str:
     return found
 
 
-def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError | None:
+def _diagnose(preparation: Preparation, ending: Ending, log: str) -> EpbuildError | None:
     found = diagnose(ending)
     if found is None:
         return None
-    step, hint, printed = StepId(preparation.id), f"See the whole log: {log}.", _last_output(ending.tail)
+    step, hint, printed = StepId(preparation.id), f"See the whole log: {log}.", _quote_output(ending.tail)
     report = found.report
     if report and report["kind"] == "error" and preparation.script is None:
         # The exit status of a user's program.
-        return _program_error(preparation, replace(ending, cause="exited", status=int(report["message"]), reports=()), log)
+        return _make_program_error(preparation, replace(ending, cause="exited", status=int(report["message"]), reports=()), log)
     title, advice = f"'{preparation.title}'", f"{report.get('hint') or ''} {hint}".strip()
     why = shorten_middle(found.raised or "", _MAX_QUOTE)
     match found.cause:
@@ -178,13 +180,13 @@ def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError |
     return BuildError(Problem("EPB455", f"{title} failed: {why}", step, advice))
 
 
-def _program_error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError:
+def _make_program_error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError:
     """Return the error for the exit status of a user's program."""
     last = ending.tail[-_MAX_QUOTES:]
     found = diagnose(replace(ending, tail=last))
     cause, end = (found.cause, found.end) if found is not None else ("", "")
     step, hint = StepId(preparation.id), f"See the whole log: {log}."
-    message = f"'{preparation.title}' {'ran out of memory' if cause == 'out of memory' else end}{_last_output(ending.tail)}"
+    message = f"'{preparation.title}' {'ran out of memory' if cause == 'out of memory' else end}{_quote_output(ending.tail)}"
     if cause in ("out of memory", "ended"):
         return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
     if is_disk_full(last):
@@ -197,7 +199,7 @@ def _is_crash(status: int) -> bool:
     return status < 0 or status in _SHELL_SIGNALS or status >= _MIN_WINDOWS_ERROR
 
 
-def _last_output(lines: Sequence[str]) -> str:
+def _quote_output(lines: Sequence[str]) -> str:
     """Return a sentence with the last lines that a program printed, or an empty string.
 
     If the output is a traceback, quote only its last line.
@@ -213,7 +215,7 @@ def _last_output(lines: Sequence[str]) -> str:
 def _check_prepared(preparation: Preparation, execution: Execution, ending: Ending) -> ModelHeader:
     """Return the header of the prepared model. Raises BuildError if the model or its external data is incomplete."""
     folder, path = execution.staging / "out", execution.staging / preparation.output
-    printed, log = _last_output(ending.tail), f"See the whole log: {execution.shown_log}."
+    printed, log = _quote_output(ending.tail), f"See the whole log: {execution.shown_log}."
 
     def wrong(message: str, hint: str) -> BuildError:
         return BuildError(Problem("EPB457", f"{message}{printed}", StepId(preparation.id), f"{hint} {log}".strip()))

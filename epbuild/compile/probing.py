@@ -77,8 +77,8 @@ def probe_ability(ability: Ability, environment: Environment, folder: Path, canc
             return _probe_run(ability, group, execution, runner)
         rebuild(group, build_key_document(group, execution), execution)
     except EpbuildError as error:
-        result = _result_of_error(error, runner)
-        return replace(result, why=_clause(result.why))
+        result = _interpret_error(error, runner)
+        return replace(result, why=_strip_quote(result.why))
     return ProbeResult("does", f"compiles with {_list_releases(ability, environment)}", runner.device)
 
 
@@ -94,11 +94,11 @@ def compile_probe(
         execution = _new_execution(replace(environment, run_worker=runner), folder, cancelled)
         compiled = rebuild(replace(group, timeout=_SECONDS), build_key_document(group, execution), execution)
     except EpbuildError as error:
-        return _result_of_error(error, runner), None
+        return _interpret_error(error, runner), None
     return ProbeResult("does", "compiles", runner.device), compiled[f"{NAME}_ctx.onnx"]
 
 
-def _result_of_error(error: EpbuildError, runner: _RecordingRunner) -> ProbeResult:
+def _interpret_error(error: EpbuildError, runner: _RecordingRunner) -> ProbeResult:
     """Return the result of a failed probe, with the first message of the error."""
     is_machine_fault = runner.has_no_device or any(problem.code in _MACHINE_CODES for problem in error.problems)
     return ProbeResult("cannot" if is_machine_fault else "unclear", error.problems[0].message.rstrip("."))
@@ -117,7 +117,7 @@ def _probe_run(ability: Ability, group: SessionGroup, execution: Execution, runn
     found = run_models((), session, scratch, execution.cancelled)
     if (why := why_not_real(found, session.eps)) is not None:
         return ProbeResult(
-            "cannot" if found.failure is None or _is_machine_fault(found.failure, runner) else "unclear", _clause(why)
+            "cannot" if found.failure is None or _is_machine_fault(found.failure, runner) else "unclear", _strip_quote(why)
         )
     if ability.entry.kind == "plugin":
         return ProbeResult("does", f"runs on {found.devices}", str(found.find_reports("device")[0]["type"]))
@@ -125,7 +125,7 @@ def _probe_run(ability: Ability, group: SessionGroup, execution: Execution, runn
     opened = run_models([Load(NAME, compiled)], session, scratch, execution.cancelled)
     if opened.failure is not None:
         outcome: Outcome = "cannot" if _is_machine_fault(opened.failure, runner) else "unclear"
-        return ProbeResult(outcome, _clause(opened.failure.message))
+        return ProbeResult(outcome, _strip_quote(opened.failure.message))
     return ProbeResult("does", f"runs with {_list_releases(ability, execution.environment)}")
 
 
@@ -134,7 +134,7 @@ def _is_machine_fault(failure: LoadFailure, runner: _RecordingRunner) -> bool:
     return failure.cannot_load and (runner.has_no_device or not runner.is_unfit)
 
 
-def _clause(message: str) -> str:
+def _strip_quote(message: str) -> str:
     """Remove the quotation of the EP's log from a message."""
     return message.partition(_QUOTE)[0].rstrip(".")
 
@@ -150,17 +150,17 @@ def plan_probe(ability: Ability, environment: Environment, folder: Path) -> Sess
     """Write a probe's recipe to a folder and return its planned group. Raises EpbuildError and OSError."""
     write_probe_model(folder / f"{NAME}.onnx")
     place = folder / "epbuild.yaml"
-    place.write_text(json.dumps(_recipe(ability, environment)), encoding="utf-8")
+    place.write_text(json.dumps(_build_recipe(ability, environment)), encoding="utf-8")
     [group] = make_plan(load(place)).session_groups.values()
     return replace(group, timeout=_SECONDS)
 
 
-def _recipe(ability: Ability, environment: Environment) -> Mapping[str, Any]:
+def _build_recipe(ability: Ability, environment: Environment) -> Mapping[str, Any]:
     held = environment.fingerprint.distributions
     packages = [f"{name}=={held[name]}" for name in ability.entry.distributions if name in held]
     if not find_runtimes(name for name in ability.entry.distributions if name in held):
         packages += list(find_runtimes(held))[:1] or [RUNTIME]
-    target = {"toolchain": NAME, "ep": ability.entry.ep, **_settings(ability)}
+    target = {"toolchain": NAME, "ep": ability.entry.ep, **_choose_settings(ability)}
     return {
         "epbuild": 1,
         "name": NAME,
@@ -172,7 +172,7 @@ def _recipe(ability: Ability, environment: Environment) -> Mapping[str, Any]:
     }
 
 
-def _settings(ability: Ability) -> Mapping[str, Any]:
+def _choose_settings(ability: Ability) -> Mapping[str, Any]:
     """Return the target's options and device, from the EP's sample recipe and the requested device."""
     start, option = ability.entry.start, ability.entry.device_option
     options = dict(start.options) if start is not None else {}
@@ -240,13 +240,13 @@ class _RecordingRunner:
 
 @dataclass(frozen=True)
 class Probes:
-    """Prober with a cache of results. It is thread-safe."""
+    """Thread-safe prober with a cache of results."""
 
     root: Path
 
     def find(self, ability: Ability, environment: Environment) -> ProbeResult | None:
-        """Return the stored result of a probe, or None. Raises StoreError."""
-        record = self._records.get(hash_document(_probe_document(ability, environment)))
+        """Return the stored result of a probe, or None if no result is stored. Raises StoreError."""
+        record = self._records.get(hash_document(_build_document(ability, environment)))
         try:
             return None if record is None else convert(record["result"], ProbeResult)
         except (msgspec.ValidationError, KeyError):
@@ -260,7 +260,7 @@ class Probes:
         with staged(self.root / "work", "probe") as folder:
             result = probe_ability(ability, environment, folder, cancelled)
         if result.outcome != "unclear":  # the cause may be temporary, such as a lack of memory
-            document = _probe_document(ability, environment)
+            document = _build_document(ability, environment)
             self._records.put(hash_document(document), {"document": document, "result": msgspec.to_builtins(result)})
         return result
 
@@ -269,7 +269,7 @@ class Probes:
         return ActionRecords(self.root / "probes")
 
 
-def _probe_document(ability: Ability, environment: Environment) -> dict[str, Any]:
+def _build_document(ability: Ability, environment: Environment) -> dict[str, Any]:
     """Return the key document of a probe: everything that its result depends on."""
     entry = ability.entry
     return {

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from epbuild.core.safepath import open_regular
-from epbuild.onnxfile.read.places import find_model_places
+from epbuild.onnxfile.read.places import find_model_parts
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.verify.payload import Payload
 
@@ -34,7 +34,7 @@ def split_file(path: Path) -> tuple[FilePart, ...]:
     whole = Payload.whole(path)
     if path.suffix == ".onnx":
         try:
-            places = find_model_places(path)
+            places = find_model_parts(path)
         except MalformedModel:
             return (FilePart("", whole),)
         parts: list[FilePart] = []

@@ -24,11 +24,11 @@ def get_memory(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
 
     `groups` is the folder of the container's control groups.
     """
-    known = [size for size in (_physical(), *(_limit(groups / name) for name in _LIMITS)) if size]
+    known = [size for size in (_read_physical_memory(), *(_read_limit(groups / name) for name in _LIMITS)) if size]
     return min(known, default=None)
 
 
-def _physical() -> int | None:
+def _read_physical_memory() -> int | None:
     if is_windows():
         import psutil
 
@@ -42,7 +42,7 @@ def _physical() -> int | None:
         return None
 
 
-def _limit(file: Path) -> int | None:
+def _read_limit(file: Path) -> int | None:
     try:
         return int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):  # no limit, for which version 2 has the text "max"

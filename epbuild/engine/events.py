@@ -103,7 +103,7 @@ class StepFinished(Event, frozen=True):
 class StepsCurrent(Event, frozen=True):
     """Many steps are current. This event replaces one `StepFinished` for each step, because there may be thousands of steps.
 
-    Only subclasses of `TakesMany` receive it.
+    Only subclasses of `BatchProgress` receive it.
     """
 
     steps: tuple[str, ...]
@@ -157,16 +157,16 @@ class RunFinished(Event, frozen=True):
     """Failed steps whose failure is allowed."""
 
 
-class TakesMany:
+class BatchProgress:
     """Base class of receivers that accept `StepsCurrent`. All other receivers get one `StepFinished` for each step instead."""
 
 
 def forward_one_by_one(progress: Progress) -> Progress:
-    """Return a receiver that accepts all events and forwards them to `progress`, even if `progress` is not a `TakesMany`."""
-    return progress if isinstance(progress, TakesMany) else _OneByOne(progress)
+    """Return a receiver that accepts all events and forwards them to `progress`, even if `progress` is not a `BatchProgress`."""
+    return progress if isinstance(progress, BatchProgress) else _OneByOne(progress)
 
 
-class _OneByOne(TakesMany):
+class _OneByOne(BatchProgress):
     """Adapter for a receiver that does not accept `StepsCurrent`."""
 
     def __init__(self, progress: Progress) -> None:
@@ -181,7 +181,7 @@ class _OneByOne(TakesMany):
             self._progress.report(event)
 
 
-class NoProgress(TakesMany):
+class NoProgress(BatchProgress):
     """`Progress` that drops all events."""
 
     def report(self, event: Event, /) -> None:
@@ -196,7 +196,7 @@ class EventList(list[Event]):
         self.append(event)
 
 
-class Serialised:
+class Serialized:
     """Thread-safe `Progress` that forwards events to another receiver, one at a time."""
 
     def __init__(self, progress: Progress) -> None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from epbuild.cache.leases import lease
 from epbuild.engine.events import Progress, StepOutput
-from epbuild.engine.loop import Idle
+from epbuild.engine.loop import IdleActions
 
 
 class WaitLine(Struct, frozen=True):
@@ -33,7 +33,7 @@ class WaitLine(Struct, frozen=True):
 class Leases:
     """Thread-safe provider of leases for the actions of one build."""
 
-    def __init__(self, progress: Progress, cancelled: threading.Event, idle: Idle) -> None:
+    def __init__(self, progress: Progress, cancelled: threading.Event, idle: IdleActions) -> None:
         self._progress = progress
         self._cancelled = cancelled
         self._idle = idle

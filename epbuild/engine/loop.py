@@ -30,7 +30,7 @@ class Executor(Protocol):
         """Record that an action was not started."""
 
 
-class Idle:
+class IdleActions:
     """Running actions that do not need a job slot now, because they wait or only read and write files. It is thread-safe."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def drive(
     jobs: int,
     keep_going: bool,
     cancelled: threading.Event,
-    idle: Idle | None = None,
+    idle: IdleActions | None = None,
     poll_seconds: float = _POLL_SECONDS,
 ) -> None:
     """Execute all actions, at most `jobs` at once.
@@ -70,12 +70,12 @@ def drive(
     the first failure that is not allowed also skips all actions that have not started. On Ctrl-C, or on any error except
     EpbuildError, `drive` sets `cancelled`, waits for running actions, and raises the error.
     """
-    workers = _Workers(scheduler, executor, jobs, Idle() if idle is None else idle)
+    workers = _Workers(scheduler, executor, jobs, IdleActions() if idle is None else idle)
     try:
-        _work_off(workers, poll_seconds, keep_going=keep_going)
+        _run_all(workers, poll_seconds, keep_going=keep_going)
     except BaseException:
         cancelled.set()
-        # Actions end quickly. The exception is an action that reads or writes a large file, which ends with the process.
+        # Most actions end quickly. An action that reads or writes a large file ends with the process.
         workers.end(_STOP_SECONDS)
         raise
     workers.end()
@@ -88,7 +88,7 @@ class _Workers:
     between every two actions would delay the two working threads.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, jobs: int, idle: Idle) -> None:
+    def __init__(self, scheduler: Scheduler, executor: Executor, jobs: int, idle: IdleActions) -> None:
         self.ended: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
         """Failed actions for the loop. None means that a slot became free or that no action is running."""
         self._scheduler = scheduler
@@ -106,7 +106,7 @@ class _Workers:
     def fill(self) -> bool:
         """Start actions in all free slots. Return whether any action is running."""
         with self._lock:
-            while (action := self._next()) is not None:
+            while (action := self._take_next()) is not None:
                 self._begin(action)
             return bool(self._running)
 
@@ -129,7 +129,7 @@ class _Workers:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()) if deadline is not None else None)
 
-    def _next(self) -> str | None:
+    def _take_next(self) -> str | None:
         """Return the next action and count it as running. Return None if no action is ready or no slot is free."""
         if self._stopped or len(self._running) >= self._jobs + len(self._idle):
             return None
@@ -162,15 +162,15 @@ class _Workers:
         with self._lock:
             self._running.remove(action)
             self._scheduler.finish(action)
-            following = self._next()
-            while following is not None and (more := self._next()) is not None:
+            following = self._take_next()
+            while following is not None and (more := self._take_next()) is not None:
                 self._begin(more)
             if not self._running:
                 self.ended.put(None)
             return following
 
 
-def _work_off(workers: _Workers, poll_seconds: float, *, keep_going: bool) -> None:
+def _run_all(workers: _Workers, poll_seconds: float, *, keep_going: bool) -> None:
     """Run actions until none is left. Raises any error of an action except EpbuildError."""
     while workers.fill():
         try:

@@ -104,7 +104,7 @@ class Tally:
         scales = {True: 1.0, False: self._actual_seconds / self._guessed_seconds if can_scale else 1.0}
         now = self._clock()
         total = sum(remaining.seconds * scales[measured] for measured, remaining in self._remaining.items())
-        longest = max(self._longest_waiting(remaining) * scales[measured] for measured, remaining in self._remaining.items())
+        longest = max(self._find_longest_waiting(remaining) * scales[measured] for measured, remaining in self._remaining.items())
         for action, start in self._start_times.items():
             cost = self._costs[action]
             expected = cost.seconds * scales[cost.measured]
@@ -112,7 +112,7 @@ class Tally:
             longest = max(longest, expected - (now - start))
         return max(total / self._jobs, longest, 0.0)
 
-    def _longest_waiting(self, remaining: _Remaining) -> float:
+    def _find_longest_waiting(self, remaining: _Remaining) -> float:
         """Return the unscaled seconds of the longest action that has not begun."""
         waiting = remaining.waiting
         while waiting and (waiting[-1] in self._start_times or not self._steps_left[waiting[-1]]):

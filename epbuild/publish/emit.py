@@ -123,7 +123,7 @@ class OutputWriter:
 
         An existing file that already has the right content is linked, not copied, so programs that watch the file see no change.
         """
-        tree, place, files = self._draft, self._emission.path, _record(artifacts)
+        tree, place, files = self._draft, self._emission.path, _summarize_files(artifacts)
         is_there = os.path.lexists(place)  # otherwise, there are no files to keep
 
         def copy(artifact: Artifact) -> None:
@@ -177,12 +177,12 @@ class OutputWriter:
         files = [*made.blobs, *generated]
         if emission.push_only and emission.registry is not None:
             self._pusher.push(made, emission.registry, self.copy)  # reads each blob from its current location
-            return _record(files)
+            return _summarize_files(files)
         self.write_folder(files)
         if emission.registry is not None:
             emitted_blobs = (replace(blob, file=emission.path / blob.path) for blob in made.blobs)
             self._pusher.push(replace(made, blobs=tuple(emitted_blobs)), emission.registry, self.copy)
-        return _record(files)
+        return _summarize_files(files)
 
     def copy(self, artifact: Artifact, write: Write) -> None:
         """Pass the bytes of an artifact to `write`, piece by piece, and verify their digest."""
@@ -263,7 +263,7 @@ class OutputWriter:
 
 
 def copy_all(artifacts: Iterable[Artifact], copy: Callable[[Artifact], None]) -> None:
-    """Call `copy` for each artifact. Large ones are copied in several threads, as hashing is CPU-bound. Raises errors of `copy`."""
+    """Call `copy` for each artifact. Large artifacts are copied in several threads, as hashing is CPU-bound. Raises errors of `copy`."""
     large = []
     for artifact in artifacts:
         if artifact.size >= _LARGE_BYTES:
@@ -296,7 +296,7 @@ def _render_statement(tree: OutputTree, artifacts: Iterable[Artifact]) -> JsonFi
     return render_statement(tree.inputs, [artifact.entry for artifact in artifacts], tree.key)
 
 
-def _record(artifacts: Iterable[Artifact]) -> Files:
+def _summarize_files(artifacts: Iterable[Artifact]) -> Files:
     """Return the artifacts' digests and sizes, as the workspace records them."""
     return {artifact.path: {"digest": artifact.sha256, "size": artifact.size} for artifact in artifacts}
 

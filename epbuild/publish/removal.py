@@ -37,8 +37,8 @@ class Cleaned(Struct, frozen=True):
         return tuple(self.directory / name for name, other in self.kept.items() if other == reason)
 
 
-class Emitted(Owned):
-    """Emitted files in the `directory` of the step `step`. `recorded` has the SHA-256 of the files that the step wrote, by path.
+class EmittedFiles(Owned):
+    """Files emitted to the `directory` of the step `step`. `recorded` has the SHA-256 of the files that the step wrote, by path.
 
     For an archive, `directory` is the path of the archive itself, and `recorded` has the names of the archive and its statement.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from epbuild.core.atomic import make_folders, write_file
 from epbuild.core.errors import EnvironmentFailure, Problem
 from epbuild.core.units import format_estimate
-from epbuild.engine.events import Event, TakesMany
+from epbuild.engine.events import BatchProgress, Event
 from epbuild.report.formatting import format_size
 from epbuild.report.terminal.problems import print_problems
 from epbuild.report.terminal.screen import is_screen
@@ -27,7 +27,7 @@ HEARTBEAT = 30.0
 """Seconds between lines about running work, if output does not go to a terminal."""
 
 
-class Listener(TakesMany):
+class Listener(BatchProgress):
     """Context manager that receives the events of a build."""
 
     def __enter__(self) -> Self:

@@ -18,7 +18,7 @@ from epbuild.core.shown import format_path
 from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
-from epbuild.engine.loop import Idle
+from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.plan.key import compute_action_key, describe_differences
 from epbuild.plan.made import Made
@@ -29,7 +29,7 @@ from epbuild.publish.sizes import SharingSaved, compute_savings
 from epbuild.session.coverage import find_covered_models
 from epbuild.session.emitting import Emitter, make_step_record
 from epbuild.session.execution import Executions, KeyedAction
-from epbuild.session.provisioning import Provisioning, name_of
+from epbuild.session.provisioning import Provisioning, get_toolchain_name
 from epbuild.session.runner import ActionRunner, MissingResultError, NewResult
 from epbuild.session.shared_results import SharedResults
 from epbuild.survey.costs import estimate_cost, get_cost_name
@@ -37,7 +37,7 @@ from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.execution import ExecutionFactory
 
 
-class Actions:
+class BuildExecutor:
     """Executor of the actions of one build, with their results so far. Any number of threads may use it."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Actions:
         shared: SharedResults | None = None,
     ) -> None:
         self.cancelled = cancelled
-        self.idle = Idle()
+        self.idle = IdleActions()
         """Actions that wait for another build of the same action, or that only store their results."""
         self.leases = Leases(progress, cancelled, self.idle)
         self.executions = Executions(surveyor, toolchains, progress, cancelled, self.idle)
@@ -70,9 +70,9 @@ class Actions:
         self._shared = shared
         self._known_failures = surveyor.failures
         self._remembered: set[str] = set()
-        """Actions that failed before and were not tried again."""
+        """Actions that failed in an earlier build and are not retried."""
         self._held_back: dict[str, str] = {}
-        """Actions that cannot run because an action that may fail has failed, with the id of the failed step."""
+        """Id of the failed step for each action that cannot run because of an allowed failure."""
         steps: dict[str, list[str]] = {}
         for step in found.plan.steps:
             steps.setdefault(step.action, []).append(step.id)
@@ -129,7 +129,7 @@ class Actions:
         return estimate_cost(self._plan.actions[ident], self._workspace, self._memory)
 
     def memory(self, ident: str) -> int:
-        """Return the bytes of this machine's memory that an action needs: 0 if another machine runs the action."""
+        """Return the memory in bytes that an action needs on this machine, or 0 if another machine runs the action."""
         action = self._plan.actions[ident]
         if isinstance(action, Emission) or self._runner.is_for_others(action):
             return 0
@@ -193,7 +193,7 @@ class Actions:
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
         """Report the coverage of new models (or of every model) and the bytes saved by sharing. Return the totals."""
         new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
-        for event in (*find_covered_models(self._plan, self._results, self._failures, new), *self._savings()):
+        for event in (*find_covered_models(self._plan, self._results, self._failures, new), *self._find_savings()):
             self._progress.report(event)
         return self._ledger.finished(seconds)
 
@@ -202,7 +202,7 @@ class Actions:
         its = {group.id, make_verification_id(group.group, group.target.name)}
         return not its.isdisjoint(self._todo) or self._ledger.outcomes.get(group.steps[-1]) == "restored"
 
-    def _savings(self) -> Iterator[SharingSaved]:
+    def _find_savings(self) -> Iterator[SharingSaved]:
         emitted = [emission for emission in self._plan.emissions.values() if self._ledger.outcomes.get(emission.id) == "emitted"]
         published = {ident for emission in emitted for ident in emission.session_groups}
         for ident, made in ((ident, self._made[ident]) for ident in self._plan.session_groups if ident in self._made):
@@ -219,28 +219,28 @@ class Actions:
     def _build(self, planned: Action, *, again: bool = False) -> None:
         """Look up the result of an action or run the action. Then check, record and report the result.
 
-        With `again`, the action was current, but the store has lost its result.
+        With `again`, rebuild a current action whose result the store has lost.
         """
         subject, origin = self._look_up(planned)
         action, key, kind = subject.action, subject.key, get_action_type(planned)
-        if self._known(subject, again=again)[1] is None:
+        if self._find_known(subject, again=again)[1] is None:
             self._check_runnable(subject)
-            if not self._runner.is_for_others(action) and not self._has_toolchain(subject):
+            if not self._runner.is_for_others(action) and not self._provision_toolchain(subject):
                 self._build(planned, again=again)  # with a new key, as the toolchain differs
                 return
         self._progress.report(StepStarted(action.steps[0], kind.doing))
-        work = self.executions.workplace(subject)
+        work = self.executions.make_factory(subject)
         with self.leases.hold(action.id, action.steps[0], self._store.root, key):
             begin = time.monotonic()  # waiting for another build does not count as work
-            outcome, result = self._known(subject, again=again)
+            outcome, result = self._find_known(subject, again=again)
             machine, is_finished = None, False
             if result is None:
                 result, outcome, machine = self._run(subject, work)
             self._results[action.id] = result
-            self._check_expectations(action, result)  # do not finish a result that fails in any case
+            self._check_expectations(action, result)  # a result that fails here need not be finished
             for more in self._runner.finish(action, result, work):
                 result, is_finished = more, True
-                self._put(subject, result)  # stored at once, as it may have taken as long as the action itself
+                self._store_result(subject, result)  # stored at once, because adding a part may take as long as the action itself
         self._check_expectations(action, result)
         for warning in kind.warnings(action, result):
             self._progress.report(Warned(warning))
@@ -248,7 +248,7 @@ class Actions:
         self._memory.record_steps([make_step_record(action.id, key, subject.document, msgspec.to_builtins(result))])
         is_new = machine is None and (origin is None or is_finished)  # other machines publish their results themselves
         if self._shared is not None and is_new and self._surveyor.result(action, key) is not None:
-            self._shared.add(key, _record(subject, result), more=is_finished)
+            self._shared.add(key, _make_record(subject, result), more=is_finished)
         if outcome == "built":
             measured = Measurement(seconds if machine is None else result.measured.seconds, result.measured.peak_memory)
             self._workspace.record_measurement(get_cost_name(action.id, self._memory), measured)
@@ -302,15 +302,15 @@ class Actions:
         result = read_result(action, record) if record is not None else None
         if result is None:
             return None
-        self._put(subject, result)
+        self._store_result(subject, result)
         return "remote"
 
-    def _known(self, subject: KeyedAction, *, again: bool) -> tuple[Outcome, ActionResult | None]:
-        """Return the outcome of an action's steps and the action's known result. The result is None if it is not known."""
+    def _find_known(self, subject: KeyedAction, *, again: bool) -> tuple[Outcome, ActionResult | None]:
+        """Return the outcome of an action's steps, and the action's result. The result is None if it is unknown."""
         action, key = subject.action, subject.key
         result = self._surveyor.result(action, key)
         if self._found.actions[action.id].key is None and not again:
-            # The needed results have not changed, so this result has not either, even if the store has lost it.
+            # The needed results are unchanged, so this result is unchanged too, even if the store has lost it.
             here = self._surveyor.result_here(action, key)
             if here is not None:
                 return "current", result or here
@@ -327,13 +327,13 @@ class Actions:
             with suppress(StoreError):  # the failure itself is more important
                 self._known_failures.remember(action.id, subject.key, error)
             raise
-        self._put(subject, new.result)
+        self._store_result(subject, new.result)
         self._known_failures.forget(action.id)
         return new
 
-    def _has_toolchain(self, subject: KeyedAction) -> bool:
+    def _provision_toolchain(self, subject: KeyedAction) -> bool:
         """Provision the toolchain of an action. Return whether its identity matches the key document."""
-        action, name = subject.action, name_of(subject.action)
+        action, name = subject.action, get_toolchain_name(subject.action)
         if name not in self._toolchains.known.environments:
             self._progress.report(StepStarted(action.steps[0], f"waiting for the toolchain {name}"))
             self.idle.add(action.id)
@@ -364,8 +364,8 @@ class Actions:
             raise failure.as_error()
         self._runner.check(action)
 
-    def _put(self, subject: KeyedAction, result: ActionResult) -> None:
-        self._surveyor.records.put(subject.key, _record(subject, result))
+    def _store_result(self, subject: KeyedAction, result: ActionResult) -> None:
+        self._surveyor.records.put(subject.key, _make_record(subject, result))
 
     def _check_expectations(self, action: Action, result: ActionResult) -> None:
         unmet = get_action_type(action).unmet_expectations(action, result)
@@ -373,6 +373,6 @@ class Actions:
             raise VerifyError(*unmet)
 
 
-def _record(subject: KeyedAction, result: ActionResult) -> dict[str, Any]:
+def _make_record(subject: KeyedAction, result: ActionResult) -> dict[str, Any]:
     """Return the action record of a result."""
     return {"document": subject.document, "result": msgspec.to_builtins(result)}

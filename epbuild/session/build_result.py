@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from epbuild.core.errors import BuildError, Problem
 from epbuild.engine.events import (
+    BatchProgress,
     Event,
     Outcome,
     Progress,
@@ -15,7 +16,6 @@ from epbuild.engine.events import (
     StepFailed,
     StepFinished,
     StepsCurrent,
-    TakesMany,
     Warned,
     forward_one_by_one,
 )
@@ -42,7 +42,7 @@ class BuildFailed(BuildError):
         self.result = result
 
 
-class ResultCollector(TakesMany):
+class ResultCollector(BatchProgress):
     """`Progress` that passes every event on and collects the result."""
 
     def __init__(self, progress: Progress) -> None:

@@ -44,18 +44,18 @@ def list_all_models(
     for ident, group in plan.session_groups.items():
         if touched is not None and ident not in touched:
             continue
-        problems, target = _problems(plan, ident, failures), group.target.name
+        problems, target = _find_problems(plan, ident, failures), group.target.name
         verify = make_verification_id(group.group, target)
         result, checked = results.get(ident), results.get(verify)
         for step, member in zip(group.steps, group.members, strict=False):
             name = f"{group.group}/{member.name}" if names[target, member.name] > 1 else member.name
             if not isinstance(result, CompileResult):
                 failed = problems is not None
-                reason = _reason(group, step, problems or ()) if failed else None
+                reason = _explain_failure(group, step, problems or ()) if failed else None
                 rows.append(ModelCovered(step, name, target, "failed" if failed else "not built", reason=reason))
                 continue
             model = result.model(member.name)
-            unverified = _verify_problems(plan.actions.get(verify), member.name, checked, failures)
+            unverified = _find_verify_problems(plan.actions.get(verify), member.name, checked, failures)
             row = ModelCovered(
                 step,
                 name,
@@ -66,7 +66,7 @@ def list_all_models(
                 reason=unverified[0].message if unverified else None,
                 size=result.size(model.files),
                 seconds=result.measured.members.get(member.name),
-                accuracy=_accuracy(checked, member.name),
+                accuracy=_find_accuracy(checked, member.name),
                 verify=verify if unverified else None,
             )
             rows.append(row)
@@ -74,7 +74,7 @@ def list_all_models(
     return sorted(rows, key=lambda row: order[row.model])
 
 
-def _verify_problems(
+def _find_verify_problems(
     action: Action | None, member: str, result: ActionResult | None, failures: Mapping[str, Sequence[Problem]]
 ) -> Sequence[Problem]:
     """Return the problems of a model's failed `verify` step; none if the step passed, was not run, or does not exist."""
@@ -88,7 +88,7 @@ def _verify_problems(
     return failures.get(action.id, ())  # the failure applies to all models of the group, as none of them is emitted
 
 
-def _accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:
+def _find_accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:
     """Return the worst figures of all outputs of a model; None if they were not measured, or are unknown."""
     figures = checked.figures if isinstance(checked, VerificationResult) else ()
     return find_worst_figures([asdict(row) for row in figures if row.member == member])
@@ -104,7 +104,7 @@ def find_worst_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float] | 
     return {name: round(min(values), _FIGURES[name]) for name, values in found.items() if values} or None
 
 
-def _problems(plan: Plan, ident: str, failures: Mapping[str, Sequence[Problem]]) -> Sequence[Problem] | None:
+def _find_problems(plan: Plan, ident: str, failures: Mapping[str, Sequence[Problem]]) -> Sequence[Problem] | None:
     """Return the problems of a failed action. Empty if only a needed action failed; None if neither failed."""
     if ident in failures:
         return failures[ident]
@@ -117,7 +117,7 @@ def _problems(plan: Plan, ident: str, failures: Mapping[str, Sequence[Problem]])
     return None
 
 
-def _reason(group: SessionGroup, step: str, problems: Sequence[Problem]) -> str:
+def _explain_failure(group: SessionGroup, step: str, problems: Sequence[Problem]) -> str:
     """Return why a model failed: its own problem, or the problem of another model in the group."""
     if not problems:
         return _NOT_TRIED

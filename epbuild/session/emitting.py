@@ -1,4 +1,4 @@
-"""Emission of outputs, which writes, records or pushes the outdated ones."""
+"""Emitter that writes, records or pushes outdated outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from epbuild.plan.key import compute_action_key
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
 from epbuild.publish.emit import emit_output, materialize
-from epbuild.publish.removal import Cleaned, Emitted
+from epbuild.publish.removal import Cleaned, EmittedFiles
 from epbuild.publish.sizes import compare_outputs, read_last_files
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.session.events import OutputRemoved
@@ -45,7 +45,7 @@ _ATTEMPTS = 2
 
 
 class Results(Protocol):
-    """Results for outputs, and leases that keep other builds from the same work."""
+    """Results to emit, and leases that keep other builds from emitting the same output."""
 
     cancelled: threading.Event
     leases: Leases
@@ -77,7 +77,7 @@ class Emitter:
         current = [emission for ident, emission in self._found.plan.emissions.items() if ident not in todo]
         statuses = [(emission, self._found.actions[emission.id]) for emission in current]
         self._outputs.adopt(
-            self._emission_record(emission, status.key or compute_action_key(status.document), status.document)
+            self._make_emission_record(emission, status.key or compute_action_key(status.document), status.document)
             for emission, status in statuses
         )
         self._clear_away({emission.path: emission for emission in current})
@@ -103,10 +103,10 @@ class Emitter:
                 # Another build has emitted it since the survey, or a new compile had the same result.
                 with suppress(OSError):
                     recover_swaps(emission.path, self._surveyor.written(emission, recorded), self._hidden)
-                self._outputs.adopt([self._emission_record(emission, tree.key, tree.key_document)])
+                self._outputs.adopt([self._make_emission_record(emission, tree.key, tree.key_document)])
                 self._ledger.end_all(emission.id, "current")
                 return
-            last = read_last_files(emission.path, recorded.files if recorded is not None else self._moved_files(emission))
+            last = read_last_files(emission.path, recorded.files if recorded is not None else self._find_moved_files(emission))
             written = self._surveyor.written(emission, recorded)
             if recorded is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
                 # A rename cannot replace a file with a folder, or a folder with a file.
@@ -115,7 +115,7 @@ class Emitter:
             hidden = self._hidden if recorded is None or emission.path.exists() else None
             tree, files = self._write(tree, written, hidden)
             self._outputs.record(
-                self._emission_record(emission, tree.key, tree.key_document), files, settled=written.announcement
+                self._make_emission_record(emission, tree.key, tree.key_document), files, settled=written.announcement
             )
         for problem in written.problems(emission):
             self._progress.report(Warned(problem))
@@ -140,14 +140,14 @@ class Emitter:
             self._progress.report(changed)
         self._ledger.end(StepFinished(emission.id, "emitted", seconds, note, emitted.size))
 
-    def _emission_record(self, emission: Emission, key: str, document: Mapping[str, Any]) -> StepRecord:
+    def _make_emission_record(self, emission: Emission, key: str, document: Mapping[str, Any]) -> StepRecord:
         """Return the step record of an output that is in place: its path, and the keys of the results in the output."""
         made = [self._actions.made.get(ident) or self._found.actions[ident].made for ident in emission.needs]
         results = sorted(item.key for item in made if item is not None)
         result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
         return make_step_record(emission.id, key, document, result)
 
-    def _moved_files(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
+    def _find_moved_files(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
         """Return the files that the emission wrote to its former path, by their current names."""
         left = self._left.get(emission.id)
         if left is None or not emission.is_file:
@@ -163,16 +163,16 @@ class Emitter:
                 if free:
                     recover_swaps(emission.path, self._surveyor.written(emission, self._outputs.last(emission.path)))
 
-    def _made(self, emission: Emission) -> list[Made]:
+    def _list_results(self, emission: Emission) -> list[Made]:
         return [self._actions.made[ident] for ident in emission.needs]
 
     def _plan(self, emission: Emission) -> OutputTree:
-        return self._surveyor.plan_output(emission, self._made(emission))
+        return self._surveyor.plan_output(emission, self._list_results(emission))
 
     def _write(self, tree: OutputTree, written: OwnedFiles, hidden: HiddenFolders | None) -> tuple[OutputTree, dict[str, Any]]:
-        """Write or push an output. `written` are the files at the output's path. Rebuild results that the store has lost, but only once.
+        """Write or push an output. If the store has lost results, rebuild them, but only once.
 
-        Return the tree that was written, and its files. If a result was rebuilt, the tree is a new one.
+        `written` has the files at the output's path. Return the tree that was written, and its files. After a rebuild, this is a new tree.
         """
         emission = tree.emission
         pusher, digests = _Pusher(emission.id, self._progress, self._actions.cancelled), self._surveyor.digests
@@ -180,7 +180,7 @@ class Emitter:
             try:
                 if emission.push_only:
                     with self._surveyor.workspace.staging("push") as draft:
-                        blobs = self._surveyor.blobs_of(self._made(emission))
+                        blobs = self._surveyor.blobs_of(self._list_results(emission))
                         return tree, materialize(tree, draft / "image", blobs, written, digests, self._progress, pusher)
                 return tree, emit_output(tree, self._surveyor.store, written, digests, self._progress, pusher, hidden)
             except (MissingBlob, DamagedBlob) as error:
@@ -274,8 +274,8 @@ def remove_orphan(
 ) -> Cleaned | None:
     """Remove an orphan, except the `claimed` files, and forget it. Return None if the output is already gone or no longer an orphan.
 
-    `hidden`: see `recover_swaps`. Raises EnvironmentFailure if the orphan's folder cannot be written, StoreError if a file cannot be read
-    or the workspace cannot be written, and Cancelled if `cancelled` is set while another build holds the lease.
+    `hidden` is passed to `recover_swaps`. Raises EnvironmentFailure if the orphan's folder cannot be written. Raises StoreError if a file
+    cannot be read or the workspace cannot be written. Raises Cancelled if `cancelled` is set while another build holds the lease.
     """
     with outputs.held(orphan.directory, cancelled=cancelled):
         output = outputs.recorded(orphan)
@@ -294,4 +294,4 @@ def remove_output(
     Raises the errors of `remove_orphan`.
     """
     recorded = {name: file["digest"] for name, file in output.files.items()}
-    return Emitted(output.step, base / output.place, recorded, digests, claimed=claimed).remove(base, hidden)
+    return EmittedFiles(output.step, base / output.place, recorded, digests, claimed=claimed).remove(base, hidden)

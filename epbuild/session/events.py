@@ -197,7 +197,7 @@ class RemoteCacheUsed(Event, frozen=True):
     remote: str
     """Address of the remote cache."""
     asked: int
-    """Results that the cache answered for."""
+    """Results that were looked up."""
     found: int
     """Results that were found."""
     unusable: int
@@ -222,9 +222,9 @@ class OutputRemoved(Event, frozen=True):
     files: int
     """Number of files that were removed."""
     changed: tuple[str, ...] = ()
-    """Files that were kept, since they had been changed."""
+    """Files that were kept because they had changed."""
     foreign: tuple[str, ...] = ()
-    """Files that were kept, since epbuild had not written them."""
+    """Files that were kept because epbuild had not written them."""
     size: int = 0
     """Bytes that were removed."""
 

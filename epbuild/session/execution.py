@@ -18,7 +18,7 @@ from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.core.safepath import is_regular
 from epbuild.core.shown import format_path
 from epbuild.engine.events import Progress
-from epbuild.engine.loop import Idle
+from epbuild.engine.loop import IdleActions
 from epbuild.plan.key import describe_differences
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Action
@@ -46,15 +46,15 @@ class WatchedExecution(Execution):
 
     subject: KeyedAction
     surveyor: Surveyor
-    idle: Idle
+    idle: IdleActions
     written: Mapping[Path, tuple[int, ...]]
-    """Stats of the users' files, as `stat_writes` returns them. Blobs are left out, as they are named by their content."""
+    """Stats of the users' files, as `stat_writes` returns them. Blobs are excluded, because their names are digests."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
         return collect_digests(self.surveyor, self.subject, files)
 
     def recheck(self) -> None:
-        """Raise BuildError if an input of the action differs from its key document, or may have differed temporarily."""
+        """Raise BuildError if an input of the action differs from the key document, or may have differed temporarily."""
         action, needed, document = self.subject.action, self.subject.needed, self.subject.document
         kind, environment = get_action_type(action), self.environment.refresh()
         digests = self.surveyor.digests.of_many(action.files)
@@ -84,7 +84,7 @@ class Executions:
     """Factory of executions for the actions of one build."""
 
     def __init__(
-        self, surveyor: Surveyor, toolchains: Provisioning, progress: Progress, cancelled: threading.Event, idle: Idle
+        self, surveyor: Surveyor, toolchains: Provisioning, progress: Progress, cancelled: threading.Event, idle: IdleActions
     ) -> None:
         self._surveyor = surveyor
         self._toolchains = toolchains
@@ -92,9 +92,9 @@ class Executions:
         self._cancelled = cancelled
         self._idle = idle
 
-    def workplace(self, subject: KeyedAction) -> ExecutionFactory:
-        """Return the factory of an action's executions. The first execution has an empty name. The others have names of their own."""
-        return _Workplace(self, subject)
+    def make_factory(self, subject: KeyedAction) -> ExecutionFactory:
+        """Return the factory of an action's executions. The first execution has an empty name. All others have unique names."""
+        return _ExecutionFactory(self, subject)
 
     @contextmanager
     def open(self, subject: KeyedAction, name: str) -> Iterator[Execution]:
@@ -131,7 +131,7 @@ class Executions:
         return environment
 
 
-class _Workplace(Struct, frozen=True):
+class _ExecutionFactory(Struct, frozen=True):
     executions: Executions
     subject: KeyedAction
 

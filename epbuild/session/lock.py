@@ -1,9 +1,9 @@
 """Use of a recipe's lock in a build, and deviations from the lock.
 
 With `strict` (`--locked`), a deviation is an error. Otherwise, it is a warning, and a deviating toolchain is provisioned without the lock.
-Matching parts of the lock are used in both cases, so the same build has the same keys with and without `--locked`.
-A toolchain whose `platforms`
-exclude this platform is for other machines. It is never provisioned here, but its identity may be known (`session.toolchains`).
+Matching parts of the lock are used in both cases, so the same build has the same keys with and without `--locked`. A toolchain whose
+`platforms` exclude this platform is for other machines. It is never provisioned here, but its identity may be known
+(`session.toolchains`).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class HeldLock(Struct, frozen=True):
     exists: bool = False
     strict: bool = False
     lock: Lock | None = None
-    """Lock of this recipe; None if there is none."""
+    """Lock of this recipe, or None if the recipe has no lock."""
     platform: str | None = None
     environments: Mapping[str, LockedEnvironment] = field(default_factory=dict)
     """Locked environments for this platform, by toolchain. Only toolchains of the plan that match the lock are included."""
     elsewhere: Mapping[str, Mapping[str, LockedEnvironment]] = field(default_factory=dict)
-    """Locked environments for other platforms, by toolchain and platform. Toolchains that epbuild does not provision are left out."""
+    """Locked environments for other platforms, by toolchain and platform. Toolchains that epbuild does not provision are excluded."""
     warnings: tuple[Problem, ...] = ()
 
     def deviations(self, plan: Plan, environments: Mapping[str, Environment], digests: Digests) -> tuple[Problem, ...]:
@@ -56,19 +56,19 @@ class HeldLock(Struct, frozen=True):
             return ()
         toolchains = [needs.toolchain for needs in plan.toolchains().values()]
         return (
-            *self.other_toolchains(toolchains, environments),
-            *self._raise_if_strict(PlanError, self._other_models(plan, digests)),
+            *self.check_toolchains(toolchains, environments),
+            *self._raise_if_strict(PlanError, self._check_models(plan, digests)),
         )
 
-    def other_toolchains(self, toolchains: Iterable[ToolchainSpec], environments: Mapping[str, Environment]) -> list[Problem]:
+    def check_toolchains(self, toolchains: Iterable[ToolchainSpec], environments: Mapping[str, Environment]) -> list[Problem]:
         """Return the deviations of existing toolchains from the lock. Raises ToolchainError if the lock is strict."""
         problems = []
         for toolchain in toolchains:
             if toolchain.name in self.environments and toolchain.name in environments:
-                problems += self._other_toolchain(toolchain, environments[toolchain.name])
+                problems += self._check_toolchain(toolchain, environments[toolchain.name])
         return self._raise_if_strict(ToolchainError, problems)
 
-    def _other_toolchain(self, toolchain: ToolchainSpec, environment: Environment) -> list[Problem]:
+    def _check_toolchain(self, toolchain: ToolchainSpec, environment: Environment) -> list[Problem]:
         from epbuild.toolchain.resolve import describe_deviations
 
         reasons = describe_deviations(environment, str(self.platform), self.environments[toolchain.name])
@@ -78,12 +78,12 @@ class HeldLock(Struct, frozen=True):
         remedy = "Fix its environment" if toolchain.interpreter else f"Remove {environment.memory.parent}"
         return [Problem("EPB308", message, toolchain.where, f"{remedy}, or run `epbuild lock`.")]
 
-    def _other_models(self, plan: Plan, digests: Digests) -> list[Problem]:
+    def _check_models(self, plan: Plan, digests: Digests) -> list[Problem]:
         fetched = [(model, files) for model, files in plan.sources() if model.is_remote]
         found = digests.of_many(path for _, files in fetched for path in files.all)
-        return [problem for model, files in fetched for problem in self._other_model(model, files, found)]
+        return [problem for model, files in fetched for problem in self._check_model(model, files, found)]
 
-    def _other_model(self, model: ModelSpec, files: ModelFiles, digests: Mapping[Path, str]) -> list[Problem]:
+    def _check_model(self, model: ModelSpec, files: ModelFiles, digests: Mapping[Path, str]) -> list[Problem]:
         locked = self.lock.models.get(model.name) if self.lock else None
         if locked is None:  # reported already
             return []
@@ -107,7 +107,7 @@ def lock_path(recipe: Path) -> Path:
 
 
 def read_lock_text(path: Path) -> str | None:
-    """Return the text of a lock; None if there is none. Raises PlanError (EPB242) if it cannot be read."""
+    """Return the text of a lock, or None if the file does not exist. Raises PlanError (EPB242) if it cannot be read."""
     try:
         content = read_regular(path)
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def read_lock_text(path: Path) -> str | None:
 
 def check_lock(recipe: Recipe) -> None:
     """Raise PlanError unless the recipe has a matching lock. Only the recipe and the lock are compared."""
-    _fitting(recipe, _lock_beside(recipe), strict=True)
+    _check_fit(recipe, _read_lock_beside(recipe), strict=True)
 
 
 def find_locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
@@ -134,7 +134,7 @@ def find_locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """
     if not any(model.is_remote for model in recipe.models.values()):
         return {}
-    lock = _lock_beside(recipe)
+    lock = _read_lock_beside(recipe)
     if lock is None or lock.recipe != recipe.name:
         return {}
     return {release.requirement: release.files for release in lock.wheels}
@@ -145,8 +145,8 @@ def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
 
     Raises PlanError if the lock cannot be read or, with `strict`, if there is any deviation.
     """
-    path, lock = lock_path(recipe.file), _lock_beside(recipe)
-    unfit = _fitting(recipe, lock, strict=strict)
+    path, lock = lock_path(recipe.file), _read_lock_beside(recipe)
+    unfit = _check_fit(recipe, lock, strict=strict)
     if lock is None:
         return HeldLock(path)
     if lock.recipe != recipe.name:
@@ -176,7 +176,7 @@ def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
     return HeldLock(path, True, strict, lock, platform, environments, elsewhere, (*warnings, *missing))
 
 
-def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]:
+def _check_fit(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]:
     """Return the deviations of a recipe from its lock. With `strict`, raise PlanError for deviations or a missing lock."""
     path = lock_path(recipe.file)
     if lock is None:
@@ -192,8 +192,8 @@ def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]
     return found
 
 
-def _lock_beside(recipe: Recipe) -> Lock | None:
-    """Return the recipe's lock; None if there is none. Raises PlanError (EPB242) if it cannot be read."""
+def _read_lock_beside(recipe: Recipe) -> Lock | None:
+    """Return the recipe's lock, or None if the file does not exist. Raises PlanError (EPB242) if it cannot be read."""
     path = lock_path(recipe.file)
     text = read_lock_text(path)
     if text is None:

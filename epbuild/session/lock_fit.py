@@ -40,18 +40,18 @@ def find_misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
         return
     for name, toolchain in recipe.toolchains.items():
         locked = lock.toolchains.get(name)
-        reason = _toolchain_reason(toolchain, locked, path.name) if locked else None
+        reason = _explain_toolchain(toolchain, locked, path.name) if locked else None
         if locked is None and toolchain.packages:
             reason = f"the toolchain '{name}' is not in {path.name}"
         if reason is not None:
             yield misfit("EPB244", reason, toolchain.where, name)
     for name in lock.toolchains.keys() - recipe.toolchains.keys():
         yield misfit("EPB244", f"{path.name} has a toolchain '{name}', which the recipe does not have")
-    for reason in _catalog_reasons(recipe, lock, path.name):
+    for reason in _explain_catalog(recipe, lock, path.name):
         yield misfit("EPB246", reason)
     remote = list_remote_models(recipe)
     for name, model in remote.items():
-        reason = _model_reason(model, lock.models.get(name), path.name)
+        reason = _explain_model(model, lock.models.get(name), path.name)
         if reason is not None:
             yield misfit("EPB247", reason, model.path_where)
     for name in lock.models.keys() - remote.keys():
@@ -79,7 +79,7 @@ def collect_catalog_facts(recipe: Recipe) -> dict[str, str]:
     used = {(choice.ep.name, target.toolchain.name) for target in recipe.targets.values() for choice in target.eps}
     facts = {_SESSION_KEYS: str(list_session_keys().revision)}
     for ep, toolchain in used:
-        entry = _entry(catalog, ep, recipe.toolchains[toolchain])
+        entry = _get_entry(catalog, ep, recipe.toolchains[toolchain])
         subject = f"{ep}/{entry.distribution}" if entry.distribution else ep
         facts[subject] = f"{entry.revision} sha256:{entry.digest}"
     return facts
@@ -90,7 +90,7 @@ def list_toolchain_eps(recipe: Recipe, toolchain: ToolchainSpec) -> list[EpEntry
     catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
     targets = [target for target in recipe.targets.values() if target.toolchain.name == toolchain.name]
     names = {choice.ep.name for target in targets for choice in target.eps if choice.library is None}
-    return [_entry(catalog, name, toolchain) for name in sorted(names)]
+    return [_get_entry(catalog, name, toolchain) for name in sorted(names)]
 
 
 def list_remote_models(recipe: Recipe) -> dict[str, ModelSpec]:
@@ -100,7 +100,7 @@ def list_remote_models(recipe: Recipe) -> dict[str, ModelSpec]:
 
 
 def list_model_releases(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelSpec]]:
-    """Return the releases whose wheels contain models, by requirement. Each has the address and the spec of its first model."""
+    """Return the releases whose wheels contain models, by requirement, with the address and the spec of the first model."""
     releases: dict[str, tuple[PackageAddress, ModelSpec]] = {}
     for model in list_remote_models(recipe).values():
         address = parse_address(model.path)
@@ -109,14 +109,14 @@ def list_model_releases(recipe: Recipe) -> dict[str, tuple[PackageAddress, Model
     return releases
 
 
-def _entry(catalog: Catalog, ep: str, toolchain: ToolchainSpec) -> EpEntry:
+def _get_entry(catalog: Catalog, ep: str, toolchain: ToolchainSpec) -> EpEntry:
     return catalog.entry(ep, (requirement.distribution for requirement in toolchain.requirements))
 
 
-def _toolchain_reason(toolchain: ToolchainSpec, locked: LockedToolchain, lock: str) -> str | None:
+def _explain_toolchain(toolchain: ToolchainSpec, locked: LockedToolchain, lock: str) -> str | None:
     name, environments = toolchain.name, locked.platforms
-    new = [text for text in list_requirements(toolchain) if _plain(text) not in map(_plain, locked.requires)]
-    gone = [text for text in locked.requires if _plain(text) not in map(_plain, list_requirements(toolchain))]
+    new = [text for text in list_requirements(toolchain) if _strip_spaces(text) not in map(_strip_spaces, locked.requires)]
+    gone = [text for text in locked.requires if _strip_spaces(text) not in map(_strip_spaces, list_requirements(toolchain))]
     if new:
         before = f"for {', '.join(gone)}" if gone else "without it"
         return f"the toolchain '{name}' requires {', '.join(new)}, but {lock} was created {before}"
@@ -139,7 +139,7 @@ def _toolchain_reason(toolchain: ToolchainSpec, locked: LockedToolchain, lock: s
     return None
 
 
-def _catalog_reasons(recipe: Recipe, lock: Lock, name: str) -> Iterator[str]:
+def _explain_catalog(recipe: Recipe, lock: Lock, name: str) -> Iterator[str]:
     try:
         known = collect_catalog_facts(recipe)
     except (BadCatalog, KeyError, OSError):  # planning reports these better
@@ -151,15 +151,15 @@ def _catalog_reasons(recipe: Recipe, lock: Lock, name: str) -> Iterator[str]:
         elif then is None:
             yield f"{name} has no catalog revision for {subject}"
         elif now != then:
-            yield f"the catalog entry of {subject} has changed since {name} was created: {_revisions(then, now)}"
+            yield f"the catalog entry of {subject} has changed since {name} was created: {_format_revisions(then, now)}"
 
 
-def _revisions(then: str, now: str) -> str:
+def _format_revisions(then: str, now: str) -> str:
     old, new = (value.partition(" ")[0] for value in (then, now))
     return f"revision {old} was replaced by {new}" if old != new else f"revision {old} has different content"
 
 
-def _model_reason(model: ModelSpec, locked: LockedModel | None, lock: str) -> str | None:
+def _explain_model(model: ModelSpec, locked: LockedModel | None, lock: str) -> str | None:
     if locked is None:
         return f"the remote model '{model.name}' is not in {lock}"
     if model.sha256 and model.sha256 != locked.graph:
@@ -170,6 +170,6 @@ def _model_reason(model: ModelSpec, locked: LockedModel | None, lock: str) -> st
     return None
 
 
-def _plain(requirement: str) -> str:
+def _strip_spaces(requirement: str) -> str:
     """Return a requirement without insignificant spaces."""
     return re.sub(r"\s+", "", requirement)

@@ -76,7 +76,7 @@ def read_plan(
     """
     with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
         recipe = read_recipe(request, environment)
-        return recipe, plan_of(request, recipe, fetching, workspace, memo)
+        return recipe, plan_recipe(request, recipe, fetching, workspace, memo)
 
 
 def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Recipe:
@@ -88,7 +88,7 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
         raise RecipeError(*error.problems, *check_partial_recipe(error.rest)) from error
 
 
-def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, workspace: Workspace, memo: Memo) -> Plan:
+def plan_recipe(request: Request, recipe: Recipe, fetching: NeededModels | None, workspace: Workspace, memo: Memo) -> Plan:
     """Return the plan of a recipe. Raises the same errors as `read_plan`."""
     remote = RemoteModels(workspace, BlobStore(find_cache_directory()))
     resolve_remote(request, recipe)  # wrong settings fail before anything is fetched
@@ -99,7 +99,7 @@ def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, wor
     locate = remote.known if fetching is None else lambda model: fetching.fetch(remote, model)
     selection = request.selection
     if request.shard is not None:
-        from epbuild.plan.shards import select_shard  # only CI asks for one
+        from epbuild.plan.shards import select_shard  # only CI uses shards
 
         selection = select_shard(make_plan(recipe, selection, places=request.places, memo=memo), request.shard)
         if not selection:
@@ -113,14 +113,14 @@ def plan_of(request: Request, recipe: Recipe, fetching: NeededModels | None, wor
             message = "no requested output is pushed to a registry"
             raise PlanError(Problem("EPB240", message, None, "Set `registry` of an output with `archive: oci` in the recipe."))
     if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
-        from epbuild.output.genai_files import check_pipelines  # few recipes have any
+        from epbuild.output.genai_files import check_pipelines  # few recipes have GenAI outputs
 
         check_pipelines(plan)
     return plan
 
 
 def resolve_remote(request: Request, recipe: Recipe) -> RemoteSettings | None:
-    """Return the settings of the remote cache of a request; None if there is none. Raises RecipeError if the cache must not be used."""
+    """Return a request's settings for the remote cache, or None if no cache is used. Raises RecipeError if the cache must not be used."""
     chosen = request.remote
     if chosen is None:
         return None
@@ -163,8 +163,8 @@ class RemoteModels(Struct, frozen=True):
     """Fetcher of models. None means the built-in fetcher."""
 
     def known(self, model: ModelSpec) -> Path | None:
-        """Return the path of a model that was fetched before and still exists. Contacts no machine."""
-        remembered = self.workspace.fact(_fact(model))
+        """Return the path of a model that was fetched before and still exists. Uses no network."""
+        remembered = self.workspace.fact(_make_fact_name(model))
         graph = Path(remembered) if remembered else None
         return graph if graph is not None and graph.is_file() else None
 
@@ -181,19 +181,19 @@ class RemoteModels(Struct, frozen=True):
                 model.path,
                 models.Pins(model.sha256, model.data_sha256, self.wheels, self.only_checked),
                 self.store,
-                progress=_Arrivals(model.name, progress),
+                progress=_FetchReporter(model.name, progress),
                 cancelled=cancelled,
             )
         except (PlanError, StoreError) as error:
-            raise _with_position(error, model) from error
+            raise _add_position(error, model) from error
         if remote.graph != known:
-            self.workspace.record_fact(_fact(model), str(remote.graph))
+            self.workspace.record_fact(_make_fact_name(model), str(remote.graph))
             progress.report(Fetched(model.name))
         return remote.graph
 
 
 @dataclass
-class _Arrivals:
+class _FetchReporter:
     """Reporter of the progress of fetching a model's files."""
 
     model: str
@@ -213,16 +213,16 @@ def find_wheels(address: PackageAddress, model: ModelSpec) -> tuple[str, ...]:
     try:
         return find_wheel_digests(address)
     except StoreError as error:
-        raise _with_position(error, model) from error
+        raise _add_position(error, model) from error
 
 
-def _with_position(error: PlanError | StoreError, model: ModelSpec) -> PlanError | StoreError:
+def _add_position(error: PlanError | StoreError, model: ModelSpec) -> PlanError | StoreError:
     """Return the error with the position of the model's path."""
     kind = PlanError if isinstance(error, PlanError) else StoreError
     return kind(*(replace(problem, where=model.path_where) for problem in error.problems))
 
 
-def _fact(model: ModelSpec) -> str:
+def _make_fact_name(model: ModelSpec) -> str:
     """Return the name of the workspace's fact with the path of a model. The name is a digest, as an address may contain a secret."""
     asked = {"path": model.path, "sha256": model.sha256, "data": dict(model.data_sha256)}
     return f"{REMOTE_MODEL}{hash_document(asked)}"

@@ -42,8 +42,8 @@ class RecordSink(Protocol):
         """Share the record of an environment, if this build writes to a remote cache."""
 
 
-class Circumstances(Struct, frozen=True):
-    """Conditions of provisioning: the recipe's lock, and whether other machines may be contacted."""
+class ProvisionPolicy(Struct, frozen=True):
+    """Policy for provisioning: the recipe's lock, and whether the network may be used."""
 
     lock: HeldLock
     offline: bool = False
@@ -52,15 +52,15 @@ class Circumstances(Struct, frozen=True):
 
 
 class Provisioning:
-    """Provisioner of the toolchains of one build, which provisions each toolchain once. Any number of threads may use it."""
+    """Provisioner that provisions each toolchain of one build once. Any number of threads may use it."""
 
     def __init__(
-        self, known: PlanToolchains, under: Circumstances, sink: RecordSink, progress: Progress, cancelled: threading.Event
+        self, known: PlanToolchains, policy: ProvisionPolicy, sink: RecordSink, progress: Progress, cancelled: threading.Event
     ) -> None:
         self.known = known
         self.warnings: list[Problem] = []
         """Warnings about provisioned toolchains."""
-        self._under = under
+        self._policy = policy
         self._sink = sink
         self._progress = progress
         self._cancelled = cancelled
@@ -80,7 +80,7 @@ class Provisioning:
 
     def __exit__(self, *_: object) -> None:
         if not all(future.done() for future in self._futures.values()):
-            self._cancelled.set()  # no action needs them anymore
+            self._cancelled.set()  # no action needs the toolchains anymore
             wait(self._futures.values(), _STOP_SECONDS)
 
     def record(self) -> None:
@@ -94,7 +94,7 @@ class Provisioning:
     def provision_unknown(self, actions: Iterable[Action]) -> None:
         """Provision all toolchains of unknown identity at once, as keys depend on them. Raises ToolchainError."""
         unknown = [action for action in actions if action.runs_in is not None and self.known.of(action) is None]
-        names = [name_of(action) for action in unknown if self.known.is_for_here(action)]
+        names = [get_toolchain_name(action) for action in unknown if self.known.is_for_here(action)]
         self.begin(names)
         for name in dict.fromkeys(names):
             self._wait(name)
@@ -106,11 +106,11 @@ class Provisioning:
                 if name not in self.known.environments and name not in self._futures:
                     future: Future[Environment] = Future()
                     self._futures[name] = future
-                    threading.Thread(target=self._fulfil, args=(name, future), name=f"toolchain {name}", daemon=True).start()
+                    threading.Thread(target=self._fulfill, args=(name, future), name=f"toolchain {name}", daemon=True).start()
 
     def is_refused(self, action: Action) -> bool:
         """Return whether the toolchain of an action differs from its record."""
-        return bool(self._refused) and name_of(action) in self._refused
+        return bool(self._refused) and get_toolchain_name(action) in self._refused
 
     def environment(self, action: Action) -> Environment:
         """Return the environment of an action. Provision the environment if it is missing.
@@ -120,7 +120,7 @@ class Provisioning:
         if not self.known.is_for_here(action):
             reason = self.known.why_not_here(action)
             raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can run it."))
-        name = name_of(action)
+        name = get_toolchain_name(action)
         if name not in self.known.environments:
             self.begin([name])
             self._wait(name)
@@ -128,7 +128,7 @@ class Provisioning:
 
     def current(self, action: Action) -> Environment:
         """Return the current state of an action's environment. Raises the same errors as `environment`."""
-        now = self.known.environments[name_of(action)] = self.environment(action).refresh()
+        now = self.known.environments[get_toolchain_name(action)] = self.environment(action).refresh()
         return now
 
     def _wait(self, name: str) -> None:
@@ -141,17 +141,17 @@ class Provisioning:
                 raise Cancelled(name)
         future.result()
 
-    def _fulfil(self, name: str, future: Future[Environment]) -> None:
+    def _fulfill(self, name: str, future: Future[Environment]) -> None:
         try:
-            future.set_result(self._make(name))
+            future.set_result(self._provision(name))
         except BaseException as error:  # noqa: BLE001 - waiting actions raise it
             future.set_exception(error)
 
-    def _make(self, name: str) -> Environment:
+    def _provision(self, name: str) -> Environment:
         begin, toolchain = time.monotonic(), self.known.needs[name].toolchain
         is_ready = self.known.is_ready(name)
         if not is_ready:
-            if self._under.offline:
+            if self._policy.offline:
                 raise ToolchainError(
                     Problem("EPB525", f"the toolchain '{name}' has not been provisioned yet", toolchain.where, ONLINE)
                 )
@@ -165,10 +165,10 @@ class Provisioning:
             self._progress.report(ToolchainFailed(name))
             raise
         if not is_ready:
-            seconds, note = time.monotonic() - begin, self._note(name)
+            seconds, note = time.monotonic() - begin, self._make_note(name)
             self._progress.report(ToolchainReady(name, environment.onnxruntime, seconds, note))
         self._compare(name, environment)
-        doubts = self._under.lock.other_toolchains([toolchain], {name: environment})
+        doubts = self._policy.lock.check_toolchains([toolchain], {name: environment})
         for problem in doubts:
             self._warn(problem)
         self.known.environments[name] = environment
@@ -176,10 +176,10 @@ class Provisioning:
             self._record(name, environment)
         return environment
 
-    def _note(self, name: str) -> str:
-        """Return a hint on how to avoid provisioning; empty if there is none or it was returned before."""
-        toolchain, lock = self.known.needs[name].toolchain, self._under.lock
-        if self._noted or not self._under.shares or lock.exists or toolchain.interpreter is not None:
+    def _make_note(self, name: str) -> str:
+        """Return a hint on how to avoid provisioning. Empty if no hint applies, or if the hint was returned before."""
+        toolchain, lock = self.known.needs[name].toolchain, self._policy.lock
+        if self._noted or not self._policy.shares or lock.exists or toolchain.interpreter is not None:
             return ""
         self._noted = True
         return _LOCK_IT
@@ -221,6 +221,6 @@ class _Installation(Struct, frozen=True):
         self.progress.report(ToolchainInstalling(self.toolchain, conceal_text(doing), done, total))
 
 
-def name_of(action: Action) -> str:
+def get_toolchain_name(action: Action) -> str:
     """Return the name of the toolchain that an action runs in; empty if the action runs in no toolchain."""
     return action.runs_in.toolchain.name if action.runs_in is not None else ""

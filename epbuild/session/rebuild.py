@@ -34,7 +34,7 @@ from epbuild.engine.loop import drive
 from epbuild.engine.scheduler import Runnable, Scheduler
 from epbuild.engine.tally import Tally
 from epbuild.plan.made import Made
-from epbuild.session.build import Actions
+from epbuild.session.build import BuildExecutor
 from epbuild.session.events import Comparison, ComparisonFinished, ComparisonStarted, StepCompared
 from epbuild.session.execution import KeyedAction
 from epbuild.toolchain.execution import Execution
@@ -45,7 +45,7 @@ _OLD, _NEW = "stored", "rebuilt"
 
 
 def rebuild_and_compare(
-    actions: Actions,
+    actions: BuildExecutor,
     workspace: Workspace,
     store: BlobStore,
     progress: Progress,
@@ -91,7 +91,7 @@ def judge_differences(differences: Sequence[FileDifference], known: Sequence[Kno
 class _Rebuilding:
     """Comparisons of one run. Any number of threads may use it."""
 
-    _actions: Actions
+    _actions: BuildExecutor
     _made: Mapping[str, Made]
     _workspace: Workspace
     _store: BlobStore
@@ -101,7 +101,7 @@ class _Rebuilding:
     _counts: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ending: threading.Lock = field(default_factory=threading.Lock)
-    """Held while an end is counted and reported, so that the counts are in order."""
+    """Lock for counting and reporting the end of a comparison, so that reported counts never decrease."""
 
     def execute(self, ident: str) -> None:
         """Rebuild one session group and compare the results. Raises EpbuildError on failure, and Cancelled if the build is stopped."""
@@ -121,7 +121,7 @@ class _Rebuilding:
                 files, trees = self._remake(made, execution), execution.staging / _FOLDER
                 with _translate_errors(ident):
                     differences = self._compare(made, files, trees)
-                    meant = _differences_in_meaning(kind.accepts_other_bytes(made.action), differences, trees)
+                    meant = _find_differences_in_meaning(kind.accepts_other_bytes(made.action), differences, trees)
                     if differences:
                         _remove(place)
                         _move(trees, place)
@@ -131,7 +131,7 @@ class _Rebuilding:
         verdict = judge_differences(differences, known)
         if meant is not None and verdict == "different":
             verdict = "different" if meant else "known"
-        problems = tuple(_problem(item, made, place) for item in differences) if verdict == "different" else ()
+        problems = tuple(_make_problem(item, made, place) for item in differences) if verdict == "different" else ()
         if problems and meant:
             message = f"the recipe allows only context bytes to differ, but the rebuild has other differences: {'; '.join(meant)}"
             problems = (Problem("EPB652", message, StepId(ident), f"Both versions are kept in {format_path(place)}."),)
@@ -185,7 +185,7 @@ class _Rebuilding:
             raise BuildError(problem, *error.problems) from error
 
     def _compare(self, made: Made, files: Mapping[str, Path], trees: Path) -> list[FileDifference]:
-        """Return the differences between a rebuild and the stored result. If there are any, put both into `trees`."""
+        """Return the differences between a rebuild and the stored result. If they differ, write both into `trees`."""
         artifacts = made.result.artifacts
         digests = {name: Payload.whole(path).sha256() for name, path in files.items()}
         if digests == made.result.digests:
@@ -210,8 +210,8 @@ class _Rebuilding:
         return found
 
 
-def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference], trees: Path) -> tuple[str, ...] | None:
-    """Return all differences except in context bytes, as text. Return None if context bytes must not differ or a file was not compared."""
+def _find_differences_in_meaning(accepted: bool, differences: Sequence[FileDifference], trees: Path) -> tuple[str, ...] | None:
+    """Return all differences except in context bytes, as texts, or None if context bytes must not differ or a file was not compared."""
     if not accepted or any(item.old_size is not None and item.new_size is not None and not item.found for item in differences):
         return None
     if not differences:
@@ -227,7 +227,7 @@ def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference
     )
 
 
-def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
+def _make_problem(item: FileDifference, made: Made, place: Path) -> Problem:
     ident, why = StepId(made.action.id), get_action_type(made.action).known_to_differ(made.action)
     hint = f"Both versions are kept in {format_path(place)}."
     if item.new_size is None:

@@ -24,7 +24,7 @@ from epbuild.cluster.protocol import MachineReply, RequestExecutor, ToolchainDen
 from epbuild.cluster.request import ActionRequest, build_request, build_toolchain_request, find_local_reason, list_files
 from epbuild.core.errors import Argument, EnvironmentFailure, EpbuildError, PlanError, Problem, StepId
 from epbuild.engine.events import Progress, StepStarted, Warned
-from epbuild.engine.loop import Idle
+from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Runnable
 from epbuild.plan.steps import Action
 from epbuild.remote.cache import NotFetched, RemoteCache
@@ -43,7 +43,7 @@ _MAX_IDENTITY_MACHINES = 3
 """Maximum number of machines to query for the identity of one toolchain."""
 _PIECE_BYTES = 1 << 20
 _NAME_CACHE = "Set `cache.remote` in the recipe, or EPBUILD_REMOTE_CACHE. With --rebuild-and-compare, build on this machine."
-LOOK_AT_CACHE = (
+CHECK_CACHE = (
     "Check that workers write to the remote cache that this build reads, and that their keys are listed under `cache.trust`."
 )
 
@@ -79,7 +79,7 @@ def open_cluster(
 
 
 class RemoteMachines:
-    """Other machines of one build. Any number of threads may use it."""
+    """Client for the other machines of one build. Any number of threads may use it."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class RemoteMachines:
         self._decision_lock = threading.Lock()
 
     def check_releases(self) -> Problem | None:
-        """Return a warning about machines with another release of epbuild; None if there are none."""
+        """Return a warning about machines with another release of epbuild, or None if all machines have this release."""
         machines = sorted(offer.machine for offer in self._executor.offers() if RELEASE not in offer.labels)
         if not machines:
             return None
@@ -123,36 +123,36 @@ class RemoteMachines:
     def _is_for_others(self, action: Action) -> bool:
         if action.runs_in is None or find_local_reason(action) is not None:
             return False
-        labels = self._labels(action)
+        labels = self._list_labels(action)
         if any(offer.serves(labels) for offer in self._executor.offers()):
             return True
         self._unserved[labels] += 1
         return not self._toolchains.is_for_here(action)
 
-    def _labels(self, action: Action) -> frozenset[str]:
+    def _list_labels(self, action: Action) -> frozenset[str]:
         return list_needed_labels(action, self._toolchains.locked_for(action)[0])
 
-    def run(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> RemoteResult | None:
+    def run(self, subject: KeyedAction, expected: Runnable, idle: IdleActions) -> RemoteResult | None:
         """Run an action on another machine. While the action waits, it occupies no job of this machine.
 
         Returns None if the offering machines lack a device or a driver that this machine may have. Raises the error of the failed
         run, EnvironmentFailure if no machine can run it, and Cancelled.
         """
         action, key, step = subject.action, subject.key, subject.action.steps[0]
-        labels, (_, environment) = self._labels(action), self._toolchains.locked_for(action)
+        labels, (_, environment) = self._list_labels(action), self._toolchains.locked_for(action)
         self._progress.report(StepStarted(step, "waiting for a machine"))
-        with _waiting(action, idle):
+        with _release_job(action, idle):
             self._executor.wait_for_offer(Placement(labels), self._unserved[labels] or 1)
-        digests = self._digests(subject)
+        digests = self._compute_digests(subject)
         artifacts = [blob for made in subject.needed for blob in made.result.artifacts.values()]
         request = replace(
             build_request(action, key, digests, artifacts, environment), memory=expected.memory, seconds=expected.cost.seconds
         )
         self._progress.report(StepStarted(step, "sending"))
-        self._provide(action, request, digests)
+        self._upload_inputs(action, request, digests)
         self._progress.report(StepStarted(step, "waiting for a machine"))
-        with _waiting(action, idle):
-            reply = self._reply(action, request, labels)
+        with _release_job(action, idle):
+            reply = self._request_reply(action, request, labels)
         if reply.outcome == "unable" and reply.is_unfit and self._toolchains.is_for_here(action):
             return None
         self._keep_log(action, reply)
@@ -161,11 +161,11 @@ class RemoteMachines:
         result = self._results.fetch_new(key, action.id)
         if result is None:
             message = f"{reply.machine} built the result, but it cannot be read from the remote cache"
-            raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), LOOK_AT_CACHE))
+            raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), CHECK_CACHE))
         return RemoteResult(result, reply.machine, reply.outcome == "made")
 
-    def _reply(self, action: Action, request: ActionRequest, labels: frozenset[str]) -> MachineReply:
-        """Return the reply of the first machine that can run an action. If none can, return the last machine's reply."""
+    def _request_reply(self, action: Action, request: ActionRequest, labels: frozenset[str]) -> MachineReply:
+        """Return the reply of the first machine that can run an action. If no machine can, return the last machine's reply."""
         toolchain = action.runs_in.toolchain.name if action.runs_in is not None else ""
         unable: dict[str, MachineReply] = {}
         while True:
@@ -184,25 +184,25 @@ class RemoteMachines:
             elif (warning := self._refusals.add(toolchain, reply)) is not None:
                 self._progress.report(Warned(warning))
 
-    def _digests(self, subject: KeyedAction) -> dict[Path, str]:
+    def _compute_digests(self, subject: KeyedAction) -> dict[Path, str]:
         files = list_files(subject.action)
         digests = collect_digests(self._surveyor, subject, files)
         return {file: digests[file] for file in files}
 
-    def _provide(self, action: Action, request: ActionRequest, digests: Mapping[Path, str]) -> None:
+    def _upload_inputs(self, action: Action, request: ActionRequest, digests: Mapping[Path, str]) -> None:
         """Upload all inputs of an action to the remote cache."""
         store = self._surveyor.store
         places = {digest: path for path, digest in digests.items()}
         for blob in request.files:
             path = places.get(blob.digest)
-            pieces = partial(store.pieces, blob.digest) if path is None else partial(_file_pieces, path)
+            pieces = partial(store.pieces, blob.digest) if path is None else partial(_read_pieces, path)
             if not self._cache.upload_input(blob, pieces):
                 message = "the inputs of the action cannot be uploaded to the remote cache for other machines"
                 hint = "Check that this machine may write to the remote cache, or build without --executor."
                 raise EnvironmentFailure(Problem("EPB537", message, StepId(action.id), hint))
 
     def _keep_log(self, action: Action, reply: MachineReply) -> None:
-        """Keep the log of a failure, and remove the log of an earlier run. A result has its own log."""
+        """Save the log of a failure, and remove the log of an earlier run. A result has its own log."""
         workspace, recipe = self._surveyor.workspace, self._surveyor.memory.configuration.recipe
         path = get_log_path(workspace.directory, action.id, recipe)
         with suppress(NotFetched, MissingBlob, OSError):  # a missing log changes nothing
@@ -214,7 +214,7 @@ class RemoteMachines:
 
 
 @contextmanager
-def _waiting(action: Action, idle: Idle) -> Iterator[None]:
+def _release_job(action: Action, idle: IdleActions) -> Iterator[None]:
     """Free the job of an action on this machine while it waits for another machine."""
     if len(idle) < MAX_IDLE:
         idle.add(action.id)
@@ -224,7 +224,7 @@ def _waiting(action: Action, idle: Idle) -> Iterator[None]:
         idle.discard(action.id)
 
 
-def _file_pieces(path: Path) -> Iterator[bytes]:
+def _read_pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(_PIECE_BYTES):
             yield piece
@@ -250,27 +250,27 @@ class IdentityRequests:
         offered = self._find_offered(unknown)
         with ThreadPoolExecutor(_IDENTITIES_AT_ONCE, thread_name_prefix="identity") as pool:
             list(pool.map(self._request, offered.values()))
-        self._known.look_again(offered)
+        self._known.reread_records(offered)
         for item in offered.values():
             if self._known.of(item.action) is None and not self._known.is_for_here(item.action):
                 name = item.needs.toolchain.name
                 message = f"the record of the toolchain '{name}' for {item.platform} cannot be read from the remote cache"
-                raise EnvironmentFailure(Problem("EPB537", message, item.needs.toolchain.where, LOOK_AT_CACHE))
+                raise EnvironmentFailure(Problem("EPB537", message, item.needs.toolchain.where, CHECK_CACHE))
 
     def _find_offered(self, unknown: Mapping[Place, UnknownToolchain]) -> dict[Place, UnknownToolchain]:
         """Return the toolchains that a machine offers. Wait for offers of toolchains that cannot be provisioned here."""
         for item in unknown.values():
             if not self._known.is_for_here(item.action):
-                self._executor.wait_for_offer(_placement(item), 1)
+                self._executor.wait_for_offer(_make_placement(item), 1)
         offers = self._executor.offers()
-        return {place: item for place, item in unknown.items() if any(map(_placement(item).allows, offers))}
+        return {place: item for place, item in unknown.items() if any(map(_make_placement(item).allows, offers))}
 
     def _request(self, item: UnknownToolchain) -> None:
         name, begin = item.needs.toolchain.name, time.monotonic()
         self._progress.report(ToolchainStarted(name, f"requesting the record for {item.platform} from a machine of the cluster"))
         request = build_toolchain_request(item.needs, item.locked, item.records)
         try:
-            reply = self._reply(request, _placement(item))
+            reply = self._request_reply(request, _make_placement(item))
         except EpbuildError as error:
             self._progress.report(ToolchainFailed(name))
             if not self._known.is_for_here(item.action):
@@ -281,7 +281,7 @@ class IdentityRequests:
         runtime = next((package.version for package in item.locked.packages if package.name == "onnxruntime"), "")
         self._progress.report(ToolchainReady(name, runtime, time.monotonic() - begin, f"recorded by {reply.machine}"))
 
-    def _reply(self, request: ActionRequest, placement: Placement) -> MachineReply:
+    def _request_reply(self, request: ActionRequest, placement: Placement) -> MachineReply:
         """Return the reply of the first machine that has or provisions the toolchain. Raises the last machine's error."""
         while True:
             reply = self._executor.execute(request, placement, self._progress)
@@ -292,5 +292,5 @@ class IdentityRequests:
                 raise decode_error(reply)
 
 
-def _placement(item: UnknownToolchain) -> Placement:
+def _make_placement(item: UnknownToolchain) -> Placement:
     return Placement(list_needed_labels(item.action, item.platform))

@@ -60,7 +60,7 @@ class Request(Struct, frozen=True):
     """True if outputs are only pushed, without being written on this machine."""
     compiles: bool = True
     """True if missing results may be built."""
-    toolchains: Toolchains = field(default_factory=lambda: list_toolchains())  # noqa: PLW0108 - looked up when a request is made
+    toolchains: Toolchains = field(default_factory=lambda: list_toolchains())  # noqa: PLW0108 - evaluated when a request is created
     shard: Shard | None = None
     """Shard to build. None means all shards."""
 

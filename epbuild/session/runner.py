@@ -11,7 +11,7 @@ from msgspec import Struct
 from epbuild.actions.types import get_action_type, read_result
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.engine.events import Outcome
-from epbuild.engine.loop import Idle
+from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Runnable
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action
@@ -37,7 +37,7 @@ class NewResult(NamedTuple):
     result: ActionResult
     outcome: Outcome
     machine: str | None = None
-    """Other machine that has the result; None if this machine has it."""
+    """Other machine that produced or found the result. None means this machine."""
 
 
 class ActionRunner(Struct, frozen=True):
@@ -48,7 +48,7 @@ class ActionRunner(Struct, frozen=True):
     retry: bool = False
     """True if actions that failed earlier with the same key are run again."""
     elsewhere: RemoteMachines | None = None
-    """Other machines that run actions."""
+    """Other machines that run actions. None means that all actions run on this machine."""
 
     def is_for_others(self, action: Action) -> bool:
         """Return whether another machine runs an action."""
@@ -61,7 +61,7 @@ class ActionRunner(Struct, frozen=True):
         if not self.is_for_others(action):
             get_action_type(action).check(action)
 
-    def run(self, subject: KeyedAction, expected: Runnable, idle: Idle, work: ExecutionFactory) -> NewResult:
+    def run(self, subject: KeyedAction, expected: Runnable, idle: IdleActions, work: ExecutionFactory) -> NewResult:
         """Run an action here or on another machine. Raises EpbuildError and Cancelled."""
         action = subject.action
         if self.elsewhere is not None and self.is_for_others(action):

@@ -38,7 +38,7 @@ from epbuild.session.planning import (
     read_plan,
     resolve_remote,
 )
-from epbuild.session.provisioning import Circumstances, Provisioning
+from epbuild.session.provisioning import Provisioning, ProvisionPolicy
 from epbuild.session.request import Request
 from epbuild.session.shared_results import SharedResults
 from epbuild.session.snapshot import collect_ends, estimate_clock, find_last_outputs, list_observed_files
@@ -50,7 +50,7 @@ from epbuild.toolchain.identity import open_toolchain_records
 
 if TYPE_CHECKING:
     from epbuild.remote.cache import RemoteCache, Warn
-    from epbuild.session.build import Actions
+    from epbuild.session.build import BuildExecutor
     from epbuild.session.remote_build import RemoteMachines
     from epbuild.survey.snapshot import Moment
 
@@ -63,7 +63,7 @@ class Session:
     recipe: Recipe
     plan: Plan
     lock: HeldLock
-    """The lock, with a warning for each deviation from it."""
+    """The lock, with a warning for each deviation."""
     provisioning: Provisioning
     surveyor: Surveyor
     shared: SharedResults
@@ -80,7 +80,7 @@ class Session:
 
     @property
     def toolchains(self) -> PlanToolchains:
-        """The toolchains of the plan, as far as they are known."""
+        """The toolchains of the plan, with their known identities."""
         return self.provisioning.known
 
     @property
@@ -105,12 +105,12 @@ class Session:
         orphans = self.surveyor.outputs.orphans(emission.path for emission in found.plan.emissions.values())
         return replace(found, orphans=orphans)
 
-    def build(self, found: Survey) -> Actions:
+    def build(self, found: Survey) -> BuildExecutor:
         """Run the outdated actions and emit outputs, in dependency order. Failures of steps are reported as events.
 
         Raises EnvironmentFailure if a step cannot run on this machine, and KeyboardInterrupt.
         """
-        from epbuild.session.build import Actions  # `plan` and `explain` never load the compiler and the publisher
+        from epbuild.session.build import BuildExecutor  # `plan` and `explain` never load the compiler and the publisher
         from epbuild.session.runner import ActionRunner
 
         request, todo = self.request, found.todo
@@ -121,9 +121,9 @@ class Session:
             # A build with nothing to do writes nothing, and removes no half-written files of killed builds.
             self.surveyor.store.sweep()
             self.surveyor.records.sweep()
-        with self._remote_build() if todo else nullcontext() as machines:
+        with self._open_machines() if todo else nullcontext() as machines:
             runner = ActionRunner(request.compiles, request.retry, machines)
-            actions = Actions(
+            actions = BuildExecutor(
                 found, self.provisioning, self.surveyor, self.progress, self.cancelled, runner=runner, shared=self.shared
             )
             to_do = set(todo)
@@ -133,14 +133,14 @@ class Session:
             actions.adopt_current()
             if request.writes:
                 self.shared.offer([made.key for made in self.surveyor.stored(found).values()], self.surveyor.records)
-            # Held as long as there is work, so that no other process removes the workspace meanwhile.
+            # The staging folder exists until the work ends, so that no other process removes the workspace.
             with self.workspace.staging("run") if todo else nullcontext():
                 self._drive(actions, found)
         self.shared.finish(sum(map(is_stored, found.plan.actions.values())))
         return actions
 
-    def finish(self, found: Survey, actions: Actions) -> int:
-        """Remove orphans, rebuild and compare if requested, and write the snapshot. Returns the exit code."""
+    def finish(self, found: Survey, actions: BuildExecutor) -> int:
+        """Remove orphans, rebuild and compare if requested, and write the snapshot. Return the exit code."""
         from epbuild.session.emitting import remove_orphans
 
         request = self.request
@@ -157,7 +157,7 @@ class Session:
         self._write_snapshot(found, actions, ended)
         return ended.exit_code
 
-    def _drive(self, actions: Actions, found: Survey) -> None:
+    def _drive(self, actions: BuildExecutor, found: Survey) -> None:
         request = self.request
         if not request.compiles and not request.keep_going and found.unmade:
             actions.give_up(set(found.unmade))
@@ -176,8 +176,8 @@ class Session:
         )
 
     @contextmanager
-    def _remote_build(self) -> Iterator[RemoteMachines | None]:
-        """Connect to the other machines of the request, if it names a cluster."""
+    def _open_machines(self) -> Iterator[RemoteMachines | None]:
+        """Connect to the request's cluster, and yield its machines. Yield None if the request names no cluster."""
         if self.request.cluster is None:
             yield None
             return
@@ -186,8 +186,8 @@ class Session:
         with open_cluster(self.request.cluster, self.shared, self.surveyor, self.progress, self.toolchains) as machines:
             yield machines
 
-    def _rebuild_and_compare(self, actions: Actions) -> int:
-        """Rebuild everything and compare it with the store. Returns an exit code."""
+    def _rebuild_and_compare(self, actions: BuildExecutor) -> int:
+        """Rebuild all results and compare them with the store. Return the exit code."""
         from epbuild.session.rebuild import rebuild_and_compare
 
         request = self.request
@@ -204,7 +204,7 @@ class Session:
                 memory=memory,
             )
 
-    def _write_snapshot(self, found: Survey, actions: Actions, ended: RunFinished) -> None:
+    def _write_snapshot(self, found: Survey, actions: BuildExecutor, ended: RunFinished) -> None:
         """Write the snapshot for the fast path of the next run, unless the next run has work in any case."""
         request, lock = self.request, self.lock
         began = self.began or estimate_clock(self.begin, request.recipe)
@@ -261,8 +261,8 @@ def open_session(
         sources = ToolchainSources(request.toolchains, open_toolchain_records(store.root), shared.results)
         known = PlanToolchains(plan, recipe.directory, lock, sources)
         found_here = dict(known.environments)
-        under = Circumstances(lock, request.is_offline, shared.results is not None)
-        provisioning = stack.enter_context(Provisioning(known, under, shared, progress, cancelled))
+        policy = ProvisionPolicy(lock, request.is_offline, shared.results is not None)
+        provisioning = stack.enter_context(Provisioning(known, policy, shared, progress, cancelled))
         if builds:
             _identify_elsewhere(request, known, plan, shared, progress)
             _refuse_obstacles(request, (group for group in plan.session_groups.values() if known.of(group) is None))

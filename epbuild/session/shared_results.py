@@ -1,4 +1,4 @@
-"""Remote cache of one build: results read from it, written to it, and counted."""
+"""Use of the remote cache by one build: reads, writes and counts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def open_remote_cache(
 
 
 class SharedResults:
-    """Results that a build reads from a remote cache and writes to it, if there is one. Any number of threads may use it."""
+    """Results that a build reads from and writes to the remote cache, if there is one. Any number of threads may use it."""
 
     def __init__(
         self, store: BlobStore, progress: Progress, cancelled: threading.Event, warn: Callable[[Problem], None] | None = None

@@ -1,4 +1,4 @@
-"""Snapshots of a session: the fast path for a run if nothing has changed."""
+"""Snapshots of a session, for the fast path of a run in which nothing has changed."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ def list_observed_files(
     for action in plan.actions.values():
         files |= {path: surveyor.digests.seen.get(path, "") for path in action.files}
         if isinstance(action, Emission) and (output := outputs.get(action.id)) is not None:
-            root = os.path.join(action.root, "")  # noqa: PTH118 - each of tens of thousands of files, once
+            root = os.path.join(action.root, "")  # noqa: PTH118 - runs for tens of thousands of files
             files |= {f"{root}{name.replace('/', os.sep)}": str(file["digest"]) for name, file in output.files.items()}
     return files | dict.fromkeys(plan.folders, "")
 
 
 def estimate_clock(begin: float, recipe: Path) -> Moment | None:
-    """Return the time of the workspace's clock at the monotonic time `begin`, when there was no workspace yet."""
+    """Return the workspace's clock at the monotonic time `begin`, before the workspace existed. Return None if it is unknown."""
     now = read_clock(str(recipe))
     return (now[0] - int((time.monotonic() - begin) * 1e9), now[1]) if now is not None else None

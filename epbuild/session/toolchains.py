@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from epbuild.session.lock import HeldLock
 
 Place = tuple[str, str]
-"""Names of a toolchain and a platform. An empty platform is this machine's, if its platform has no name."""
+"""Names of a toolchain and a platform. An empty platform means this machine, if its platform has no name."""
 
 
 class SharedRecords(Protocol):
@@ -68,7 +68,7 @@ class UnknownToolchain(Struct, frozen=True):
 
 
 class PlanToolchains:
-    """Toolchains of a plan of a recipe in `base`, as far as they are known. Writes only on request."""
+    """Toolchains of a plan, with their known identities. `base` is the recipe's folder. Only the `remember` methods write files."""
 
     def __init__(self, plan: Plan, base: Path, lock: HeldLock, sources: ToolchainSources) -> None:
         self.needs = plan.toolchains()
@@ -81,7 +81,7 @@ class PlanToolchains:
         self._used = {
             action.target.name: action.identity_parts[0] for action in plan.actions.values() if isinstance(action, InTarget)
         }.values()
-        used = {place for action in plan.actions.values() for place in self._places(action)}
+        used = {place for action in plan.actions.values() for place in self._find_places(action)}
         self.environments: dict[str, Environment] = {}
         """Existing environments by name. Others are added when they are provisioned."""
         for name in self.needs:
@@ -97,11 +97,11 @@ class PlanToolchains:
             )
         }
         self._records = dict(self._read({place for place in self._documents if place[0] not in self.environments}))
-        self._recorded = dict(self._known())
+        self._recorded = dict(self._identify())
 
     def of(self, action: Action) -> Identified | None:
         """Return the identity of an action's toolchain; None if it is unknown."""
-        for name, platform in self._places(action):
+        for name, platform in self._find_places(action):
             found = self.environments.get(name) if platform == self._here else None
             recorded = found or self._recorded.get((name, platform))
             if recorded is not None and (platform == self._here or not _depends_on_host(action)):
@@ -109,8 +109,8 @@ class PlanToolchains:
         return None
 
     def locked_for(self, action: Action) -> tuple[str, LockedEnvironment | None]:
-        """Return the platform of an action's key, and its locked environment; None if there is none."""
-        places = self._places(action)
+        """Return the platform of an action's key, and the locked environment for this platform, or None if it is not locked."""
+        places = self._find_places(action)
         known = (place for place in places if place[1] == self._here or place in self._recorded)
         place = next(known, (places or (("", self._here),))[0])
         return place[1] or get_own_platform() or "", self._find_locked(place) if place[0] else None
@@ -121,7 +121,7 @@ class PlanToolchains:
         for action in actions:
             if self.of(action) is not None:
                 continue
-            for place in self._places(action):
+            for place in self._find_places(action):
                 locked = self._find_locked(place)
                 is_asked = place in self._documents and (place[1] == self._here or not _depends_on_host(action))
                 if is_asked and locked is not None and place not in found:
@@ -131,10 +131,10 @@ class PlanToolchains:
                     )
         return found
 
-    def look_again(self, places: Iterable[Place]) -> None:
+    def reread_records(self, places: Iterable[Place]) -> None:
         """Read the records of `places` again, as they may have been published in the meantime."""
         self._records |= dict(self._read({*places}))
-        self._recorded |= dict(self._known())
+        self._recorded |= dict(self._identify())
 
     def why_unknown(self, action: Action) -> str:
         """Return why the toolchain of an action is unknown."""
@@ -146,8 +146,8 @@ class PlanToolchains:
         return self.why_not_here(action)
 
     def is_for_here(self, action: Action) -> bool:
-        """Return whether an action can run on this machine, as far as that is known."""
-        return any(platform == self._here for _, platform in self._places(action))
+        """Return whether an action can run on this machine, unless an unknown obstacle prevents it."""
+        return any(platform == self._here for _, platform in self._find_places(action))
 
     def why_not_here(self, action: Action) -> str:
         """Return why an action cannot run on this machine, as a clause."""
@@ -168,7 +168,7 @@ class PlanToolchains:
         return self._sources.environments.prepare(toolchain, self._base, entries, locked, packages, listener)
 
     def recorded(self, name: str) -> RecordedToolchain | None:
-        """Return the record that was used for a toolchain without an environment; None if there is none."""
+        """Return the record that was used for a toolchain without an environment, or None if no record was used."""
         return self._recorded.get((name, self._here))
 
     def records(self, name: str, environment: Environment) -> dict[str, dict[str, Any]]:
@@ -187,7 +187,7 @@ class PlanToolchains:
             self.remember({compute_record_key(record["document"]): record for record in records.values()})
 
     def watched(self) -> dict[Path, str]:
-        """Return the files and folders that identities came from, with their SHA-256; an empty string if it is unknown. Raises OSError."""
+        """Return the files and folders that identities came from, with their SHA-256, or "" if it is unknown. Raises OSError."""
         files = [path for environment in self.environments.values() for path in environment.list_watched()]
         keys = {
             compute_record_key(document)
@@ -214,7 +214,7 @@ class PlanToolchains:
         """Return whether a recorded toolchain has an environment by now."""
         return place[1] == self._here and place[0] in self.environments
 
-    def _places(self, action: Action) -> tuple[Place, ...]:
+    def _find_places(self, action: Action) -> tuple[Place, ...]:
         """Return the places where an action can run: only this platform if possible, or else all possible platforms."""
         needs = action.runs_in
         if needs is None:
@@ -235,7 +235,7 @@ class PlanToolchains:
         return self._lock.elsewhere[name][platform]
 
     def _read(self, places: set[Place]) -> Iterator[tuple[Place, Mapping[str, Mapping[str, Any]]]]:
-        """Yield the records of toolchains by Python package: from the store, or else from the remote cache."""
+        """Yield the records of each place by Python package, from the store or else from the remote cache."""
         keys = {
             place: {module: compute_record_key(document) for module, document in self._documents[place].items()}
             for place in places
@@ -251,7 +251,7 @@ class PlanToolchains:
         for place, of in keys.items():
             yield place, {module: found[key] for module, key in of.items() if key in found}
 
-    def _known(self) -> Iterator[tuple[Place, RecordedToolchain]]:
+    def _identify(self) -> Iterator[tuple[Place, RecordedToolchain]]:
         for place, records in self._records.items():
             found = find_recorded_toolchain(records) if records.keys() == self._documents[place].keys() else None
             if found is not None:

@@ -139,11 +139,11 @@ def test_remote_model_known_to_a_workspace_is_kept(built: Workshop) -> None:
     graph.write_bytes(b"graph")
     model = ModelSpec("m", remote_place := built.survey().plan.emissions[EMIT_DECODER].where, "https://m.example/m", remote_place)
     with Workspace.open(built.folder / ".epbuild") as workspace:
-        workspace.record_fact(planning._fact(model), str(graph))
+        workspace.record_fact(planning._make_fact_name(model), str(graph))
         let_time_pass(built.cache)
         assert removed(collect_garbage(built.cache, NOTHING_OLD)) == []
         assert RemoteModels(workspace, None).known(model) == graph  # type: ignore[arg-type]
-        workspace.forget_facts([planning._fact(model)])
+        workspace.forget_facts([planning._make_fact_name(model)])
     let_time_pass(built.cache)
     assert removed(collect_garbage(built.cache, NOTHING_OLD)) == ["remote model"]
 

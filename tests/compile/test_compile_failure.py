@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from epbuild.catalog.facts import Limitation
-from epbuild.compile.failure import compile_error
+from epbuild.compile.failure import make_compile_error
 from epbuild.core.errors import BuildError, EnvironmentFailure
 from epbuild.plan.result import LeftNode
 from epbuild.plan.steps import SessionGroup
@@ -341,7 +341,7 @@ def test_compile_failure_is_reported_by_its_cause(name: str) -> None:
     tail = tuple(text for line in (*NOISE, *case.said, NOISE[0]) if (text := strip_colors(line)))
     ep = replace(GROUP.target.eps[0], provider_options=case.options)
     group = replace(GROUP, target=replace(GROUP.target, eps=(ep,)))
-    error = compile_error(group, Ending(case.cause, case.status, case.reports, tail), LOG)
+    error = make_compile_error(group, Ending(case.cause, case.status, case.reports, tail), LOG)
     assert type(error) is case.kind
     [problem] = error.problems
     assert problem.code == case.code
@@ -359,7 +359,7 @@ def test_node_reasons_are_reported_if_no_node_was_compiled() -> None:
     raised = "[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes. Check that the session EPs support compilation"
     ending = Ending("exited", 1, (*AT_DECODE, failed(raised)), ())
     refused = [LeftNode(f"conv{number}", "Conv", "Cannot get shape") for number in range(3)]
-    error = compile_error(GROUP, ending, LOG, refused)
+    error = make_compile_error(GROUP, ending, LOG, refused)
     assert error is not None
     [problem] = error.problems
     assert (problem.code, problem.hint) == (
@@ -376,7 +376,7 @@ def test_onnx_runtime_refusal_is_quoted_without_its_source_location() -> None:
     where = "/onnxruntime_src/onnxruntime/core/graph/graph.cc:1421 onnxruntime::Graph::Graph(const onnxruntime::Model&, bool)"
     why = "Initializer 'If_0' references an ORT in-memory address marker, which is not allowed in a model protobuf."
     raised = f"Exception during initialization: {where} !utils::HasExternalDataInMemory(tensor) was false. {why}"
-    error = compile_error(GROUP, Ending("exited", 1, (*AT_DECODE, failed(raised)), ()), LOG)
+    error = make_compile_error(GROUP, Ending("exited", 1, (*AT_DECODE, failed(raised)), ()), LOG)
     assert error is not None
     [problem] = error.problems
     assert problem.code == "EPB401"
@@ -416,7 +416,7 @@ SHOWN: dict[str, tuple[tuple[Mapping[str, Any], ...], int, tuple[str, ...]]] = {
 @pytest.mark.parametrize("shown", SHOWN)
 def test_known_limitation_is_reported_in_one_sentence(shown: str, ep: int) -> None:
     reports, status, said = SHOWN[shown]
-    error = compile_error(group_of(LIMITATION, ep=ep), Ending("exited", status, reports, said), LOG)
+    error = make_compile_error(group_of(LIMITATION, ep=ep), Ending("exited", status, reports, said), LOG)
     assert isinstance(error, EnvironmentFailure)
     assert error.exit_code == 3
     [problem] = error.problems
@@ -430,7 +430,7 @@ def test_known_limitation_is_reported_in_one_sentence(shown: str, ep: int) -> No
 
 def test_platform_limitation_is_reported_on_its_platform() -> None:
     here = replace(LIMITATION, platforms=("another", sys.platform))
-    error = compile_error(group_of(here), Ending("exited", 1, AT_DECODE, (LOADER,)), LOG)
+    error = make_compile_error(group_of(here), Ending("exited", 1, AT_DECODE, (LOADER,)), LOG)
     assert error is not None
     assert [problem.code for problem in error.problems] == ["EPB416"]
 
@@ -445,7 +445,7 @@ def test_platform_limitation_is_reported_on_its_platform() -> None:
     ids=["no symptom in the log", "a limitation of another platform", "a limitation without a symptom"],
 )
 def test_failure_is_not_blamed_on_an_unrelated_limitation(limitation: Limitation, said: str) -> None:
-    error = compile_error(group_of(limitation), Ending("exited", 1, (*AT_DECODE, failed(NOT_COMPILED)), (said,)), LOG)
+    error = make_compile_error(group_of(limitation), Ending("exited", 1, (*AT_DECODE, failed(NOT_COMPILED)), (said,)), LOG)
     assert isinstance(error, BuildError)
     assert [problem.code for problem in error.problems] == ["EPB401"]
 
@@ -453,24 +453,24 @@ def test_failure_is_not_blamed_on_an_unrelated_limitation(limitation: Limitation
 def test_limitation_of_other_options_does_not_explain_a_failure() -> None:
     said = (STARTED, failed("no CUDA-capable device"))
     for limitation in (replace(LIMITATION, when={"device": "^GPU"}), replace(LIMITATION, during="load")):
-        error = compile_error(group_of(limitation), Ending("exited", 1, said, ()), LOG)
+        error = make_compile_error(group_of(limitation), Ending("exited", 1, said, ()), LOG)
         assert error is not None
         assert error.problems[0].code == "EPB401"
 
 
 def test_successful_worker_has_no_limitation_despite_ep_messages() -> None:
-    assert compile_error(group_of(LIMITATION), Ending("exited", 0, (*AT_DECODE, FINISHED), (LOADER,)), LOG) is None
+    assert make_compile_error(group_of(LIMITATION), Ending("exited", 0, (*AT_DECODE, FINISHED), (LOADER,)), LOG) is None
 
 
 def test_hanging_worker_is_a_timeout_despite_ep_messages() -> None:
-    error = compile_error(group_of(LIMITATION), Ending("timed out", -9, AT_DECODE, (LOADER,)), LOG)
+    error = make_compile_error(group_of(LIMITATION), Ending("timed out", -9, AT_DECODE, (LOADER,)), LOG)
     assert error is not None
     assert [problem.code for problem in error.problems] == ["EPB403"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 def test_worker_killed_for_lack_of_memory_is_reported() -> None:
-    error = compile_error(GROUP, Ending("exited", -9, AT_DECODE, (), out_of_memory=True), LOG)
+    error = make_compile_error(GROUP, Ending("exited", -9, AT_DECODE, (), out_of_memory=True), LOG)
     assert isinstance(error, EnvironmentFailure)
     assert (
         "the worker was killed by the kernel for lack of memory (SIGKILL) while compiling 'decode' for npu. Make more memory"
@@ -479,7 +479,7 @@ def test_worker_killed_for_lack_of_memory_is_reported() -> None:
 
 
 def test_memory_shortage_of_another_program_does_not_explain_a_crash() -> None:
-    error = compile_error(GROUP, Ending("exited", -11, AT_DECODE, (), out_of_memory=True), LOG)
+    error = make_compile_error(GROUP, Ending("exited", -11, AT_DECODE, (), out_of_memory=True), LOG)
     assert error is not None
     assert [problem.code for problem in error.problems] == ["EPB402"]
 
@@ -487,7 +487,7 @@ def test_memory_shortage_of_another_program_does_not_explain_a_crash() -> None:
 @pytest.mark.parametrize(("mapped", "code"), [(590_000_000, "EPB404"), (300_000_000, "EPB401")])
 def test_failure_close_to_a_memory_limit_is_not_blamed_on_the_model(mapped: int, code: str) -> None:
     report = {**failed(NOT_COMPILED), "mapped": mapped, "mappable": 600_000_000}
-    error = compile_error(GROUP, Ending("exited", 1, (*AT_DECODE, report), ()), LOG)
+    error = make_compile_error(GROUP, Ending("exited", 1, (*AT_DECODE, report), ()), LOG)
     assert error is not None
     [problem] = error.problems
     assert problem.code == code
@@ -501,19 +501,19 @@ def test_failure_close_to_a_memory_limit_is_not_blamed_on_the_model(mapped: int,
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGILL])
 def test_crash_is_reported_with_the_name_of_its_signal(number: signal.Signals) -> None:
-    error = compile_error(GROUP, Ending("exited", -number, AT_DECODE, ()), LOG)
+    error = make_compile_error(GROUP, Ending("exited", -number, AT_DECODE, ()), LOG)
     assert error is not None
     assert f"the worker crashed ({number.name}) while compiling 'decode' for npu" in str(error)
     assert error.exit_code == 1
 
 
 def test_unnamed_signal_is_reported_by_its_number() -> None:
-    assert "crashed (signal 200)" in str(compile_error(GROUP, Ending("exited", -200, AT_DECODE, ()), LOG))
+    assert "crashed (signal 200)" in str(make_compile_error(GROUP, Ending("exited", -200, AT_DECODE, ()), LOG))
 
 
 def test_successful_worker_is_no_failure_despite_ep_messages() -> None:
     said = (f"{STAMP} [E:onnxruntime:, x.cc:1 f] an error that did not matter",)
-    assert compile_error(GROUP, Ending("exited", 0, (*AT_DECODE, FINISHED), said), LOG) is None
+    assert make_compile_error(GROUP, Ending("exited", 0, (*AT_DECODE, FINISHED), said), LOG) is None
 
 
 @pytest.mark.parametrize(
@@ -587,7 +587,7 @@ def test_repeated_reason_is_reported_once(raised: str | None, said: list[str], r
 
 def test_huge_reason_is_shortened_in_the_middle() -> None:
     message = f"[ONNXRuntimeError] : 1 : FAIL : Load failed: {'weights ' * 50_000}: the reason at the end"
-    error = compile_error(GROUP, Ending("exited", 1, (*AT_DECODE, failed(message)), ("error: " + "x" * 100_000,)), LOG)
+    error = make_compile_error(GROUP, Ending("exited", 1, (*AT_DECODE, failed(message)), ("error: " + "x" * 100_000,)), LOG)
     assert error is not None
     [problem] = error.problems
     assert len(problem.text) < 1_000

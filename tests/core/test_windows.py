@@ -404,7 +404,7 @@ def test_forced_colors_are_displayed_as_well_as_written(console: FakeKernel, mon
 def test_memory_size_is_read_from_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=16 << 30))
-    assert capacity._physical() == 16 << 30
+    assert capacity._read_physical_memory() == 16 << 30
 
 
 def write_recipe(folder: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from epbuild.core.errors import BuildError, EpbuildError, Problem
 from epbuild.engine import scheduler as module
-from epbuild.engine.loop import Idle, drive
+from epbuild.engine.loop import IdleActions, drive
 from epbuild.engine.scheduler import Cost, Runnable, Scheduler, State
 
 PATIENCE = 10
@@ -68,7 +68,9 @@ class Run:
     def skip(self, action: str) -> None:
         self.skipped.append(action)
 
-    def drive(self, perform: Callable[[str], None] = lambda action: None, idle: Idle | None = None, **options: float) -> Run:
+    def drive(
+        self, perform: Callable[[str], None] = lambda action: None, idle: IdleActions | None = None, **options: float
+    ) -> Run:
         self.perform = perform
         drive(self.scheduler, self, jobs=self.jobs, keep_going=self.keep_going, cancelled=self.cancelled, idle=idle, **options)
         return self
@@ -424,7 +426,7 @@ def test_every_action_runs_and_the_budget_is_never_exceeded(memory: list[int], b
 
 
 def test_slot_yielded_by_an_action_is_reused_at_once() -> None:
-    idle = Idle()
+    idle = IdleActions()
     done = threading.Event()
 
     def perform(action: str) -> None:
@@ -444,7 +446,7 @@ def test_slot_yielded_by_an_action_is_reused_at_once() -> None:
 
 @given(storing=st.lists(st.booleans(), max_size=8), jobs=st.integers(1, 3))
 def test_yielded_slots_never_exceed_the_number_of_jobs(storing: list[bool], jobs: int) -> None:
-    idle, lock = Idle(), threading.Lock()
+    idle, lock = IdleActions(), threading.Lock()
     at_work: set[str] = set()
     most = 0
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from epbuild.onnxfile.read.places import find_model_places
+from epbuild.onnxfile.read.places import find_model_parts
 from epbuild.onnxfile.read.wire import MalformedModel
 from tests.onnxfile.context_models import QNN, compiled, value
 from tests.onnxfile.models import external_tensor, if_node, subgraph
@@ -18,7 +18,7 @@ from tests.onnxfile.models import external_tensor, if_node, subgraph
 
 def places_of(path: Path) -> dict[str, bytes]:
     content = path.read_bytes()
-    return {place.title: content[place.start : place.start + place.size] for place in find_model_places(path)}
+    return {place.title: content[place.start : place.start + place.size] for place in find_model_parts(path)}
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_embedded_context_spans_its_exact_bytes(tmp_path: Path) -> None:
 
 
 def test_places_are_in_file_order_with_disjoint_bytes_and_unique_titles(model: Path) -> None:
-    found = find_model_places(model)
+    found = find_model_parts(model)
     assert all(first.start + first.size <= second.start for first, second in pairwise(found))
     assert found[-1].start + found[-1].size <= model.stat().st_size
     assert len({place.title for place in found}) == len(found)
@@ -81,14 +81,14 @@ def test_equal_titles_are_numbered(tmp_path: Path) -> None:
 def test_file_that_is_not_a_model_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(MalformedModel):
-        find_model_places(tmp_path / "model.onnx")
+        find_model_parts(tmp_path / "model.onnx")
 
 
 def test_model_with_too_many_places_is_refused(model: Path) -> None:
-    places = find_model_places(model)
-    assert find_model_places(model, most=len(places)) == places
+    places = find_model_parts(model)
+    assert find_model_parts(model, limit=len(places)) == places
     with pytest.raises(MalformedModel, match="more than"):
-        find_model_places(model, most=len(places) - 1)
+        find_model_parts(model, limit=len(places) - 1)
 
 
 def test_unknown_onnx_field_is_titled_by_its_number(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from epbuild.publish.registry.credentials import UnusableCredentials, find_credentials, find_docker_config
+from epbuild.publish.registry.credentials import CredentialsError, find_credentials, find_docker_config
 
 HOST = "registry.example:5000"
 PASSWORD = "open sesame"
@@ -65,7 +65,7 @@ def test_environment_works_despite_a_broken_docker_config(docker: Path, monkeypa
 def test_registry_named_only_by_a_recipe_gets_no_environment_credentials(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "me")
     monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
-    with pytest.raises(UnusableCredentials, match="EPBUILD_REGISTRY_USER is set, but EPBUILD_REGISTRY is not") as caught:
+    with pytest.raises(CredentialsError, match="EPBUILD_REGISTRY_USER is set, but EPBUILD_REGISTRY is not") as caught:
         found("evil.example")
     assert "HOST:PORT" in caught.value.hint
     monkeypatch.setenv("EPBUILD_REGISTRY", HOST)
@@ -77,7 +77,7 @@ def test_registry_named_only_by_a_recipe_gets_no_environment_credentials(docker:
 def test_incomplete_credentials_are_refused_without_a_fallback(docker: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
     write(docker, {"auths": {HOST: AUTH}})
     monkeypatch.setenv(only, PASSWORD)
-    with pytest.raises(UnusableCredentials, match=f"{only} is set, but ") as caught:
+    with pytest.raises(CredentialsError, match=f"{only} is set, but ") as caught:
         found()
     assert PASSWORD not in str(caught.value)
 
@@ -120,20 +120,20 @@ def test_entry_without_a_password_has_no_credentials(docker: Path, entry: Any) -
 @pytest.mark.parametrize("text", ["{", "[]", "5", '"auths"', '{"auths": {"registry.example:5000": {"auth": "%%%"}}}', "\xff"])
 def test_unreadable_docker_config_is_reported_with_its_path(docker: Path, text: str) -> None:
     (docker / "config.json").write_text(text, encoding="latin-1")
-    with pytest.raises(UnusableCredentials) as caught:
+    with pytest.raises(CredentialsError) as caught:
         found()
     assert str(docker / "config.json") in caught.value.message
 
 
 def test_huge_docker_config_is_not_read_into_memory(docker: Path) -> None:
     (docker / "config.json").write_bytes(b" " * (2 << 20))
-    with pytest.raises(UnusableCredentials):
+    with pytest.raises(CredentialsError):
         found()
 
 
 def test_docker_config_that_is_a_folder_is_reported(docker: Path) -> None:
     (docker / "config.json").mkdir()
-    with pytest.raises(UnusableCredentials):
+    with pytest.raises(CredentialsError):
         found()
 
 
@@ -207,7 +207,7 @@ def test_helper_without_an_entry_falls_back_to_the_configuration(docker: Path, h
 
 def test_missing_helper_is_reported_unless_a_password_is_configured(docker: Path) -> None:
     write(docker, {"credsStore": "not-there"})
-    with pytest.raises(UnusableCredentials, match=r"docker-credential-not-there.*is not installed, or not in PATH") as caught:
+    with pytest.raises(CredentialsError, match=r"docker-credential-not-there.*is not installed, or not in PATH") as caught:
         found()
     assert caught.value.hint == "Install it, or set EPBUILD_REGISTRY, EPBUILD_REGISTRY_USER and EPBUILD_REGISTRY_PASSWORD."
     write(docker, {"credsStore": "not-there", "auths": {HOST: AUTH}})
@@ -230,7 +230,7 @@ def test_missing_helper_is_reported_unless_a_password_is_configured(docker: Path
 def test_failing_helper_is_reported_without_its_output(docker: Path, helper: Install, said: str, status: int, told: str) -> None:
     helper("desktop", said, status)
     write(docker, {"credsStore": "desktop", "auths": {HOST: AUTH}})
-    with pytest.raises(UnusableCredentials) as caught:
+    with pytest.raises(CredentialsError) as caught:
         found()
     assert told in caught.value.message
     assert f"`echo {HOST} | docker-credential-desktop get`" in caught.value.hint
@@ -244,7 +244,7 @@ def test_hanging_helper_times_out(docker: Path, helper: Install, monkeypatch: py
     run = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda *given, timeout, **options: run(*given, timeout=timeout / 120, **options))
     write(docker, {"credsStore": "desktop"})
-    with pytest.raises(UnusableCredentials, match="did not answer within") as caught:
+    with pytest.raises(CredentialsError, match="did not answer within") as caught:
         found()
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
@@ -253,7 +253,7 @@ def test_hanging_helper_times_out(docker: Path, helper: Install, monkeypatch: py
 def test_invalid_helper_name_is_not_run(docker: Path, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subprocess.run", lambda *arguments, **settings: pytest.fail("it was run"))
     write(docker, {"credsStore": name})
-    with pytest.raises(UnusableCredentials, match="is not installed"):
+    with pytest.raises(CredentialsError, match="is not installed"):
         found()
 
 
@@ -289,7 +289,7 @@ def test_docker_folder_defaults_to_the_home_of_the_user(monkeypatch: pytest.Monk
 def test_user_name_with_a_colon_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPBUILD_REGISTRY_USER", "a:b")
     monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
-    with pytest.raises(UnusableCredentials):
+    with pytest.raises(CredentialsError):
         found()
 
 
@@ -305,6 +305,6 @@ def test_secrets_are_hidden_in_repr(docker: Path) -> None:
 
 def test_secrets_are_hidden_in_a_traceback(docker: Path) -> None:
     write(docker, {"auths": {HOST: {"auth": f"!{PASSWORD}"}}})
-    with pytest.raises(UnusableCredentials) as caught:
+    with pytest.raises(CredentialsError) as caught:
         found()
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))

@@ -12,7 +12,7 @@ import pytest
 
 from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError
-from epbuild.engine.loop import Idle
+from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.plan.result import CompileResult, Measurements
 from epbuild.session.execution import KeyedAction
@@ -47,7 +47,7 @@ class Machines:
     def runs(self, action: object) -> bool:
         return self._takes
 
-    def run(self, subject: KeyedAction, expected: Runnable, idle: Idle) -> RemoteResult | None:
+    def run(self, subject: KeyedAction, expected: Runnable, idle: IdleActions) -> RemoteResult | None:
         self.asked.append(subject.key)
         return self.answer
 
@@ -61,7 +61,7 @@ def answer(result: Mapping[str, Any], *, is_new: bool = True) -> RemoteResult:
 
 
 def run(machines: Machines) -> NewResult:
-    return runner(machines).run(SUBJECT, EXPECTED, Idle(), Here())
+    return runner(machines).run(SUBJECT, EXPECTED, IdleActions(), Here())
 
 
 @pytest.mark.parametrize("is_new", [True, False])

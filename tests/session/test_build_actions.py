@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from epbuild.core.errors import BuildError, Cancelled, VerifyError
 from epbuild.engine.events import EventList, StepFailed, StepFinished
-from epbuild.session.build import Actions
+from epbuild.session.build import BuildExecutor
 from epbuild.session.events import ModelCovered
 from epbuild.session.runner import ActionRunner, MissingResultError
 from epbuild.session.session import Session, open_session
@@ -29,12 +29,12 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 @contextmanager
-def open_actions(workshop: Workshop, runner: ActionRunner | None = None) -> Iterator[tuple[Actions, EventList, Session]]:
+def open_actions(workshop: Workshop, runner: ActionRunner | None = None) -> Iterator[tuple[BuildExecutor, EventList, Session]]:
     """Yield the actions of a build that has not begun."""
     events = EventList()
     with open_session(workshop.request, events, builds=True) as session:
         found = session.survey()
-        actions = Actions(
+        actions = BuildExecutor(
             found, session.provisioning, session.surveyor, events, session.cancelled, runner=runner or ActionRunner()
         )
         actions.expect(1)

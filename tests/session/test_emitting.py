@@ -13,7 +13,7 @@ from epbuild.core.errors import StoreError
 from epbuild.engine.events import EventList, StepFinished, StepOutput, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
-from epbuild.engine.loop import Idle
+from epbuild.engine.loop import IdleActions
 from epbuild.plan.made import Made
 from epbuild.session.emitting import Emitter, remove_orphans
 from epbuild.session.events import OutputRemoved
@@ -27,7 +27,7 @@ class Results:
 
     def __init__(self, made: Mapping[str, Made], events: EventList) -> None:
         self.cancelled = threading.Event()
-        self.leases = Leases(events, self.cancelled, Idle())
+        self.leases = Leases(events, self.cancelled, IdleActions())
         self.made = made
         self.rebuilt: list[str] = []
         self.blobs: dict[Path, bytes] = {}

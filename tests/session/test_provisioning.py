@@ -16,7 +16,7 @@ from epbuild.engine.events import EventList, Warned
 from epbuild.plan.steps import Action
 from epbuild.session.events import ToolchainFailed, ToolchainReady, ToolchainStarted
 from epbuild.session.lock import HeldLock
-from epbuild.session.provisioning import Circumstances, Provisioning, name_of
+from epbuild.session.provisioning import Provisioning, ProvisionPolicy, get_toolchain_name
 from epbuild.session.toolchains import PlanToolchains
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
@@ -79,7 +79,7 @@ class Sink:
 class Case:
     def __init__(self, toolchains: FakeToolchains, *, offline: bool = False) -> None:
         self.toolchains, self.sink, self.events, self.cancelled = toolchains, Sink(), EventList(), threading.Event()
-        under = Circumstances(HeldLock(Path("epbuild.lock")), offline)
+        under = ProvisionPolicy(HeldLock(Path("epbuild.lock")), offline)
         self.provisioning = Provisioning(toolchains, under, self.sink, self.events, self.cancelled)
 
     def problems(self) -> list[str]:
@@ -192,4 +192,4 @@ def test_waiting_for_a_toolchain_stops_when_the_build_is_cancelled() -> None:
 
 
 def test_an_action_names_its_toolchain() -> None:
-    assert name_of(GROUP) == "qnn"
+    assert get_toolchain_name(GROUP) == "qnn"

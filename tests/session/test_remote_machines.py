@@ -16,7 +16,7 @@ from epbuild.cluster.request import ActionRequest
 from epbuild.core.digest import hash_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, PlanError, Problem
 from epbuild.engine.events import EventList, Progress, Warned
-from epbuild.engine.loop import Idle
+from epbuild.engine.loop import IdleActions
 from epbuild.engine.scheduler import Cost, Runnable
 from epbuild.session.execution import KeyedAction
 from epbuild.session.remote_build import RemoteMachines, RemoteResult, open_cluster
@@ -56,7 +56,7 @@ class Case:
     """Build whose classifier other machines compile."""
 
     def __init__(self, workshop: Workshop, replies: Sequence[MachineReply], stack: ExitStack) -> None:
-        self.events, self.executor, self.idle = EventList(), Scripted(replies), Idle()
+        self.events, self.executor, self.idle = EventList(), Scripted(replies), IdleActions()
         session = stack.enter_context(open_session(workshop.request, self.events, builds=True))
         assert session.remote is not None
         assert session.shared.results is not None

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from epbuild.cache.state import Memory
 from epbuild.commands.run import run
 from epbuild.engine.events import EventList, NoProgress
-from epbuild.publish.removal import Emitted
+from epbuild.publish.removal import EmittedFiles
 from epbuild.session.events import OutputRemoved
 from epbuild.survey.orphans import Outputs
 from tests.support.fake_builds import Workshop
@@ -138,7 +138,7 @@ def test_concurrent_builds_remove_an_orphan_once(built: Workshop) -> None:
 
     events = EventList()
     both_have_seen_it = at_each_return(Outputs.orphans, lambda found: looked.wait(20))
-    with both_have_seen_it, at_each_call(Emitted.remove, slowly), ThreadPoolExecutor(2) as pool:
+    with both_have_seen_it, at_each_call(EmittedFiles.remove, slowly), ThreadPoolExecutor(2) as pool:
         codes = list(pool.map(lambda _: run(built.request, events), range(2)))
     assert codes == [0, 0]
     assert len(removals) == len([event for event in events if isinstance(event, OutputRemoved)]) == 1

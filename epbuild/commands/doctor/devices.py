@@ -129,7 +129,7 @@ class EpSurvey(Struct, frozen=True):
                 )
                 return ToolchainHealth(name, shown, unmade, eps=tuple(_unmade(one) for one in asked))
             environment = self.toolchains.prepare(spec, recipe.directory, needs.entries, locked, needs.packages)
-            other = lock.other_toolchains([spec], {name: environment})
+            other = lock.check_toolchains([spec], {name: environment})
         except EpbuildError as error:
             return ToolchainHealth(name, shown, make_error_check("toolchain", error, name=name))
         check: HealthCheck | None = None

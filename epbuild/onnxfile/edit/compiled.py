@@ -1,4 +1,4 @@
-"""Compiled models on disk, with their files and the models that share these files."""
+"""Compiled models on disk, the files that they use, and the models that share these files."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class References:
         `binary` without leaving its own folder.
         """
         wanted = os.path.realpath(binary)
-        for place in _folders_between(binary, folder):
+        for place in _list_folders(binary, folder):
             yield from self._read(place)[0].get(wanted, ())
 
     def unreadable(self, binary: Path, folder: Path) -> Iterator[Path]:
         """Yield the unreadable `.onnx` files in the same folders, because such files may refer to `binary`."""
-        for place in _folders_between(binary, folder):
+        for place in _list_folders(binary, folder):
             yield from self._read(place)[1]
 
     def _read(self, place: Path) -> tuple[dict[str, list[Path]], list[Path]]:
@@ -83,5 +83,5 @@ class References:
         return self._folders[place]
 
 
-def _folders_between(binary: Path, folder: Path) -> list[Path]:
+def _list_folders(binary: Path, folder: Path) -> list[Path]:
     return [parent for parent in binary.parents if parent.is_relative_to(folder)]

@@ -66,24 +66,24 @@ class _Sizes(Struct, frozen=True):
 
     def changes(self) -> Iterator[Splice]:
         for graph in self._wire.fields(0, self._wire.size, frozenset({proto.MODEL_GRAPH})):
-            yield from self._graph((graph,), is_main=True)
+            yield from self._change_graph((graph,), is_main=True)
 
-    def _graph(self, path: tuple[Field, ...], *, is_main: bool) -> Iterator[Splice]:
+    def _change_graph(self, path: tuple[Field, ...], *, is_main: bool) -> Iterator[Splice]:
         values: list[Field] = []
         uninferred: set[str] = set()
         for field in self._wire.message(path[-1], _GRAPH_FIELDS):
             if field.number == proto.GRAPH_NODE:
-                yield from self._node((*path, field), uninferred)
+                yield from self._change_node((*path, field), uninferred)
             else:
                 values.append(field)
         for value in values:
-            name = self._name(value)
+            name = self._read_name(value)
             is_input = is_main and value.number == proto.GRAPH_INPUT
             shape = self._shapes.get(name) if is_input else None
             for field in self._wire.message(value, frozenset({proto.VALUE_TYPE})):
-                yield from self._type((*path, value, field), shape, keep=is_input or name in uninferred)
+                yield from self._change_type((*path, value, field), shape, keep=is_input or name in uninferred)
 
-    def _node(self, path: tuple[Field, ...], uninferred: set[str]) -> Iterator[Splice]:
+    def _change_node(self, path: tuple[Field, ...], uninferred: set[str]) -> Iterator[Splice]:
         domain = ""
         outputs = []
         for field in self._wire.message(path[-1], _NODE_FIELDS):
@@ -93,39 +93,39 @@ class _Sizes(Struct, frozen=True):
                 outputs.append(field)
             else:
                 for graph in self._wire.message(field, proto.ATTRIBUTE_GRAPHS):
-                    yield from self._graph((*path, field, graph), is_main=False)
+                    yield from self._change_graph((*path, field, graph), is_main=False)
         if domain not in _INFERRED_DOMAINS:
             uninferred.update(self._wire.text(output) for output in outputs)
 
-    def _name(self, value: Field) -> str:
+    def _read_name(self, value: Field) -> str:
         name = ""
         for field in self._wire.message(value, frozenset({proto.VALUE_NAME})):
             name = self._wire.text(field)
         return name
 
-    def _type(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
+    def _change_type(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
         for kind in self._wire.message(path[-1], frozenset({*proto.TYPES_WITH_SHAPE, *proto.NESTED_TYPES})):
             if kind.number in proto.NESTED_TYPES:
                 for inner in self._wire.message(kind, frozenset({proto.NESTED_TYPES[kind.number]})):
-                    yield from self._type((*path, kind, inner), None, keep=keep)
+                    yield from self._change_type((*path, kind, inner), None, keep=keep)
                 continue
             declared = list(self._wire.message(kind, frozenset({proto.TENSOR_TYPE_SHAPE})))
             if shape is not None and not declared:
                 dims = b"".join(
-                    encode_bytes(proto.SHAPE_DIMENSION, b"" if size is None else _encoded_size(size)) for size in shape
+                    encode_bytes(proto.SHAPE_DIMENSION, b"" if size is None else _encode_size(size)) for size in shape
                 )
                 yield Splice((*path, kind), kind.end, kind.end, encode_bytes(proto.TENSOR_TYPE_SHAPE, dims))
             for field in declared:
-                yield from self._shape((*path, kind, field), shape, keep=keep)
+                yield from self._change_shape((*path, kind, field), shape, keep=keep)
 
-    def _shape(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
+    def _change_shape(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
         """Yield the changes of a declared shape.
 
         If `shape` is given, its dimensions replace the declared ones. Otherwise, symbols become their sizes. Stale sizes
         are removed.
         """
         dims = list(self._wire.message(path[-1], frozenset({proto.SHAPE_DIMENSION})))
-        declared = [self._declared_size(dim) for dim in dims]
+        declared = [self._read_size(dim) for dim in dims]
         stale = shape is None and not keep and all(isinstance(size, int) and size >= 0 for size in declared)
         wanted = shape or [self._symbols.get(size) if isinstance(size, str) else None for size in declared]
         for dim, old, new in zip(dims, declared, wanted, strict=False):
@@ -134,9 +134,9 @@ class _Sizes(Struct, frozen=True):
                 for field in self._wire.message(dim, _DIM_SIZE):
                     yield Splice((*path, dim), field.tag_at, field.end, b"")
             if changes:
-                yield Splice((*path, dim), dim.end, dim.end, _encoded_size(new))
+                yield Splice((*path, dim), dim.end, dim.end, _encode_size(new))
 
-    def _declared_size(self, dim: Field) -> Dimension:
+    def _read_size(self, dim: Field) -> Dimension:
         """Return the size of a dimension as written in the file, even if it is negative."""
         declared: Dimension = None
         for field in self._wire.message(dim, _DIM_SIZE):
@@ -144,7 +144,7 @@ class _Sizes(Struct, frozen=True):
         return declared
 
 
-def _encoded_size(size: Dimension) -> bytes:
+def _encode_size(size: Dimension) -> bytes:
     """Encode the size or the symbol of a dimension as its only field."""
     if isinstance(size, int):
         return encode_integer(proto.DIMENSION_VALUE, size)

@@ -125,7 +125,7 @@ def _move(weights: _WeightsFile, model: BinaryIO, *, folder: Path, data: Mapping
     parse_header(model)  # This call rejects incomplete models and excessive nesting.
     wire = WireReader(model)
     splices: list[Splice] = []
-    for path, is_initializer in _tensors(wire):
+    for path, is_initializer in _find_tensors(wire):
         field = path[-1]
         tensor = read_tensor(wire, field).tensor
         raw = list(wire.message(field, frozenset({proto.TENSOR_RAW_DATA})))
@@ -143,39 +143,39 @@ def _move(weights: _WeightsFile, model: BinaryIO, *, folder: Path, data: Mapping
     return splices
 
 
-def _tensors(wire: WireReader) -> Iterator[_TensorPath]:
+def _find_tensors(wire: WireReader) -> Iterator[_TensorPath]:
     """Yield the path of each tensor in a model. Headers do not store these paths: a malicious file could exhaust memory."""
     for field in wire.fields(0, wire.size, frozenset({proto.MODEL_GRAPH, proto.MODEL_FUNCTIONS})):
         if field.number == proto.MODEL_GRAPH:
-            yield from _tensors_of_graph(wire, (field,))
+            yield from _find_tensors_in_graph(wire, (field,))
         else:
             for node in wire.message(field, frozenset({proto.FUNCTION_NODE})):
-                yield from _tensors_of_node(wire, (field, node))
+                yield from _find_tensors_in_node(wire, (field, node))
 
 
-def _tensors_of_graph(wire: WireReader, path: tuple[Field, ...]) -> Iterator[_TensorPath]:
+def _find_tensors_in_graph(wire: WireReader, path: tuple[Field, ...]) -> Iterator[_TensorPath]:
     for field in wire.message(path[-1], _GRAPH_FIELDS):
         if field.number == proto.GRAPH_NODE:
-            yield from _tensors_of_node(wire, (*path, field))
+            yield from _find_tensors_in_node(wire, (*path, field))
         elif field.number == proto.GRAPH_INITIALIZER:
             yield (*path, field), True
         else:
-            yield from _sparse_parts(wire, (*path, field))
+            yield from _find_sparse_parts(wire, (*path, field))
 
 
-def _tensors_of_node(wire: WireReader, path: tuple[Field, ...]) -> Iterator[_TensorPath]:
+def _find_tensors_in_node(wire: WireReader, path: tuple[Field, ...]) -> Iterator[_TensorPath]:
     for attribute in wire.message(path[-1], frozenset({proto.NODE_ATTRIBUTE})):
         for value in wire.message(attribute, _ATTRIBUTE_FIELDS):
             inner = (*path, attribute, value)
             if value.number in proto.ATTRIBUTE_TENSORS:
                 yield inner, False
             elif value.number in proto.ATTRIBUTE_GRAPHS:
-                yield from _tensors_of_graph(wire, inner)
+                yield from _find_tensors_in_graph(wire, inner)
             else:
-                yield from _sparse_parts(wire, inner)
+                yield from _find_sparse_parts(wire, inner)
 
 
-def _sparse_parts(wire: WireReader, path: tuple[Field, ...]) -> Iterator[_TensorPath]:
+def _find_sparse_parts(wire: WireReader, path: tuple[Field, ...]) -> Iterator[_TensorPath]:
     """Yield the paths of the values and the indices of a sparse tensor."""
     for part in wire.message(path[-1], proto.SPARSE_TENSOR_PARTS):
         yield (*path, part), False

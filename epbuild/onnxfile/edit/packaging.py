@@ -81,7 +81,7 @@ def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | Non
     during an in-place change, each model is either old or new, and has its context binary.
     """
     opened = [_open(path, packaging) for path in dict.fromkeys(models)]
-    folder = _folder_of(opened)
+    folder = _find_folder(opened)
     if binary is not None:
         _check_name(binary)
     unreadable = _check_sharing(opened, packaging, binary)
@@ -149,7 +149,7 @@ def _open(path: Path, packaging: Packaging) -> _Model:
     return _Model(path, header, node, binary)
 
 
-def _folder_of(models: Sequence[_Model]) -> Path:
+def _find_folder(models: Sequence[_Model]) -> Path:
     folders = list(dict.fromkeys(resolve_links(model.path.parent) for model in models))
     if len(folders) > 1:
         named = ", ".join(str(folder) for folder in folders)
@@ -234,20 +234,20 @@ def _write(draft: _Draft, folder: Path, packaging: Packaging, *, in_place: bool)
 
 
 def _check_draft(draft: _Draft, folder: Path) -> None:
-    """Check the result: it must have the old context, and everything else must be unchanged."""
+    """Raise VerifyError unless the result has the old context and is otherwise unchanged."""
     path, old = folder / draft.name, draft.old
     header = read_header(path)
     node = next(node for node in header.ep_context_nodes if node.reference is not None or node.payload is not None)
     new = _Model(path, header, node, find_binary(path, node) if node.reference is not None else None)
     linked = new.binary is not None and old.binary is not None and new.binary.samefile(old.binary)
     references = {node.reference for node in header.ep_context_nodes if node.payload is not None or node.reference is not None}
-    if references != {draft.reference} or _without_context(header) != _without_context(old.header):
+    if references != {draft.reference} or _strip_context(header) != _strip_context(old.header):
         raise VerifyError(Problem("EPB629", f"the result for {old.path} differs in more than its context; nothing was changed"))
     if not linked and new.digest() != old.digest():
         raise VerifyError(Problem("EPB629", f"the result for {old.path} has a different context; nothing was changed"))
 
 
-def _without_context(header: ModelHeader) -> ModelHeader:
+def _strip_context(header: ModelHeader) -> ModelHeader:
     nodes = tuple(replace(node, reference=None, payload=None, embed_mode=0) for node in header.ep_context_nodes)
     return replace(header, ep_context_nodes=nodes)
 

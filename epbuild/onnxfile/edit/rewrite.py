@@ -71,7 +71,7 @@ def embed(source: Path, destination: Path, binary: Path) -> None:
         referring = [node for node in nodes if node.reference is not None]
         if len(referring) != 1:
             raise ValueError(f"{len(referring)} nodes refer to a context binary instead of one")
-        return [_replace_field(referring[0].reference_path, binary), *_modes(WireReader(model), nodes, 1)]
+        return [_replace_field(referring[0].reference_path, binary), *_set_modes(WireReader(model), nodes, 1)]
 
     splice(source, destination, find_changes)
 
@@ -92,7 +92,7 @@ def extract(source: Path, destination: Path, binary: Path, reference: str) -> No
         with binary.open("xb") as file:
             written.append(binary)
             copy_bytes(model, file, path[-1].start, path[-1].end)
-        return [_replace_field(path, reference.encode()), *_modes(WireReader(model), nodes, 0)]
+        return [_replace_field(path, reference.encode()), *_set_modes(WireReader(model), nodes, 0)]
 
     written: list[Path] = []
     try:
@@ -108,7 +108,7 @@ def _replace_field(path: tuple[Field, ...], content: bytes | Path) -> Splice:
     return Splice(path, path[-1].start, path[-1].end, content)
 
 
-def _modes(wire: WireReader, nodes: Sequence[EPContextNode], mode: int) -> list[Splice]:
+def _set_modes(wire: WireReader, nodes: Sequence[EPContextNode], mode: int) -> list[Splice]:
     """Return the changes that set embed_mode in every EPContext node.
 
     A node without its own context has the mode of the context that contains its graph.

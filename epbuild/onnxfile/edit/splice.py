@@ -34,7 +34,7 @@ def splice(source: Path, destination: Path, splices: Callable[[BinaryIO], Sequen
     is left.
     """
     with open_regular(source) as model:
-        changes = _with_lengths(splices(model))
+        changes = _add_lengths(splices(model))
         copy = destination.open("xb")
         try:
             # Close the file inside `try`: a full disk may be detected only when the last bytes are flushed.
@@ -56,7 +56,7 @@ def copy_bytes(model: BinaryIO, copy: BinaryIO, start: int, end: int) -> None:
         start += len(chunk)
 
 
-def _with_lengths(splices: Iterable[Splice]) -> list[Splice]:
+def _add_lengths(splices: Iterable[Splice]) -> list[Splice]:
     """Add the changes to the lengths of enclosing fields, and sort all changes in file order."""
     changes = list(splices)
     levels: defaultdict[int, dict[Field, Field | None]] = defaultdict(dict)

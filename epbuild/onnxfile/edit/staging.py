@@ -17,9 +17,9 @@ from epbuild.core.safepath import resolve_links
 
 @contextlib.contextmanager
 def drafts(folder: Path) -> Iterator[Path]:
-    """Provide an empty folder in `folder`, to fill and then `publish`.
+    """Create a draft folder in `folder`, to fill and then `publish`.
 
-    The empty folder is removed at the end, with its content. `folder` is also removed if it was created here and is still empty.
+    The draft folder is removed at the end, with its content. `folder` is also removed if it was created here and is still empty.
     """
     created = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)

@@ -59,8 +59,8 @@ def _read_connection(text: str, members: Sequence[ConnectedModel], named: Mappin
         Connection(source, output, target, value)
         for at, sign in enumerate(text)
         if sign == "="
-        for source, output in _ends(text[:at], named)
-        for target, value in _ends(text[at + 1 :], named)
+        for source, output in _split_end(text[:at], named)
+        for target, value in _split_end(text[at + 1 :], named)
     ]
     found = [
         reading
@@ -131,7 +131,7 @@ def format_type(value: ValueInfo) -> str:
     return f"{kind}{'[?]' if value.shape is None else format_shape(value.shape)}"
 
 
-def _ends(text: str, named: Mapping[str, Sequence[int]]) -> list[tuple[int, str]]:
+def _split_end(text: str, named: Mapping[str, Sequence[int]]) -> list[tuple[int, str]]:
     """Return the pairs of model and value name that `text` can mean. `named` has the models with each name."""
     return sorted((number, text[at + 1 :]) for at, sign in enumerate(text) if sign == "." for number in named.get(text[:at], ()))
 
@@ -140,12 +140,12 @@ def _check_ends(members: Sequence[ConnectedModel], connection: Connection) -> tu
     source, target = members[connection.source], members[connection.target]
     if connection.output not in source.outputs:
         message = f"{source.label} has no output '{connection.output}'"
-        raise ChangeRefused(Problem("EPB627", message, None, _names_hint(source.header.outputs)))
+        raise ChangeRefused(Problem("EPB627", message, None, _make_names_hint(source.header.outputs)))
     if connection.input not in target.inputs:
         message = f"{target.label} has no input '{connection.input}'"
-        raise ChangeRefused(Problem("EPB627", message, None, _names_hint(target.header.inputs)))
+        raise ChangeRefused(Problem("EPB627", message, None, _make_names_hint(target.header.inputs)))
     return source.outputs[connection.output], target.inputs[connection.input]
 
 
-def _names_hint(values: Sequence[ValueInfo]) -> str:
+def _make_names_hint(values: Sequence[ValueInfo]) -> str:
     return f"Available: {', '.join(value.name for value in values)}." if values else "Available: none."

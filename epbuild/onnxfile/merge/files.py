@@ -46,7 +46,7 @@ def stage_files(
 
 
 class _FreeNames:
-    """Names of the files beside the merged model `destination`. Files share a name if and only if their contents are equal.
+    """Unique names for files beside the merged model `destination`. Files share a name if and only if their contents are equal.
 
     A file is read only if another file of the same size has the same name, and only once.
     """
@@ -72,7 +72,7 @@ class _FreeNames:
 
     def _find_name(self, reference: str, file: Path) -> str:
         path, size = PurePosixPath(reference), file.stat().st_size
-        while (name := self._tried_name(reference, size, file)) is None:
+        while (name := self._find_tried_name(reference, size, file)) is None:
             self._tried[reference] += 1
             number = self._tried[reference]
             tried = str(path if number == 1 else path.with_name(f"{path.stem}_{number}{path.suffix}"))
@@ -86,7 +86,7 @@ class _FreeNames:
                 self._unread.setdefault((reference, owner.stat().st_size), []).append((owner, tried))
         return name
 
-    def _tried_name(self, reference: str, size: int, file: Path) -> str | None:
+    def _find_tried_name(self, reference: str, size: int, file: Path) -> str | None:
         """Return a tried name whose file has the same content as `file`, or None if there is no such name."""
         unread = self._unread.pop((reference, size), [])
         taken = self._taken.setdefault((reference, size), {})

@@ -1,4 +1,4 @@
-"""Graphs of the onnx package, and values in them that ONNX Runtime merges.
+"""Graphs of the onnx package, and values in these graphs that ONNX Runtime merges.
 
 ONNX Runtime's optimizer replaces equal values by one value. If two inputs of an EPContext node are equal, the EP gets one
 value twice. QNN binds each input of a context by the name of its value. For an input without its own name, QNN ends the
@@ -48,10 +48,10 @@ def find_equal_inputs(nodes: Sequence[Any], initializers: Iterable[Any]) -> Iter
     compared.
     """
     used = {name for node in nodes if not is_context(node) for name in node.input}
-    identities = {tensor.name: _content(tensor) for tensor in initializers if tensor.name in used}
+    identities = {tensor.name: _hash_tensor(tensor) for tensor in initializers if tensor.name in used}
     for index, node in enumerate(nodes):
         if not is_context(node):
-            identities.update(_output_identities(node, identities))
+            identities.update(_identify_outputs(node, identities))
             continue
         first: dict[str, str] = {}
         for name in filter(None, node.input):
@@ -62,7 +62,7 @@ def find_equal_inputs(nodes: Sequence[Any], initializers: Iterable[Any]) -> Iter
                 first[identity] = name
 
 
-def _output_identities(node: Any, identities: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _identify_outputs(node: Any, identities: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each output of a node with its identity. Values with equal identities are equal."""
     inputs = [identities.get(name, name) for name in node.input]
     if not node.domain and node.op_type in _IDENTITIES:
@@ -73,7 +73,7 @@ def _output_identities(node: Any, identities: Mapping[str, str]) -> Iterator[tup
     yield from ((name, f"{identity}.{place}") for place, name in enumerate(node.output) if name)
 
 
-def _content(tensor: Any) -> str:
+def _hash_tensor(tensor: Any) -> str:
     if tensor.raw_data:
         return hash_bytes(repr((tensor.data_type, list(tensor.dims))).encode() + b"\0" + tensor.raw_data)
     copy = type(tensor)()

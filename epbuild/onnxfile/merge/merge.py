@@ -52,7 +52,7 @@ def merge_models(
 ) -> Merged:
     """Merge compiled models, each with a prefix for its names, into `destination`. Write its files beside it.
 
-    The models are in the order in which they run. `connections` are outputs that feed inputs. If it is None, an output is
+    The models are in the order in which they run. `connections` are outputs that feed inputs. If they are None, an output is
     connected to each later input with the same name. All other inputs and outputs stay. Inputs with the same name in
     several models become one input. EPContext nodes keep their names unless two are equal, because EPs find a graph in its
     context by the node's name. `tolerances` are the changes that EPs allow.
@@ -163,9 +163,9 @@ def _assemble(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel], note
 
     merged = ModelProto(ir_version=max(part.proto.ir_version for part in parts), producer_name="epbuild")
     merged.graph.name = "_".join(dict.fromkeys(part.proto.graph.name for part in parts if part.proto.graph.name)) or "merged"
-    for domain, version in _opsets(parts).items():
+    for domain, version in _merge_opsets(parts).items():
         merged.opset_import.add(domain=domain, version=version)
-    for key, text in _metadata(opened, notes).items():
+    for key, text in _merge_metadata(opened, notes).items():
         merged.metadata_props.add(key=key, value=text)
     functions: dict[tuple[str, str, str], tuple[bytes, str]] = {}
     inputs: set[str] = set()
@@ -212,15 +212,15 @@ def _check_equal_inputs(parts: Sequence[GraphPart], merged: Any) -> None:
         raise ChangeRefused(Problem("EPB626", message, None, hint))
 
 
-def _opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
-    """Return the version of each operator set that nodes other than EPContext nodes use, as these work with any version."""
+def _merge_opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
+    """Return the version of each operator set. Versions for EPContext nodes are ignored, because these work with any version."""
     merged: dict[str, int] = {}
     needed: dict[str, tuple[int, str]] = {}
     for part in parts:
-        used = {_domain(node.domain) for node in walk_nodes(part.proto.graph) if not is_context(node)}
-        used |= {_domain(node.domain) for function in part.proto.functions for node in function.node}
+        used = {_normalize_domain(node.domain) for node in walk_nodes(part.proto.graph) if not is_context(node)}
+        used |= {_normalize_domain(node.domain) for function in part.proto.functions for node in function.node}
         for opset in part.proto.opset_import:
-            domain, version = _domain(opset.domain), opset.version
+            domain, version = _normalize_domain(opset.domain), opset.version
             merged[domain] = max(merged.get(domain, 0), version)
             if domain in used:
                 known, label = needed.setdefault(domain, (version, part.label))
@@ -233,7 +233,7 @@ def _opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
     return {**merged, **{domain: version for domain, (version, _) in needed.items()}}
 
 
-def _metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, str]:
+def _merge_metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, str]:
     """Merge the models' metadata. An EP's compatibility string must be equal in all models with a context of this EP."""
     merged: dict[str, str] = {}
     for key in dict.fromkeys(key for item in opened for key in item.header.metadata):
@@ -252,7 +252,7 @@ def _metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, s
 
 
 def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel]) -> None:
-    """Check the result: it must have all nodes of all models, the inputs and outputs, and a file for each reference."""
+    """Raise VerifyError unless the result has all nodes, inputs and outputs of the models, and a file for each reference."""
     header = read_header(path)
     operators: Counter[tuple[str, str]] = Counter()
     for item in opened:
@@ -275,5 +275,5 @@ def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel]) -> 
         raise VerifyError(Problem("EPB629", "the merged model does not have all nodes, inputs and outputs of its models"))
 
 
-def _domain(name: str) -> str:
+def _normalize_domain(name: str) -> str:
     return "" if name == "ai.onnx" else name

@@ -15,7 +15,7 @@ _HINT = "Add a prefix to the names of one model with --prefix."
 
 
 class ContextTolerance(Protocol):
-    """Changes to its EPContext nodes that an EP tolerates. The catalog defines the values and their meaning."""
+    """Changes of EPContext nodes that an EP tolerates. The catalog defines the values and their meaning."""
 
     @property
     def contexts(self) -> int | None: ...
@@ -67,8 +67,8 @@ class GraphPart:
         initialized |= {tensor.values.name for tensor in self.proto.graph.sparse_initializer}
         return {value.name: value for value in self.proto.graph.input if value.name not in initialized}
 
-    def objection(self, old: str, new: str) -> Problem | None:
-        """Return the problem with the name `new` for a value of this model, or None if there is none."""
+    def find_objection(self, old: str, new: str) -> Problem | None:
+        """Return the problem with the name `new` for a value of this model, or None if the name is usable."""
         taken = next((name for name, other in self.names.items() if other == new and name != old), None)
         if taken is not None:
             return Problem(
@@ -77,24 +77,24 @@ class GraphPart:
                 None,
                 _HINT,
             )
-        return next((problem for node in self.contexts if (problem := self.context_objection(node, old, new))), None)
+        return next((problem for node in self.contexts if (problem := self.find_context_objection(node, old, new))), None)
 
-    def names_attribute(self, node: Any) -> str | None:
+    def find_names_attribute(self, node: Any) -> str | None:
         """Return the attribute that maps the node's values to their names in the context. None if values cannot be renamed."""
         tolerance = self.tolerances.get(read_text_attribute(node, "source") or "")
         return tolerance.value_names if tolerance is not None else None
 
-    def context_objection(self, node: Any, old: str, new: str) -> Problem | None:
-        """Return why an EP would not load an EPContext node after its value `old` is renamed to `new`, or None if it would."""
+    def find_context_objection(self, node: Any, old: str, new: str) -> Problem | None:
+        """Return why an EP would not load an EPContext node after its value `old` is renamed to `new`, or None if the EP would load it."""
         if new == old or old not in chain(node.input, node.output):
             return None
-        source, attribute = read_text_attribute(node, "source"), self.names_attribute(node)
+        source, attribute = read_text_attribute(node, "source"), self.find_names_attribute(node)
         renamed = f"'{old}' of {self.label} would be renamed to '{new}'"
         if attribute is None:
             message = f"{source} does not load a context whose inputs or outputs are renamed: {renamed}"
             hint = "Remove the model's prefix, or rename on the other side of the connection."
             return Problem("EPB626", message, None, hint)
-        own_names = _own_names(node, attribute)
+        own_names = _read_own_names(node, attribute)
         if set("=;") & set(new + own_names[old]):
             message = f"{renamed}, but {source} does not support '=' and ';' in names"
             return Problem("EPB626", message, None, "Remove the model's prefix, or rename the values of the source model.")
@@ -112,7 +112,7 @@ def connect(parts: Sequence[GraphPart], connections: Sequence[Connection]) -> No
         fed.setdefault((connection.source, connection.output), []).append((connection.target, connection.input))
     for (source, output), inputs in fed.items():
         ends = [(source, output), *inputs]
-        name = _common_name(parts, ends, fixed=output in parts[source].fed)
+        name = _choose_common_name(parts, ends, fixed=output in parts[source].fed)
         for number, value in ends:
             parts[number].names[value] = name
         parts[source].feeding.add(output)
@@ -121,7 +121,7 @@ def connect(parts: Sequence[GraphPart], connections: Sequence[Connection]) -> No
     for part in parts:
         for node in part.contexts:
             for old in chain(node.input, node.output):
-                problem = part.context_objection(node, old, part.names.get(old, old))
+                problem = part.find_context_objection(node, old, part.names.get(old, old))
                 if problem is not None:
                     raise ChangeRefused(problem)
     _refuse_duplicate_names(parts)
@@ -168,13 +168,13 @@ def _map_graph(graph: Any, new: Callable[[str], str]) -> None:
                 entry.value = new(entry.value)
 
 
-def _common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, str]], *, fixed: bool) -> str:
+def _choose_common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, str]], *, fixed: bool) -> str:
     """Return the first name without a problem: the output's name, or else an input's. If `fixed`, try only the output's name."""
     candidates = list(dict.fromkeys(parts[number].names[value] for number, value in ends))[: 1 if fixed else None]
     first: Problem | None = None
     for name in candidates:
-        objections = (parts[number].objection(value, name) for number, value in ends)
-        problem = next((objection for objection in objections if objection is not None), None)
+        objections = (parts[number].find_objection(value, name) for number, value in ends)
+        problem = next((find_objection for find_objection in objections if find_objection is not None), None)
         if problem is None:
             return name
         first = first or problem
@@ -182,17 +182,17 @@ def _common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, str]], *,
     raise ChangeRefused(first)
 
 
-def _own_names(node: Any, attribute: str) -> dict[str, str]:
+def _read_own_names(node: Any, attribute: str) -> dict[str, str]:
     """Return the names in the context of a node's inputs and outputs, by name of the value."""
     own = dict(pair.split("=", 1) for pair in (read_text_attribute(node, attribute) or "").split(";") if "=" in pair)
     return {value: own.get(value, value) for value in chain(node.input, node.output) if value}
 
 
 def _write_own_names(part: GraphPart, node: Any) -> None:
-    attribute, names = part.names_attribute(node), part.names
+    attribute, names = part.find_names_attribute(node), part.names
     if attribute is None:
         return
-    own_names = _own_names(node, attribute)
+    own_names = _read_own_names(node, attribute)
     if all(names[value] == value for value in own_names):
         return
     text = "".join(f"{names[value]}={name};" for value, name in own_names.items() if names[value] != name)
@@ -231,7 +231,9 @@ def _refuse_duplicate_names(parts: Sequence[GraphPart]) -> None:
     defined: dict[str, tuple[GraphPart, bool]] = {}
     for part in parts:
         inputs = part.inputs
-        for old in dict.fromkeys(chain((name for name in inputs if name not in part.fed), _defined_values(part.proto.graph))):
+        for old in dict.fromkeys(
+            chain((name for name in inputs if name not in part.fed), _list_defined_values(part.proto.graph))
+        ):
             new, is_input = part.names[old], old in inputs
             first, was_input = defined.setdefault(new, (part, is_input))
             if first is not part and not (was_input and is_input):
@@ -239,7 +241,7 @@ def _refuse_duplicate_names(parts: Sequence[GraphPart]) -> None:
                 raise ChangeRefused(Problem("EPB627", message, None, _HINT))
 
 
-def _defined_values(graph: Any) -> Iterator[str]:
+def _list_defined_values(graph: Any) -> Iterator[str]:
     """Yield the names that a graph and its subgraphs define: initializers, inputs of subgraphs, and outputs of nodes."""
     for inner in walk_graphs(graph):
         yield from (tensor.name for tensor in inner.initializer)

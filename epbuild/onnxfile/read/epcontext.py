@@ -92,8 +92,8 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
         if number is not None:
             integers[attribute] = number
         elif text is not None and attribute == _CONTEXT:
-            # Do not read it yet: embed_mode may follow, and only it tells whether this is a path or the compiled context
-            # itself.
+            # Do not read the value yet: embed_mode may follow, and it decides whether the value is a path or the compiled
+            # context itself.
             context = (*path, part, text)
         elif text is not None and (attribute in _SCHEMA_TEXTS or text.size <= _MAX_OTHER):
             texts[attribute] = wire.text(text)

@@ -53,12 +53,12 @@ _PLAIN = frozenset({proto.TENSOR_FLOAT_DATA, proto.TENSOR_RAW_DATA, proto.TENSOR
 
 # Before this IR version, every initializer had to be an input, and ONNX Runtime treats it as a constant.
 _OVERRIDABLE = 4
-# Protobuf readers reject messages that are nested deeper. Such a file must not exhaust the stack here either.
+# Protobuf readers reject messages that are nested deeper. This reader must not exhaust its stack on such a file.
 MAX_DEPTH = 100
-# More than any model has of one kind. Without a limit, two bytes of a broken file could become a hundred bytes of
-# memory each.
+# No model has so many items of one kind. Without a limit, every two bytes of a broken file could use a hundred bytes of
+# memory.
 _MAX_COUNT = 500_000
-# Smaller files are read at once.
+# Smaller files are read in one call.
 _SMALL_BYTES = 1 << 14
 _LFS_POINTER = b"version https://git-lfs"
 _MIN_LINE_FEEDS = 4
@@ -163,13 +163,13 @@ def read_tensor(wire: WireReader, tensor: Field) -> TensorBytes:
             data_location = read_integer(field)
         else:
             entries.update([_read_pair(wire, field)])
-    external = _external_data(name, entries, tensor) if data_location == proto.EXTERNAL else None
+    external = _parse_external_data(name, entries, tensor) if data_location == proto.EXTERNAL else None
     header = Initializer(name, elem_type, tuple(dims), inline_bytes, external)
     return TensorBytes(header, tensor.tag_at, start, end, plain)
 
 
 class _TensorData:
-    """All tensors of a model, and its external data files: the bytes needed of each file, and the files that subgraphs need."""
+    """All tensors of a model, and its external data files: the bytes needed from each file, and the files that subgraphs need."""
 
     def __init__(self) -> None:
         self.tensors: list[TensorBytes] = []
@@ -304,12 +304,12 @@ def _read_value_info(wire: WireReader, value: Field) -> ValueInfo:
     data = wire.short(value)
     if data is not None:
         with suppress(MalformedModel):  # The error is raised again below, with its position in the file.
-            return _value_info(data)
+            return _parse_value_info(data)
     return _read_value_fields(wire, wire.message(value, _VALUE_FIELDS))
 
 
 @lru_cache(maxsize=4096)  # Many models have inputs and outputs with the same names and shapes.
-def _value_info(data: bytes) -> ValueInfo:
+def _parse_value_info(data: bytes) -> ValueInfo:
     wire = WireReader(io.BytesIO(data))
     return _read_value_fields(wire, wire.fields(0, wire.size, _VALUE_FIELDS))
 
@@ -365,7 +365,7 @@ def _read_pair(wire: WireReader, pair: Field) -> tuple[str, str]:
     return texts.get(proto.PAIR_KEY, ""), texts.get(proto.PAIR_VALUE, "")
 
 
-def _external_data(name: str, entries: Mapping[str, str], tensor: Field) -> ExternalData:
+def _parse_external_data(name: str, entries: Mapping[str, str], tensor: Field) -> ExternalData:
     location = entries.get("location")
     if not location:
         raise MalformedModel(f"the external tensor '{name}' names no file", tensor.tag_at)

@@ -34,7 +34,7 @@ _MIN_IMAGE_RANK = 4
 
 
 class SizeConflict(NamedTuple):
-    """Reason why sizes do not fit an input, as a clause. `dimension` is the index of the wrong dimension, if there is one."""
+    """Reason why sizes do not fit an input, as a clause. `dimension` is the index of the wrong dimension, or None."""
 
     input: str
     kind: Literal["unknown", "rank", "contradiction"]
@@ -57,7 +57,7 @@ class FixedSizes(Struct, frozen=True):
 
 def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedSizes:
     """Apply `sizes`, which are complete shapes by input name, to a model. Return the effect."""
-    if not sizes:  # This is the usual case, once for each model and target.
+    if not sizes:  # the usual case, for each model and target
         return FixedSizes({}, {})
     values = {value.name: value for value in (*header.inputs, *header.initialized_inputs)}
     defaults = {item.name: item.dims for item in header.initializers if item.name in values}
@@ -69,7 +69,7 @@ def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedS
         if value is None:
             misfits.append(SizeConflict(name, "unknown", "the model has no such input"))
             continue
-        if reason := _rank_conflict(value, wanted):
+        if reason := _explain_rank_conflict(value, wanted):
             misfits.append(SizeConflict(name, "rank", reason))
             continue
         fixed = defaults.get(name) or value.shape or wanted
@@ -150,7 +150,7 @@ def suggest_sizes(inputs: Sequence[ValueInfo]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _rank_conflict(value: ValueInfo, wanted: Sequence[int]) -> str | None:
+def _explain_rank_conflict(value: ValueInfo, wanted: Sequence[int]) -> str | None:
     if not value.elem_type:
         return "it is not a tensor and has no sizes"
     if value.shape is not None and len(value.shape) != len(wanted):

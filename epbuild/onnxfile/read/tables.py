@@ -40,7 +40,7 @@ def find_table_sizes(path: Path) -> dict[str, int]:
     origins = {value.name: value.name for value in header.inputs}
     sizes: dict[str, int] = {}
     with path.open("rb") as file:
-        for node in _nodes(WireReader(file)):
+        for node in _read_nodes(WireReader(file)):
             first = node.inputs[0] if node.inputs else ""
             if node.operator == "Constant" and node.shape is not None:
                 tables[node.output] = node.shape
@@ -55,7 +55,7 @@ def find_table_sizes(path: Path) -> dict[str, int]:
     return {name: rows for name, rows in sizes.items() if rows > 0}
 
 
-def _nodes(wire: WireReader) -> Iterator[_Node]:
+def _read_nodes(wire: WireReader) -> Iterator[_Node]:
     for graph in wire.fields(0, wire.size, frozenset({proto.MODEL_GRAPH})):
         for field in wire.message(graph, frozenset({proto.GRAPH_NODE})):
             yield _read_node(wire, field)

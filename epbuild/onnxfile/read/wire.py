@@ -1,7 +1,7 @@
 """Reader and encoder of protobuf's wire format in a seekable file.
 
-Only a small window of the file is in memory at any time. The reader seeks over the value of a field unless the caller reads
-it.
+Only a small window of the file is in memory at any time. The reader seeks over a field's value unless the caller reads the
+value.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class WireReader:
             if tag >= 0x80:
                 tag, at = _decode_varint(window, at - 1, base)
                 if base + at > end:
-                    raise self._overrun("a field's tag", position, end)
+                    raise self._make_overrun_error("a field's tag", position, end)
             number = tag >> 3
             wire_type = tag & 7
             if number == 0 or tag > _MAX_TAG:
@@ -122,7 +122,7 @@ class WireReader:
             else:
                 raise MalformedModel(f"field {number} has the unknown wire type {wire_type}", position)
             if stop > end:
-                raise self._overrun(f"field {number}", position, end)
+                raise self._make_overrun_error(f"field {number}", position, end)
 
             if wanted is None or number in wanted:
                 yield _new_tuple(Field, (number, wire_type, position, length_at, begin, stop, value))
@@ -131,7 +131,7 @@ class WireReader:
     def message(self, field: Field, wanted: frozenset[int] | None = None) -> Iterator[Field]:
         """Yield the fields of the message in `field`, as `fields` does."""
         if field.wire_type != LENGTH_DELIMITED:
-            raise _mismatch(field, LENGTH_DELIMITED)
+            raise _make_mismatch_error(field, LENGTH_DELIMITED)
         return self.fields(field.start, field.end, wanted)
 
     def text(self, field: Field) -> str:
@@ -147,10 +147,10 @@ class WireReader:
         at = start - self._base
         if wire_type == LENGTH_DELIMITED and at >= 0 and end - self._base <= len(self._window):  # true for almost all fields
             return self._window[at : end - self._base].decode("utf-8", "backslashreplace")
-        return self._bytes(field, _MAX_TEXT).decode("utf-8", "backslashreplace")
+        return self._read_bytes(field, _MAX_TEXT).decode("utf-8", "backslashreplace")
 
     def short(self, field: Field) -> bytes | None:
-        """Return the bytes of a short message in the window, or None if a read would be necessary. They count toward `text`'s limit."""
+        """Return the bytes of a short message in the window, or None if they must be read. The bytes count toward the limit of `text`."""
         at = field.start - self._base
         if field.wire_type != LENGTH_DELIMITED or field.size > _MAX_SHORT or at < 0 or at + field.size > len(self._window):
             return None
@@ -162,25 +162,25 @@ class WireReader:
         if field.value is not None:
             yield field.value
             return
-        packed = self._bytes(field, _MAX_PACKED) + bytes(_AHEAD)
+        packed = self._read_bytes(field, _MAX_PACKED) + bytes(_AHEAD)
         at = 0
         while at < field.size:
             value, at = _decode_varint(packed, at, field.start)
             if at > field.size:
-                raise self._overrun("a packed number", field.start + at, field.end)
+                raise self._make_overrun_error("a packed number", field.start + at, field.end)
             yield value - (1 << 64) if value >= _SIGN else value
 
-    def head(self, field: Field, most: int) -> bytes:
-        """Return the first bytes of a message or a text, at most `most`."""
+    def head(self, field: Field, limit: int) -> bytes:
+        """Return the first bytes of a message or a text, at most `limit`."""
         if field.wire_type != LENGTH_DELIMITED:
-            raise _mismatch(field, LENGTH_DELIMITED)
+            raise _make_mismatch_error(field, LENGTH_DELIMITED)
         self._file.seek(field.start)
-        return self._read(field.start, min(field.size, most))
+        return self._read(field.start, min(field.size, limit))
 
-    def _bytes(self, field: Field, most: int) -> bytes:
+    def _read_bytes(self, field: Field, limit: int) -> bytes:
         if field.wire_type != LENGTH_DELIMITED:
-            raise _mismatch(field, LENGTH_DELIMITED)
-        if field.size > most:
+            raise _make_mismatch_error(field, LENGTH_DELIMITED)
+        if field.size > limit:
             raise MalformedModel(f"field {field.number} has {field.size} bytes, but a short value was expected", field.tag_at)
         at = field.start - self._base
         # At the end of the file, the window's last bytes are padding. A field never extends past the end of the file.
@@ -204,7 +204,7 @@ class WireReader:
             raise MalformedModel("the file was truncated while it was read", position + len(data))
         return data
 
-    def _overrun(self, what: str, position: int, end: int) -> MalformedModel:
+    def _make_overrun_error(self, what: str, position: int, end: int) -> MalformedModel:
         if end == self.size:
             return MalformedModel(f"the file is truncated: {what} extends past its last byte, {end}", position)
         return MalformedModel(f"{what} extends past the end of its message, byte {end}", position)
@@ -213,7 +213,7 @@ class WireReader:
 def read_integer(field: Field) -> int:
     """Return the number of a varint field. Raises MalformedModel for another wire type."""
     if field.value is None:
-        raise _mismatch(field, VARINT)
+        raise _make_mismatch_error(field, VARINT)
     return field.value
 
 
@@ -253,6 +253,6 @@ def _decode_varint(data: bytes, at: int, base: int) -> tuple[int, int]:
     raise MalformedModel("a varint is longer than ten bytes", base + at - 10)
 
 
-def _mismatch(field: Field, wire_type: int) -> MalformedModel:
+def _make_mismatch_error(field: Field, wire_type: int) -> MalformedModel:
     what = f"field {field.number} has wire type {field.wire_type} instead of {wire_type}"
     return MalformedModel(what, field.tag_at)

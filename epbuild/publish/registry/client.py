@@ -20,7 +20,7 @@ from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.oci import Document, Image
 from epbuild.archive.oci_layout import MANIFEST_TYPE
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
-from epbuild.publish.registry.credentials import PASSWORD, REGISTRY, USER, Credentials, UnusableCredentials, find_credentials
+from epbuild.publish.registry.credentials import PASSWORD, REGISTRY, USER, Credentials, CredentialsError, find_credentials
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
 from epbuild.transfer.connection import Body
 from epbuild.transfer.http import Answer, HttpClient, get_origin, is_transient, parse_retry_after
@@ -47,7 +47,7 @@ class PushProgress(Protocol):
 
 
 class Pushed(Struct, frozen=True):
-    """Result of a push: the image's digest, the number and size of uploaded blobs, and the number of existing ones."""
+    """Result of a push: the image's digest, the number and size of uploaded blobs, and the number of existing blobs."""
 
     reference: ImageReference
     digest: str
@@ -66,7 +66,7 @@ def push(
     cancelled: threading.Event | None = None,
     retry: RetryPolicy | None = None,
 ) -> Pushed:
-    """Push an image's blobs, then its manifest, and then its tag. So the tag moves only after all other parts exist.
+    """Push an image's blobs, then its manifest, and then its tag. The tag moves only after all other parts exist.
 
     Raises EnvironmentFailure if the registry cannot be reached or refuses the image (EPB426), or if this user may not push (EPB427). Raises
     Cancelled when `cancelled` is set, and errors of `copy`.
@@ -170,32 +170,32 @@ class _Push:
             self._sign_in(answer)
             answer = self._send_once(method, url, body, accept)
         if answer.status in (401, 403):
-            self._not_allowed(answer)
+            self._raise_denied(answer)
         return answer
 
     def _send_once(self, method: str, url: str, body: Body | None, accept: str) -> Answer:
-        # An upload may go to another server. The authorization is then part of its address.
+        # An upload may go to another server. The address then contains the authorization.
         authorization = self._authorization if get_origin(url) == get_origin(self._root) else None
         return _check_status(self.client.send(method, url, headers={"Accept": accept}, authorization=authorization, body=body))
 
     def _sign_in(self, answer: Answer) -> None:
         if get_origin(answer.url) != get_origin(self._root):
-            self._not_allowed(answer)  # credentials are never sent to another server
-        offered = dict(_challenge(text) for text in reversed(answer.headers.getlist("WWW-Authenticate")))
+            self._raise_denied(answer)  # credentials are never sent to another server
+        offered = dict(_parse_challenge(text) for text in reversed(answer.headers.getlist("WWW-Authenticate")))
         try:
             self._credentials = self._credentials or find_credentials(self.reference.host)
-        except UnusableCredentials as error:
+        except CredentialsError as error:
             self._fail("EPB427", f"requires authentication, but {error.message}", error.hint)
         if "bearer" in offered:
-            self._authorization = f"Bearer {self._token(answer, offered['bearer'])}"
+            self._authorization = f"Bearer {self._request_token(answer, offered['bearer'])}"
         elif "basic" in offered and self._credentials is not None and not self._credentials.is_identity:
             self._authorization = self._credentials.basic
         else:
-            self._not_allowed(answer)
+            self._raise_denied(answer)
 
-    def _token(self, answer: Answer, challenge: dict[str, str]) -> str:
+    def _request_token(self, answer: Answer, challenge: dict[str, str]) -> str:
         if not challenge.get("realm"):
-            self._not_allowed(answer)
+            self._raise_denied(answer)
         realm = self.client.resolve(answer.url, challenge["realm"])
         # The challenge of a HEAD request names only the scope `pull`.
         scope = f"repository:{self.reference.repository}:pull,push"
@@ -217,8 +217,8 @@ class _Push:
             message = f"its token server {get_origin(url)[1]} failed: {failure}"
             raise TransferError(message, failure.hint, failure.kind, pause=failure.pause) from failure
         if reply.status in (401, 403):
-            self._not_allowed(reply)
-        document = _json(reply) if reply.status == 200 else None
+            self._raise_denied(reply)
+        document = _parse_json(reply) if reply.status == 200 else None
         token = (document.get("token") or document.get("access_token")) if isinstance(document, dict) else None
         if reply.status != 200:
             self._raise_refusal("issue a token", reply)
@@ -226,12 +226,12 @@ class _Push:
             self._fail("EPB426", "issued an invalid token", _ASK)
         return token
 
-    def _not_allowed(self, answer: Answer) -> NoReturn:
+    def _raise_denied(self, answer: Answer) -> NoReturn:
         repository, known = self.reference.repository, self._credentials
         if known is not None:
-            message = f"does not allow the user of {known.source} to push to {repository} ({_summary(answer)})"
+            message = f"does not allow the user of {known.source} to push to {repository} ({_summarize(answer)})"
             self._fail("EPB427", message, "Check the user, the password and the permissions of this user.")
-        message = f"requires a user and a password to push to {repository} ({_summary(answer)})"
+        message = f"requires a user and a password to push to {repository} ({_summarize(answer)})"
         self._fail("EPB427", message, f"Set {REGISTRY}, {USER} and {PASSWORD}, or sign in with 'docker login'.")
 
     def _raise_refusal(self, what: str, answer: Answer) -> NoReturn:
@@ -239,7 +239,7 @@ class _Push:
         hint = _ASK
         if answer.status == 404:
             hint = f"Check that {host} is a registry, and whether {repository} must be created there first."
-        self._fail("EPB426", f"refused to {what}: {_summary(answer)}", hint)
+        self._fail("EPB426", f"refused to {what}: {_summarize(answer)}", hint)
 
     def _fail(self, code: str, what: str, hint: str) -> NoReturn:
         """Raise EnvironmentFailure with a message about the registry."""
@@ -249,26 +249,26 @@ class _Push:
 def _check_status(answer: Answer) -> Answer:
     """Return the answer unchanged. Raises TransferError if its status is transient."""
     if is_transient(answer.status):
-        raise TransferError(f"it answered {_summary(answer)}", "Run again later.", pause=parse_retry_after(answer.headers))
+        raise TransferError(f"it answered {_summarize(answer)}", "Run again later.", pause=parse_retry_after(answer.headers))
     return answer
 
 
-def _challenge(text: str) -> tuple[str, dict[str, str]]:
+def _parse_challenge(text: str) -> tuple[str, dict[str, str]]:
     """Return the scheme and the parameters of the first challenge in a `WWW-Authenticate` header (RFC 9110)."""
     scheme, _, rest = text.strip().partition(" ")
     return scheme.lower(), {name.lower(): value for name, value in reversed(_PARAMETER.findall(rest))}
 
 
-def _json(answer: Answer) -> Any:
+def _parse_json(answer: Answer) -> Any:
     try:
         return json.loads(answer.data)
     except (ValueError, RecursionError):
         return None
 
 
-def _summary(answer: Answer) -> str:
+def _summarize(answer: Answer) -> str:
     """Return the status and the reason of an answer. The reason is taken from the registry's JSON error if there is one."""
-    document = _json(answer)
+    document = _parse_json(answer)
     errors: Collection[Any] = document.get("errors") or () if isinstance(document, dict) else ()
     first = next(iter(errors), None) if isinstance(errors, list) else None
     reason = first.get("message") or first.get("code") if isinstance(first, dict) else None

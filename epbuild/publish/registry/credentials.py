@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.core.safepath import open_regular
-from epbuild.publish.registry.helpers import HelperFailed, get_program_name, run_helper
+from epbuild.publish.registry.helpers import HelperError, get_program_name, run_helper
 
 REGISTRY = "EPBUILD_REGISTRY"
 USER = "EPBUILD_REGISTRY_USER"
 PASSWORD = "EPBUILD_REGISTRY_PASSWORD"  # noqa: S105 - the name of a variable
 
 _MAX_BYTES = 1024 * 1024
-_IDENTITY = "<token>"  # user of an identity token, by the protocol of helpers
+_IDENTITY = "<token>"  # user name for an identity token in the helpers' protocol
 
 
-class UnusableCredentials(Exception):
+class CredentialsError(Exception):
     """Unusable credentials, with the reason and a hint. Neither contains a secret."""
 
     def __init__(self, message: str, hint: str) -> None:
@@ -54,22 +54,22 @@ def find_credentials(host: str) -> Credentials | None:
 
     There are three sources, in order of precedence. The first is the environment, for the registry that EPBUILD_REGISTRY names. The second
     is Docker's credential helper for this registry, or else for all registries. The third is Docker's configuration. A recipe alone never
-    decides where credentials are sent. Raises UnusableCredentials.
+    decides where credentials are sent. Raises CredentialsError.
     """
     credentials = _read_environment(host)
     if credentials is not None:
         return credentials
     path = find_docker_config()
     document = _read_config(path)
-    helper_error: UnusableCredentials | None = None
-    helper = _find_entry(_section(document, "credHelpers"), host) or document.get("credsStore")
+    helper_error: CredentialsError | None = None
+    helper = _find_entry(_get_section(document, "credHelpers"), host) or document.get("credsStore")
     if helper:
         try:
             stored = run_helper(str(helper), host)
-        except HelperFailed as failure:
+        except HelperError as failure:
             program = get_program_name(str(helper))
             message = f"Docker's credential helper {program}, which {path} names for it, {failure.reason}"
-            helper_error = UnusableCredentials(message, f"{failure.cure}, or set {REGISTRY}, {USER} and {PASSWORD}.")
+            helper_error = CredentialsError(message, f"{failure.cure}, or set {REGISTRY}, {USER} and {PASSWORD}.")
             if not failure.missing:
                 raise helper_error from None
         else:
@@ -89,17 +89,15 @@ def _read_environment(host: str) -> Credentials | None:
     if missing is not None:
         present = USER if values[USER] else PASSWORD
         hint = f"Set {REGISTRY} to the registry for these credentials, as HOST or HOST:PORT." if missing == REGISTRY else ""
-        raise UnusableCredentials(
-            f"{present} is set, but {missing} is not", hint or f"Set both {USER} and {PASSWORD}, or neither."
-        )
-    if _host(values[REGISTRY]) != host.lower():
+        raise CredentialsError(f"{present} is set, but {missing} is not", hint or f"Set both {USER} and {PASSWORD}, or neither.")
+    if _normalize_host(values[REGISTRY]) != host.lower():
         return None
     return _new_credentials(values[USER], values[PASSWORD], USER)
 
 
 def _read_auths(document: Mapping[str, Any], path: Path, host: str) -> Credentials | None:
     """Return the credentials of a host in Docker's configuration, or None if there are none."""
-    entry = _find_entry(_section(document, "auths"), host)
+    entry = _find_entry(_get_section(document, "auths"), host)
     if not isinstance(entry, Mapping):
         return None
     if entry.get("identitytoken"):
@@ -107,7 +105,7 @@ def _read_auths(document: Mapping[str, Any], path: Path, host: str) -> Credentia
     try:
         text = base64.b64decode(entry.get("auth") or "", validate=True).decode()
     except (ValueError, TypeError) as error:
-        raise _unusable(path, f"its 'auth' for {host} is not base64") from error
+        raise _make_unusable_error(path, f"its 'auth' for {host} is not base64") from error
     user, _, password = text.partition(":")
     user, password = user or str(entry.get("username") or ""), password.rstrip("\0") or str(entry.get("password") or "")
     return _new_credentials(user, password, str(path)) if user and password else None
@@ -121,7 +119,7 @@ def find_docker_config() -> Path:
 
 def _new_credentials(user: str, password: str, source: str) -> Credentials:
     if ":" in user:
-        raise UnusableCredentials(f"the user of {source} contains ':', which no registry accepts", "Remove the colon.")
+        raise CredentialsError(f"the user of {source} contains ':', which no registry accepts", "Remove the colon.")
     return Credentials(user, password, source, user == _IDENTITY)
 
 
@@ -134,15 +132,15 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise _unusable(path, error.strerror or "it cannot be read") from error
+        raise _make_unusable_error(path, error.strerror or "it cannot be read") from error
     except (ValueError, RecursionError) as error:
-        raise _unusable(path, "it is not JSON") from error
+        raise _make_unusable_error(path, "it is not JSON") from error
     if not isinstance(document, Mapping):
-        raise _unusable(path, "it is not a JSON object")
+        raise _make_unusable_error(path, "it is not a JSON object")
     return document
 
 
-def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _get_section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = document.get(name)
     return section if isinstance(section, Mapping) else {}
 
@@ -151,12 +149,12 @@ def _find_entry(section: Mapping[str, Any], host: str) -> Any:
     """Return the entry of a host. Its key is the host's name, or a URL in files of older tools."""
     if host in section:
         return section[host]
-    return next((section[key] for key in sorted(section) if _host(key) == host), None)
+    return next((section[key] for key in sorted(section) if _normalize_host(key) == host), None)
 
 
-def _host(key: str) -> str:
+def _normalize_host(key: str) -> str:
     return key.removeprefix("https://").removeprefix("http://").partition("/")[0].lower()
 
 
-def _unusable(path: Path, reason: str) -> UnusableCredentials:
-    return UnusableCredentials(f"Docker's {path} cannot be used: {reason}", f"Fix it, or set {REGISTRY}, {USER} and {PASSWORD}.")
+def _make_unusable_error(path: Path, reason: str) -> CredentialsError:
+    return CredentialsError(f"Docker's {path} cannot be used: {reason}", f"Fix it, or set {REGISTRY}, {USER} and {PASSWORD}.")

@@ -21,7 +21,7 @@ _INCOMPLETE = {
 }
 
 
-class HelperFailed(Exception):
+class HelperError(Exception):
     """Missing or failed helper. `reason` completes a sentence that begins with the helper's name, and `cure` is the fix."""
 
     def __init__(self, reason: str, cure: str, *, missing: bool = False) -> None:
@@ -37,33 +37,33 @@ def get_program_name(name: str) -> str:
 
 
 def run_helper(name: str, host: str) -> tuple[str, str] | None:
-    """Return the user and the secret that the helper `name` has for `host[:port]`, or None if it has none. Raises HelperFailed."""
+    """Return the user and the secret that the helper `name` has for `host[:port]`, or None if it has no entry. Raises HelperError."""
     program = get_program_name(name)
     # Only names, no paths: the configuration may be part of an untrusted project.
     path = shutil.which(program) if _NAME.fullmatch(name) else None
     if path is None:
-        raise HelperFailed("is not installed, or not in PATH", "Install it", missing=True)
+        raise HelperError("is not installed, or not in PATH", "Install it", missing=True)
     try:
         done = subprocess.run([path, "get"], input=host.encode(), capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         # `from None`, as the original exception contains the output.
-        raise HelperFailed(f"did not answer within {_TIMEOUT_SECONDS} s", _see(program, host)) from None
+        raise HelperError(f"did not answer within {_TIMEOUT_SECONDS} s", _suggest_check(program, host)) from None
     except OSError as error:
-        raise HelperFailed(f"cannot be run: {error.strerror or error}", "Fix it") from error
+        raise HelperError(f"cannot be run: {error.strerror or error}", "Fix it") from error
     printed = done.stdout.decode("utf-8", "replace").strip()
     if done.returncode:
         if printed == _NOT_FOUND:
             return None
-        raise HelperFailed(_INCOMPLETE.get(printed, f"exited with status {done.returncode}"), _see(program, host))
+        raise HelperError(_INCOMPLETE.get(printed, f"exited with status {done.returncode}"), _suggest_check(program, host))
     try:
         document = json.loads(printed)
         user, secret = document["Username"], document["Secret"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise HelperFailed("returned invalid credentials", _see(program, host)) from None
+        raise HelperError("returned invalid credentials", _suggest_check(program, host)) from None
     if not isinstance(user, str) or not isinstance(secret, str):
-        raise HelperFailed("returned invalid credentials", _see(program, host))
+        raise HelperError("returned invalid credentials", _suggest_check(program, host))
     return (user, secret) if user and secret else None
 
 
-def _see(program: str, host: str) -> str:
+def _suggest_check(program: str, host: str) -> str:
     return f"Check the output of `echo {host} | {program} get`"
