@@ -1,4 +1,4 @@
 """Scripts that run inside a toolchain: the standard library and onnxruntime only.
 
-They are started by path, and keep to syntax that older interpreters read, since a toolchain's Python need not be epbuild's.
+The scripts are started by path. They use only syntax that older interpreters support, as a toolchain may have an older Python than epbuild.
 """

@@ -1,7 +1,8 @@
-"""Compile of one session group: `python -I compile.py request.json`.
+"""Compilation of one session group: `python -I compile.py request.json`.
 
-The current directory is the staging directory. Reports go as JSON lines to the pipe that was standard output at the start. Native output of
-EPs on standard output is redirected to standard error. Standard input is a lifeline: when it closes, epbuild is gone, and the worker ends.
+The current directory is the staging directory. Reports are written as JSON lines to the pipe that was standard output at the start.
+Native output of EPs on standard output is redirected to standard error. Standard input is a lifeline: when it closes, epbuild has ended,
+and the worker ends too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-# Imported at the start: once a memory limit is reached, there is no room for further modules.
+# Imported at the start, because no module can be imported after a memory limit is reached.
 if sys.platform != "win32":
     import resource
 
@@ -27,7 +28,7 @@ if sys.platform == "win32":
 CPU = "CPUExecutionProvider"
 FAILED = 1
 ORPHANED = 75
-LONGEST_MESSAGE = 16_384
+MAX_MESSAGE = 16_384
 
 OPTIMIZATION_LEVELS = {
     "disable_all": "ORT_DISABLE_ALL",
@@ -39,19 +40,19 @@ OPTIMIZATION_LEVELS = {
 
 
 class Unfit(Exception):
-    """The machine or the toolchain lacks a requirement, such as the EP or a device, whatever the model."""
+    """Error of a machine or a toolchain that lacks a requirement of any model, such as the EP or a device."""
 
 
 class NoDevice(Unfit):
-    """The EP offers no suitable device."""
+    """Error of an EP that offers no suitable device."""
 
 
 class NotRegistered(Exception):
-    """ONNX Runtime refuses a library of custom operators."""
+    """Error of a library of custom operators that ONNX Runtime rejects."""
 
 
 class Channel:
-    """Pipe to epbuild, with one JSON document a line."""
+    """Pipe to epbuild, with one JSON document per line."""
 
     def __init__(self) -> None:
         self._descriptor = os.dup(1)
@@ -75,25 +76,25 @@ def follow_parent() -> None:
             while os.read(0, 4096):
                 pass
         if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
-            os.killpg(os.getpid(), signal.SIGKILL)  # including processes that the EP started: no other process would end them
+            os.killpg(os.getpid(), signal.SIGKILL)  # this also kills processes that the EP started
         os._exit(ORPHANED)
 
     threading.Thread(target=wait, daemon=True).start()
 
 
-def shortened(text: str) -> str:
-    """Return a text, or its beginning and its end if it is very long: some exceptions quote a whole model."""
-    left_out = len(text) - LONGEST_MESSAGE
+def shorten(text: str) -> str:
+    """Return a text, or only its beginning and end if it is very long, because some exceptions quote a whole model."""
+    left_out = len(text) - MAX_MESSAGE
     if left_out <= 0:
         return text
-    half = LONGEST_MESSAGE // 2
+    half = MAX_MESSAGE // 2
     return f"{text[:half]} [{left_out} characters left out] {text[-half:]}"
 
 
-def peak_memory() -> int | None:
-    """Return the peak of resident memory in bytes, or None if the platform does not report it."""
+def measure_peak_memory() -> int | None:
+    """Return the peak resident memory in bytes, or None if the platform does not report it."""
     if ON_WINDOWS:
-        found: int | None = ON_WINDOWS["peak_memory"]()
+        found: int | None = ON_WINDOWS["measure_peak_memory"]()
         return found
     if sys.platform == "win32":
         return None
@@ -101,8 +102,8 @@ def peak_memory() -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def address_space() -> dict[str, int]:
-    """Return the peak of mapped memory and its limit, in bytes. Empty if there is no limit, or if either is unknown."""
+def measure_address_space() -> dict[str, int]:
+    """Return the peak of mapped memory and its limit in bytes. Empty if there is no limit, or if the limit or the peak is unknown."""
     if sys.platform == "win32":
         return {}
     try:
@@ -114,7 +115,7 @@ def address_space() -> dict[str, int]:
     return {} if limit == resource.RLIM_INFINITY else {"mapped": peak, "mappable": limit}
 
 
-def package_of(wanted: dict[str, Any]) -> Any:
+def import_package(wanted: dict[str, Any]) -> Any:
     import importlib
 
     try:
@@ -123,26 +124,28 @@ def package_of(wanted: dict[str, Any]) -> Any:
         raise Unfit(f"the toolchain has no Python package '{wanted['module']}': {error}") from error
 
 
-def library_of(ep: dict[str, Any]) -> str:
-    """Return the path of a plugin EP's library: the one in the request, else the one that the EP's package returns."""
-    return str(ep["library"] or package_of(ep).get_library_path())
+def find_ep_library(ep: dict[str, Any]) -> str:
+    """Return the path of a plugin EP's library, from the request or else from the EP's package."""
+    return str(ep["library"] or import_package(ep).get_library_path())
 
 
-def operators_of(ops: dict[str, Any]) -> str:
-    """Return the path of a library of custom operators: the one in the request, else the one of the package, which must contain it."""
+def find_operator_library(ops: dict[str, Any]) -> str:
+    """Return the path of a library of custom operators, from the request or else from the package, which must contain the library."""
     if ops["library"]:
         return str(ops["library"])
-    package = package_of(ops)
+    package = import_package(ops)
     try:
         library = str(os.path.abspath(package.get_library_path()))  # noqa: PTH100
     except Exception as error:
-        raise NotRegistered(f"the package '{ops['module']}' does not name its library of custom operators: {error}") from error
-    # No fingerprint covers a library elsewhere: a change of it would not cause a new compile.
+        raise NotRegistered(
+            f"the package '{ops['module']}' does not provide the path of its custom operator library: {error}"
+        ) from error
+    # No fingerprint covers a library outside the package, so a changed library would not cause a new compile.
     folders = [os.path.join(os.path.abspath(folder), "") for folder in getattr(package, "__path__", ())]  # noqa: PTH100, PTH118
     if not any(os.path.normcase(library).startswith(os.path.normcase(folder)) for folder in folders):
         raise NotRegistered(
-            f"the package '{ops['module']}' has its library of custom operators outside its folder: name the library instead, "
-            f"{library}"
+            f"the custom operator library of the package '{ops['module']}' is outside the package; add the library itself "
+            f"to 'custom_ops': {library}"
         )
     return library
 
@@ -150,14 +153,14 @@ def operators_of(ops: dict[str, Any]) -> str:
 def register_custom_ops(options: Any, custom_ops: list[dict[str, Any]]) -> None:
     """Register custom operators with the options of a session. Raises NotRegistered, or Unfit if a package is missing."""
     for ops in custom_ops:
-        library = operators_of(ops)
+        library = find_operator_library(ops)
         try:
             options.register_custom_ops_library(library)
         except Exception as error:
             raise NotRegistered(f"the custom operators of {ops['name']} cannot be registered: {error}") from error
 
 
-def kind_of(error: Exception) -> str:
+def classify_error(error: Exception) -> str:
     """Return the origin of an exception: `unfit` (machine or toolchain), `custom_ops`, or `error` (the model or the EP)."""
     if isinstance(error, NotRegistered):
         return "custom_ops"
@@ -175,7 +178,7 @@ def describe(device: Any) -> dict[str, Any]:
 
 
 def choose_device(onnxruntime: Any, ep: dict[str, Any]) -> Any:
-    """Return the OrtEpDevice that meets the request, of the first type that the catalog prefers. Raises NoDevice."""
+    """Return the OrtEpDevice that matches the request and has the most preferred type in the catalog. Raises NoDevice."""
     wanted = ep["device"]
     offered = [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep["name"]]
     fitting = []
@@ -207,7 +210,7 @@ def register_ep(onnxruntime: Any, ep: dict[str, Any]) -> None:
                 f"this onnxruntime, {onnxruntime.__version__}, cannot load plugin EPs such as {ep['name']}; use 1.23 or later"
             )
         # The registration name becomes the EP's name and is written into its output.
-        onnxruntime.register_execution_provider_library(ep["registration"], library_of(ep))
+        onnxruntime.register_execution_provider_library(ep["registration"], find_ep_library(ep))
     elif ep["name"] not in onnxruntime.get_available_providers():
         known = ", ".join(onnxruntime.get_available_providers())
         raise Unfit(f"this onnxruntime has no {ep['name']}; it has: {known}")
@@ -223,8 +226,8 @@ def open_ep(onnxruntime: Any, ep: dict[str, Any], channel: Channel) -> Any:
     return device
 
 
-def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> Any:
-    """Return new SessionOptions for one member. The last one of a sharing group ends the sharing, which writes the binary."""
+def make_session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> Any:
+    """Return new SessionOptions for one member. The last member of a sharing group ends the sharing, so that the EP writes the binary."""
     options = onnxruntime.SessionOptions()
     if request["node_log"]:
         # Only for the session: the default logger at this level makes the EP's libraries log five times as much.
@@ -243,7 +246,7 @@ def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str,
     if member["compile"]["node_name_prefix"]:
         entries["ep.context_node_name_prefix"] = member["compile"]["node_name_prefix"]
     if member["read"] == "bytes":
-        # Relative, as the path of the staged source: the EP hashes the text into its output.
+        # The path is relative, like the path of the staged source, because the EP's output depends on the text.
         entries["session.model_external_initializers_file_folder_path"] = member["source"].rpartition("/")[0]
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
@@ -254,17 +257,17 @@ def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str,
     return options
 
 
-def providers_by_name(onnxruntime: Any, request: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Return the EPs to pass to a session by name: all of a request before release 1.23, whose options hold no EPs; else none."""
+def list_providers(onnxruntime: Any, request: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    """Return the EPs to pass to a session by name. Before release 1.23, these are all EPs, because the options cannot contain EPs."""
     if hasattr(onnxruntime.SessionOptions, "add_provider"):
         return []
     return [(ep["name"], ep["options"]) for ep in request["eps"]]
 
 
 def new_session(onnxruntime: Any, source: Any, options: Any, providers: list[Any]) -> Any:
-    """Return a session on exactly the given EPs. Raises the exceptions of ORT.
+    """Return a session with exactly the given EPs. Raises the exceptions of ORT.
 
-    If an EP fails, ORT would retry with the CPU EP, and report another failure or none. Older releases ignore the argument that
+    If an EP failed, ORT would retry with the CPU EP, and report a different error or none. Older releases ignore the argument that
     prevents this, so a property overrides the attribute that the argument sets.
     """
     kept = property(lambda session: False, lambda session, value: None)
@@ -272,8 +275,8 @@ def new_session(onnxruntime: Any, source: Any, options: Any, providers: list[Any
     return session(source, sess_options=options, providers=providers, enable_fallback=0)
 
 
-def initializer_arguments(member: dict[str, Any]) -> dict[str, Any]:
-    """Return ModelCompiler's arguments for the place of the initializers of nodes outside the EP."""
+def make_initializer_arguments(member: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ModelCompiler that select the file for initializers of nodes outside the EP."""
     if member["compile"]["initializers"] == "external":
         return {
             "external_initializers_file_path": member["compile"]["external_file"],
@@ -285,13 +288,13 @@ def initializer_arguments(member: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> Any:
-    """Compile one model into its EPContext model. Keep the returned object until its group is done. Raises the exceptions of ORT."""
+    """Compile one model. Callers must keep the returned object until the group is done. Raises the exceptions of ORT."""
     source = member["source"]
     if member["read"] == "bytes":
         with open(source, "rb") as file:  # noqa: PTH123
             source = file.read()
     level = OPTIMIZATION_LEVELS[member["compile"]["graph_optimization_level"]]
-    options = session_options(onnxruntime, request, member, devices)
+    options = make_session_options(onnxruntime, request, member, devices)
     if not hasattr(onnxruntime, "ModelCompiler"):
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
         return compile_by_session(onnxruntime, request, member, source, options)
@@ -299,17 +302,17 @@ def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, 
         options,
         source,
         embed_compiled_data_into_model=member["compile"]["embed"],
-        # Without this flag a failure of the backend counts as success, and the "compiled" model is the source.
+        # Without this flag, ORT ignores a failure of the backend, and the "compiled" model is the source.
         flags=onnxruntime.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
         graph_optimization_level=getattr(onnxruntime.GraphOptimizationLevel, level),
-        **initializer_arguments(member),
+        **make_initializer_arguments(member),
     )
     compiler.compile_to_file(member["output"])
     return None
 
 
 def compile_by_session(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], source: Any, options: Any) -> Any:
-    """Compile one model with a release before 1.23, by a session that writes the compiled model. Return the session."""
+    """Compile one model with a release before 1.23. A session writes the compiled model. Return the session."""
     entries = {
         "ep.context_enable": "1",
         "ep.context_file_path": member["output"],
@@ -319,7 +322,7 @@ def compile_by_session(onnxruntime: Any, request: dict[str, Any], member: dict[s
         entries["ep.context_model_external_initializers_file_name"] = member["compile"]["external_file"]
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
-    session = new_session(onnxruntime, source, options, providers_by_name(onnxruntime, request))
+    session = new_session(onnxruntime, source, options, list_providers(onnxruntime, request))
     if not os.path.exists(member["output"]):  # noqa: PTH110
         # The message of ModelCompiler. Some releases write the source instead, which the verifier detects.
         reason = "Check that the session EPs support compilation and can execute at least one subgraph in the model."
@@ -337,7 +340,7 @@ def check_release(onnxruntime: Any, request: dict[str, Any]) -> None:
             raise Unfit(f"{here} cannot leave the initializers of '{member['name']}' in its source; use 1.23 or later")
         if member["compile"]["initializers"] == "external" and member["compile"]["external_threshold"] > 0:
             what = "writes initializers of any size into the external file"
-            raise Unfit(f"{here} {what}: set the threshold of '{member['name']}' to 0, or use 1.23 or later")
+            raise Unfit(f"{here} {what}; set the threshold of '{member['name']}' to 0, or use 1.23 or later")
 
 
 def compile_group(request: dict[str, Any], channel: Channel) -> None:
@@ -351,7 +354,7 @@ def compile_group(request: dict[str, Any], channel: Channel) -> None:
     for member in request["members"]:
         channel.send("member_started", member=member["name"])
         if request["node_log"]:
-            # Into the log itself, as reports on the other pipe may be ahead of it.
+            # The mark is written to the log itself, because the reports on the other pipe may be ahead of the log.
             sys.stderr.write(f"{request['node_log']['mark']}{member['name']}\n")
             sys.stderr.flush()
         begin = time.monotonic()
@@ -360,7 +363,7 @@ def compile_group(request: dict[str, Any], channel: Channel) -> None:
 
 
 def read_request(path: str) -> dict[str, Any]:
-    """Return the request, with the paths of this machine for libraries of EPs and custom operators."""
+    """Read the request, and add this machine's paths for libraries of EPs and custom operators."""
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - sufficient, also for older interpreters
         request: dict[str, Any] = json.load(file)
     here = request.pop("here")
@@ -369,22 +372,22 @@ def read_request(path: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str], work: Any = compile_group) -> int:
-    """Run the process from the request to the exit status. `work` executes the request and reports."""
+    """Run the process and return its exit status. `work` executes the request and sends reports."""
     channel = Channel()
     follow_parent()
     request = read_request(arguments[0])
     try:
         work(request, channel)
     except Exception as error:  # noqa: BLE001 - ORT's exceptions have no common base
-        what = {"kind": kind_of(error), "type": type(error).__name__, "message": shortened(str(error))}
-        channel.send("failed", **what, peak_memory=peak_memory(), **address_space())
+        what = {"kind": classify_error(error), "type": type(error).__name__, "message": shorten(str(error))}
+        channel.send("failed", **what, peak_memory=measure_peak_memory(), **measure_address_space())
         return FAILED
-    channel.send("finished", peak_memory=peak_memory())
+    channel.send("finished", peak_memory=measure_peak_memory())
     return 0
 
 
 if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stderr.flush()
-    # An EP whose sharing was never stopped aborts in its destructors: exit without running them.
+    # An EP whose sharing was never stopped aborts in its destructors, so exit without running them.
     os._exit(status)

@@ -1,4 +1,4 @@
-"""Load of compiled models: `python -I load.py request.json`.
+"""Loading of compiled models: `python -I load.py request.json`.
 
 The current directory is a scratch directory. Sessions are opened in order, run if the request has inputs for them, and closed in reverse
 order. Each step is reported before it starts, so that the origin of a crash is known. Pipes, lifeline, registration and devices work as in
@@ -23,7 +23,7 @@ compiling = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.pat
 
 
 def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], channel: Any) -> None:
-    """Report whether the EP's device accepts a model, by the text that the EP wrote into it: ORT's answer, or why there is none."""
+    """Query whether the EP's device accepts the compatibility string in a model. Report ORT's answer, or why there is no answer."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
     written = model["compatibility"].get(ep["name"])
@@ -37,12 +37,12 @@ def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], ch
         try:
             answer, reason = runtime.get_model_compatibility_for_ep_devices([device], written).name, ""
         except Exception as error:  # noqa: BLE001 - ORT's exceptions have no common base
-            answer, reason = None, compiling.shortened(str(error))
+            answer, reason = None, compiling.shorten(str(error))
     channel.send("compatibility", model=model["name"], ep=ep["name"], answer=answer, reason=reason)
 
 
 def list_devices(onnxruntime: Any, request: dict[str, Any], channel: Any) -> None:
-    """Report every device that ONNX Runtime offers once the EPs are registered. Releases before 1.23 offer none."""
+    """Register the EPs, and report every device that ONNX Runtime offers. Releases before 1.23 offer no devices."""
     for ep in request["eps"]:
         compiling.register_ep(onnxruntime, ep)
     for device in getattr(onnxruntime, "get_ep_devices", list)():
@@ -50,20 +50,20 @@ def list_devices(onnxruntime: Any, request: dict[str, Any], channel: Any) -> Non
 
 
 def open_session(onnxruntime: Any, request: dict[str, Any], model: dict[str, Any], devices: list[Any]) -> Any:
-    """Return a session for a model, on the EPs of the request, or on the CPU EP if there are none. Raises the exceptions of ORT."""
-    options = compiling.session_options(onnxruntime, request, model, devices)
-    providers = compiling.providers_by_name(onnxruntime, request) if request["eps"] else [compiling.CPU]
+    """Return a session for a model with the EPs of the request, or with the CPU EP if there are none. Raises the exceptions of ORT."""
+    options = compiling.make_session_options(onnxruntime, request, model, devices)
+    providers = compiling.list_providers(onnxruntime, request) if request["eps"] else [compiling.CPU]
     # With ORT's fallback, a failing EP would be reported as missing from the session.
     return compiling.new_session(onnxruntime, model["file"], options, providers)
 
 
 def run(session: Any, inputs: dict[str, Any], outputs: str) -> list[str]:
-    """Run a session on the arrays of one file, write the outputs in order to another, and return their names."""
+    """Run a session on the arrays in a file, write the outputs in order to the file `outputs`, and return their names."""
     import numpy
 
     with numpy.load(inputs["file"], allow_pickle=False) as arrays:
         values = {name: arrays[f"arr_{number}"] for number, name in enumerate(inputs["names"])}
-    # ONNX Runtime reads texts as objects, which the file cannot hold.
+    # ONNX Runtime reads texts as objects, which the file cannot contain.
     feeds = {name: value.astype(object) if value.dtype.kind == "U" else value for name, value in values.items()}
     names = [output.name for output in session.get_outputs()]
     results = session.run(names, feeds)
@@ -75,11 +75,11 @@ def run(session: Any, inputs: dict[str, Any], outputs: str) -> list[str]:
 
 
 def load_models(request: dict[str, Any], channel: Any) -> None:
-    """Open, run and close the models, reporting each step. The first failure ends it."""
+    """Open, run and close the models, and report each step. The first failure ends the run."""
     import onnxruntime
 
     if request["verbose"]:
-        onnxruntime.set_default_logger_severity(_VERBOSE)  # the logger that EPs use for what their backends log
+        onnxruntime.set_default_logger_severity(_VERBOSE)  # the logger for messages of the EPs' backends
     channel.send("started", onnxruntime=onnxruntime.__version__)
     if request["lists_devices"]:
         list_devices(onnxruntime, request, channel)

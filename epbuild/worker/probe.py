@@ -1,4 +1,4 @@
-"""Contents of an environment: `python -I probe.py MODULE...`.
+"""Description of an environment: `python -I probe.py MODULE...`.
 
 Prints one JSON document about its Python and the named modules.
 """
@@ -14,7 +14,7 @@ import sys
 import sysconfig
 
 
-def distributions() -> dict[str, str]:
+def list_distributions() -> dict[str, str]:
     """Return the version of every installed distribution, by its normalized name."""
     versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
@@ -24,8 +24,8 @@ def distributions() -> dict[str, str]:
     return versions
 
 
-def folder_of(module: str) -> str | None:
-    """Return the directory of an importable package, without importing it, or None if there is no such package."""
+def find_package_folder(module: str) -> str | None:
+    """Return the folder of a package without importing the package, or None if the package does not exist."""
     try:
         specification = importlib.util.find_spec(module)
     except ImportError:  # its parent package is missing
@@ -42,9 +42,9 @@ def main(modules: list[str]) -> None:
         "python": f"{sys.implementation.name}-{version[0]}.{version[1]}",
         "python_version": platform.python_version(),
         "platform": sysconfig.get_platform(),
-        "distributions": distributions(),
+        "distributions": list_distributions(),
         "site": [os.path.join(os.getcwd(), path) for path in sys.path if os.path.isdir(path)],  # noqa: PTH109, PTH112, PTH118
-        "modules": {module: folder_of(module) for module in modules},
+        "modules": {module: find_package_folder(module) for module in modules},
     }
     print(json.dumps(document, sort_keys=True))  # noqa: T201 - the document is the result
 

@@ -1,8 +1,8 @@
-"""Run of one program of a user: `python -I run.py request.json`.
+"""Runner of a user's program: `python -I run.py request.json`.
 
-The current directory is the staging directory. Output of the request's `command` goes to standard error. Reports on its end go as JSON
-lines to the pipe that was standard output at the start. Standard input is a lifeline: when it closes, epbuild is gone, and this process and
-the program end.
+The current directory is the staging directory. Output of the request's `command` is written to standard error. Reports are written as
+JSON lines to the pipe that was standard output at the start. Standard input is a lifeline: when it closes, epbuild has ended, and this
+process and the program end too.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ COMPILE: dict[str, Any] = runpy.run_path(os.path.join(os.path.dirname(os.path.ab
 """Functions of `compile.py`, beside this script: the pipe and the lifeline."""
 
 
-def peak_memory() -> int | None:
-    """Return the peak of resident memory of the program or of this process, in bytes. None if it is unknown."""
-    own: int | None = COMPILE["peak_memory"]()
+def measure_peak_memory() -> int | None:
+    """Return the peak resident memory in bytes of the program or of this process, whichever is larger, or None if it is unknown."""
+    own: int | None = COMPILE["measure_peak_memory"]()
     if sys.platform == "win32" or own is None:
         return own
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
@@ -31,7 +31,7 @@ def peak_memory() -> int | None:
 
 
 def run(command: list[str], channel: Any) -> int:
-    """Run the program, report its end, and return the exit status of this process."""
+    """Run the program, report how it ended, and return the exit status of this process."""
     channel.send("started")
     try:
         # The program inherits standard output, which the channel has redirected to standard error.
@@ -40,9 +40,9 @@ def run(command: list[str], channel: Any) -> int:
         channel.send("failed", kind="unfit", type=type(error).__name__, message=f"{command[0]}: {error.strerror or error}")
         return 1
     if status != 0:
-        channel.send("failed", kind="error", type="ExitStatus", message=str(status), peak_memory=peak_memory())
+        channel.send("failed", kind="error", type="ExitStatus", message=str(status), peak_memory=measure_peak_memory())
         return 1
-    channel.send("finished", peak_memory=peak_memory())
+    channel.send("finished", peak_memory=measure_peak_memory())
     return 0
 
 

@@ -1,6 +1,6 @@
 """Lifeline and memory of a worker on Windows.
 
-It is loaded by path, and only on Windows, as the scripts of this folder form no package where they run. It was never run on Windows.
+The scripts load this module by path and only on Windows, because they do not run as a package. It was never tested on Windows.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Counters(ctypes.Structure):
 
 
 def wait_for_parent() -> bool:
-    """Wait until the other end of standard input closes. Return False at once if standard input is no pipe.
+    """Wait until the other end of standard input closes. Return False at once if standard input is not a pipe.
 
-    It polls and never reads: Windows allows one pending call on such a pipe, and C libraries query standard input when they are loaded.
-    During a pending read, no library could be loaded until epbuild is gone.
+    This function polls and never reads. Windows allows only one pending call on such a pipe, and C libraries query standard input when they
+    are loaded. During a pending read, no library could be loaded.
     """
     import _winapi
     import msvcrt
@@ -42,8 +42,8 @@ def wait_for_parent() -> bool:
         time.sleep(PAUSE_SECONDS)
 
 
-def peak_memory() -> int | None:
-    """Return the peak of resident memory of this process, in bytes, or None if it is unknown."""
+def measure_peak_memory() -> int | None:
+    """Return the peak resident memory of this process in bytes, or None if it is unknown."""
     kernel = ctypes.CDLL("kernel32")
     kernel.GetCurrentProcess.restype = ctypes.c_void_p
     kernel.K32GetProcessMemoryInfo.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)

@@ -361,7 +361,7 @@ def test_cut_keeps_external_weights_external(bench: Bench) -> None:
     ("options", "message", "hint"),
     [
         ({"outputs": ["score"]}, "'outputs' has 'score'", "Did you mean 'scores'?"),
-        ({"inputs": ["c"], "outputs": ["b"]}, "missing from 'inputs'", "image"),
+        ({"inputs": ["c"], "outputs": ["b"]}, "'inputs' lacks inputs of the model", "image"),
         ({"inputs": ["image", "c"], "outputs": ["scores"]}, "no output needs the input 'image'", "Remove it"),
         ({"outputs": ["halved"]}, "they are constants", "other outputs"),
     ],

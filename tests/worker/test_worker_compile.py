@@ -168,7 +168,7 @@ def test_every_session_gets_custom_operators_of_libraries_and_packages(operators
     library.touch()
     asked = request(custom_ops=[custom_ops("acme_ops"), custom_ops("libmine.so", str(library))])
     for member_ in asked["members"]:
-        options = worker.session_options(fake, asked, member_, [NPU])
+        options = worker.make_session_options(fake, asked, member_, [NPU])
         assert options.custom_ops == [str(operators / "_ops.so"), str(library)]
 
 
@@ -176,17 +176,15 @@ def test_package_with_a_library_elsewhere_is_refused(operators: Path) -> None:
     elsewhere = operators.with_name("acme_ops_elsewhere.so")  # its path begins with the path of the package
     elsewhere.touch()
     (operators / "__init__.py").write_text(f"def get_library_path():\n    return {str(elsewhere)!r}\n", encoding="utf-8")
-    with pytest.raises(
-        worker.NotRegistered, match="has its library of custom operators outside its folder: name the library instead"
-    ):
-        worker.operators_of(custom_ops("acme_ops"))
+    with pytest.raises(worker.NotRegistered, match="is outside the package; add the library itself"):
+        worker.find_operator_library(custom_ops("acme_ops"))
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "words"),
     [
         ("raise ImportError('libmissing.so')", "unfit", "no Python package 'acme_ops': libmissing.so"),
-        ("", "custom_ops", "'acme_ops' does not name its library of custom operators"),
+        ("", "custom_ops", "'acme_ops' does not provide the path of its custom operator library"),
         (
             "def get_library_path():\n    return __file__ + '.nosuch'",
             "custom_ops",
@@ -198,7 +196,7 @@ def test_custom_operator_failure_is_reported_without_blaming_a_model(operators: 
     (operators / "__init__.py").write_text(text, encoding="utf-8")
     with pytest.raises(Exception, match=words) as caught:
         worker.register_custom_ops(fake.SessionOptions(), [custom_ops("acme_ops")])
-    assert worker.kind_of(caught.value) == kind
+    assert worker.classify_error(caught.value) == kind
 
 
 @pytest.mark.parametrize(
@@ -211,14 +209,14 @@ def test_custom_operator_failure_is_reported_without_blaming_a_model(operators: 
 )
 def test_only_the_last_member_of_a_sharing_group_stops_sharing(share: bool, last: bool, entries: dict[str, str]) -> None:
     asked = request(share_weights=share)
-    options = worker.session_options(fake, asked, asked["members"][-1 if last else 0], [NPU])
+    options = worker.make_session_options(fake, asked, asked["members"][-1 if last else 0], [NPU])
     assert options.entries == {**asked["session_options"], **entries}
     assert options.providers == [[["NPU"], {"backend_type": "htp"}]]
 
 
 def test_built_in_provider_gets_its_options_by_name() -> None:
     asked = request(eps=[built_in()], share=False)
-    options = worker.session_options(fake, asked, asked["members"][0], [None])
+    options = worker.make_session_options(fake, asked, asked["members"][0], [None])
     assert options.providers == [[OPENVINO, {"device_type": "CPU"}]]
 
 
@@ -229,13 +227,13 @@ def test_several_eps_are_added_in_recipe_order_with_their_own_options() -> None:
         ([built_in(), plugin()], [None, NPU], [second, first]),
     ):
         asked = request(eps=eps)
-        assert worker.session_options(fake, asked, asked["members"][0], devices).providers == expected
+        assert worker.make_session_options(fake, asked, asked["members"][0], devices).providers == expected
 
 
 def test_member_session_has_only_its_own_settings() -> None:
     sizes: dict[str, Any] = {"free_dimensions": {"batch": 1, "sequence": 64}, "denoted_dimensions": {"DATA_BATCH": 2}}
     asked = request(prefill={**sizes, "node_name_prefix": "prefill_", "read": "bytes"})
-    prefill, decode = (worker.session_options(fake, asked, item, [NPU]) for item in asked["members"])
+    prefill, decode = (worker.make_session_options(fake, asked, item, [NPU]) for item in asked["members"])
     assert prefill.dimensions == {"name": {"batch": 1, "sequence": 64}, "denotation": {"DATA_BATCH": 2}}
     assert prefill.entries == {
         **asked["session_options"],
@@ -254,12 +252,12 @@ def test_every_optimization_level_of_a_recipe_is_known_to_onnx_runtime() -> None
 
 def test_toolchain_without_the_ep_package_is_unfit() -> None:
     with pytest.raises(worker.Unfit, match="the toolchain has no Python package 'no_such_package'"):
-        worker.library_of(plugin(module="no_such_package"))
+        worker.find_ep_library(plugin(module="no_such_package"))
 
 
 def test_custom_library_needs_no_package() -> None:
-    assert worker.library_of(plugin(library="/opt/own/libep.so", module="no_such_package")) == "/opt/own/libep.so"
-    assert worker.library_of(plugin(library="/opt/own/libep.so", module=None)) == "/opt/own/libep.so"
+    assert worker.find_ep_library(plugin(library="/opt/own/libep.so", module="no_such_package")) == "/opt/own/libep.so"
+    assert worker.find_ep_library(plugin(library="/opt/own/libep.so", module=None)) == "/opt/own/libep.so"
 
 
 @pytest.mark.parametrize("script", ["compile", "probe"])
@@ -520,7 +518,7 @@ def test_empty_result_is_a_failure_without_a_model_compiler(old: Group) -> None:
         ({"initializers": "source"}, "this onnxruntime, 1.21.0, cannot leave the initializers of 'prefill' in its source"),
         (
             {"initializers": "external", "external_file": "w"},
-            "of any size into the external file: set the threshold of 'prefill' to 0",
+            "of any size into the external file; set the threshold of 'prefill' to 0",
         ),
     ],
 )
@@ -553,7 +551,7 @@ def test_worker_ends_when_epbuild_is_gone() -> None:
 
 
 def test_peak_memory_of_a_worker_is_in_bytes() -> None:
-    peak = worker.peak_memory()
+    peak = worker.measure_peak_memory()
     assert peak is None or 2**20 < peak < 2**40
 
 
@@ -564,8 +562,8 @@ def test_memory_limit_is_reported_even_if_no_library_can_load() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))
         worker = runpy.run_path({str(FOLDER / "compile.py")!r})
         sys.modules["resource"] = None  # as one that cannot be loaded
-        told = worker["address_space"]()
+        told = worker["measure_address_space"]()
         assert told["mappable"] == 2**40 and 2**20 < told["mapped"] < 2**40, told
-        assert worker["peak_memory"]() > 2**20
+        assert worker["measure_peak_memory"]() > 2**20
     """
     subprocess.run([sys.executable, "-I", "-c", code], check=True, timeout=60)

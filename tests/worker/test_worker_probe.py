@@ -32,7 +32,7 @@ def test_distributions_have_normalized_names(monkeypatch: pytest.MonkeyPatch, tm
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert probe.distributions() == {"some-package-name": "1.0", "other": "2.0"}
+    assert probe.list_distributions() == {"some-package-name": "1.0", "other": "2.0"}
 
 
 def test_package_is_found_without_running_its_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -40,10 +40,10 @@ def test_package_is_found_without_running_its_code(monkeypatch: pytest.MonkeyPat
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert probe.folder_of("probed_package") == str(package.resolve())
+    assert probe.find_package_folder("probed_package") == str(package.resolve())
 
 
 def test_single_file_module_has_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "probed_module.py").write_text("", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert probe.folder_of("probed_module") is None
+    assert probe.find_package_folder("probed_module") is None

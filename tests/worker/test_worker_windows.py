@@ -100,4 +100,4 @@ class _Function:
 @pytest.mark.parametrize(("answers", "peak"), [(True, 3 << 30), (False, None)])
 def test_peak_memory_is_read_from_windows(monkeypatch: pytest.MonkeyPatch, answers: bool, peak: int | None) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: {"kernel32": FakeKernel(answers=answers)}[name])
-    assert on_windows(monkeypatch).peak_memory() == peak
+    assert on_windows(monkeypatch).measure_peak_memory() == peak

@@ -1,5 +1,5 @@
 """Built-in preparations: scripts for a toolchain's Python.
 
-They are started by path, and never imported. Their bytes are part of the keys of preparations: a change of a comment alone makes users
-prepare and compile again.
+The scripts are started by path, and never imported. Their bytes are part of the keys of preparations. Even a changed comment causes users
+to prepare and compile again.
 """

@@ -1,4 +1,4 @@
-"""`cut`: extraction of a part of a model, by onnx.utils."""
+"""`cut`: extraction of a part of a model with onnx.utils."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abs
 
 
 def cut(request: dict[str, Any]) -> None:
-    """Write the part between `inputs` and `outputs`, by default those of the model. Raises Refused if this is no model."""
+    """Write the part of the model between `inputs` and `outputs`. Raises Refused if this part is not a valid model."""
     import onnx
 
     options = request["options"]
@@ -20,10 +20,10 @@ def cut(request: dict[str, Any]) -> None:
     own = [value.name for value in step.required_inputs(model)]
     inputs = options.get("inputs") or own
     check_names(model, inputs, outputs)
-    needed, missing = reach(model, inputs, outputs)
+    needed, missing = find_reached(model, inputs, outputs)
     if missing:
         hint = f"Add them to 'inputs': {', '.join(missing)}."
-        raise step.Refused(f"the outputs need inputs of the model that are missing from 'inputs': {', '.join(missing)}", hint)
+        raise step.Refused(f"'inputs' lacks inputs of the model that the outputs need: {', '.join(missing)}", hint)
     if "inputs" in options:
         for name in inputs:
             if name not in needed:
@@ -34,12 +34,12 @@ def cut(request: dict[str, Any]) -> None:
         raise step.Refused("the outputs depend on no input of the model: they are constants", "Name other outputs.")
     result = onnx.utils.Extractor(model).extract_model(inputs, outputs)
     step.check(step.fill(result, request))
-    step.log(f"{step.node_count(model)} became {step.node_count(result)}")
+    step.log(f"cut {step.node_count(model)} to {step.node_count(result)}")
     step.save(result, request)
 
 
 def check_names(model: Any, inputs: list[str], outputs: list[str]) -> None:
-    """Raise Refused if a name is no value of the graph, or if its type and sizes are unknown."""
+    """Raise Refused if a name is not a value of the graph, or if the value's type is unknown."""
     made = {name for node in model.graph.node for name in node.output}
     given = {value.name for value in model.graph.input}
     typed = {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
@@ -53,8 +53,8 @@ def check_names(model: Any, inputs: list[str], outputs: list[str]) -> None:
                 raise step.Refused(f"the type of the value '{name}' is unknown", hint)
 
 
-def reach(model: Any, inputs: list[str], outputs: list[str]) -> tuple[set[str], list[str]]:
-    """Return those of `inputs` that the outputs need, and the other inputs of the model that they need."""
+def find_reached(model: Any, inputs: list[str], outputs: list[str]) -> tuple[set[str], list[str]]:
+    """Return which of `inputs` the outputs need, and which other inputs of the model they need."""
     maker = {name: node for node in model.graph.node for name in node.output if name}
     own = {value.name for value in step.required_inputs(model)}
     seen: set[str] = set()
@@ -65,7 +65,7 @@ def reach(model: Any, inputs: list[str], outputs: list[str]) -> tuple[set[str], 
             continue
         seen.add(name)
         if name in maker and name not in inputs:
-            waiting += step.read_by(maker[name])
+            waiting += step.list_read_values(maker[name])
     return seen & set(inputs), [name for name in sorted(own) if name in seen and name not in inputs]
 
 

@@ -1,6 +1,6 @@
-"""`float16`: conversion of float32 to float16, by onnxruntime.transformers.
+"""`float16`: conversion of float32 to float16 with onnxruntime.transformers.
 
-It has the converter of onnxmltools, and maintains it.
+This package now maintains the converter of onnxmltools.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def float16(request: dict[str, Any]) -> None:
     options = dict(request["options"])
     header = step.load_header(request)
     check_names(header, options)
-    # Infer shapes without the weights: with them, a large model exceeds the size of one message.
+    # Infer shapes without the weights, because a large model with weights exceeds the size of one protobuf message.
     infer = not options.pop("disable_shape_infer", False)
     model = step.fill(onnx.shape_inference.infer_shapes(header) if infer else header, request)
     before = count_floats(model)

@@ -28,7 +28,7 @@ def infer_shapes(request: dict[str, Any]) -> None:
         model = infer_symbolically(model, of_symbolic)
     model = onnx.shape_inference.infer_shapes(model, **options)
     of = sum(len(node.output) for node in model.graph.node)
-    step.log(f"{count_known(model)} of {of} values now have all sizes known, {before} had before")
+    step.log(f"all sizes are known for {count_known(model)} of {of} values ({before} before)")
     step.save(step.fill(model, request), request)
 
 

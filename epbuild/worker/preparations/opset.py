@@ -1,4 +1,4 @@
-"""`opset`: conversion to another operator set, by ONNX's own converter."""
+"""`opset`: conversion to another operator set with ONNX's converter."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abs
 
 
 def convert(request: dict[str, Any]) -> None:
-    """Write the source with its operators in another version. Raises Refused if the converter cannot convert it."""
+    """Convert the source to another version of the operators, and write it. Raises Refused if the conversion fails."""
     import onnx
 
     target = request["options"]["target_version"]
     newest = onnx.defs.onnx_opset_version()
     if target > newest:
-        hint = f"Use {newest} at most, or a newer onnx in the toolchain."
+        hint = f"Use at most {newest}, or install a newer onnx in the toolchain."
         raise step.Refused(f"onnx {onnx.__version__} supports operator sets up to {newest}, not {target}", hint)
     source = step.load_model(request)
-    if step.weight_bytes(source) > step.LARGEST_INLINE:
+    if step.count_weight_bytes(source) > step.MAX_INLINE_BYTES:
         hint = "Export it again with the wanted operator set."
-        raise step.Refused("the model is too large for ONNX's converter, which takes a model as one message", hint)
+        raise step.Refused("the model is too large for ONNX's converter, which reads it as one protobuf message", hint)
     before = version(source)
     result = source if before == target else convert_model(source, target)
-    step.log(f"operator set {before} became {version(result)}")
+    step.log(f"converted from operator set {before} to {version(result)}")
     step.save(result, request)
 
 
 def convert_model(source: Any, target: int) -> Any:
-    """Return the model in another version. Raises Refused."""
+    """Return the model converted to the operator set `target`. Raises Refused."""
     import onnx
 
     try:
         result = onnx.version_converter.convert_version(source, target)
         step.check(result)
     except Exception as error:
-        reason = str(error).rpartition(" failed: ")[2]  # without the place in the library's source
+        reason = str(error).rpartition(" failed: ")[2]  # without the position in the library's source code
         message = f"ONNX's converter cannot convert the model from operator set {version(source)} to {target}: {reason}"
         raise step.Refused(message, "Try a closer version, or export the model again.") from error
     return result

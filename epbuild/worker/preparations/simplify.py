@@ -1,4 +1,4 @@
-"""`simplify`: folding of constants, and fusion and removal of nodes, by onnxslim."""
+"""`simplify`: constant folding, and fusion and removal of nodes, with onnxslim."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abs
 
 
 def simplify(request: dict[str, Any]) -> None:
-    """Write the source, simplified by onnxslim. Raises Refused if its outputs change."""
+    """Simplify the source with onnxslim, and write it. Raises Refused if the outputs change."""
     import onnxslim
 
     source = step.load_model(request)
@@ -19,10 +19,10 @@ def simplify(request: dict[str, Any]) -> None:
     result = onnxslim.slim(source, **request["options"])
     if result is None:
         raise step.Refused(
-            "with generated inputs, the outputs of the simplified model differ from those of its source",
+            "the simplified model and its source have different outputs for generated inputs",
             "Name the optimizations to skip in 'skip_optimizations' or 'skip_fusion_patterns'.",
         )
-    step.log(f"{before} became {step.node_count(result)}")
+    step.log(f"simplified {before} to {step.node_count(result)}")
     step.save(result, request)
 
 

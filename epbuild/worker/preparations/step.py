@@ -7,7 +7,7 @@ Each script loads this module by path:
     {"format": 1, "kind": "quantize", "source": "in/det.onnx", "output": "out/det.onnx", "options": {"activation_type": "uint8"},
      "files": {"calibration": ["in/files/0/a.npz"]}, "settings": {}}
 
-Pipe, parent process and exit statuses are handled as in `compile.py`. A failure is reported with its message, and a `hint` if there is one.
+Pipe, parent process and exit statuses work as in `compile.py`. The report of a failure has a message and optionally a `hint`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ REQUEST_FORMAT = 1
 CPU = "CPUExecutionProvider"
 SEED = "0"
 SCRATCH = "scratch"
-LARGEST_INLINE = 1 << 30  # bytes of weights; from 2 GiB on, one protobuf message cannot hold a model
-SMALLEST_EXTERNAL = 1024
+MAX_INLINE_BYTES = 1 << 30  # bytes of weights; a protobuf message, and so a model file, is limited to 2 GiB
+MIN_EXTERNAL_BYTES = 1024
 
 
 def beside(*parts: str) -> Any:
-    """Load a script of the worker as a module. An isolated Python does not search this folder for modules."""
+    """Load a worker's script as a module by path, because an isolated Python does not search this folder for modules."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), *parts)  # noqa: PTH100, PTH118, PTH120
     specification = importlib.util.spec_from_file_location("epbuild_" + parts[-1].rpartition(".")[0], path)
     module = importlib.util.module_from_spec(specification)  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ class Refused(Exception):
 
 
 def nearest(name: str, known: Any) -> str:
-    """Return a hint with the known name that is closest to `name`, else with some of the known names."""
+    """Return a hint with the known name that is most similar to `name`, or else with some of the known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     if close:
@@ -81,7 +81,7 @@ def load_model(request: dict[str, Any]) -> Any:
 
 
 def fill(model: Any, request: dict[str, Any]) -> Any:
-    """Load the source's external data into a model that was made from the source's header."""
+    """Load the source's external data into a model that was created from the source's header. Return the model."""
     import onnx
 
     onnx.load_external_data_for_model(model, os.path.dirname(request["source"]))  # noqa: PTH120
@@ -89,11 +89,11 @@ def fill(model: Any, request: dict[str, Any]) -> Any:
 
 
 def save(model: Any, request: dict[str, Any]) -> None:
-    """Write the result. Its weights go into one file beside it if the source had external data, or if they are large."""
+    """Write the result. If the source had external data or the weights are large, write the weights to one file beside the model."""
     import onnx
 
-    put_in_order(model.graph)
-    external = is_external(request) or weight_bytes(model) > LARGEST_INLINE
+    sort_nodes(model.graph)
+    external = is_external(request) or count_weight_bytes(model) > MAX_INLINE_BYTES
     output = request["output"]
     if not external:
         onnx.save(model, output)
@@ -105,15 +105,15 @@ def save(model: Any, request: dict[str, Any]) -> None:
         save_as_external_data=True,
         all_tensors_to_one_file=True,
         location=location,
-        size_threshold=SMALLEST_EXTERNAL,
+        size_threshold=MIN_EXTERNAL_BYTES,
         convert_attribute=False,
     )
 
 
-def put_in_order(graph: Any) -> None:
-    """Sort the nodes so that each is after the nodes that it reads. ONNX requires this order, and some converters break it."""
+def sort_nodes(graph: Any) -> None:
+    """Sort the nodes so that each node follows the nodes whose outputs it reads. ONNX requires this order, but some converters break it."""
     makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
-    needs = [{makers[name] for name in read_by(node) if name in makers} for node in graph.node]
+    needs = [{makers[name] for name in list_read_values(node) if name in makers} for node in graph.node]
     if all(need < index for index, found in enumerate(needs) for need in found):
         return
     readers: list[list[int]] = [[] for _ in needs]
@@ -137,22 +137,22 @@ def put_in_order(graph: Any) -> None:
     graph.node.extend(nodes)
 
 
-def read_by(node: Any) -> list[str]:
+def list_read_values(node: Any) -> list[str]:
     """Return the names of the values that a node and its subgraphs read."""
     found = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
-                found += read_by(inner)
+                found += list_read_values(inner)
             found += [value.name for value in graph.output]
     return found
 
 
 def check(model: Any) -> None:
-    """Run ONNX's checker on a loaded model, unless the model is too large for it. Raises what the checker raises."""
+    """Run ONNX's checker on a loaded model, unless the model is too large. Raises the checker's exceptions."""
     import onnx
 
-    if weight_bytes(model) <= LARGEST_INLINE:
+    if count_weight_bytes(model) <= MAX_INLINE_BYTES:
         onnx.checker.check_model(model)
 
 
@@ -161,7 +161,7 @@ def is_external(request: dict[str, Any]) -> bool:
     return any(tensor.data_location == tensor.EXTERNAL for tensor in load_header(request).graph.initializer)
 
 
-def weight_bytes(model: Any) -> int:
+def count_weight_bytes(model: Any) -> int:
     """Return the size of a loaded model's weights in bytes."""
     return sum(
         len(tensor.raw_data) or 4 * (len(tensor.float_data) + len(tensor.int32_data)) for tensor in model.graph.initializer
@@ -169,13 +169,13 @@ def weight_bytes(model: Any) -> int:
 
 
 def required_inputs(model: Any) -> list[Any]:
-    """Return the inputs that a caller has to feed: all but those that are initializers too."""
+    """Return the inputs that a caller has to feed, which excludes inputs with initializers."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in initializers]
 
 
 def sizes_of(value: Any) -> list[int | str] | None:
-    """Return the sizes of a tensor: numbers, names, and `?` for sizes without a name. None if its rank is unknown."""
+    """Return the sizes of a tensor as numbers, names, and `?` for sizes without a name, or None if the rank is unknown."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -194,10 +194,10 @@ def node_count(model: Any) -> str:
 
 
 def repeat_with_fixed_seed() -> int | None:
-    """Run this script again with a fixed seed for Python's hashes, and return its exit status. In the run with the seed, return None.
+    """Run this script again with a fixed seed for Python's hashes, and return the exit status. Return None if the seed is already set.
 
-    Libraries iterate over sets of names, whose order differs between processes unless the seed is fixed. `-I` ignores the variable
-    that fixes it. The new process is as isolated as this one: it gets no other variable for Python, and no path.
+    Libraries iterate over sets of names, whose order differs between processes unless the seed is fixed. `-I` ignores the
+    variable for the seed. The new process is as isolated as this process: it has no other variable for Python, and no additional path.
     """
     if os.environ.get("PYTHONHASHSEED") == SEED and not sys.flags.ignore_environment:
         sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(sys.argv[0]))]  # noqa: PTH100, PTH120
@@ -211,7 +211,7 @@ def repeat_with_fixed_seed() -> int | None:
 
 
 def main(prepare: Any) -> None:
-    """Run the process of a script: `prepare` gets the request and writes its output. This function never returns."""
+    """Run a script and exit. `prepare` receives the request and writes the output. This function never returns."""
     status = repeat_with_fixed_seed()
     os._exit(run(prepare) if status is None else status)
 
@@ -228,14 +228,14 @@ def run(prepare: Any) -> int:
     try:
         channel.send("started", kind=request["kind"])
         prepare(request)
-    except Exception as error:  # noqa: BLE001 - libraries raise what they like
+    except Exception as error:  # noqa: BLE001 - libraries raise any exception
         kind = "unfit" if isinstance(error, (ImportError, MemoryError)) else "error"
         message = str(error) or type(error).__name__
         hint = {"hint": error.hint} if isinstance(error, Refused) and error.hint else {}
-        what = {"kind": kind, "type": type(error).__name__, "message": worker.shortened(message), **hint}
-        channel.send("failed", **what, peak_memory=worker.peak_memory(), **worker.address_space())
+        what = {"kind": kind, "type": type(error).__name__, "message": worker.shorten(message), **hint}
+        channel.send("failed", **what, peak_memory=worker.measure_peak_memory(), **worker.measure_address_space())
         return worker.FAILED  # type: ignore[no-any-return]
     finally:
         sys.stderr.flush()
-    channel.send("finished", peak_memory=worker.peak_memory())
+    channel.send("finished", peak_memory=worker.measure_peak_memory())
     return 0
