@@ -27,7 +27,7 @@ from epbuild.recipe.load import load
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.recipe.requirement import normalize_name
 from epbuild.session.events import HashingEvents, ToolchainLocked, ToolchainStarted
-from epbuild.session.lock import lock_path, read_lock_text
+from epbuild.session.lock import get_lock_path, read_lock_text
 from epbuild.session.lock_fit import collect_catalog_facts, list_model_releases, list_remote_models, list_toolchain_eps
 from epbuild.session.planning import ModelFetcher, RemoteModels, find_wheels, open_workspace
 from epbuild.session.request import Request
@@ -89,7 +89,7 @@ def make_lock(
     and FetchError.
     """
     recipe = load(request.recipe, settings=request.settings)
-    path = lock_path(recipe.file)
+    path = get_lock_path(recipe.file)
     text, old = _read_lock(path, progress)
     builder = _LockBuilder(
         recipe,

@@ -21,7 +21,7 @@ from epbuild.commands.plan import survey
 from epbuild.core.errors import EpbuildError, Position
 from epbuild.core.shown import format_path
 from epbuild.recipe.load import BrokenRecipe, load
-from epbuild.session.lock import lock_path
+from epbuild.session.lock import get_lock_path
 from epbuild.session.planning import read_plan
 from epbuild.session.request import Request
 from epbuild.survey.snapshot import get_snapshot_path, read, read_unchanged
@@ -137,7 +137,7 @@ def _sources(request: Request, error: EpbuildError | None) -> Iterator[str]:
             yield str(Path(problem.where.file).absolute())
         elif isinstance(problem.where, Path):
             yield str(problem.where.absolute())
-    yield str(lock_path(request.recipe).absolute())
+    yield str(get_lock_path(request.recipe).absolute())
     try:
         recipe = load(request.recipe, settings=request.settings)
     except BrokenRecipe as broken:

@@ -14,7 +14,7 @@ from epbuild.cluster.placement import EP_LABEL, PLATFORM_LABEL, REAL_LABEL, Offe
 from epbuild.commands.plan import survey
 from epbuild.core.errors import Problem
 from epbuild.engine.events import Progress
-from epbuild.session.lock import lock_path, read_lock_text
+from epbuild.session.lock import get_lock_path, read_lock_text
 from epbuild.session.planning import get_workspace_folder
 from epbuild.session.request import Request
 from epbuild.survey.costs import estimate_seconds
@@ -53,7 +53,7 @@ def build_matrix(request: Request, most: int, labels: Mapping[str, Label], progr
 
 def list_locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
     """Return the platforms that each toolchain is locked for. Empty if there is no lock."""
-    path = lock_path(request.recipe)
+    path = get_lock_path(request.recipe)
     text = read_lock_text(path)
     if text is None:
         return {}

@@ -94,7 +94,7 @@ def execute(group: SessionGroup, document: Mapping[str, Any], execution: Executi
             nodes=tuple(map(ContextNode.of, model.header.ep_context_nodes)),
             fallback_nodes=len(model.header.other_nodes),
             compatibility=read_compatibility(model.header.metadata),
-            left=node_log.left(model.member, model.header.other_nodes),
+            left=node_log.list_fallback_nodes(model.member, model.header.other_nodes),
             output_shapes={value.name: value.shape for value in model.header.outputs},
         )
         for model in models
@@ -164,7 +164,7 @@ def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execut
     node_log = make_node_log(group)
     worker = Worker("worker", COMPILE, group.timeout, {**ALLOCATION, **group.target.environment})
     ending = execution.run(worker, StepId(group.id), _GroupLog(group, execution, node_log))
-    error = make_compile_error(group, ending, execution.shown_log, node_log.refused())
+    error = make_compile_error(group, ending, execution.shown_log, node_log.list_refused_nodes())
     if error is not None:
         raise error
     execution.release_slot()

@@ -52,12 +52,12 @@ class NodeLog:
             self._entry = "shown"
         return self._entry
 
-    def left(self, member: str, nodes: Sequence[NamedNode]) -> tuple[LeftNode, ...]:
+    def list_fallback_nodes(self, member: str, nodes: Sequence[NamedNode]) -> tuple[LeftNode, ...]:
         """Return the fallback nodes of a compiled model with their logged reasons."""
         keys = ((member, node.name, node.operator.rpartition("::")[2]) for node in nodes)  # logs omit the domain
         return tuple(LeftNode(*node, self._reasons.get(key)) for node, key in zip(nodes, keys, strict=True))
 
-    def refused(self) -> tuple[LeftNode, ...]:
+    def list_refused_nodes(self) -> tuple[LeftNode, ...]:
         """Return the nodes of the current model that an EP refused, with the logged reasons."""
         found = ((key, reason) for key, reason in self._reasons.items() if key[0] == self._member and reason is not None)
         return tuple(LeftNode(node, operator, reason) for (_, node, operator), reason in found)

@@ -128,7 +128,7 @@ class ToolchainInstalling(Event, frozen=True):
     done: int
     """Bytes that were received."""
     total: int
-    """Bytes to receive, as far as they are known."""
+    """Bytes to receive, if they are known."""
 
 
 class ToolchainReady(Event, frozen=True):

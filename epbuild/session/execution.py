@@ -127,7 +127,7 @@ class Executions:
         changes = describe_differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
         if changes:
             message = f"the toolchain '{environment.name}' changed before the model was {kind.done}: {'; '.join(changes)}"
-            raise BuildError(Problem("EPB415", message, StepId(action.id), "The result was discarded. Run the build again."))
+            raise BuildError(Problem("EPB415", message, StepId(action.id), "Run the build again."))
         return environment
 
 

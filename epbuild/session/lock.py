@@ -75,7 +75,7 @@ class HeldLock(Struct, frozen=True):
         if not reasons:
             return []
         message = f"the toolchain '{toolchain.name}' does not match {self.path.name}: {', '.join(reasons)}"
-        remedy = "Fix its environment" if toolchain.interpreter else f"Remove {environment.memory.parent}"
+        remedy = "Fix the toolchain's environment" if toolchain.interpreter else f"Remove {environment.memory.parent}"
         return [Problem("EPB308", message, toolchain.where, f"{remedy}, or run `epbuild lock`.")]
 
     def _check_models(self, plan: Plan, digests: Digests) -> list[Problem]:
@@ -92,7 +92,7 @@ class HeldLock(Struct, frozen=True):
         other = [what for what in sorted(actual.keys() | locked_digests.keys()) if actual.get(what) != locked_digests.get(what)]
         if not other:
             return []
-        message = f"the remote model '{model.name}' differs from {self.path.name}: {', '.join(other)}"
+        message = f"the files of the remote model '{model.name}' differ from {self.path.name}: {', '.join(other)}"
         return [Problem("EPB247", message, model.path_where, "If the change is intended, run `epbuild lock`.")]
 
     def _raise_if_strict(self, kind: type[EpbuildError], problems: list[Problem]) -> list[Problem]:
@@ -101,7 +101,7 @@ class HeldLock(Struct, frozen=True):
         return problems
 
 
-def lock_path(recipe: Path) -> Path:
+def get_lock_path(recipe: Path) -> Path:
     """Return the path of a recipe's lock: `epbuild.lock` beside `epbuild.yaml`."""
     return recipe.with_suffix(".lock")
 
@@ -115,7 +115,7 @@ def read_lock_text(path: Path) -> str | None:
     except OSError as error:
         message = f"the lock cannot be read: {error.strerror}"
         raise PlanError(
-            Problem("EPB242", message, Position(str(path), 1, 1), "Check that it is a file that this user may read.")
+            Problem("EPB242", message, Position(str(path), 1, 1), "Check that the lock is a file that this user may read.")
         ) from error
     from epbuild.toolchain.lock_file import decode_lock
 
@@ -145,7 +145,7 @@ def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
 
     Raises PlanError if the lock cannot be read or, with `strict`, if there is any deviation.
     """
-    path, lock = lock_path(recipe.file), _read_lock_beside(recipe)
+    path, lock = get_lock_path(recipe.file), _read_lock_beside(recipe)
     unfit = _check_fit(recipe, lock, strict=strict)
     if lock is None:
         return HeldLock(path)
@@ -178,7 +178,7 @@ def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
 
 def _check_fit(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]:
     """Return the deviations of a recipe from its lock. With `strict`, raise PlanError for deviations or a missing lock."""
-    path = lock_path(recipe.file)
+    path = get_lock_path(recipe.file)
     if lock is None:
         if strict:
             message = f"--locked needs a lock, but {path.name} does not exist beside the recipe"
@@ -194,7 +194,7 @@ def _check_fit(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfi
 
 def _read_lock_beside(recipe: Recipe) -> Lock | None:
     """Return the recipe's lock, or None if the file does not exist. Raises PlanError (EPB242) if it cannot be read."""
-    path = lock_path(recipe.file)
+    path = get_lock_path(recipe.file)
     text = read_lock_text(path)
     if text is None:
         return None

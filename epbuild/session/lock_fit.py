@@ -46,7 +46,7 @@ def find_misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
         if reason is not None:
             yield misfit("EPB244", reason, toolchain.where, name)
     for name in lock.toolchains.keys() - recipe.toolchains.keys():
-        yield misfit("EPB244", f"{path.name} has a toolchain '{name}', which the recipe does not have")
+        yield misfit("EPB244", f"{path.name} contains the toolchain '{name}', which is not in the recipe")
     for reason in _explain_catalog(recipe, lock, path.name):
         yield misfit("EPB246", reason)
     remote = list_remote_models(recipe)

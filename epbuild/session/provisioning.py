@@ -118,7 +118,7 @@ class Provisioning:
         Raises ToolchainError, EnvironmentFailure if the action cannot run on this machine, and Cancelled.
         """
         if not self.known.is_for_here(action):
-            reason = self.known.why_not_here(action)
+            reason = self.known.explain_obstacle(action)
             raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can run it."))
         name = get_toolchain_name(action)
         if name not in self.known.environments:

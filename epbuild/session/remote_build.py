@@ -130,7 +130,7 @@ class RemoteMachines:
         return not self._toolchains.is_for_here(action)
 
     def _list_labels(self, action: Action) -> frozenset[str]:
-        return list_needed_labels(action, self._toolchains.locked_for(action)[0])
+        return list_needed_labels(action, self._toolchains.find_locked_environment(action)[0])
 
     def run(self, subject: KeyedAction, expected: Runnable, idle: IdleActions) -> RemoteResult | None:
         """Run an action on another machine. While the action waits, it occupies no job of this machine.
@@ -139,7 +139,7 @@ class RemoteMachines:
         run, EnvironmentFailure if no machine can run it, and Cancelled.
         """
         action, key, step = subject.action, subject.key, subject.action.steps[0]
-        labels, (_, environment) = self._list_labels(action), self._toolchains.locked_for(action)
+        labels, (_, environment) = self._list_labels(action), self._toolchains.find_locked_environment(action)
         self._progress.report(StepStarted(step, "waiting for a machine"))
         with _release_job(action, idle):
             self._executor.wait_for_offer(Placement(labels), self._unserved[labels] or 1)

@@ -220,7 +220,7 @@ class Session:
             lock="none" if not lock.exists else "doubted" if lock.warnings else "held",
             warnings=found.plan.warnings,
             files=list_observed_files(self.recipe, self.toolchains, lock, found.plan, outputs, self.surveyor),
-            absent=(*self.toolchains.absent(), *(() if lock.exists else (lock.path,))),
+            absent=(*self.toolchains.list_absent_files(), *(() if lock.exists else (lock.path,))),
             steps=[status._replace(key=ends[status.step.action].key) for status in found.steps()],
             is_current=all(end.is_current for end in ends.values()),
             drivers=self.toolchains.drivers(),
@@ -318,7 +318,7 @@ def _identify_elsewhere(request: Request, known: PlanToolchains, plan: Plan, sha
     """Request that other machines publish the identities of toolchains that are unknown here."""
     if request.cluster is None or not request.compiles or shared.results is None:
         return
-    unknown = known.unidentified(plan.actions.values())
+    unknown = known.list_unidentified(plan.actions.values())
     if unknown:
         from epbuild.cluster.dask_client import DaskExecutor
         from epbuild.session.remote_build import IdentityRequests

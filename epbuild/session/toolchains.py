@@ -108,14 +108,14 @@ class PlanToolchains:
                 return recorded
         return None
 
-    def locked_for(self, action: Action) -> tuple[str, LockedEnvironment | None]:
+    def find_locked_environment(self, action: Action) -> tuple[str, LockedEnvironment | None]:
         """Return the platform of an action's key, and the locked environment for this platform, or None if it is not locked."""
         places = self._find_places(action)
         known = (place for place in places if place[1] == self._here or place in self._recorded)
         place = next(known, (places or (("", self._here),))[0])
         return place[1] or get_own_platform() or "", self._find_locked(place) if place[0] else None
 
-    def unidentified(self, actions: Iterable[Action]) -> dict[Place, UnknownToolchain]:
+    def list_unidentified(self, actions: Iterable[Action]) -> dict[Place, UnknownToolchain]:
         """Return the locked toolchains with an unknown identity, each with the first action that needs it."""
         found: dict[Place, UnknownToolchain] = {}
         for action in actions:
@@ -136,20 +136,20 @@ class PlanToolchains:
         self._records |= dict(self._read({*places}))
         self._recorded |= dict(self._identify())
 
-    def why_unknown(self, action: Action) -> str:
+    def explain_unknown(self, action: Action) -> str:
         """Return why the toolchain of an action is unknown."""
         name = action.runs_in.toolchain.name if action.runs_in is not None else ""
         if self.is_for_here(action) and not self._sources.environments.may_run and self.is_ready(name):
             return f"the toolchain '{name}' is unknown, because --no-exec starts no programs"
         if self.is_for_here(action):
             return f"the toolchain '{name}' is not provisioned yet"
-        return self.why_not_here(action)
+        return self.explain_obstacle(action)
 
     def is_for_here(self, action: Action) -> bool:
         """Return whether an action can run on this machine, unless an unknown obstacle prevents it."""
         return any(platform == self._here for _, platform in self._find_places(action))
 
-    def why_not_here(self, action: Action) -> str:
+    def explain_obstacle(self, action: Action) -> str:
         """Return why an action cannot run on this machine, as a clause."""
         reason = find_obstacle(action.target, sys.platform) if isinstance(action, InTarget) else None
         if reason is not None:
@@ -202,7 +202,7 @@ class PlanToolchains:
         """Return the versions of the drivers that identities depend on, by arguments of `read_driver_version`."""
         return read_drivers(entry for uses in self._used for entry in uses)
 
-    def absent(self) -> list[Path]:
+    def list_absent_files(self) -> list[Path]:
         """Return missing files that would make more identities known."""
         missing = [name for name, platform in self._recorded if platform == self._here and name not in self.environments]
         return [

@@ -50,7 +50,7 @@ class KnownToolchains(Protocol):
     def of(self, action: Action) -> Identified | None:
         """Return the identity of an action's toolchain, or None while the identity is unknown."""
 
-    def why_unknown(self, action: Action) -> str:
+    def explain_unknown(self, action: Action) -> str:
         """Return the reason why the toolchain of an action is unknown, for the status of the action."""
 
 
@@ -266,7 +266,7 @@ class Surveyor:
             return pending(*(f"needs {ident}" for ident in action.needs if found[ident].made is None))
         toolchain = toolchains.of(action)
         if toolchain is None:
-            return pending(toolchains.why_unknown(action))
+            return pending(toolchains.explain_unknown(action))
         action, document = self.keyed(action, needed, toolchain, digests)
         key = compute_action_key(document)
         # A result that was built here counts even if the store has lost it, because its outputs may be in place.

@@ -354,7 +354,7 @@ def test_a_model_of_a_wheel_is_locked_with_its_bytes_and_other_bytes_are_refused
     assert "EPB247" in checkout.epbuild("plan").stderr
     refused = checkout.epbuild("plan", "--locked")
     assert refused.returncode == 2
-    assert "differs from epbuild.lock: graph" in refused.stderr
+    assert "differ from epbuild.lock: graph" in refused.stderr
 
 
 def test_the_wheel_of_a_model_is_locked_and_another_wheel_is_refused(checkout: Checkout) -> None:

@@ -47,7 +47,7 @@ def test_each_node_gets_its_reason_without_its_own_name() -> None:
     ]
     found, worth = log(*lines)
     nodes = [NamedNode("/embedding/Gather", "Gather"), NamedNode("/fc/MatMul_quant", "MatMulInteger"), NamedNode("x", "If")]
-    assert found.left("enc", nodes) == (
+    assert found.list_fallback_nodes("enc", nodes) == (
         LeftNode("/embedding/Gather", "Gather", "Cannot get shape"),
         LeftNode("/fc/MatMul_quant", "MatMulInteger", UNSUPPORTED),
         LeftNode("x", "If", None),
@@ -58,14 +58,14 @@ def test_each_node_gets_its_reason_without_its_own_name() -> None:
 def test_all_nodes_of_a_refused_unit_get_the_same_reason() -> None:
     first, node, reason, end = refusal("Conv", "conv", "Failed to add node.")
     found, _ = log(f"{MARK}m", first, node, node.replace("Conv", "Relu").replace("conv", "relu"), reason, end)
-    assert [left.reason for left in found.left("m", [NamedNode("conv", "Conv"), NamedNode("relu", "Relu")])] == [
+    assert [left.reason for left in found.list_fallback_nodes("m", [NamedNode("conv", "Conv"), NamedNode("relu", "Relu")])] == [
         "Failed to add node"
     ] * 2
 
 
 def test_members_with_equal_node_names_keep_their_own_reasons() -> None:
     found, _ = log(f"{MARK}prefill", *refusal("Add", "add", "one"), f"{MARK}decode", *refusal("Add", "add", "other"))
-    assert [found.left(name, [NamedNode("add", "Add")])[0].reason for name in ("prefill", "decode", "third")] == [
+    assert [found.list_fallback_nodes(name, [NamedNode("add", "Add")])[0].reason for name in ("prefill", "decode", "third")] == [
         "one",
         "other",
         None,
@@ -74,17 +74,20 @@ def test_members_with_equal_node_names_keep_their_own_reasons() -> None:
 
 def test_node_accepted_in_a_later_pass_has_no_reason() -> None:
     found, _ = log(f"{MARK}m", *refusal("Add", "add", "one"), *acceptance("Add", "add"))
-    assert found.left("m", [NamedNode("add", "Add")])[0].reason is None
+    assert found.list_fallback_nodes("m", [NamedNode("add", "Add")])[0].reason is None
 
 
 def test_unnamed_node_never_gets_the_reason_of_another_node() -> None:
     found, _ = log(f"{MARK}m", *refusal("Add", "", "one"), *refusal("Add", "", "other"), *refusal("Mul", "", "same") * 2)
-    assert [left.reason for left in found.left("m", [NamedNode("", "Add"), NamedNode("", "Mul")])] == [None, "same"]
+    assert [left.reason for left in found.list_fallback_nodes("m", [NamedNode("", "Add"), NamedNode("", "Mul")])] == [
+        None,
+        "same",
+    ]
 
 
 def test_operator_is_matched_although_the_log_omits_its_domain() -> None:
     found, _ = log(f"{MARK}m", *refusal("Gelu", "gelu", "one"))
-    assert found.left("m", [NamedNode("gelu", "com.microsoft::Gelu")])[0].reason == "one"
+    assert found.list_fallback_nodes("m", [NamedNode("gelu", "com.microsoft::Gelu")])[0].reason == "one"
 
 
 def test_known_lines_are_shown_and_details_are_hidden() -> None:

@@ -143,7 +143,7 @@ def test_two_groups_prepare_a_common_model_once(workshop: Preparer) -> None:
     ("change", "code", "said"),
     [
         (('"${in}", "${out}", 8]', '"${in}"]'), "EPB270", "does not use ${out}"),
-        (("files: [fold.py], toolchain: tools}\n      -", "toolchain: tools}\n      -"), "EPB272", "refers to fold.py"),
+        (("files: [fold.py], toolchain: tools}\n      -", "toolchain: tools}\n      -"), "EPB272", "refers to 'fold.py'"),
         (("samples/*.npz", "samples/*.npy"), "EPB271", "no file matches 'samples/*.npy'"),
         (("samples/*.npz", "/**/*"), "EPB273", "'/**/*' would search all of"),
         (("samples/*.npz", ".."), "EPB273", "'..' would search all of"),

@@ -19,7 +19,7 @@ def test_each_header_is_read_once_for_any_number_of_binaries(tmp_path: Path) -> 
         return read_header(path)
 
     references = References(reading)
-    users = [list(references.users(tmp_path / f"b{number}.bin", tmp_path)) for number in range(4)]
+    users = [list(references.find_users(tmp_path / f"b{number}.bin", tmp_path)) for number in range(4)]
     assert users == [models[start : start + 2] for start in range(0, 8, 2)]
     assert sorted(read) == models
 
@@ -29,6 +29,6 @@ def test_folder_between_models_and_binary_may_hold_other_users(tmp_path: Path) -
     inner = compiled(tmp_path / "sub/n.onnx", binary="b.bin")
     (tmp_path / "sub/broken.onnx").write_bytes(b"broken")
     references = References()
-    assert list(references.users(tmp_path / "sub/b.bin", tmp_path)) == [inner, outer]
-    assert list(references.unreadable(tmp_path / "sub/b.bin", tmp_path)) == [tmp_path / "sub/broken.onnx"]
-    assert list(references.unreadable(tmp_path / "c.bin", tmp_path)) == []
+    assert list(references.find_users(tmp_path / "sub/b.bin", tmp_path)) == [inner, outer]
+    assert list(references.find_unreadable(tmp_path / "sub/b.bin", tmp_path)) == [tmp_path / "sub/broken.onnx"]
+    assert list(references.find_unreadable(tmp_path / "c.bin", tmp_path)) == []

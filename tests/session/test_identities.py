@@ -126,7 +126,7 @@ class Asking:
 
     def fetch(self) -> None:
         found = IdentityRequests(self.executor, self.known, self.events)
-        found.fetch(self.known.unidentified(self.plan.actions.values()))
+        found.fetch(self.known.list_unidentified(self.plan.actions.values()))
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_worker_identifies_a_toolchain_without_provisioning_here(platform: str
     identified = found.known.of(action)
     assert identified is not None
     assert identified.identity(())["platform"] == TAGS[platform]
-    assert found.known.locked_for(action)[0] == platform
+    assert found.known.find_locked_environment(action)[0] == platform
     assert (found.client.made, found.worker.made) == (0, 1)
     kinds = [type(event) for event in found.events]
     assert kinds == [ToolchainStarted, ToolchainReady]
@@ -210,8 +210,8 @@ def test_for_another_platform_only_a_trusted_record_counts(other: str, asking: C
 def test_host_dependent_toolchains_are_not_requested_for_other_platforms(asking: Callable[..., Asking]) -> None:
     found = asking(WINDOWS)
     group = found.plan.session_groups[CLASSIFIER]
-    [unknown] = found.known.unidentified([group]).values()
+    [unknown] = found.known.list_unidentified([group]).values()
     assert (unknown.platform, list_needed_labels(unknown.action, unknown.platform) <= found.executor.labels) == (WINDOWS, True)
     [ep] = group.target.eps
     depends = replace(ep, entry=replace(ep.entry, output_depends_on_host=True))
-    assert found.known.unidentified([replace(group, target=replace(group.target, eps=(depends,)))]) == {}
+    assert found.known.list_unidentified([replace(group, target=replace(group.target, eps=(depends,)))]) == {}

@@ -17,7 +17,7 @@ from epbuild.core.errors import EpbuildError, PlanError, Problem, ToolchainError
 from epbuild.engine.events import EventList, NoProgress, Warned
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ToolchainSpec
-from epbuild.session.lock import lock_path
+from epbuild.session.lock import get_lock_path
 from epbuild.session.lock_fit import collect_catalog_facts
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.lock import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
@@ -95,8 +95,8 @@ def with_environment(lock: Lock, **changes: Any) -> Lock:
 
 
 def test_the_lock_is_beside_its_recipe_with_the_recipes_name(tmp_path: Path) -> None:
-    assert lock_path(tmp_path / "epbuild.yaml") == tmp_path / "epbuild.lock"
-    assert lock_path(tmp_path / "zoo.v2.yaml") == tmp_path / "zoo.v2.lock"
+    assert get_lock_path(tmp_path / "epbuild.yaml") == tmp_path / "epbuild.lock"
+    assert get_lock_path(tmp_path / "zoo.v2.yaml") == tmp_path / "zoo.v2.lock"
 
 
 def test_a_build_uses_the_lock_with_and_without_locked(workshop: LockedWorkshop) -> None:
@@ -183,7 +183,7 @@ OTHER_MISFITS: list[tuple[Callable[[Lock], Lock], str, str]] = [
     (
         lambda lock: replace(lock, toolchains={**lock.toolchains, "old": LockedToolchain(("numpy",), {})}),
         "EPB244",
-        "epbuild.lock has a toolchain 'old', which the recipe does not have",
+        "epbuild.lock contains the toolchain 'old', which is not in the recipe",
     ),
     (
         lambda lock: replace(lock, catalog={**lock.catalog, "session-keys": "1"}),
@@ -347,7 +347,7 @@ def test_a_model_with_other_bytes_is_refused_with_locked_or_reported(workshop: L
     with pytest.raises(PlanError) as caught:
         run(replace(workshop.request, locked=True), NoProgress(), fetcher=workshop.fetcher)
     (problem,) = caught.value.problems
-    assert (problem.code, problem.message) == ("EPB247", "the remote model 'decode' differs from epbuild.lock: graph")
+    assert (problem.code, problem.message) == ("EPB247", "the files of the remote model 'decode' differ from epbuild.lock: graph")
     assert workshop.compiled == []
     assert workshop.build().exit_code == 0
     assert [warning.code for warning in workshop.warnings] == ["EPB247"]
@@ -373,7 +373,7 @@ def test_the_versions_of_an_existing_environment_are_checked(workshop: LockedWor
     workshop.packages["onnxruntime"] = "1.32.0"
     (problem,) = workshop.refusal().problems
     assert problem.message == "the toolchain 'qnn' does not match epbuild.lock: its onnxruntime is 1.32.0 instead of 1.31.1"
-    assert problem.hint == "Fix its environment, or run `epbuild lock`."
+    assert problem.hint == "Fix the toolchain's environment, or run `epbuild lock`."
 
 
 def test_selected_steps_are_checked_against_the_lock(workshop: LockedWorkshop) -> None:

@@ -43,7 +43,7 @@ class FakeToolchains(PlanToolchains):
     def is_for_here(self, action: Action) -> bool:
         return self.is_here
 
-    def why_not_here(self, action: Action) -> str:
+    def explain_obstacle(self, action: Action) -> str:
         return "it is for another platform"
 
     def is_ready(self, name: str) -> bool:

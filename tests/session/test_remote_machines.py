@@ -66,7 +66,7 @@ class Case:
         self.session, self.action = session, action
         self.subject = KeyedAction(action, status.key, status.document, ())
         self.emission = found.plan.actions[EMIT_CLASSIFIER]
-        self.executor.labels = list_needed_labels(action, session.toolchains.locked_for(action)[0]) | {RELEASE}
+        self.executor.labels = list_needed_labels(action, session.toolchains.find_locked_environment(action)[0]) | {RELEASE}
         self.machines = RemoteMachines(
             self.executor, session.remote, session.shared.results, session.surveyor, self.events, session.toolchains
         )

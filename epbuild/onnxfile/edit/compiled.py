@@ -53,7 +53,7 @@ class References:
         self._read_header = read
         self._folders: dict[Path, tuple[dict[str, list[Path]], list[Path]]] = {}
 
-    def users(self, binary: Path, folder: Path) -> Iterator[Path]:
+    def find_users(self, binary: Path, folder: Path) -> Iterator[Path]:
         """Yield the models that refer to `binary`, in order.
 
         The search covers the folders from `folder` down to the folder of `binary`. A model elsewhere cannot refer to
@@ -63,7 +63,7 @@ class References:
         for place in _list_folders(binary, folder):
             yield from self._read(place)[0].get(wanted, ())
 
-    def unreadable(self, binary: Path, folder: Path) -> Iterator[Path]:
+    def find_unreadable(self, binary: Path, folder: Path) -> Iterator[Path]:
         """Yield the unreadable `.onnx` files in the same folders, because such files may refer to `binary`."""
         for place in _list_folders(binary, folder):
             yield from self._read(place)[1]

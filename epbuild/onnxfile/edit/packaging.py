@@ -178,8 +178,8 @@ def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str |
     for sharing in users.values():
         name, named, folder = str(sharing[0].node.reference), [model.path for model in sharing], sharing[0].path.parent
         known = {os.path.realpath(path) for path in named}
-        others = [path for path in references.users(folder / name, folder) if os.path.realpath(path) not in known]
-        unreadable.update(dict.fromkeys(references.unreadable(folder / name, folder)))
+        others = [path for path in references.find_users(folder / name, folder) if os.path.realpath(path) not in known]
+        unreadable.update(dict.fromkeys(references.find_unreadable(folder / name, folder)))
         if packaging == "embed" and len(named) + len(others) > 1:
             listed = ", ".join(path.name for path in (*named, *others))
             raise ChangeRefused(

@@ -107,7 +107,7 @@ def _is_shared(item: ConnectedModel, references: References) -> bool:
     """Return whether another model refers to a context binary of this model, so that the context has graphs for both."""
     binaries = [find_binary(item.path, node) for node in item.header.ep_context_nodes if node.reference is not None]
     own = os.path.realpath(item.path)
-    users = (path for binary in binaries for path in references.users(binary, item.path.parent))
+    users = (path for binary in binaries for path in references.find_users(binary, item.path.parent))
     return any(os.path.realpath(path) != own for path in users)
 
 

@@ -68,7 +68,7 @@ def find_credentials(host: str) -> Credentials | None:
             stored = run_helper(str(helper), host)
         except HelperError as failure:
             program = get_program_name(str(helper))
-            message = f"Docker's credential helper {program}, which {path} names for it, {failure.reason}"
+            message = f"Docker's credential helper {program}, which {path} specifies for this registry, {failure.reason}"
             helper_error = CredentialsError(message, f"{failure.cure}, or set {REGISTRY}, {USER} and {PASSWORD}.")
             if not failure.missing:
                 raise helper_error from None

@@ -23,9 +23,9 @@ def convert(request: dict[str, Any]) -> None:
     if step.count_weight_bytes(source) > step.MAX_INLINE_BYTES:
         hint = "Export it again with the wanted operator set."
         raise step.Refused("the model is too large for ONNX's converter, which reads it as one protobuf message", hint)
-    before = version(source)
+    before = get_version(source)
     result = source if before == target else convert_model(source, target)
-    step.log(f"converted from operator set {before} to {version(result)}")
+    step.log(f"converted from operator set {before} to {get_version(result)}")
     step.save(result, request)
 
 
@@ -38,12 +38,12 @@ def convert_model(source: Any, target: int) -> Any:
         step.check(result)
     except Exception as error:
         reason = str(error).rpartition(" failed: ")[2]  # without the position in the library's source code
-        message = f"ONNX's converter cannot convert the model from operator set {version(source)} to {target}: {reason}"
+        message = f"ONNX's converter cannot convert the model from operator set {get_version(source)} to {target}: {reason}"
         raise step.Refused(message, "Try a closer version, or export the model again.") from error
     return result
 
 
-def version(model: Any) -> int:
+def get_version(model: Any) -> int:
     """Return the version of ONNX's own operators that a model uses."""
     return next((opset.version for opset in model.opset_import if opset.domain in {"", "ai.onnx"}), 0)
 
