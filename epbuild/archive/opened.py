@@ -43,7 +43,7 @@ class OpenedArtifact(Struct, frozen=True):
     def find_skipped(self) -> tuple[Path, ...]:
         """Return the archives and image layouts below the opened folder, which are not opened themselves. Raises OSError.
 
-        Hidden folders are not searched. Neither are folders with a manifest, as the manifest lists all files.
+        Hidden folders are not searched. Folders with a manifest are not searched either, as the manifest lists all files.
         """
         return () if self.unpacked else tuple(_find_packed(self.place))
 

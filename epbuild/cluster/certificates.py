@@ -19,8 +19,8 @@ _INSTALL = "Install it with `pip install 'epbuild[dask]'`."
 def make_certificates(folder: Path, roles: Iterable[str] = ROLES) -> tuple[Path, ...]:
     """Create a certificate authority in a new folder, and a subfolder with a certificate for each role. Return the subfolders.
 
-    Users with any of the certificates can do everything that a client can. Only `ca-key.pem` can issue more certificates. Raises PlanError
-    if the folder is not empty, and ToolchainError if the package cryptography is missing.
+    Anyone with one of the certificates can do everything that a client can do. Only `ca-key.pem` can issue more certificates. Raises
+    PlanError if the folder is not empty, and ToolchainError if the package cryptography is missing.
     """
     try:
         from cryptography.hazmat.primitives.asymmetric import ec

@@ -117,7 +117,8 @@ class DaskExecutor:
         except import_distributed().client.ClosedClientError as error:  # Dask stops reconnecting after a while
             del self._pending[name]
             raise _make_lost_error() from error
-        # The reply is fetched in a thread, as it may arrive slowly. If the machine disconnects before, another one executes the task.
+        # The reply is fetched in a thread, as it may arrive slowly. If the machine disconnects before that, another machine executes
+        # the task.
         fetching = threading.Thread(target=pending.finish, args=(partial(self._fetch_reply, future, pending),), daemon=True)
         future.add_done_callback(lambda _: fetching.start())
         try:

@@ -121,7 +121,7 @@ class Machine(Struct, frozen=True):
                 unpublished = StoreError(Problem("EPB531", message, StepId(action.id), _UNPUBLISHED_HINT))
                 return MachineReply.failure(
                     "failed", self.name, unpublished
-                )  # "failed", as other machines would build it in vain
+                )  # "failed", so that no other machine repeats the work
         return MachineReply("found" if is_known else "made", self.name, log=COMPILE.log(record))
 
     def _is_unfit(self, action: Action, environment: Environment, cancelled: threading.Event) -> bool:

@@ -68,7 +68,7 @@ class ActionRequest(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The request as JSON text, as it is sent."""
-        # Not encoded by msgspec, as names of staged files need not be UTF-8.
+        # json, not msgspec: names of staged files need not be UTF-8.
         return json.dumps(msgspec.to_builtins(self), separators=(",", ":"))
 
 
@@ -77,7 +77,7 @@ def read_request(text: str) -> ActionRequest:
     try:
         request = convert(json.loads(text), ActionRequest)
     except (ValueError, RecursionError) as error:
-        raise ValidationError(f"not a request: {error}") from error
+        raise ValidationError(str(error)) from error
     if request.format != FORMAT:
         raise ValidationError("the request has an unsupported format")
     return request

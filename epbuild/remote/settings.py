@@ -51,7 +51,7 @@ def resolve_remote_settings(
     found = _find_address(cache, folder, environment)
     if found is None:
         if mode == "write":
-            message = "results cannot be written: no remote cache is set"
+            message = "results cannot be written, because no remote cache is configured"
             raise RecipeError(Problem("EPB275", message, hint=f"Set `cache.remote` in the recipe, or {REMOTE}."))
         return None
     address, where = found

@@ -87,7 +87,7 @@ class Timeouts(Struct, frozen=True):
 
 
 class SpeedMeter:
-    """Meter of a transfer's speed. Only time spent in `waiting` counts, as the other side does not cause other delays."""
+    """Meter of a transfer's speed. Only time spent in `waiting` counts, because the other side causes no other delay."""
 
     def __init__(self, minimum: Speed) -> None:
         self._minimum = minimum

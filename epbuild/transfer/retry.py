@@ -51,9 +51,9 @@ class CircuitOpenError(Exception):
 
 
 class CircuitBreaker:
-    """Circuit breaker. It opens after a permanent failure, several consecutive failures, or once failures have cost several seconds.
+    """Circuit breaker. It opens after a permanent failure, several consecutive failures, or failures that cost several seconds.
 
-    So a failing server costs a build only a few seconds in total. `on_open` is called once, with the failure that opened the breaker.
+    So a failing server delays a build by only a few seconds. `on_open` is called once, with the failure that opened the breaker.
     """
 
     def __init__(self, policy: RetryPolicy, wait: Callable[[float], None], on_open: Callable[[TransferError], None]) -> None:

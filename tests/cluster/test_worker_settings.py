@@ -18,8 +18,8 @@ KEY = {"EPBUILD_SIGNING_KEY": OURS.text}
     [
         (CACHE, "EPB277", "a worker cannot sign its results"),
         ({**CACHE, "EPBUILD_SIGNING_KEY": "nonsense"}, "EPB277", "does not contain a signing key"),
-        (KEY, "EPB275", "no remote cache is set"),
-        ({**KEY, "EPBUILD_REMOTE_CACHE": "off"}, "EPB275", "no remote cache is set"),
+        (KEY, "EPB275", "no remote cache is configured"),
+        ({**KEY, "EPBUILD_REMOTE_CACHE": "off"}, "EPB275", "no remote cache is configured"),
         ({**KEY, "EPBUILD_REMOTE_CACHE": "http://elsewhere.example/x"}, "EPB275", "without TLS"),
     ],
     ids=["no key", "not a key", "no cache", "off", "without TLS"],

@@ -215,7 +215,7 @@ def _build_sections(entry: EpEntry) -> Iterator[str]:
 
 def _describe_refusal(refusal: Refusal) -> str:
     """Return the reason of a refusal. If the reason names no option, the options precede it."""
-    names = (*refusal.when, *refusal.needs)
+    names = sorted((*refusal.when, *refusal.needs))
     return refusal.reason if any(name in refusal.reason for name in names) else f"{', '.join(names)}: {refusal.reason}"
 
 
