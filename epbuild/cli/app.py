@@ -137,7 +137,7 @@ def execute(arguments: Sequence[str]) -> int:
         from epbuild.report.terminal.problems import print_errors
 
         print_errors(error.problems)
-        return _end_failed(error.exit_code, arguments)
+        return _report_failure(error.exit_code, arguments)
     except ClickException as error:
         _print(f"error: {format_sentence(error)} See `epbuild --help`.")
         return USAGE
@@ -154,25 +154,25 @@ def execute(arguments: Sequence[str]) -> int:
             print_problems(
                 [Problem("EPB516", "the path is longer than this system allows", where, "Shorten the path, or move the folder.")]
             )
-            return _end_failed(_ENVIRONMENT, arguments)
+            return _report_failure(_ENVIRONMENT, arguments)
         place = f"{error.filename}: " if error.filename else ""
         text = f"error: {place}{error.strerror or error}"
-        if isinstance(error, FileNotFoundError) and _folder_is_gone():
+        if isinstance(error, FileNotFoundError) and _is_folder_gone():
             text = "error: the current folder no longer exists. Change to another folder."
-        return _end_failed(_ENVIRONMENT, arguments, text)
+        return _report_failure(_ENVIRONMENT, arguments, text)
     except MemoryError:
         text = "error: out of memory. Provide more memory, or check the limits of this process (`ulimit -a`)."
-        return _end_failed(_ENVIRONMENT, arguments, text)
+        return _report_failure(_ENVIRONMENT, arguments, text)
     except Exception as error:  # noqa: BLE001 - users see tracebacks only with --debug
         if any(sign in str(error) for sign in _NO_MEMORY):
             text = f"error: out of memory: {error}. Check the limits of this process (`ulimit -a`)."
-            return _end_failed(_ENVIRONMENT, arguments, text)
+            return _report_failure(_ENVIRONMENT, arguments, text)
         text = f"internal error: {type(error).__name__}: {error}. Please report it with the output of `epbuild --debug`."
-        return _end_failed(1, arguments, text)
+        return _report_failure(1, arguments, text)
     return outcome if isinstance(outcome, int) else 0
 
 
-def _folder_is_gone() -> bool:
+def _is_folder_gone() -> bool:
     """Return whether the current directory was removed. Errors about relative paths do not mention this cause."""
     try:
         os.getcwd()  # noqa: PTH109
@@ -193,7 +193,7 @@ def discard_output() -> int:
     return 1
 
 
-def _end_failed(code: int, arguments: Sequence[str], text: str | None = None) -> int:
+def _report_failure(code: int, arguments: Sequence[str], text: str | None = None) -> int:
     if text is not None:
         _print(text)
     if "--debug" in arguments:

@@ -67,7 +67,7 @@ RecipeOption = Annotated[
 ]
 
 
-def _names_argument(metavar: str, steps: str, **settings: Any) -> Any:
+def _declare_names(metavar: str, steps: str, **settings: Any) -> Any:
     return typer.Argument(
         metavar=metavar,
         help=with_default(f"The recipe, then {steps}.", DEFAULT_RECIPE),
@@ -78,7 +78,7 @@ def _names_argument(metavar: str, steps: str, **settings: Any) -> Any:
 
 
 _GLOBS = "ids of steps, globs such as 'emit:decoder/*', or @FILE with one id or glob per line"
-Names = Annotated[list[str], _names_argument("[RECIPE] [STEP]...", f"{_GLOBS}; all steps if none is named", default_factory=list)]
+Names = Annotated[list[str], _declare_names("[RECIPE] [STEP]...", f"{_GLOBS}; all steps if none is named", default_factory=list)]
 Json = Annotated[bool, declare_option("--json", help="Print JSON on standard output, and nothing else.")]
 AllWarnings = Annotated[
     bool, declare_option("--all-warnings", help="Print every warning.", default="three of each code, and their number")
@@ -132,7 +132,7 @@ class Target(OptionGroup, frozen=True, kw_only=True):
 class TargetSteps(Target, frozen=True, kw_only=True):
     """Arguments for a recipe with at least one of its steps."""
 
-    names: Annotated[list[str], _names_argument("[RECIPE] STEP...", _GLOBS)]
+    names: Annotated[list[str], _declare_names("[RECIPE] STEP...", _GLOBS)]
 
     def selection(self) -> Selection:
         """Return the recipe and the steps. Raises UsageError if no step is named."""
@@ -145,7 +145,7 @@ class TargetSteps(Target, frozen=True, kw_only=True):
 class TargetStep(Target, frozen=True, kw_only=True):
     """Arguments for a recipe, optionally with one of its steps."""
 
-    names: Annotated[list[str], _names_argument("[RECIPE] [STEP]", "the id of one step", default_factory=list)]
+    names: Annotated[list[str], _declare_names("[RECIPE] [STEP]", "the id of one step", default_factory=list)]
 
     def selection(self) -> Selection:
         """Return the recipe and at most one step. Raises UsageError if several steps are named."""

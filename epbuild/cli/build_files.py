@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from epbuild.session.request import Request
 
 
-def _file(name: str, text: str) -> Any:
+def _declare_file(name: str, text: str) -> Any:
     """Declare an option that names a file to write."""
     return declare_option(name, metavar="FILE", dir_okay=False, help=text)
 
 
-Sarif = Annotated[Path | None, _file("--sarif", "Write errors and warnings with their positions to FILE, as SARIF 2.1.0.")]
+Sarif = Annotated[
+    Path | None, _declare_file("--sarif", "Write errors and warnings with their positions to FILE, as SARIF 2.1.0.")
+]
 Against = Annotated[
     Path | None,
     declare_option(
@@ -51,15 +53,16 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
         ),
     ] = None
     junit: Annotated[
-        Path | None, _file("--junit", "Write the outcome of each step to FILE, as JUnit XML. Also written if steps fail.")
+        Path | None, _declare_file("--junit", "Write the outcome of each step to FILE, as JUnit XML. Also written if steps fail.")
     ] = None
     sarif: Sarif = None
     report: Annotated[
-        Path | None, _file("--report", "Write a report to FILE: a page (.html) or JSON (.json). Also written if steps fail.")
+        Path | None,
+        _declare_file("--report", "Write a report to FILE: a page (.html) or JSON (.json). Also written if steps fail."),
     ] = None
     against: Against = None
     trace: Annotated[
-        Path | None, _file("--trace", "Write a timeline to FILE, as Chrome trace events. Open it in ui.perfetto.dev.")
+        Path | None, _declare_file("--trace", "Write a timeline to FILE, as Chrome trace events. Open it in ui.perfetto.dev.")
     ] = None
 
     def check(self, recipe: Path) -> None:
@@ -84,12 +87,12 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
             listener = DocumentFile(listener, self.sarif, SarifDocument(recipe))
         return listener
 
-    def written_after(self, request: Request) -> AbstractContextManager[None]:
+    def write_after(self, request: Request) -> AbstractContextManager[None]:
         """Write the report and the trace after a `with` block, even if it fails. After an interrupt, write only the trace."""
-        return nullcontext() if self.report is None and self.trace is None else self._written(request)
+        return nullcontext() if self.report is None and self.trace is None else self._write_afterwards(request)
 
     @contextmanager
-    def _written(self, request: Request) -> Iterator[None]:
+    def _write_afterwards(self, request: Request) -> Iterator[None]:
         began = time.time()
         try:
             yield
@@ -118,7 +121,7 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
             from epbuild.report.listeners import write_document
             from epbuild.session.planning import get_workspace_folder
 
-            record = BuildRecords(get_workspace_folder(request.recipe)).of_this_process(since)
+            record = BuildRecords(get_workspace_folder(request.recipe)).find_own(since)
             write_document(self.trace, json.dumps(trace_document(record)) + "\n")
 
 

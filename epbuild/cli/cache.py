@@ -73,7 +73,7 @@ def verify(
     """
     if remote:
         return _verify_remote(
-            _request(arguments.Target(names=names, recipe=recipe), settings, RemoteChoice(insecure=insecure)), json=json
+            _build_request(arguments.Target(names=names, recipe=recipe), settings, RemoteChoice(insecure=insecure)), json=json
         )
     place = find_cache_directory()
     with show_byte_progress("checking", shown=not json) as progress:
@@ -126,7 +126,7 @@ def push(
     from epbuild.report.json.store import push_document
     from epbuild.report.terminal.store import print_push
 
-    request = _request(target, settings, RemoteChoice("write", insecure=insecure))
+    request = _build_request(target, settings, RemoteChoice("write", insecure=insecure))
     with show_byte_progress("uploading", shown=not json) as progress:
         done = push_results(request, progress, replace=replace)
     if json:
@@ -137,7 +137,7 @@ def push(
     return 3 if any(result.outcome == "failed" for result in done.results) else 0
 
 
-def _request(target: arguments.Target, settings: list[str], remote: RemoteChoice) -> Request:
+def _build_request(target: arguments.Target, settings: list[str], remote: RemoteChoice) -> Request:
     """Return a request for the results of a recipe or of some steps."""
     recipe, steps, places = target.selection()
     return Request(recipe, steps, settings=tuple(settings), remote=remote, places=places, emits=False)

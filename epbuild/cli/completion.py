@@ -41,7 +41,7 @@ def complete_recipes_and_steps(ctx: typer.Context, incomplete: str) -> list[str]
     option = ctx.params.get("recipe")
     recipe, steps = split_names(names, None if option is None else str(option))
     first = [] if names or option is not None else complete_recipes(incomplete)
-    return [*first, *(step for step in _steps(Path(recipe), ctx.params.get("settings") or []) if step not in steps)]
+    return [*first, *(step for step in _list_steps(Path(recipe), ctx.params.get("settings") or []) if step not in steps)]
 
 
 def _is_recipe(path: Path) -> bool:
@@ -54,7 +54,7 @@ def _is_recipe(path: Path) -> bool:
         return False
 
 
-def _steps(recipe: Path, settings: Sequence[str]) -> list[str]:
+def _list_steps(recipe: Path, settings: Sequence[str]) -> list[str]:
     """Return the ids of a recipe's steps. Return an empty list if the recipe cannot be planned, since completions show no errors."""
     from epbuild.core.errors import EpbuildError
     from epbuild.session.planning import read_plan

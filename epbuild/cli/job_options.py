@@ -68,14 +68,14 @@ def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
     from epbuild.plan.shards import Shard
 
     if text == "auto":
-        text = _equal_job(environment)
+        text = _find_shard(environment)
     try:
         return Shard.parse(text)
     except ValueError as error:
         raise UsageError(f"invalid shard '{text}'. {error}") from None
 
 
-def _equal_job(environment: Mapping[str, str]) -> str:
+def _find_shard(environment: Mapping[str, str]) -> str:
     for name, (total, first) in _EQUAL_JOBS.items():
         number = environment.get(name, "")
         if environment.get(total) == "1":  # For a single job, GitLab sets only the total.

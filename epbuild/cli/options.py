@@ -86,10 +86,10 @@ class _Application(typer.Typer):
     ) -> Callable[[Function], Function]:
         """Register a command. `exits` describes the exit codes whose meaning differs from most commands."""
         codes = None if exits is None else dict(sorted((_EXITS | {**exits}).items()))
-        register = super().command(*arguments, cls=_Command, epilog=None if codes is None else _epilog(codes), **settings)
+        register = super().command(*arguments, cls=_Command, epilog=None if codes is None else _format_epilog(codes), **settings)
 
         def decorate(function: Function) -> Function:
-            register(_with_plain_options(function, tuple(rules), codes))
+            register(_flatten_options(function, tuple(rules), codes))
             return function
 
         return decorate
@@ -97,7 +97,7 @@ class _Application(typer.Typer):
     def callback(self, *, exits: Mapping[int, str], **settings: Any) -> Callable[[Function], Function]:  # type: ignore[override]
         """Register the command that runs if the command line has no subcommand."""
         codes = dict(sorted((_EXITS | {**exits}).items()))
-        register = super().callback(epilog=_epilog(codes), **settings)
+        register = super().callback(epilog=_format_epilog(codes), **settings)
 
         def decorate(function: Function) -> Function:
             function.exits = codes  # type: ignore[attr-defined]
@@ -106,7 +106,7 @@ class _Application(typer.Typer):
         return decorate
 
 
-def _epilog(codes: Mapping[int, str]) -> str:
+def _format_epilog(codes: Mapping[int, str]) -> str:
     """Return the table of exit codes for the help."""
     lines = [
         f"{textwrap.fill(text, 76, initial_indent=f'  {code:<5}', subsequent_indent=' ' * 7, break_on_hyphens=False)}"
@@ -136,14 +136,14 @@ class _Command(TyperCommand):
                     formatter.write_dl(records)
 
     def invoke(self, ctx: Any) -> Any:
-        given = set(_given_options(ctx.command.params, ctx.params))
+        given = set(_list_given_options(ctx.command.params, ctx.params))
         for rule in getattr(self.callback, "rules", ()):
             if rule.is_broken(given):
                 raise UsageError(rule.message)
         return super().invoke(ctx)
 
 
-def _with_plain_options(
+def _flatten_options(
     function: Callable[..., Any], rules: tuple[Rule, ...], exits: Mapping[int, str] | None
 ) -> Callable[..., Any]:
     """Return `function` with a separate parameter for each option of its groups, as Typer expects."""
@@ -154,7 +154,7 @@ def _with_plain_options(
         hint = hints[name]
         if isinstance(hint, type) and issubclass(hint, OptionGroup):
             groups[name] = hint
-            parameters += _parameters(hint)
+            parameters += _build_parameters(hint)
         else:
             parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -170,7 +170,7 @@ def _with_plain_options(
     return command
 
 
-def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
+def _build_parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
     for field in msgspec.structs.fields(group):
         default = inspect.Parameter.empty if field.required else field.default
         kind, info = get_args(field.type)
@@ -180,7 +180,7 @@ def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 
 
-def _given_options(parameters: Iterable[Any], values: dict[str, Any]) -> Iterator[str]:
+def _list_given_options(parameters: Iterable[Any], values: dict[str, Any]) -> Iterator[str]:
     """Yield the given options and arguments of a command line. A text value is also yielded as "OPTION TEXT"."""
     for parameter in parameters:
         value = values.get(parameter.name)

@@ -81,19 +81,21 @@ class BuildChoice(OptionGroup, frozen=True, kw_only=True):
     locked: arguments.Locked = False
 
 
-_LOOKS = ("--dry-run", "--check")
+_READ_ONLY_OPTIONS = ("--dry-run", "--check")
 _RULES = (
     Excludes(("--push-only",), ("--no-emit",), "--push-only pushes outputs, but --no-emit writes none"),
     Excludes(("--rebuild-and-compare",), ("--no-compile",), "--rebuild-and-compare compiles, but --no-compile does not"),
-    Excludes(("--rebuild-and-compare",), _LOOKS, "--rebuild-and-compare builds, but --dry-run and --check build nothing"),
+    Excludes(
+        ("--rebuild-and-compare",), _READ_ONLY_OPTIONS, "--rebuild-and-compare builds, but --dry-run and --check build nothing"
+    ),
     Excludes(
         ("--junit", "--sarif", "--report", "--trace"),
-        _LOOKS,
+        _READ_ONLY_OPTIONS,
         "--report, --trace, --junit and --sarif describe a build, but --dry-run and --check build nothing",
     ),
     Excludes(
         ("--watch",),
-        (*_LOOKS, "--rebuild-and-compare", "--push-only", "--shard"),
+        (*_READ_ONLY_OPTIONS, "--rebuild-and-compare", "--push-only", "--shard"),
         "--watch cannot be combined with --dry-run, --check, --rebuild-and-compare, --push-only or --shard",
     ),
     arguments.OFFLINE_WRITES_NOTHING,
@@ -144,7 +146,7 @@ def run(
     @contextmanager
     def listening() -> Iterator[Listener]:
         shown = make_reporter(json=json, summary=files.summary, all_warnings=all_warnings)
-        with files.written_after(request), files.add_documents(shown, request.recipe) as progress:
+        with files.write_after(request), files.add_documents(shown, request.recipe) as progress:
             yield progress
 
     if choice.watch:

@@ -26,14 +26,14 @@ _TIMEOUT = "10m"
 app = make_application()
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _parse_pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise typer.BadParameter(f"invalid value '{text}': expected NAME=VALUE")
     return name, value
 
 
-def _range(text: str) -> tuple[str, tuple[float, float]]:
+def _parse_range(text: str) -> tuple[str, tuple[float, float]]:
     name, _, bounds = text.rpartition("=")
     low, _, high = bounds.partition("..")
     try:
@@ -42,7 +42,7 @@ def _range(text: str) -> tuple[str, tuple[float, float]]:
         raise typer.BadParameter(f"invalid range '{text}': expected INPUT=LOW..HIGH, such as ids=0..31999") from None
 
 
-def _metric(text: str) -> tuple[str, float]:
+def _parse_metric(text: str) -> tuple[str, float]:
     name, _, number = text.partition("=")
     if name not in METRICS:
         raise typer.BadParameter(f"unknown metric '{name}'; available: {', '.join(METRICS)}")
@@ -52,7 +52,7 @@ def _metric(text: str) -> tuple[str, float]:
         raise typer.BadParameter(f"invalid metric '{text}': expected NAME=NUMBER, such as cosine=0.99") from None
 
 
-def _custom_ops(text: str) -> str:
+def _resolve_custom_ops(text: str) -> str:
     """Return the absolute path of a library, or the name of a package. Raises BadParameter for a missing library."""
     if Path(text).is_file():
         return str(Path(text).absolute())
@@ -92,14 +92,14 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
     ep_options: Annotated[
         list[Any],
         declare_options(
-            "--option", parser=_pair, metavar="NAME=VALUE", help="Set an option of the EP. It overrides the manifest."
+            "--option", parser=_parse_pair, metavar="NAME=VALUE", help="Set an option of the EP. It overrides the manifest."
         ),
     ]
     custom_ops: Annotated[
         list[str],
         declare_options(
             "--custom-ops",
-            parser=_custom_ops,
+            parser=_resolve_custom_ops,
             metavar="LIBRARY|PACKAGE",
             help="Library or package with the models' custom operators.",
             default="from the manifest",
@@ -149,7 +149,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
         list[Any],
         declare_options(
             "--range",
-            parser=_range,
+            parser=_parse_range,
             metavar="INPUT=LOW..HIGH",
             help="Range of generated numbers for an input, bounds included.",
         ),
@@ -158,7 +158,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
         list[Any],
         declare_options(
             "--metric",
-            parser=_metric,
+            parser=_parse_metric,
             metavar="NAME=NUMBER",
             help=f"Threshold of a metric: {', '.join(METRICS)}.",
             default="from the catalog",
@@ -223,7 +223,9 @@ def verify(
     runs_models = loading.load or loading.numbers
     with WaitingRow() as waiting:
         findings = (
-            _run_models(path, _live_options(loading, comparison), waiting) if runs_models else api.verify(path, None, waiting)
+            _run_models(path, _build_live_options(loading, comparison), waiting)
+            if runs_models
+            else api.verify(path, None, waiting)
         )
     if json:
         print_json(build_findings_document(path, findings))
@@ -242,7 +244,7 @@ def _run_models(path: Path, live: LiveOptions, waiting: Progress) -> Sequence[Fi
         raise typer.BadParameter(str(error), param_hint=error.option) from None
 
 
-def _live_options(loading: Loading, comparison: Comparison) -> LiveOptions:
+def _build_live_options(loading: Loading, comparison: Comparison) -> LiveOptions:
     return LiveOptions(
         numbers=loading.numbers,
         strict=loading.strict,

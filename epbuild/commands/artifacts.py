@@ -17,7 +17,7 @@ from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import is_folder, resolve_links
 from epbuild.core.shown import ProgressLines
 from epbuild.diff.difference import Comparison, compare
-from epbuild.diff.traits import Incomparable
+from epbuild.diff.facts import Incomparable
 from epbuild.onnxfile.edit.packaging import Packaging, Repackaged, repackage
 from epbuild.onnxfile.merge.connection import read_connections
 from epbuild.onnxfile.merge.merge import Merged, merge_models, read_members

@@ -96,8 +96,8 @@ def check_cache(root: Path, progress: ByteProgress, cancelled: threading.Event |
         lost, broken = _check_records(root, found, bad)
     if bad or lost or broken:
         origins = _Origins(Roots(root).list_workspaces()[0], lost)
-        found.damaged += [DamagedEntry("blob", digest, why, origins.of_blob(digest)) for digest, why in bad.items()]
-        found.damaged += [DamagedEntry("record", key, why, origins.of_key(key)) for key, why in broken.items()]
+        found.damaged += [DamagedEntry("blob", digest, why, origins.list_uses_of_blob(digest)) for digest, why in bad.items()]
+        found.damaged += [DamagedEntry("record", key, why, origins.list_steps_of_key(key)) for key, why in broken.items()]
     return found
 
 
@@ -193,26 +193,26 @@ class _Origins:
                     if "artifacts" in step.result:
                         name = f"{step.step} in {directory.parent}"
                         self._of_keys.setdefault(step.action_key, []).append(name)
-                        _note_blobs(self._of_blobs, step.result, f" of {name}")
+                        _add_blob_names(self._of_blobs, step.result, f" of {name}")
         for record in lost:
-            _note_blobs(self._of_lost, record["result"], f", {_made_from(record['document'])}")
+            _add_blob_names(self._of_lost, record["result"], f", {_describe_origin(record['document'])}")
 
-    def of_key(self, key: str) -> tuple[str, ...]:
+    def list_steps_of_key(self, key: str) -> tuple[str, ...]:
         return tuple(self._of_keys.get(key, ()))
 
-    def of_blob(self, digest: str) -> tuple[str, ...]:
+    def list_uses_of_blob(self, digest: str) -> tuple[str, ...]:
         """Return the name of the blob in each step that uses it. If no workspace knows the blob, use the lost records."""
         return tuple(dict.fromkeys(self._of_blobs.get(digest, []) or self._of_lost.get(digest, [])))
 
 
-def _made_from(document: Mapping[str, Any]) -> str:
+def _describe_origin(document: Mapping[str, Any]) -> str:
     """Describe the result of an unknown step by the inputs in its key document."""
     if document.get("kind") == "prepare":
         return f"prepared from {', '.join(document['source'])}"
     return f"compiled from {', '.join(member['name'] for member in document['members'])}"
 
 
-def _note_blobs(found: dict[str, list[str]], result: Mapping[str, Any], of: str) -> None:
+def _add_blob_names(found: dict[str, list[str]], result: Mapping[str, Any], of: str) -> None:
     """Add the name of each blob in a result to `found`, by digest. The suffix `of` names the owner of the result."""
     for name, blob in (*result["artifacts"].items(), ("the log", result["log"])):
         found.setdefault(blob["digest"], []).append(f"{name}{of}")

@@ -54,7 +54,7 @@ def explain(request: Request, steps: Sequence[str], progress: Progress | None = 
     """
     with open_session(request, progress) as session:
         found = session.survey()
-    wanted = _matching(found, steps, request.places)
+    wanted = _select_steps(found, steps, request.places)
     with Workspace.open(get_workspace_folder(request.recipe), create=False) as workspace:
         explainer = _Explainer(found, workspace.memory(found.configuration), open_action_records(find_cache_directory()))
         return [explainer.explain(step) for step in wanted]
@@ -96,33 +96,33 @@ class _Explainer(Struct, frozen=True, dict=True):
             built=before.finished if before else None,
             reasons=status.reasons,
             changes=tuple(compare_documents(document, status.document)) if document and status.document else (),
-            causes=tuple(self._causes(step, status)),
+            causes=tuple(self._find_causes(step, status)),
             remote=status.remote,
         )
 
-    def _causes(self, step: Step, status: ActionStatus) -> Iterator[Explanation]:
+    def _find_causes(self, step: Step, status: ActionStatus) -> Iterator[Explanation]:
         action = self.found.plan.actions[step.action]
         if status.state == "current":
             return
-        used = self._used_keys(action)
+        used = self._get_used_keys(action)
         for ident in action.needs:
             need = self.found.actions[ident]
             changed = ident in used and used[ident] != need.key
             if changed or need.state in ("out of date", "new"):
                 yield self.explain(self._last[ident], used.get(ident))
 
-    def _used_keys(self, action: Action) -> dict[str, str]:
+    def _get_used_keys(self, action: Action) -> dict[str, str]:
         """Return the keys of the results that an action's last run used as inputs, by action."""
         before = self.memory.previous(action.id)
         made = before.key_document.get("made", {}) if before else {}
         return {ident: item["key"] for ident, item in made.items()}
 
 
-def _matching(found: Survey, globs: Sequence[str], places: Places) -> list[Step]:
+def _select_steps(found: Survey, globs: Sequence[str], places: Places) -> list[Step]:
     ids = {status.step.id: status for status in found.steps()}
     named = {glob: match_ids(ids, glob) for glob in globs}
     problems = [
-        Problem("EPB240", f"no step matches '{glob}'", places.get(glob), _nearest(glob, list(ids)))
+        Problem("EPB240", f"no step matches '{glob}'", places.get(glob), _suggest_steps(glob, list(ids)))
         for glob, names in named.items()
         if not names
     ]
@@ -132,6 +132,6 @@ def _matching(found: Survey, globs: Sequence[str], places: Places) -> list[Step]
     return [step for step in found.plan.steps if step.id in wanted]
 
 
-def _nearest(glob: str, ids: Sequence[str]) -> str:
+def _suggest_steps(glob: str, ids: Sequence[str]) -> str:
     close = [f"'{ident}'" for ident in difflib.get_close_matches(glob, ids)]
     return f"Did you mean {' or '.join(close)}?" if close else "List the steps with `epbuild plan`."

@@ -64,7 +64,7 @@ class _Workspaces(Struct, frozen=True):
         found: set[str] = set()
         for directory in self.roots.list_workspaces()[0]:
             with open_workspace(directory) as workspace:
-                found.update(_models(workspace, self.root))
+                found.update(_list_remote_models(workspace, self.root))
         return frozenset(found)
 
     def blobs_of(self, record: Mapping[str, Any], /) -> Iterable[str]:
@@ -82,22 +82,22 @@ def find_needed_entries(workspaces: Iterable[Path], root: Path) -> Needs:
     models: set[str] = set()
     for directory in workspaces:
         with open_workspace(directory) as workspace:
-            wanted = _needed_keys(workspace)
+            wanted = _find_needed_keys(workspace)
             keys |= wanted
             results = [step.result for _, step in workspace.steps() if step.action_key in wanted]
             blobs.update(digest for result in results for digest in get_blob_sizes(result))
-            models.update(_models(workspace, root))
+            models.update(_list_remote_models(workspace, root))
     return Needs(frozenset(keys), frozenset(blobs), frozenset(models))
 
 
-def _models(workspace: Workspace, root: Path) -> Iterator[str]:
+def _list_remote_models(workspace: Workspace, root: Path) -> Iterator[str]:
     """Yield the names of a workspace's remote models in the store at `root`. Raises StoreError."""
     for graph in map(Path, workspace.facts(REMOTE_MODEL).values()):
         if graph.is_relative_to(root):
             yield "/".join(graph.relative_to(root).parts[:2])
 
 
-def _needed_keys(workspace: Workspace) -> set[str]:
+def _find_needed_keys(workspace: Workspace) -> set[str]:
     """Return the action keys of the results that a workspace needs.
 
     Results of earlier settings are needed only while an output of these settings exists.

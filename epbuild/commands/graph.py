@@ -95,15 +95,15 @@ class _Parts(Struct, frozen=True):
 
 
 _GROUPINGS: Sequence[tuple[str, Callable[[_Parts], _Key]]] = (
-    (_PAIRS, lambda parts: parts.place or _outside(parts)),
-    ("group", lambda parts: parts.place[:1] or _outside(parts)),
+    (_PAIRS, lambda parts: parts.place or _get_single_key(parts)),
+    ("group", lambda parts: parts.place[:1] or _get_single_key(parts)),
     ("target", lambda parts: parts.place[1:2] or (parts.kind,)),
     ("kind", lambda parts: (parts.kind,)),
 )
 """Groupings of steps, finest first."""
 
 
-def _outside(parts: _Parts) -> _Key:
+def _get_single_key(parts: _Parts) -> _Key:
     """Return the grouping key of a step without a group and a target: a preparation or an output."""
     return (parts.kind, parts.names[0]) if parts.kind == "prepare" else (f"{parts.kind}:{'/'.join(parts.names)}",)
 
@@ -124,14 +124,14 @@ def build_step_graph(recipe: str, statuses: Sequence[StepStatus], most: int = MA
             for status in statuses
             for ident in [status.step.id]
         ),
-        _edges(statuses, {ident: number for number, ident in enumerate(parts)}),
+        _list_edges(statuses, {ident: number for number, ident in enumerate(parts)}),
         states,
     )
     if _is_readable(whole, most):
         return whole
     found = whole
     for name, key_of in _GROUPINGS:
-        found = _group(recipe, statuses, {ident: key_of(of) for ident, of in parts.items()}, name, states)
+        found = _group_steps(recipe, statuses, {ident: key_of(of) for ident, of in parts.items()}, name, states)
         if _is_readable(found, most):
             break
     return found
@@ -141,7 +141,7 @@ def _is_readable(graph: StepGraph, most: int) -> bool:
     return len(graph.nodes) <= most and len(graph.edges) <= MAX_EDGES
 
 
-def _group(
+def _group_steps(
     recipe: str, statuses: Sequence[StepStatus], keys: Mapping[str, _Key], name: str, states: Mapping[str, int]
 ) -> StepGraph:
     members: dict[_Key, list[StepStatus]] = {}
@@ -155,10 +155,12 @@ def _group(
         reasons = found[0].reasons if alone else ()
         nodes.append(GraphNode(whole, title, box, _count_states(map(format_state, found)), reasons, grouped=True))
     places = {key: number for number, key in enumerate(members)}
-    return StepGraph(recipe, tuple(nodes), _edges(statuses, {ident: places[key] for ident, key in keys.items()}), states, name)
+    return StepGraph(
+        recipe, tuple(nodes), _list_edges(statuses, {ident: places[key] for ident, key in keys.items()}), states, name
+    )
 
 
-def _edges(statuses: Sequence[StepStatus], numbers: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
+def _list_edges(statuses: Sequence[StepStatus], numbers: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
     """Return the edges from dependencies to their dependents, without duplicates."""
     found = ((numbers[need], numbers[status.step.id]) for status in statuses for need in status.step.needs if need in numbers)
     return tuple(dict.fromkeys(edge for edge in found if edge[0] != edge[1]))

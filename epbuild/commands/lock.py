@@ -110,7 +110,7 @@ def make_lock(
 def write_lock(locking: Locking) -> None:
     """Write a lock beside its recipe, atomically, if the file is out of date. Raises EnvironmentFailure (EPB518)."""
     if not locking.is_written:
-        _write(locking.path, render(locking.lock))
+        _write_text(locking.path, render(locking.lock))
 
 
 def export_lock(locking: Locking) -> dict[str, Path | None]:
@@ -123,11 +123,11 @@ def export_lock(locking: Locking) -> dict[str, Path | None]:
         text = format_pylock(toolchain)
         if text is not None:
             paths[name] = path = locking.path.with_name(get_pylock_name(name))
-            _write(path, text)
+            _write_text(path, text)
     return paths
 
 
-def _write(path: Path, text: str) -> None:
+def _write_text(path: Path, text: str) -> None:
     try:
         write_file(path, text)
     except OSError as error:
@@ -197,13 +197,15 @@ class _LockBuilder:
     def _lock_toolchain(self, toolchain: ToolchainSpec) -> LockedToolchain:
         begin = time.monotonic()
         old = self.old.toolchains.get(toolchain.name, LockedToolchain())
-        platforms = self._resolve(toolchain, old) if toolchain.interpreter is None else self._list_installed(toolchain, old)
+        platforms = (
+            self._resolve_packages(toolchain, old) if toolchain.interpreter is None else self._list_installed(toolchain, old)
+        )
         if platforms:
             count = max(len(environment.packages) for environment in platforms.values())
             self.progress.report(ToolchainLocked(toolchain.name, tuple(platforms), count, time.monotonic() - begin))
         return LockedToolchain(list_requirements(toolchain), platforms)
 
-    def _resolve(self, toolchain: ToolchainSpec, locked: LockedToolchain) -> dict[str, LockedEnvironment]:
+    def _resolve_packages(self, toolchain: ToolchainSpec, locked: LockedToolchain) -> dict[str, LockedEnvironment]:
         """Return the packages of a toolchain that epbuild provisions, resolved for each of its platforms."""
         old = {
             platform: environment

@@ -35,18 +35,18 @@ def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings
     path = get_log_path(workspace.directory, action, recipe.name)
     if path.is_file():
         return _read_lines(path)
-    record = _record(workspace, recipe, action)
+    record = _get_record(workspace, recipe, action)
     if record is None or "log" not in record.result:
         raise BuildError(
             Problem("EPB430", f"step '{step}' has no log", None, "List the steps that have a log with `epbuild log`.")
         )
     store, log = BlobStore(find_cache_directory()), Blob(record.result["log"]["digest"], record.result["log"]["size"])
     if settings is not None and not store.has(log.digest, log.size):
-        _fetch(step, log, store, settings)
+        _fetch_log(step, log, store, settings)
     return iter([store.read_bytes(log.digest).decode("utf-8", "replace")])
 
 
-def _fetch(step: str, log: Blob, store: BlobStore, settings: RemoteSettings) -> None:
+def _fetch_log(step: str, log: Blob, store: BlobStore, settings: RemoteSettings) -> None:
     from epbuild.remote.cache import NotFetched
 
     with open_remote_cache(settings, lambda problem: None) as cache:
@@ -60,12 +60,12 @@ def _fetch(step: str, log: Blob, store: BlobStore, settings: RemoteSettings) -> 
 
 
 def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:
-    record = _record(workspace, recipe, action)
+    record = _get_record(workspace, recipe, action)
     is_there = get_log_path(workspace.directory, action, recipe.name).is_file()
     return is_there or (record is not None and "log" in record.result)
 
 
-def _record(workspace: Workspace, recipe: Path, action: str) -> StepRecord | None:
+def _get_record(workspace: Workspace, recipe: Path, action: str) -> StepRecord | None:
     """Return the last outcome of an action with any settings, because the log belongs to the last compile."""
     return workspace.memory(Configuration.of(recipe, (), {})).previous(action)
 

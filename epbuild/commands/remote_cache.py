@@ -92,20 +92,20 @@ def push_results(
     stop, warnings = cancelled or threading.Event(), list[Problem]()
     with open_session(request, cancelled=stop, warn=warnings.append) as session:
         found = session.survey()
-        remote = _named(session.remote)
+        remote = _require_remote(session.remote)
         here = session.surveyor.stored(found)
         sizes = {ident: sum(blob.size for blob in made.result.artifacts.values()) for ident, made in here.items()}
         done: dict[str, PushOutcome] = {}
 
         def push(ident: str) -> None:
-            done[ident] = _push(here[ident], remote, session.surveyor, replace=replace)
+            done[ident] = _push_result(here[ident], remote, session.surveyor, replace=replace)
 
         def advance() -> None:
             there = sum(sizes[ident] for ident, outcome in done.copy().items() if outcome == "there")
             total = sum(sizes.values())
             progress.advance(min(there + remote.statistics.sent_bytes, total), total)
 
-        _each(here, push, stop, advance)
+        _run_each(here, push, stop, advance)
         _push_toolchains(session, remote)
         keys = {ident: found.actions[ident].key for ident, action in found.plan.actions.items() if is_stored(action)}
         results = tuple(PushedResult(ident, key, done.get(ident, "not here"), sizes.get(ident, 0)) for ident, key in keys.items())
@@ -124,10 +124,10 @@ def check_results(request: Request, progress: ByteProgress, cancelled: threading
     stop, warnings = cancelled or threading.Event(), list[Problem]()
     with open_session(request, cancelled=stop, warn=warnings.append) as session:
         found = session.survey()
-        remote = _named(session.remote)
+        remote = _require_remote(session.remote)
         keys = {ident: found.actions[ident].key for ident, action in found.plan.actions.items() if is_stored(action)}
         records = remote.look_up_all(COMPILE, filter(None, keys.values()))
-        blobs = list(dict.fromkeys(blob for record in records.values() for blob in _blobs(record)))
+        blobs = list(dict.fromkeys(blob for record in records.values() for blob in _list_blobs(record)))
         begin, total = remote.statistics.received_bytes, sum(blob.size for blob in blobs)
         wrong: dict[Blob, NotFetched] = {}
 
@@ -140,8 +140,8 @@ def check_results(request: Request, progress: ByteProgress, cancelled: threading
         def advance() -> None:
             progress.advance(min(remote.statistics.received_bytes - begin, total), total)
 
-        _each(blobs, check, stop, advance)
-        results = tuple(_checked(ident, key, records.get(key or ""), wrong) for ident, key in keys.items())
+        _run_each(blobs, check, stop, advance)
+        results = tuple(_build_checked_result(ident, key, records.get(key or ""), wrong) for ident, key in keys.items())
         counted = remote.statistics
         return RemoteCheck(
             remote.name,
@@ -161,7 +161,7 @@ def _push_toolchains(session: Session, remote: RemoteCache) -> None:
                 remote.publish(TOOLCHAIN, key, record, session.surveyor.store)
 
 
-def _named(remote: RemoteCache | None) -> RemoteCache:
+def _require_remote(remote: RemoteCache | None) -> RemoteCache:
     if remote is None:
         raise RecipeError(
             Problem("EPB275", "no remote cache is configured", hint=f"Set `cache.remote` in the recipe, or set {REMOTE}.")
@@ -174,7 +174,7 @@ def _select_general_warnings(warnings: Iterable[Problem]) -> list[Problem]:
     return list({problem.code: problem for problem in warnings if problem.code != "EPB522"}.values())
 
 
-def _push(made: Made, remote: RemoteCache, surveyor: Surveyor, *, replace: bool) -> PushOutcome:
+def _push_result(made: Made, remote: RemoteCache, surveyor: Surveyor, *, replace: bool) -> PushOutcome:
     record = surveyor.records.get(made.key)
     if record is None:  # Another process removed the result.
         return "not here"
@@ -184,13 +184,13 @@ def _push(made: Made, remote: RemoteCache, surveyor: Surveyor, *, replace: bool)
         return "failed"
 
 
-def _blobs(found: LookUp) -> tuple[Blob, ...]:
+def _list_blobs(found: LookUp) -> tuple[Blob, ...]:
     if not isinstance(found, RemoteRecord):
         return ()
     return (*found.blobs, *((found.log,) if found.log is not None else ()))
 
 
-def _checked(ident: str, key: str | None, found: LookUp | None, wrong: Mapping[Blob, NotFetched]) -> CheckedResult:
+def _build_checked_result(ident: str, key: str | None, found: LookUp | None, wrong: Mapping[Blob, NotFetched]) -> CheckedResult:
     if key is None or found is None:
         return CheckedResult(ident, key, "unknown", "the action key is not known on this machine yet")
     match found:
@@ -200,7 +200,7 @@ def _checked(ident: str, key: str | None, found: LookUp | None, wrong: Mapping[B
             return CheckedResult(ident, key, "not there")
         case Unusable():
             return CheckedResult(ident, key, "unusable", str(found))
-    size = sum(blob.size for blob in _blobs(found))
+    size = sum(blob.size for blob in _list_blobs(found))
     names = {blob: name for name, blob in found.files.items()}
     if found.log is not None:
         names.setdefault(found.log, "its log")
@@ -211,7 +211,7 @@ def _checked(ident: str, key: str | None, found: LookUp | None, wrong: Mapping[B
     return CheckedResult(ident, key, "sound", size=size)
 
 
-def _each(items: Iterable[T], act: Callable[[T], object], stop: threading.Event, advance: Callable[[], None]) -> None:
+def _run_each(items: Iterable[T], act: Callable[[T], object], stop: threading.Event, advance: Callable[[], None]) -> None:
     """Call `act` for each item, concurrently. On an exception, such as KeyboardInterrupt, set `stop` to end the other calls."""
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="transfer")
     try:

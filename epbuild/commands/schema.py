@@ -21,7 +21,7 @@ _Schema = dict[str, Any]
 _SCALAR: Final = ["string", "number", "boolean"]
 _SUBSTITUTION: Final = r"\$\{"
 _SWITCHES: Final = ("true", "false", "yes", "no", "on", "off", "1", "0")
-_JUDGING = frozenset({
+_CONSTRAINTS = frozenset({
     "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern", "patternErrorMessage", "errorMessage",
 })  # fmt: skip
 """Keys of a subschema that constrain a value."""
@@ -31,37 +31,37 @@ def build_editor_schema(name: str) -> _Schema:
     """Return the schema `name`. The recipe schema includes the catalog. Raises FileNotFoundError for an unknown name."""
     document = read_schema(name)
     if name == "recipe":
-        _enrich(document)
+        _add_catalog(document)
     return document
 
 
-def _enrich(document: _Schema) -> None:
+def _add_catalog(document: _Schema) -> None:
     definitions = document.setdefault("$defs", {})
-    definitions["session-options"] = {"properties": _session_properties()}
+    definitions["session-options"] = {"properties": _build_session_schemas()}
     for kind in list_preparation_kinds():
-        definitions["preparation"]["properties"][kind]["properties"] = _preparation_properties(get_preparation(kind).options)
+        definitions["preparation"]["properties"][kind]["properties"] = _build_preparation_schemas(get_preparation(kind).options)
     conditions = []
     for ep in known_eps():
         ident = f"provider-options-{ep}"
-        definitions[ident] = {"properties": _option_properties(entries_for(ep))}
+        definitions[ident] = {"properties": _build_option_schemas(entries_for(ep))}
         properties = {"provider_options": {"$ref": f"#/$defs/{ident}"}}
-        for key, values in _short_keys(entries_for(ep)).items():
+        for key, values in _build_short_keys(entries_for(ep)).items():
             definitions[f"{key}-{ep}"] = values
             properties[key] = {"$ref": f"#/$defs/{key}-{ep}"}
         conditions.append((ep, {"properties": properties}))
     for found in definitions.values():
-        _let_variables_stand_for(found)
-    for found in list(_objects(document)):
+        _allow_variables(found)
+    for found in list(_find_mappings(document)):
         properties = found["properties"]
         if "session_options" in properties:
             properties["session_options"].setdefault("allOf", []).append({"$ref": "#/$defs/session-options"})
         if "provider_options" in properties and "ep" in properties:
-            properties["ep"].setdefault("anyOf", [_ep_names(), {"type": "string"}])
-            rules = [{"if": _is_strictly(ep, properties), "then": then} for ep, then in conditions]
+            properties["ep"].setdefault("anyOf", [_build_ep_schema(), {"type": "string"}])
+            rules = [{"if": _build_strict_condition(ep, properties), "then": then} for ep, then in conditions]
             found.setdefault("allOf", []).extend(rules)
 
 
-def _ep_names() -> _Schema:
+def _build_ep_schema() -> _Schema:
     """Return the schema of EP names with their descriptions. Short names come first."""
     described = {ep: entries_for(ep)[0].description for ep in known_eps()}
     return {
@@ -70,7 +70,7 @@ def _ep_names() -> _Schema:
     }
 
 
-def _short_keys(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
+def _build_short_keys(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
     """Return the schemas of the target keys that abbreviate an option of an EP, with the known values."""
     found = {}
     for entry in entries:
@@ -86,22 +86,22 @@ def _short_keys(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
     return found
 
 
-def _let_variables_stand_for(definition: _Schema) -> None:
+def _allow_variables(definition: _Schema) -> None:
     """Allow `${...}` in place of every non-string value of a definition. epbuild checks the value after substitution."""
     values = [*definition.get("properties", {}).values(), definition.get("additionalProperties"), definition]
     for value in values:
         if not isinstance(value, dict):
             continue
         if value is not definition:
-            _let_variables_stand_for(value)
+            _allow_variables(value)
         if value.get("type") in ("boolean", "integer", "number") or (
             "title" in value and ("enum" in value or "pattern" in value)
         ):
-            judged = {key: value.pop(key) for key in list(value) if key in _JUDGING}
+            judged = {key: value.pop(key) for key in list(value) if key in _CONSTRAINTS}
             value["anyOf"] = [judged, {"type": "string", "pattern": _SUBSTITUTION}]
 
 
-def _is_strictly(ep: str, properties: Mapping[str, Any]) -> _Schema:
+def _build_strict_condition(ep: str, properties: Mapping[str, Any]) -> _Schema:
     """Return the condition that selects the targets of an EP whose options must be known."""
     condition: _Schema = {"properties": {"ep": {"enum": [ep, get_short_name(ep)]}}, "required": ["ep"]}
     if "allow_unknown_options" in properties:
@@ -109,30 +109,30 @@ def _is_strictly(ep: str, properties: Mapping[str, Any]) -> _Schema:
     return condition
 
 
-def _objects(node: Any) -> Iterator[_Schema]:
+def _find_mappings(node: Any) -> Iterator[_Schema]:
     """Yield every subschema of a document that describes a mapping."""
     if isinstance(node, dict):
         if isinstance(node.get("properties"), dict):
             yield node
         for child in node.values():
-            yield from _objects(child)
+            yield from _find_mappings(child)
     elif isinstance(node, list):
         for child in node:
-            yield from _objects(child)
+            yield from _find_mappings(child)
 
 
-def _option_properties(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
+def _build_option_schemas(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
     """Return the schemas of an EP's options in all its packagings, by name."""
     found: dict[str, list[_Schema]] = {}
     for entry in entries:
         for name, option in entry.options.items():
-            described = _describe(option, tuple(dict.fromkeys(entry.canonical_names(name).values())))
+            described = _build_option_schema(option, tuple(dict.fromkeys(entry.canonical_names(name).values())))
             if described not in found.setdefault(name, []):
                 found[name].append(described)
-    return {name: _either(schemas) for name, schemas in sorted(found.items())}
+    return {name: _combine_schemas(schemas) for name, schemas in sorted(found.items())}
 
 
-def _either(schemas: list[_Schema]) -> _Schema:
+def _combine_schemas(schemas: list[_Schema]) -> _Schema:
     if len(schemas) == 1:
         return schemas[0]
     meanings = dict.fromkeys(one["description"] for one in schemas)
@@ -140,9 +140,9 @@ def _either(schemas: list[_Schema]) -> _Schema:
     return {"description": "\n\n".join(meanings), "anyOf": values}
 
 
-def _session_properties() -> dict[str, _Schema]:
+def _build_session_schemas() -> dict[str, _Schema]:
     keys = list_session_keys()
-    free = {name: _describe(option, ()) for name, option in keys.options.items()}
+    free = {name: _build_option_schema(option, ()) for name, option in keys.options.items()}
     texts = {name: f"epbuild sets this key: {instead}." for name, instead in keys.reserved.items()}
     reserved = {
         name: {"description": text, "not": {}, "errorMessage": text, "doNotSuggest": True} for name, text in texts.items()
@@ -150,16 +150,16 @@ def _session_properties() -> dict[str, _Schema]:
     return dict(sorted({**reserved, **free}.items()))
 
 
-def _preparation_properties(options: Mapping[str, PreparationOption]) -> dict[str, _Schema]:
+def _build_preparation_schemas(options: Mapping[str, PreparationOption]) -> dict[str, _Schema]:
     """Return the schemas of options, for completion and descriptions. Only the catalog itself checks the values."""
-    return {name: _preparation_option(option) for name, option in options.items()}
+    return {name: _build_preparation_schema(option) for name, option in options.items()}
 
 
-def _preparation_option(option: PreparationOption) -> _Schema:
+def _build_preparation_schema(option: PreparationOption) -> _Schema:
     default = "" if option.default is None else f" Default: {str(option.default).lower()}."
     found: _Schema = {"description": f"{option.meaning.removesuffix('.')}.{default}"}
     if option.options:
-        found["properties"] = _preparation_properties(option.options)
+        found["properties"] = _build_preparation_schemas(option.options)
     proposed = [True, False] if option.type == "boolean" else [*option.values]
     if proposed:
         several = (
@@ -169,11 +169,11 @@ def _preparation_option(option: PreparationOption) -> _Schema:
     return found
 
 
-def _describe(option: Option, names: tuple[str, ...]) -> _Schema:
-    return {"description": " ".join(_sentences(option)), **_values(option, names)}
+def _build_option_schema(option: Option, names: tuple[str, ...]) -> _Schema:
+    return {"description": " ".join(_format_sentences(option)), **_build_value_schema(option, names)}
 
 
-def _sentences(option: Option) -> Iterator[str]:
+def _format_sentences(option: Option) -> Iterator[str]:
     yield option.meaning if option.meaning.endswith(".") else f"{option.meaning}."
     if option.values and option.type == "list":
         yield f"A list of these values: {', '.join(option.values)}."
@@ -190,47 +190,47 @@ def format_default(option: Option) -> str:
     return text or '""'
 
 
-def _values(option: Option, names: tuple[str, ...]) -> _Schema:
+def _build_value_schema(option: Option, names: tuple[str, ...]) -> _Schema:
     """Return the schema of an option's values, with accepted and proposed values. Every value may be `${...}`."""
     match option.type:
         case "boolean":
-            return {"anyOf": [{"type": "boolean"}, {"enum": [0, 1]}, _words(_SWITCHES)]}
+            return {"anyOf": [{"type": "boolean"}, {"enum": [0, 1]}, _build_word_schema(_SWITCHES)]}
         case "choice":
-            return {"anyOf": [{"enum": [_natural(value) for value in option.values]}, _words(option.values)]}
+            return {"anyOf": [{"enum": [_parse_scalar(value) for value in option.values]}, _build_word_schema(option.values)]}
         case "integer" | "number" | "size":
             number: _Schema = {"type": "number" if option.type == "number" else "integer"}
             if option.minimum is not None:
-                number["minimum"] = _plain_number(option.minimum)
+                number["minimum"] = _simplify_number(option.minimum)
             if option.maximum is not None:
-                number["maximum"] = _plain_number(option.maximum)
+                number["maximum"] = _simplify_number(option.maximum)
             return {"anyOf": [number, {"type": "string"}]}
         case _:
-            proposed = [_natural(value) for value in (names or option.values)]
+            proposed = [_parse_scalar(value) for value in (names or option.values)]
             return {"anyOf": [{"enum": proposed}, {"type": _SCALAR}]} if proposed else {"type": _SCALAR}
 
 
-def _words(words: Iterable[str]) -> _Schema:
+def _build_word_schema(words: Iterable[str]) -> _Schema:
     """Return the schema of a string that equals one of the words in any case, or that contains `${...}`."""
-    return {"type": "string", "pattern": f"^\\s*({'|'.join(map(_any_case, words))})\\s*$|{_SUBSTITUTION}"}
+    return {"type": "string", "pattern": f"^\\s*({'|'.join(map(_match_any_case, words))})\\s*$|{_SUBSTITUTION}"}
 
 
-def _any_case(word: str) -> str:
+def _match_any_case(word: str) -> str:
     # Patterns in JSON Schema have no flags, so match each letter in both cases.
-    return "".join(_letter(character) for character in word)
+    return "".join(_match_letter(character) for character in word)
 
 
-def _letter(character: str) -> str:
+def _match_letter(character: str) -> str:
     if character.upper() != character.lower():
         return f"[{character.upper()}{character.lower()}]"
     return f"\\{character}" if character in r".^$*+?()[]{}|\/" else character
 
 
-def _natural(value: str) -> str | int | bool:
+def _parse_scalar(value: str) -> str | int | bool:
     """Return the value that YAML reads from an unquoted text."""
     if value in {"true", "false"}:
         return value == "true"
     return int(value) if value.isdecimal() and str(int(value)) == value else value
 
 
-def _plain_number(number: float) -> float | int:
+def _simplify_number(number: float) -> float | int:
     return int(number) if float(number).is_integer() else number

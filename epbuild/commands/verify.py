@@ -75,7 +75,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
                     raise
                 message = f"{path} contains only archives or images: name one of them, such as {skipped[0].as_posix()}"
                 raise NothingToVerify(Problem("EPB600", message)) from error
-            check = _live_check(artifacts, live) if live is not None else None
+            check = _build_live_check(artifacts, live) if live is not None else None
             sound = True
             if received.unpacked:
                 yield Finding("archive", path.as_posix(), "passed")
@@ -83,7 +83,7 @@ def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator
                     sound = found.outcome != "failed"
                     yield found
             for artifact in artifacts:
-                for finding in _findings(artifact, check, _Renamed(received, lines), sound=sound):
+                for finding in _check_artifact(artifact, check, _Renamed(received, lines), sound=sound):
                     yield replace(finding, message=received.shown(finding.message))
             for place in skipped:
                 yield Finding(
@@ -107,7 +107,7 @@ class _Renamed(Struct, frozen=True):
         self.lines.report(self.received.shown(text))
 
 
-def _findings(artifact: ArtifactFolder, check: LiveCheck | None, lines: ProgressLines, *, sound: bool) -> Iterator[Finding]:
+def _check_artifact(artifact: ArtifactFolder, check: LiveCheck | None, lines: ProgressLines, *, sound: bool) -> Iterator[Finding]:
     """Yield the findings about an artifact's files, then the findings of its EPs. Models with a known fault are not loaded."""
     found = []
     for finding in check_artifact(artifact):
@@ -125,7 +125,7 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck | None, lines: Progress
     yield from check_live(artifact, check, lines, faulty)
 
 
-def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> LiveCheck:
+def _build_live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> LiveCheck:
     from epbuild.compile.executor import measure_alone
     from epbuild.recipe.model import MadeInputs
     from epbuild.session.planning import read_plan
@@ -135,7 +135,7 @@ def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> Li
     from epbuild.verify.live.session import LoadOptions
     from epbuild.verify.live.source import Sources
 
-    names = _model_names(artifacts, options.interpreter)
+    names = _collect_model_names(artifacts, options.interpreter)
     _check_ranges(options.ranges, artifacts)
     plan = read_plan(Request(options.recipe, settings=options.settings))[1] if options.recipe is not None else None
     made = (options.seed, options.samples) != (None, None) or options.ranges
@@ -143,9 +143,9 @@ def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> Li
         numbers=options.numbers,
         strict=options.strict,
         options=LoadOptions(options.interpreter, options.device, options.ep_options, options.timeout, options.custom_ops),
-        sources=Sources(_by_model("--source", options.sources, names), options.recipe, plan),
+        sources=Sources(_parse_paths_by_model("--source", options.sources, names), options.recipe, plan),
         comparison=OutputComparison(
-            _by_model("--inputs", options.inputs, names),
+            _parse_paths_by_model("--inputs", options.inputs, names),
             MadeInputs(options.seed or 0, options.samples or 1, options.ranges) if made else None,
             options.asked,
             options.atol,
@@ -155,7 +155,7 @@ def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> Li
     )
 
 
-def _model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) -> list[str]:
+def _collect_model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) -> list[str]:
     """Return the names of all models. Raises Misuse if a model needs `--interpreter` and the option is missing."""
     from epbuild.verify.live.check import list_model_names
 
@@ -178,7 +178,7 @@ def _check_ranges(ranges: Mapping[str, object], artifacts: Sequence[ArtifactFold
             raise Misuse(f"no model has an input '{name}'; available: {', '.join(sorted(known))}", "--range")
 
 
-def _by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
+def _parse_paths_by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
     """Parse `[MODEL=]PATH` texts to paths by model name. The empty name stands for all models. Raises Misuse."""
     found: dict[str, Path] = {}
     for text in texts:

@@ -51,18 +51,18 @@ class SourceWatch:
         """Record the state before a build, so that changes during the build are noticed if the build writes no snapshot."""
         recipe = str(self.request.recipe.absolute())
         self.files = {path: get_watched_state(path) for path in (*self.files, recipe)}
-        self._before = {place: _written(place) for place in self._snapshots()}
+        self._before = {place: _get_write_time(place) for place in self._list_snapshots()}
 
     def end(self, error: EpbuildError | None = None) -> None:
         """Record the files that a build read. If the build could not start because of `error`, record its sources instead."""
-        for place in self._snapshots():
-            if error is None and _written(place) not in (None, self._before.get(place)):
+        for place in self._list_snapshots():
+            if error is None and _get_write_time(place) not in (None, self._before.get(place)):
                 with suppress(OSError, ValueError, EOFError, TypeError):  # The snapshot may be damaged.
-                    self.files = _seen(place)
+                    self.files = _read_states(place)
                     self._has_snapshot = True
                     return
         self._has_snapshot = False
-        sources, outputs = list(_sources(self.request, error)), list(_main_outputs(self.request))
+        sources, outputs = list(_find_sources(self.request, error)), list(_find_main_outputs(self.request))
         before = {
             path: state for path, state in self.files.items() if path not in outputs
         }  # The build itself changes its outputs.
@@ -82,12 +82,12 @@ class SourceWatch:
                 before = now
                 self.sleep(max(_SETTLE_SECONDS, took))
             changed = self._find_changes()
-            if changed and self._is_as_it_was():
+            if changed and self._has_unchanged_contents():
                 self.files = {path: get_watched_state(path) for path in self.files}
             elif changed:
                 return tuple(format_path(Path(path)) for path in changed)
 
-    def _is_as_it_was(self) -> bool:
+    def _has_unchanged_contents(self) -> bool:
         """Return whether all contents still match the last build's snapshot, because files were touched but not changed."""
         if not self._has_snapshot:
             return False
@@ -96,7 +96,7 @@ class SourceWatch:
     def _find_changes(self) -> list[str]:
         return [path for path, state in self.files.items() if get_watched_state(path) != state]
 
-    def _snapshots(self) -> Iterator[str]:
+    def _list_snapshots(self) -> Iterator[str]:
         recipe, settings = str(self.request.recipe), self.request.settings
         for selection in {self.request.selection: None, (): None}:
             place = get_snapshot_path(recipe, settings, selection)
@@ -116,21 +116,21 @@ def get_watched_state(path: str) -> FileState:
     return seen.st_size, seen.st_mtime_ns, seen.st_ino
 
 
-def _written(place: str) -> int | None:
+def _get_write_time(place: str) -> int | None:
     try:
         return os.stat(place).st_mtime_ns  # noqa: PTH116
     except OSError:
         return None
 
 
-def _seen(place: str) -> dict[str, FileState]:
+def _read_states(place: str) -> dict[str, FileState]:
     """Return the states of files in a snapshot. Files that must not appear have the state None."""
     snapshot = read(place)
     files = {path: (size, mtime_ns, inode) for path, size, mtime_ns, _, inode in snapshot.files}
     return {**files, **dict.fromkeys(snapshot.absent)}
 
 
-def _sources(request: Request, error: EpbuildError | None) -> Iterator[str]:
+def _find_sources(request: Request, error: EpbuildError | None) -> Iterator[str]:
     """Yield the files that the readable parts of a recipe name, and the files with errors."""
     for problem in error.problems if error is not None else ():
         if isinstance(problem.where, Position):
@@ -156,7 +156,7 @@ def _sources(request: Request, error: EpbuildError | None) -> Iterator[str]:
     yield from (str(path.absolute()) for path in plan.folders)
 
 
-def _main_outputs(request: Request) -> Iterator[str]:
+def _find_main_outputs(request: Request) -> Iterator[str]:
     """Yield the main file of each output, if the recipe can be planned."""
     try:
         found = survey(replace(request, remote=None))

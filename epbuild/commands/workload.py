@@ -125,13 +125,13 @@ def list_workloads_on(offers: Sequence[Offer], request: Request, found: Survey) 
                 sum(offer.slots for offer in serving),
                 any(label.startswith(REAL_LABEL) for label in labels),
                 tuple(sorted(offer.machine for offer in serving if not tried <= offer.tried.keys())),
-                tuple(sorted(_unfit(tried, offers))),
+                tuple(sorted(_find_unfit_machines(tried, offers))),
             )
         )
     return tuple(sorted(loads, key=lambda load: -load.seconds))
 
 
-def _unfit(labels: Collection[str], offers: Sequence[Offer]) -> Iterator[UnfitMachine]:
+def _find_unfit_machines(labels: Collection[str], offers: Sequence[Offer]) -> Iterator[UnfitMachine]:
     for offer in offers:
         probes = (offer.tried[label] for label in sorted(labels) if label in offer.tried)
         why = next((why for outcome, why in probes if outcome == "cannot"), None)

@@ -1,6 +1,6 @@
 """Differences between two artifacts, by category.
 
-Each artifact is read as facts (`traits`) in categories: names, target, toolchain, settings, weights or graph. Options,
+Each artifact is read as facts in categories: names, target, toolchain, settings, weights or graph. Options,
 toolchain and source models are only in manifests. If one artifact has no manifest, these facts are not compared, and the
 result lists the artifact.
 """
@@ -16,18 +16,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.differences import Kind, Place, compare_facts
+from epbuild.diff.facts import ACTION_KEY, SOURCE_FILE, ArtifactFacts, Category, Facts, ModelFacts, read_facts
 from epbuild.diff.matching import pair_artifacts, pair_models, place_of
 from epbuild.diff.sizes import SizeChange, compare_sizes, read_model_sizes
-from epbuild.diff.traits import ACTION_KEY, SOURCE_FILE, Facts, ModelTraits, Sense, Traits, read_traits
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.payload import Payload
 
-SENSES: tuple[Sense, ...] = get_args(Sense)
-_FROM_MANIFESTS = frozenset[Sense]({"graph or weights", "weights", "settings", "toolchain"})
+CATEGORIES: tuple[Category, ...] = get_args(Category)
+_FROM_MANIFESTS = frozenset[Category]({"graph or weights", "weights", "settings", "toolchain"})
 """Categories whose equality can be determined only with manifests."""
-_EFFECTS = frozenset[Sense]({"context", "names"})
+_EFFECTS = frozenset[Category]({"context", "names"})
 """Categories whose differences never cause different contexts."""
-_LONE_ARTIFACT = ("artifact",)
+_ONE_SIDED_ARTIFACT = ("artifact",)
 
 Side = Literal["A", "B"]
 
@@ -38,7 +38,7 @@ class Difference(Struct, frozen=True):
     `artifact` is the folder below the compared paths, if the paths contain several artifacts.
     """
 
-    sense: Sense
+    sense: Category
     kind: Kind
     place: Place
     old: Any
@@ -46,23 +46,23 @@ class Difference(Struct, frozen=True):
     artifact: str = ""
 
     @property
-    def lone(self) -> bool:
+    def is_one_sided(self) -> bool:
         """True if only one artifact has one or several models."""
-        return self.place == _LONE_ARTIFACT or (len(self.place) == 2 and self.place[0] == "models")
+        return self.place == _ONE_SIDED_ARTIFACT or (len(self.place) == 2 and self.place[0] == "models")
 
     @property
-    def lone_artifact(self) -> bool:
-        return self.place == _LONE_ARTIFACT
+    def is_one_sided_artifact(self) -> bool:
+        return self.place == _ONE_SIDED_ARTIFACT
 
     @property
-    def of_bytes(self) -> bool:
+    def is_only_bytes(self) -> bool:
         """True if only the bytes of a context differ. The size of a context is a separate fact."""
         return self.sense == "context" and self.place[-1] == "context" and None not in (self.old, self.new)
 
     @property
     def what(self) -> str:
         where = self.artifact.rstrip("/")
-        return f"{where}: {_subject(self.place)}" if where else _subject(self.place)
+        return f"{where}: {_format_subject(self.place)}" if where else _format_subject(self.place)
 
 
 class Comparison(Struct, frozen=True):
@@ -83,21 +83,21 @@ class Comparison(Struct, frozen=True):
     """Folders, below the two paths, of the artifacts that have models on both sides."""
 
     @property
-    def senses(self) -> tuple[Sense, ...]:
+    def senses(self) -> tuple[Category, ...]:
         found = {difference.sense for difference in self.differences}
-        return tuple(sense for sense in SENSES if sense in found)
+        return tuple(sense for sense in CATEGORIES if sense in found)
 
     @property
-    def same(self) -> tuple[Sense, ...]:
+    def same(self) -> tuple[Category, ...]:
         """Categories in which the artifacts are known to be equal. Empty if one artifact has a model that the other lacks."""
-        if any(difference.lone for difference in self.differences):
+        if any(difference.is_one_sided for difference in self.differences):
             return ()
         unknown = {*self.senses, "graph or weights"}
         if self.without_manifest:
             unknown |= _FROM_MANIFESTS
         if "graph or weights" in self.senses:
             unknown |= {"graph", "weights"}
-        return tuple(sense for sense in SENSES if sense not in unknown)
+        return tuple(sense for sense in CATEGORIES if sense not in unknown)
 
     @property
     def verdict(self) -> str:
@@ -126,14 +126,14 @@ def compare(old: Path, new: Path) -> Comparison:
     for pair in pairs:
         first, second = pair
         part = (
-            _one_sided(first, second)
+            _compare_one_sided(first, second)
             if first is None or second is None
-            else compare_artifacts(read_traits(first, sha256), read_traits(second, sha256))
+            else compare_artifacts(read_facts(first, sha256), read_facts(second, sha256))
         )
-        parts.append(part if len(pairs) == 1 else _with_place(part, first, second, place_of(pair) or "."))
+        parts.append(part if len(pairs) == 1 else _add_place(part, first, second, place_of(pair) or "."))
     shared = tuple(place_of(pair) or "." for pair in pairs if None not in pair and any(item.models for item in pair if item))
     return Comparison(
-        differences=_sort(item for part in parts for item in part.differences),
+        differences=_sort_differences(item for part in parts for item in part.differences),
         models=sum(part.models for part in parts),
         without_manifest=tuple(side for side in get_args(Side) if any(side in part.without_manifest for part in parts)),
         explained=all(part.explained for part in parts),
@@ -143,13 +143,13 @@ def compare(old: Path, new: Path) -> Comparison:
     )
 
 
-def compare_artifacts(old: Traits, new: Traits) -> Comparison:
+def compare_artifacts(old: ArtifactFacts, new: ArtifactFacts) -> Comparison:
     """Compare the facts of two artifacts without reading files."""
     manifests = old.has_manifest and new.has_manifest
-    found = list(_changes(old.whole, new.whole)) if manifests else []
+    found = list(_compare_facts(old.whole, new.whole)) if manifests else []
     pairs = pair_models(old.models, new.models)
     for first, second in pairs:
-        found += _changes_of_models(first, second, manifests=manifests)
+        found += _compare_models(first, second, manifests=manifests)
     both = {id(second): first.label for first, second in pairs if first is not None and second is not None}
     orders = list(both.values()), [both[id(model)] for model in new.models if id(model) in both]
     if manifests and orders[0] != orders[1]:
@@ -160,18 +160,21 @@ def compare_artifacts(old: Traits, new: Traits) -> Comparison:
         # Show a changed action key only if contexts differ and no other fact explains the difference.
         found = [item for item in found if item.place[-1] != ACTION_KEY]
     return Comparison(
-        differences=_sort(found),
+        differences=_sort_differences(found),
         models=len(both),
         without_manifest=tuple(side for side, items in zip(get_args(Side), (old, new), strict=True) if not items.has_manifest),
         explained=not contexts or any(item.sense not in _EFFECTS for item in found),
-        accepted=bool(found) and old.accepts_other_bytes and new.accepts_other_bytes and all(item.of_bytes for item in found),
+        accepted=bool(found)
+        and old.accepts_other_bytes
+        and new.accepts_other_bytes
+        and all(item.is_only_bytes for item in found),
         sizes=tuple(
             compare_sizes([(first.files if first else None, second.files if second else None) for first, second in pairs])
         ),
     )
 
 
-def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, manifests: bool) -> Iterator[Difference]:
+def _compare_models(old: ModelFacts | None, new: ModelFacts | None, *, manifests: bool) -> Iterator[Difference]:
     if old is None or new is None:
         if old is not None:
             yield Difference("graph", "removed", ("models", old.label), old.file, None)
@@ -180,11 +183,11 @@ def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, mani
         return
     place = ("models", old.label)
     names: list[dict[str, Any]] = [{"file": model.file, **({"name": model.name} if manifests else {})} for model in (old, new)]
-    inside = list(_changes(old.inside, new.inside, place))
-    outside = list(_changes(old.outside, new.outside, place))
+    inside = list(_compare_facts(old.inside, new.inside, place))
+    outside = list(_compare_facts(old.outside, new.outside, place))
     for kind_of_data in old.data if manifests else ("external data",):
-        before, after = _align(old.data[kind_of_data], new.data[kind_of_data])
-        outside += _changes({"weights": {kind_of_data: before}}, {"weights": {kind_of_data: after}}, place)
+        before, after = _align_digests(old.data[kind_of_data], new.data[kind_of_data])
+        outside += _compare_facts({"weights": {kind_of_data: before}}, {"weights": {kind_of_data: after}}, place)
         if before.keys() != old.data[kind_of_data].keys():
             for model, facts in zip((old, new), names, strict=True):
                 facts[f"{kind_of_data} files"] = ", ".join(sorted(model.data[kind_of_data]))
@@ -192,23 +195,23 @@ def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, mani
         outside = [item for item in outside if item.place[2] not in (SOURCE_FILE, ACTION_KEY)]
     yield from inside
     yield from outside
-    yield from _changes({"names": names[0]}, {"names": names[1]}, place)
+    yield from _compare_facts({"names": names[0]}, {"names": names[1]}, place)
     embedded = (old.embeds or new.embeds) and any(item.sense == "context" for item in outside)
     renamed = old.data["external data"].keys() != new.data["external data"].keys()
     if old.sha256 != new.sha256 and not (inside or embedded or renamed):
-        sense: Sense = "graph or weights" if old.holds_weights or new.holds_weights else "graph"
+        sense: Category = "graph or weights" if old.holds_weights or new.holds_weights else "graph"
         yield Difference(sense, "changed", (*place, "other parts of its file"), old.sha256, new.sha256)
 
 
-def _changes(old: Facts, new: Facts, place: Place = ()) -> Iterator[Difference]:
-    for sense in SENSES:
+def _compare_facts(old: Facts, new: Facts, place: Place = ()) -> Iterator[Difference]:
+    for sense in CATEGORIES:
         for kind, found, before, after in compare_facts(old.get(sense, {}), new.get(sense, {})):
             # The number of nodes already reports nodes that only one model has.
             if found and (found[0] != "nodes" or kind == "changed"):
                 yield Difference(sense, kind, (*place, *found), before, after)
 
 
-def _align(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def _align_digests(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return both mappings with digests by location, or by number if only the locations differ."""
     if old.keys() == new.keys() or sorted(old.values()) != sorted(new.values()):
         return old, new
@@ -216,20 +219,20 @@ def _align(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str,
     return numbered, numbered
 
 
-def _with_place(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | None, place: str) -> Comparison:
+def _add_place(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | None, place: str) -> Comparison:
     """Return a comparison with the place of the artifact in its differences and sizes."""
     found = list(part.differences)
     if old is not None and new is not None and old.place != new.place:
         found.append(Difference("names", "changed", ("folder",), old.title.rstrip("/"), new.title.rstrip("/")))
     return replace(
         part,
-        accepted=part.accepted and all(item.of_bytes for item in found),
+        accepted=part.accepted and all(item.is_only_bytes for item in found),
         differences=tuple(replace(item, artifact=place) for item in found),
         sizes=tuple(replace(item, artifact=place) for item in part.sizes),
     )
 
 
-def _one_sided(old: ArtifactFolder | None, new: ArtifactFolder | None) -> Comparison:
+def _compare_one_sided(old: ArtifactFolder | None, new: ArtifactFolder | None) -> Comparison:
     kind: Kind = "added" if old is None else "removed"
     before, after = (", ".join(model.file for model in item.models) if item is not None else None for item in (old, new))
     files = [
@@ -237,15 +240,15 @@ def _one_sided(old: ArtifactFolder | None, new: ArtifactFolder | None) -> Compar
         for item in (old, new)
     ]
     pairs = [*((each, None) for each in files[0]), *((None, each) for each in files[1])]
-    return Comparison((Difference("graph", kind, _LONE_ARTIFACT, before, after),), 0, sizes=tuple(compare_sizes(pairs)))
+    return Comparison((Difference("graph", kind, _ONE_SIDED_ARTIFACT, before, after),), 0, sizes=tuple(compare_sizes(pairs)))
 
 
-def _sort(found: Any) -> tuple[Difference, ...]:
-    return tuple(sorted(found, key=lambda item: SENSES.index(item.sense)))
+def _sort_differences(found: Any) -> tuple[Difference, ...]:
+    return tuple(sorted(found, key=lambda item: CATEGORIES.index(item.sense)))
 
 
-def _subject(place: Place) -> str:
-    if place == _LONE_ARTIFACT:
+def _format_subject(place: Place) -> str:
+    if place == _ONE_SIDED_ARTIFACT:
         return "models"
     match place:
         case ("models", label):

@@ -12,12 +12,12 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 
 from epbuild.core.differences import list_facts
-from epbuild.diff.traits import ACTION_KEY, SOURCE_FILE, ModelTraits
+from epbuild.diff.facts import ACTION_KEY, SOURCE_FILE, ModelFacts
 from epbuild.verify.artifact import ArtifactFolder
 
 ArtifactPair = tuple[ArtifactFolder | None, ArtifactFolder | None]
-ModelPair = tuple[ModelTraits | None, ModelTraits | None]
-Matches = Iterator[tuple[ModelTraits, ModelTraits]]
+ModelPair = tuple[ModelFacts | None, ModelFacts | None]
+Matches = Iterator[tuple[ModelFacts, ModelFacts]]
 
 
 def pair_artifacts(old: Sequence[ArtifactFolder], new: Sequence[ArtifactFolder]) -> list[ArtifactPair]:
@@ -30,8 +30,8 @@ def pair_artifacts(old: Sequence[ArtifactFolder], new: Sequence[ArtifactFolder])
         return [(old[0], new[0])]
     pairs: list[ArtifactPair] = []
     old_rest, new_rest = list(old), list(new)
-    for name_of in (lambda item: (item.place, _group_and_target(item)), _group_and_target, lambda item: item.place):
-        names = _unique_names(name_of, old_rest) & _unique_names(name_of, new_rest)
+    for name_of in (lambda item: (item.place, _get_group_and_target(item)), _get_group_and_target, lambda item: item.place):
+        names = _find_unique_names(name_of, old_rest) & _find_unique_names(name_of, new_rest)
         partners = {name_of(item): item for item in new_rest if name_of(item) in names}
         pairs += [(item, partners[name_of(item)]) for item in old_rest if name_of(item) in names]
         old_rest = [item for item in old_rest if name_of(item) not in names]
@@ -47,20 +47,20 @@ def place_of(pair: ArtifactPair) -> str:
     return item.place if item is not None else ""
 
 
-def _unique_names(name_of: Callable[[ArtifactFolder], object], artifacts: Sequence[ArtifactFolder]) -> set[object]:
+def _find_unique_names(name_of: Callable[[ArtifactFolder], object], artifacts: Sequence[ArtifactFolder]) -> set[object]:
     return {name for name, count in Counter(map(name_of, artifacts)).items() if count == 1 and name is not None}
 
 
-def _group_and_target(artifact: ArtifactFolder) -> object:
+def _get_group_and_target(artifact: ArtifactFolder) -> object:
     """Return the group and the target of an artifact, or None if it has no manifest."""
     if artifact.manifest is None:
         return None
     return artifact.manifest.group, artifact.manifest.target
 
 
-def pair_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[ModelPair]:
+def pair_models(old: Sequence[ModelFacts], new: Sequence[ModelFacts]) -> list[ModelPair]:
     """Return pairs of the models of two artifacts: by name, then by file name, then by facts, and then the last two models."""
-    partners: dict[int, ModelTraits] = {}
+    partners: dict[int, ModelFacts] = {}
     old_rest, new_rest = list(old), list(new)
     for match in (partial(_pair_by_name, attrgetter("name")), partial(_pair_by_name, attrgetter("file")), _pair_by_facts):
         matches = list(match(old_rest, new_rest))
@@ -73,11 +73,9 @@ def pair_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[
     return [*((model, partners.get(id(model))) for model in old), *((None, model) for model in new_rest)]
 
 
-def _pair_by_name(
-    name_of: Callable[[ModelTraits], str | None], old: Sequence[ModelTraits], new: Sequence[ModelTraits]
-) -> Matches:
+def _pair_by_name(name_of: Callable[[ModelFacts], str | None], old: Sequence[ModelFacts], new: Sequence[ModelFacts]) -> Matches:
     """Yield pairs of models with the same name, in order."""
-    named: dict[str | None, deque[ModelTraits]] = {}
+    named: dict[str | None, deque[ModelFacts]] = {}
     for model in new:
         named.setdefault(name_of(model), deque()).append(model)
     for model in old:
@@ -86,13 +84,13 @@ def _pair_by_name(
             yield model, named[name].popleft()
 
 
-def _pair_by_facts(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> Matches:
+def _pair_by_facts(old: Sequence[ModelFacts], new: Sequence[ModelFacts]) -> Matches:
     """Yield pairs of each model and the first model that differs only in names."""
     candidates: dict[Hashable, dict[int, _Names]] = {}
     for number, model in enumerate(new):
-        candidates.setdefault(_facts(model), {})[number] = _Names.of(model)
+        candidates.setdefault(_collect_facts(model), {})[number] = _Names.of(model)
     for model in old:
-        others = candidates.get(_facts(model), {})
+        others = candidates.get(_collect_facts(model), {})
         names = _Names.of(model)
         match = next((number for number, other in others.items() if names.matches(other)), None)
         if match is not None:
@@ -100,7 +98,7 @@ def _pair_by_facts(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> Ma
             yield model, new[match]
 
 
-def _facts(model: ModelTraits) -> Hashable:
+def _collect_facts(model: ModelFacts) -> Hashable:
     """Return all facts of a model except its names, the digest of its source and its action key."""
     inside = (
         ((sense, *place), value)
@@ -125,7 +123,7 @@ class _Names(Struct, frozen=True):
     sha256: str
 
     @classmethod
-    def of(cls, model: ModelTraits) -> _Names:
+    def of(cls, model: ModelFacts) -> _Names:
         return cls(frozenset(list_facts(model.inside.get("names", {})).items()), dict(model.data["external data"]), model.sha256)
 
     def matches(self, other: _Names) -> bool:

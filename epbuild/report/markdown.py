@@ -71,7 +71,7 @@ def _format_totals(old: str, new: str, found: Comparison) -> str:
     if found.artifacts == ("",):
         return text
     differing = {item.artifact for item in found.differences} & set(found.artifacts)
-    alone = [item.kind for item in found.differences if item.lone_artifact]
+    alone = [item.kind for item in found.differences if item.is_one_sided_artifact]
     parts_shown = [
         f"Of {format_count(len(found.artifacts), 'output')} on both sides, {len(differing)} differ{'s' if len(differing) == 1 else ''}"
     ]
@@ -87,7 +87,7 @@ def _make_lone_table(found: Comparison) -> Table:
             "new" if item.kind == "added" else "removed",
         )
         for item in found.differences
-        if item.lone_artifact
+        if item.is_one_sided_artifact
     ]
     return Table("Outputs on one side only", ("output", "models", ""), tuple(sorted(rows)))
 
@@ -130,7 +130,7 @@ def _make_fact_tables(found: Comparison) -> Iterator[Table]:
     several = found.artifacts != ("",)
     tables: dict[str, dict[tuple[str, str, str], list[str]]] = {title: {} for title in _SUBJECTS}
     for item in found.differences:
-        if not item.lone:
+        if not item.is_one_sided:
             values = (_format_fact(item, item.old), _format_fact(item, item.new))
             where = tables[_find_subject(item)].setdefault((format_code(replace(item, artifact="").what), *values), [])
             where.append(item.artifact)

@@ -15,7 +15,7 @@ from epbuild.core.errors import Problem
 from epbuild.engine.events import Completion, Event, Progress
 
 if TYPE_CHECKING:
-    from epbuild.diff.bytes_differ import FileDifference
+    from epbuild.diff.byte_differences import FileDifference
     from epbuild.verify.fallback import FallbackNodes
 
 _INTERVAL = 1.0

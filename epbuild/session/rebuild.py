@@ -27,7 +27,7 @@ from epbuild.catalog.facts import KnownDifference
 from epbuild.core.differences import format_value
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.shown import format_path
-from epbuild.diff.bytes_differ import FileDifference, compare_bytes
+from epbuild.diff.byte_differences import FileDifference, compare_bytes
 from epbuild.diff.difference import compare
 from epbuild.engine.events import OutputOf, Progress, StepFailed, StepStarted
 from epbuild.engine.loop import drive
@@ -223,7 +223,7 @@ def _find_differences_in_meaning(accepted: bool, differences: Sequence[FileDiffe
     return tuple(
         f"{item.what}: {format_value(item.old)} stored, {format_value(item.new)} rebuilt"
         for item in found.differences
-        if not item.of_bytes
+        if not item.is_only_bytes
     )
 
 

@@ -11,7 +11,7 @@ from epbuild.catalog.catalog import entries_for, entry, known_eps
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.userfile import BadCatalog, load_catalog
 from epbuild.core.schemas import read_schema
-from epbuild.diff.bytes_differ import Meaning
+from epbuild.diff.byte_differences import Meaning
 
 QNN = "QNNExecutionProvider"
 KNOWN = [found for ep in known_eps() for found in entries_for(ep) if found.reproducible is not None]

@@ -14,7 +14,7 @@ from epbuild.commands.reporting.against import read_report, with_comparison
 from epbuild.commands.reporting.changes import ReportedAgainst
 from epbuild.commands.reporting.report import report
 from epbuild.core.errors import NothingToVerify
-from epbuild.diff.traits import Incomparable
+from epbuild.diff.facts import Incomparable
 from epbuild.report.html.report_page import render_page
 from epbuild.report.json.documents import format_json, report_document
 from tests.support.fake_builds import Workshop, source_model

@@ -38,7 +38,7 @@ def files(workshop: Workshop) -> list[Path]:
 
 
 def last(workshop: Workshop) -> BuildRecord:
-    found = BuildRecords(workshop.folder / ".epbuild").last(Configuration.of(workshop.request.recipe, (), {}).ident)
+    found = BuildRecords(workshop.folder / ".epbuild").find_last(Configuration.of(workshop.request.recipe, (), {}).ident)
     assert found is not None
     return found
 
@@ -89,7 +89,7 @@ def test_unreadable_or_unwritable_records_do_not_stop_a_build(workshop: Workshop
     [path] = files(workshop)
     for damage in (b"", b"{", b"[]", b'{"format": 99}', b'{"format": 1}'):
         path.write_bytes(damage)
-        assert BuildRecords(workshop.folder / ".epbuild").last("x" * 64) is None
+        assert BuildRecords(workshop.folder / ".epbuild").find_last("x" * 64) is None
     path.unlink()
     path.parent.rmdir()
     path.parent.write_text("in the way", encoding="utf-8")
@@ -103,7 +103,7 @@ def test_record_with_unreportable_numbers_is_ignored(workshop: Workshop) -> None
     text = path.read_text(encoding="utf-8")
     assert last(workshop).seconds >= 0
     path.write_text(re.sub(r'"seconds":[0-9.]+', '"seconds":1e999', text), encoding="utf-8")
-    assert BuildRecords(workshop.folder / ".epbuild").last(Configuration.of(workshop.request.recipe, (), {}).ident) is None
+    assert BuildRecords(workshop.folder / ".epbuild").find_last(Configuration.of(workshop.request.recipe, (), {}).ident) is None
 
 
 def test_only_the_latest_build_records_are_kept(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_only_the_latest_build_records_are_kept(tmp_path: Path) -> None:
     for number in range(30):
         records.put(replace(EMPTY, began=1_800_000_000.0 + number, seconds=number))
     assert len(list((tmp_path / "reports").iterdir())) == 10
-    found = records.last(EMPTY.configuration)
+    found = records.find_last(EMPTY.configuration)
     assert found is not None
     assert found.seconds == 29
     (tmp_path / "reports" / "notes.txt").write_text("mine", encoding="utf-8")
@@ -127,10 +127,10 @@ def test_record_of_the_current_process_is_recognized(tmp_path: Path) -> None:
     records = BuildRecords(tmp_path)
     now = time.time()
     records.put(replace(EMPTY, began=now, process=-1))
-    assert records.of_this_process(now - 1) is None
+    assert records.find_own(now - 1) is None
     records.put(record := replace(EMPTY, began=round(now + 1, 3)))
-    assert records.of_this_process(now) == record
-    assert records.of_this_process(now + 2) is None
+    assert records.find_own(now) == record
+    assert records.find_own(now + 2) is None
 
 
 def record_of_events(request: Request, steps: dict[str, str], *events: tuple[float, Event]) -> BuildRecord:

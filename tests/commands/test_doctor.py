@@ -18,8 +18,8 @@ from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.attempt import CompileAttempt
 from epbuild.commands.doctor.devices import EpDevice, EpHealth, EpSurvey, ToolchainHealth, check_eps
 from epbuild.commands.doctor.doctor import DoctorRequest, run_checks
+from epbuild.commands.doctor.folders import CheckedFolder, FileSystems, check_file_systems, check_folder, check_path_length
 from epbuild.commands.doctor.health import HealthCheck, ThisMachine, TooSlow, check_machine, run_within
-from epbuild.commands.doctor.places import Disks, Place, check_file_systems, check_path_length, place_checks
 from epbuild.commands.doctor.servers import Servers, check_servers
 from epbuild.core.errors import Argument, PlanError, Position, Problem, ToolchainError
 from epbuild.core.schemas import read_schema
@@ -82,23 +82,23 @@ def test_machine_fault_is_reported_on_one_line(here: ThisMachine, topic: str, st
     assert {check.state for name, check in found.items() if name != topic} == {"ok"}
 
 
-def place(path: Path) -> Place:
-    return Place("cache", path, MOVE)
+def place(path: Path) -> CheckedFolder:
+    return CheckedFolder("cache", path, MOVE)
 
 
 GB = 10**9
-ROOM = Disks(space=lambda path: (100 * GB, 50 * GB), kind=lambda path: "ext4", system="linux", long_paths=lambda: False)
+ROOM = FileSystems(space=lambda path: (100 * GB, 50 * GB), kind=lambda path: "ext4", system="linux", long_paths=lambda: False)
 
 
 def test_folder_check_reports_file_system_free_space_and_sharing(tmp_path: Path) -> None:
-    (check,) = place_checks(place(tmp_path), ROOM)
+    (check,) = check_folder(place(tmp_path), ROOM)
     assert check.state == "ok"
     assert check.text.startswith(f"{tmp_path}: ext4, 50.0 GB free of 100.0 GB; ")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_folder_check_does_not_create_a_missing_folder(tmp_path: Path) -> None:
-    (check,) = place_checks(place(tmp_path / "not" / "yet"), ROOM)
+    (check,) = check_folder(place(tmp_path / "not" / "yet"), ROOM)
     assert (check.state, check.text.rpartition("; ")[2]) == ("ok", "created when needed")
     assert list(tmp_path.iterdir()) == []
 
@@ -112,7 +112,7 @@ def test_folder_check_does_not_create_a_missing_folder(tmp_path: Path) -> None:
     ],
 )
 def test_full_disk_or_network_disk_gets_its_own_line(tmp_path: Path, free: int, kind: str, state: str, words: str) -> None:
-    checks = list(place_checks(place(tmp_path), replace(ROOM, space=lambda path: (100 * GB, free), kind=lambda path: kind)))
+    checks = list(check_folder(place(tmp_path), replace(ROOM, space=lambda path: (100 * GB, free), kind=lambda path: kind)))
     assert (checks[-1].state, words in checks[-1].text) == (state, True)
     assert MOVE in str(checks[-1].hint) or state == "warning"
 
@@ -120,7 +120,7 @@ def test_full_disk_or_network_disk_gets_its_own_line(tmp_path: Path, free: int, 
 def test_cache_below_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        (check,) = place_checks(place(path), ROOM)
+        (check,) = check_folder(place(path), ROOM)
         assert (check.state, check.hint) == ("error", f"Get write permission, or {MOVE}.")
         assert "expected a folder, found a file" in check.text
 
@@ -130,7 +130,7 @@ def test_cache_without_write_permission_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         for path in (tmp_path, tmp_path / "below"):
-            (check,) = place_checks(place(path), ROOM)
+            (check,) = check_folder(place(path), ROOM)
             assert (check.state, check.hint) == ("error", f"Get write permission, or {MOVE}.")
     finally:
         tmp_path.chmod(0o700)
@@ -255,7 +255,7 @@ def test_damaged_toolchain_is_reported_with_a_removal_hint(tmp_path: Path) -> No
     toolchain(tmp_path, "tools", ["onnx==1.0"])
     gone = toolchain(tmp_path, "gone", ["onnxruntime-ep-openvino==1.0"])
     gone.unlink()
-    found, more = EpSurvey(Toolchains(tmp_path)).here()
+    found, more = EpSurvey(Toolchains(tmp_path)).check_newest_toolchains()
     checks = {check.text.partition(":")[0]: check for check in check_eps(found, needed=False)}
     assert more == 0
     assert len(found) == 3

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entry
-from epbuild.commands.importing.build import LeftBehind
+from epbuild.commands.importing.build import SkippedSetting
 from epbuild.commands.importing.importing import ImportedRecipe, ImportRequest, import_recipe
 from epbuild.core.errors import EpbuildError, PlanError, Position
 from epbuild.plan.planner import make_plan
@@ -73,7 +73,7 @@ def imported(*words: object, **changes: Any) -> tuple[Mapping[str, Any], Importe
     return recipe, done
 
 
-def omitted_items(left: tuple[LeftBehind, ...]) -> list[str]:
+def omitted_items(left: tuple[SkippedSetting, ...]) -> list[str]:
     return [item.what for item in left]
 
 

@@ -73,7 +73,7 @@ def test_outputs_of_equal_group_and_target_are_matched_by_folder(old: Path, new:
         output(side / "again")
     assert not compare(old, new).differences
     shutil.move(new / "again", new / "moved")
-    assert [item.lone_artifact for item in compare(old, new).differences] == [False]
+    assert [item.is_one_sided_artifact for item in compare(old, new).differences] == [False]
     assert changes_of(compare(old, new)) == [("moved: folder", "again", "moved")]
 
 
@@ -90,7 +90,7 @@ def test_output_of_only_one_side_is_reported_with_all_its_sizes(old: Path, new: 
     output(new / "x", target="phone")
     output(new / "y", target="laptop")
     found = compare(old, new)
-    assert [(item.artifact, item.kind, item.lone_artifact) for item in found.differences] == [("y/", "added", True)]
+    assert [(item.artifact, item.kind, item.is_one_sided_artifact) for item in found.differences] == [("y/", "added", True)]
     assert [item for item in found.sizes if item.artifact == "y/"] == [
         SizeChange("model", "prefill", None, (new / "y/prefill_ctx.onnx").stat().st_size, "y/"),
         SizeChange("model", "decode", None, (new / "y/decode_ctx.onnx").stat().st_size, "y/"),

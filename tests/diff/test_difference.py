@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from epbuild.core.errors import NothingToVerify
 from epbuild.diff.difference import Comparison, compare
-from epbuild.diff.traits import Incomparable
+from epbuild.diff.facts import Incomparable
 from epbuild.verify.payload import Payload
 from tests.support.compiled_models import BINARY, QNN, SIGNATURE, context_node, save
 from tests.support.moments import at_each_call
@@ -314,7 +314,7 @@ def test_renamed_model_is_matched_by_its_content(tmp_path: Path) -> None:
 
     found = compared(tmp_path, rename, model_input("decode", "position"), bare=True)
     assert found.senses == ("graph", "names")
-    assert not any(difference.lone for difference in found.differences)
+    assert not any(difference.is_one_sided for difference in found.differences)
 
 
 def model_input(name: str, value: str) -> Change:
@@ -366,7 +366,7 @@ def test_folders_of_several_artifacts_are_compared_by_path(tmp_path: Path) -> No
     assert option.what == f"dist/phone: {QNN}: option soc_model"
     artifact(tmp_path / "new/dist/tablet")
     found = compare(tmp_path / "old", tmp_path / "new")
-    assert [(item.what, item.new) for item in found.differences if item.lone] == [
+    assert [(item.what, item.new) for item in found.differences if item.is_one_sided] == [
         ("dist/tablet: models", "prefill_ctx.onnx, decode_ctx.onnx")
     ]
     assert found.models == 4

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 import pytest
 
 from epbuild.diff import difference
+from epbuild.diff.facts import ModelFacts
 from epbuild.diff.matching import ModelPair, pair_models
 from epbuild.diff.sizes import FileSizes
-from epbuild.diff.traits import ModelTraits
 
 
-def each_with_each(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[ModelPair]:
+def each_with_each(old: Sequence[ModelFacts], new: Sequence[ModelFacts]) -> list[ModelPair]:
     """Return the pairs by their definition: every model is compared with every other."""
-    found: dict[int, ModelTraits] = {}
+    found: dict[int, ModelFacts] = {}
     left = list(new)
     for like in (
         lambda a, b: a.name is not None and a.name == b.name,
         lambda a, b: a.file == b.file,
-        lambda a, b: not any(item.sense != "names" for item in difference._changes_of_models(a, b, manifests=False)),
+        lambda a, b: not any(item.sense != "names" for item in difference._compare_models(a, b, manifests=False)),
     ):
         for first in old:
             match = None if id(first) in found else next((second for second in left if like(first, second)), None)
@@ -33,11 +33,11 @@ def each_with_each(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> li
     return [*((first, found.get(id(first))) for first in old), *((None, second) for second in left)]
 
 
-def some_model(chance: random.Random, number: int, side: str) -> ModelTraits:
+def some_model(chance: random.Random, number: int, side: str) -> ModelFacts:
     """Return a model whose parts come from small sets, so that many models are alike."""
     nodes = chance.randint(0, 2)
     digests = [chance.choice("12") for _ in range(chance.randint(0, 2))]
-    return ModelTraits(
+    return ModelFacts(
         name=chance.choice([None, None, f"name{chance.randint(0, 20)}"]),
         file=f"{side}{number}.onnx" if chance.random() < 0.8 else f"both{chance.randint(0, 20)}.onnx",
         sha256=chance.choice("abc"),

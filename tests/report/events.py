@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from epbuild.core.errors import Position, Problem, StepId
-from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
+from epbuild.diff.byte_differences import DifferingBytes, FileDifference
 from epbuild.engine.events import (
     Completion,
     Event,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from epbuild.catalog.facts import KnownDifference
 from epbuild.commands.run import run
-from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
+from epbuild.diff.byte_differences import DifferingBytes, FileDifference
 from epbuild.engine.events import EventList, RunFinished, StepFailed
 from epbuild.session.events import ComparisonFinished, ComparisonStarted, StepCompared
 from epbuild.session.rebuild import get_kept_folder, judge_differences

@@ -20,7 +20,7 @@ from epbuild.toolchain.environment import Environment
 from epbuild.verify.live.session import open_target_session
 from epbuild.verify.live.worker import Load, run_models
 
-_SECONDS = 60.0
+_OPEN_SECONDS = 60.0
 """Maximum number of seconds for opening a model."""
 
 
@@ -38,7 +38,7 @@ class CompileAttempt(Struct, frozen=True):
     """True if this machine lacks the device or the driver."""
 
 
-class Bench(Struct, frozen=True):
+class AttemptSetup(Struct, frozen=True):
     """Environment and empty folder for an attempt. The event `cancelled` stops the attempt."""
 
     environment: Environment
@@ -46,36 +46,36 @@ class Bench(Struct, frozen=True):
     cancelled: threading.Event
 
 
-def attempt_target(recipe: Recipe, target: str, bench: Bench) -> CompileAttempt:
+def attempt_target(recipe: Recipe, target: str, setup: AttemptSetup) -> CompileAttempt:
     """Compile and open a small model for a target of a recipe. Raises EpbuildError, OSError, and Cancelled."""
-    source = bench.folder / f"{NAME}.onnx"
+    source = setup.folder / f"{NAME}.onnx"
     write_probe_model(source)
     where = Position(str(recipe.file), 1, 1)
     member = GroupMember(NAME, Reference(NAME, where), CompileSettings(), Expectation(fallback_nodes="any"))
     group = GroupSpec(NAME, where, (member,), (Reference(target, where),), share_weights=False)
     model = ModelSpec(NAME, where, str(source), where)
     [planned] = make_plan(replace(recipe, models={NAME: model}, groups={NAME: group}, outputs=())).session_groups.values()
-    return _attempt(target, planned, bench)
+    return _compile_and_open(target, planned, setup)
 
 
-def attempt_entry(entry: EpEntry, bench: Bench) -> CompileAttempt | None:
+def attempt_entry(entry: EpEntry, setup: AttemptSetup) -> CompileAttempt | None:
     """Compile and open a small model for the catalog's example target. Return None if the catalog has no example for the EP."""
     if entry.start is None:
         return None
-    return _attempt(entry.start.example, plan_probe(Ability(entry), bench.environment, bench.folder), bench)
+    return _compile_and_open(entry.start.example, plan_probe(Ability(entry), setup.environment, setup.folder), setup)
 
 
-def _attempt(target: str, group: SessionGroup, bench: Bench) -> CompileAttempt:
-    opened = bench.folder / "opened"
+def _compile_and_open(target: str, group: SessionGroup, setup: AttemptSetup) -> CompileAttempt:
+    opened = setup.folder / "opened"
     opened.mkdir()
     begin = time.monotonic()
-    found, compiled = compile_probe(group, bench.environment, bench.folder, bench.cancelled)
+    found, compiled = compile_probe(group, setup.environment, setup.folder, setup.cancelled)
     seconds = time.monotonic() - begin
     if compiled is None:
         return CompileAttempt(target, why=found.why, unfit=found.outcome == "cannot")
-    session = open_target_session(group.target, bench.environment, group.custom_ops, _SECONDS)
+    session = open_target_session(group.target, setup.environment, group.custom_ops, _OPEN_SECONDS)
     try:
-        failure = run_models([Load(NAME, compiled)], session, opened, bench.cancelled).failure
+        failure = run_models([Load(NAME, compiled)], session, opened, setup.cancelled).failure
     except EpbuildError as error:
         return CompileAttempt(target, seconds, why=error.problems[0].message)
     return CompileAttempt(target, seconds, failure is None, failure.message.rstrip(".") if failure is not None else "")

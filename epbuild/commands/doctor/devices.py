@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.catalog.entries import EpEntry
-from epbuild.commands.doctor.attempt import Bench, CompileAttempt, attempt_entry, attempt_target
+from epbuild.commands.doctor.attempt import AttemptSetup, CompileAttempt, attempt_entry, attempt_target
 from epbuild.commands.doctor.health import HealthCheck, HealthState, make_error_check
 from epbuild.commands.init.choices import StarterKind
 from epbuild.core.errors import EpbuildError
@@ -34,8 +34,8 @@ _SECONDS = 60.0
 _THREADS = 3
 _MAX_TOOLCHAINS = 6
 """Maximum number of toolchains to check without a recipe, newest first."""
-_ELSEWHERE = "Compile on a machine that supports the EP, such as a worker (`epbuild worker`) or a CI runner."
-_SEE = "For the EP's full log, build one of your own models and run `epbuild log`."
+_MACHINE_HINT = "Compile on a machine that supports the EP, such as a worker (`epbuild worker`) or a CI runner."
+_LOG_HINT = "For the EP's full log, build one of your own models and run `epbuild log`."
 
 
 class EpDevice(Struct, frozen=True):
@@ -54,7 +54,7 @@ class EpHealth(Struct, frozen=True):
     devices: tuple[EpDevice, ...] = ()
     missing: str = ""
     """Reason why ONNX Runtime lacks the EP, as a clause."""
-    mend: str | None = None
+    hint: str | None = None
     """Hint for a missing EP, or None."""
     limit: str = ""
     """Reason from the catalog why the EP cannot compile on this machine, as a clause."""
@@ -73,7 +73,7 @@ class ToolchainHealth(Struct, frozen=True):
     eps: tuple[EpHealth, ...] = ()
 
 
-class _Asked(Struct, frozen=True):
+class _RequestedEp(Struct, frozen=True):
     """EP to check, alone or for a target of a recipe."""
 
     entry: EpEntry
@@ -88,23 +88,23 @@ class EpSurvey(Struct, frozen=True):
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Event that stops the survey."""
 
-    def of_recipe(self, recipe: Recipe, plan: Plan) -> list[ToolchainHealth]:
+    def check_recipe_toolchains(self, recipe: Recipe, plan: Plan) -> list[ToolchainHealth]:
         """Return the health of a recipe's toolchains. Installs nothing. Raises PlanError for an unreadable lock."""
         lock = hold_lock(recipe, plan, strict=False)
         targets = {group.target.name: group.target for group in plan.session_groups.values()}
 
-        def look(item: tuple[str, ToolchainNeeds]) -> ToolchainHealth:
+        def check_toolchain(item: tuple[str, ToolchainNeeds]) -> ToolchainHealth:
             name, needs = item
-            asked: dict[str, _Asked] = {}
+            asked: dict[str, _RequestedEp] = {}
             for target in targets.values():
                 if target.toolchain.name == name:
-                    asked.setdefault(target.eps[0].entry.ep, _Asked(target.eps[0].entry, target))
-            return self._of_needs(recipe, name, needs, list(asked.values()), lock)
+                    asked.setdefault(target.eps[0].entry.ep, _RequestedEp(target.eps[0].entry, target))
+            return self._check_needs(recipe, name, needs, list(asked.values()), lock)
 
         with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(look, plan.toolchains().items()))
+            return list(pool.map(check_toolchain, plan.toolchains().items()))
 
-    def here(self) -> tuple[list[ToolchainHealth], int]:
+    def check_newest_toolchains(self) -> tuple[list[ToolchainHealth], int]:
         """Return the health of the newest toolchains on this machine that can compile, and the number of other toolchains."""
         found: dict[str, tuple[ProvisionedToolchain, list[EpEntry]]] = {}
         for made in list_provisioned_toolchains(self.toolchains.home):
@@ -115,10 +115,10 @@ class EpSurvey(Struct, frozen=True):
                 found.setdefault(", ".join(packages), (made, entries))
         chosen = list(found.items())[:_MAX_TOOLCHAINS]
         with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(lambda item: self._of_made(item[0], *item[1]), chosen)), len(found) - len(chosen)
+            return list(pool.map(lambda item: self._check_provisioned(item[0], *item[1]), chosen)), len(found) - len(chosen)
 
-    def _of_needs(
-        self, recipe: Recipe, name: str, needs: ToolchainNeeds, asked: Sequence[_Asked], lock: HeldLock
+    def _check_needs(
+        self, recipe: Recipe, name: str, needs: ToolchainNeeds, asked: Sequence[_RequestedEp], lock: HeldLock
     ) -> ToolchainHealth:
         spec, locked = needs.toolchain, lock.environments.get(name)
         shown = ", ".join(spec.packages) or str(spec.interpreter)
@@ -127,7 +127,7 @@ class EpSurvey(Struct, frozen=True):
                 unmade = HealthCheck(
                     "toolchain", "note", f"{shown}: not provisioned yet; a build provisions it when needed", name=name
                 )
-                return ToolchainHealth(name, shown, unmade, eps=tuple(_unmade(one) for one in asked))
+                return ToolchainHealth(name, shown, unmade, eps=tuple(_make_unprovisioned(one) for one in asked))
             environment = self.toolchains.prepare(spec, recipe.directory, needs.entries, locked, needs.packages)
             other = lock.check_toolchains([spec], {name: environment})
         except EpbuildError as error:
@@ -135,23 +135,29 @@ class EpSurvey(Struct, frozen=True):
         check: HealthCheck | None = None
         if other:
             check = HealthCheck("toolchain", "warning", other[0].message, other[0].hint, other[0].code, name)
-        mend = (
-            "Reinstall ONNX Runtime in the toolchain's environment." if spec.interpreter else _remove(environment.memory.parent)
+        hint = (
+            "Reinstall ONNX Runtime in the toolchain's environment."
+            if spec.interpreter
+            else _format_removal_hint(environment.memory.parent)
         )
-        return self._examine(ToolchainHealth(name, shown, check or _sound(name)), environment, asked, recipe, mend)
+        return self._examine(ToolchainHealth(name, shown, check or _make_passed_check(name)), environment, asked, recipe, hint)
 
-    def _of_made(self, packages: str, made: ProvisionedToolchain, entries: Sequence[EpEntry]) -> ToolchainHealth:
+    def _check_provisioned(self, packages: str, made: ProvisionedToolchain, entries: Sequence[EpEntry]) -> ToolchainHealth:
         environment = made.environment(entries)
         if environment is None:
-            check = HealthCheck("toolchain", "warning", f"{packages}: its interpreter no longer runs", _remove(made.folder))
+            check = HealthCheck(
+                "toolchain", "warning", f"{packages}: its interpreter no longer runs", _format_removal_hint(made.folder)
+            )
             return ToolchainHealth("", packages, check)
-        asked = [_Asked(entry) for entry in entries]
-        return self._examine(ToolchainHealth("", packages, _sound("")), environment, asked, None, _remove(made.folder))
+        asked = [_RequestedEp(entry) for entry in entries]
+        return self._examine(
+            ToolchainHealth("", packages, _make_passed_check("")), environment, asked, None, _format_removal_hint(made.folder)
+        )
 
     def _examine(
-        self, known: ToolchainHealth, environment: Environment, asked: Sequence[_Asked], recipe: Recipe | None, mend: str
+        self, known: ToolchainHealth, environment: Environment, asked: Sequence[_RequestedEp], recipe: Recipe | None, hint: str
     ) -> ToolchainHealth:
-        """Return the health of an existing toolchain and its EPs. `mend` is the hint if ONNX Runtime does not load."""
+        """Return the health of an existing toolchain and its EPs. `hint` is the suggested fix if ONNX Runtime does not load."""
         python, check = environment.fingerprint.python, known.check
         if environment.onnxruntime == "unknown" and not asked:  # Toolchains without ONNX Runtime only prepare models.
             return replace(known, check=replace(check, text=check.text or f"{python}: {known.packages}"))
@@ -159,34 +165,36 @@ class EpSurvey(Struct, frozen=True):
         if why:
             state: HealthState = "warning" if recipe is None else "error"
             text = f"{known.packages}: ONNX Runtime does not load: {why}"
-            return replace(known, check=HealthCheck("toolchain", state, text, mend, name=known.name))
-        eps = tuple(replace(self._ep(environment, one, recipe), mend=mend) for one in asked)
+            return replace(known, check=HealthCheck("toolchain", state, text, hint, name=known.name))
+        eps = tuple(replace(self._check_ep(environment, one, recipe), hint=hint) for one in asked)
         text = check.text or f"ONNX Runtime {release} on {python}: {known.packages}"
         return replace(known, check=replace(check, text=text), onnxruntime=release, eps=eps)
 
-    def _ep(self, environment: Environment, asked: _Asked, recipe: Recipe | None) -> EpHealth:
+    def _check_ep(self, environment: Environment, asked: _RequestedEp, recipe: Recipe | None) -> EpHealth:
         entry, held = asked.entry, environment.fingerprint.distributions
         packages = ", ".join(f"{name} {held[name]}" for name in entry.distributions if name in held)
         _, why, devices = self._list_devices(environment, asked)
         own = tuple(device for name, device in devices if name == entry.ep)
-        limit = _limit(asked)
+        limit = _find_limit(asked)
         emulated = bool(own) and all(device.type in entry.emulator_devices for device in own)
         attempt = None
         if not why and not limit and self.attempts:
             with tempfile.TemporaryDirectory(prefix="epbuild-doctor-", ignore_cleanup_errors=True) as scratch:
-                attempt = self._attempt(Bench(environment, Path(scratch), self.cancelled), asked, recipe)
+                attempt = self._attempt_compile(AttemptSetup(environment, Path(scratch), self.cancelled), asked, recipe)
         return EpHealth(entry.ep, packages, own, why, limit=limit, attempt=attempt, emulated=emulated)
 
-    def _attempt(self, bench: Bench, asked: _Asked, recipe: Recipe | None) -> CompileAttempt | None:
+    def _attempt_compile(self, setup: AttemptSetup, asked: _RequestedEp, recipe: Recipe | None) -> CompileAttempt | None:
         try:
             if recipe is not None and asked.target is not None:
-                return attempt_target(recipe, asked.target.name, bench)
-            return attempt_entry(asked.entry, bench)
+                return attempt_target(recipe, asked.target.name, setup)
+            return attempt_entry(asked.entry, setup)
         except (EpbuildError, OSError) as error:
             why = error.problems[0].message if isinstance(error, EpbuildError) else str(error)
             return CompileAttempt(asked.target.name if asked.target else "", why=why)
 
-    def _list_devices(self, environment: Environment, asked: _Asked | None) -> tuple[str | None, str, list[tuple[str, EpDevice]]]:
+    def _list_devices(
+        self, environment: Environment, asked: _RequestedEp | None
+    ) -> tuple[str | None, str, list[tuple[str, EpDevice]]]:
         """List the devices of an environment.
 
         Return the release of ONNX Runtime, the reason why ONNX Runtime or the EP does not load, and pairs of EPs and devices.
@@ -201,29 +209,29 @@ class EpSurvey(Struct, frozen=True):
             except EpbuildError as error:
                 return None, error.problems[0].message, []
         started = found.find_reports("started")
-        devices = [(str(report["ep"]), _device(report)) for report in found.find_reports("offered")]
+        devices = [(str(report["ep"]), _read_device(report)) for report in found.find_reports("offered")]
         why = found.failure.message.rstrip(".") if found.failure is not None else ""
         return (str(started[0]["onnxruntime"]) if started else None), why, devices
 
 
-def _sound(name: str) -> HealthCheck:
+def _make_passed_check(name: str) -> HealthCheck:
     """Return a passed check of a toolchain. The caller adds the text."""
     return HealthCheck("toolchain", "ok", "", name=name)
 
 
-def _remove(folder: Path) -> str:
+def _format_removal_hint(folder: Path) -> str:
     return f"Remove {folder}. The next build that needs the toolchain provisions it again."
 
 
-def _device(report: Any) -> EpDevice:
+def _read_device(report: Any) -> EpDevice:
     return EpDevice(report["type"], report["vendor"], dict(report["metadata"]))
 
 
-def _unmade(asked: _Asked) -> EpHealth:
-    return EpHealth(asked.entry.ep, "", limit=_limit(asked))
+def _make_unprovisioned(asked: _RequestedEp) -> EpHealth:
+    return EpHealth(asked.entry.ep, "", limit=_find_limit(asked))
 
 
-def _limit(asked: _Asked) -> str:
+def _find_limit(asked: _RequestedEp) -> str:
     """Return the reason why an EP cannot compile here, as a clause, or an empty string. Catalog and drivers decide."""
     entry = asked.entry
     if is_driver_missing(entry):
@@ -238,10 +246,10 @@ def check_eps(found: Iterable[ToolchainHealth], *, needed: bool) -> Iterator[Hea
     for toolchain in found:
         yield toolchain.check
         for ep in toolchain.eps:
-            yield _ep_check(ep, toolchain.name, needed=needed)
+            yield _make_ep_check(ep, toolchain.name, needed=needed)
 
 
-def _ep_check(ep: EpHealth, toolchain: str, *, needed: bool) -> HealthCheck:
+def _make_ep_check(ep: EpHealth, toolchain: str, *, needed: bool) -> HealthCheck:
     offered = ", ".join(dict.fromkeys(f"{device.type} from {device.vendor}" for device in ep.devices))
     devices = f"{offered}{', emulated' if ep.emulated else ''}; " if offered else ""
     attempt = ep.attempt
@@ -250,14 +258,14 @@ def _ep_check(ep: EpHealth, toolchain: str, *, needed: bool) -> HealthCheck:
         return HealthCheck("ep", state, f"{ep.ep}: {text}", hint, name=toolchain)
 
     if ep.limit:
-        return check("warning" if needed else "note", f"{devices}{ep.limit}", _ELSEWHERE)
+        return check("warning" if needed else "note", f"{devices}{ep.limit}", _MACHINE_HINT)
     if ep.missing:
-        return check("error" if needed else "warning", ep.missing, ep.mend)
+        return check("error" if needed else "warning", ep.missing, ep.hint)
     if attempt is None:
         return check("note", f"{devices}not tested")
     if attempt.seconds is None:
         text = f"{devices}cannot compile for {attempt.target}: {attempt.why}"
-        return check("error" if needed and not attempt.unfit else "warning", text, _ELSEWHERE if attempt.unfit else _SEE)
+        return check("error" if needed and not attempt.unfit else "warning", text, _MACHINE_HINT if attempt.unfit else _LOG_HINT)
     compiled = f"{devices}compiles for {attempt.target} ({attempt.seconds:.1f} s)"
     if attempt.opened:
         return check("ok", f"{compiled} and loads the result{' in emulation' if ep.emulated else ''}")

@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from epbuild.cache.location import find_cache_directory, find_toolchain_directory
 from epbuild.cluster.address import ClusterAddress
 from epbuild.commands.doctor.devices import EpSurvey, ToolchainHealth, check_eps
+from epbuild.commands.doctor.folders import CheckedFolder, FileSystems, check_file_systems, check_folder, check_path_length
 from epbuild.commands.doctor.health import HealthCheck, ThisMachine, check_machine, make_error_check
-from epbuild.commands.doctor.places import Disks, Place, check_file_systems, check_path_length, place_checks
 from epbuild.commands.doctor.servers import Servers, check_servers
 from epbuild.core.errors import EpbuildError
 from epbuild.core.units import format_count
@@ -42,7 +42,7 @@ class DoctorRequest(Struct, frozen=True):
     insecure: bool = False
     cluster: ClusterAddress | EpbuildError | None = None
     machine: ThisMachine = field(default_factory=ThisMachine)
-    disks: Disks = field(default_factory=Disks)
+    disks: FileSystems = field(default_factory=FileSystems)
 
 
 class Diagnoses(Struct, frozen=True):
@@ -65,14 +65,14 @@ def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
     """Run all checks, and return the results. Problems are results and are not raised."""
     found = _Found(listener)
     recipe, plan, checks = _check_recipe(request)
-    with _parallel() as (pool, cancelled):
+    with _open_pool() as (pool, cancelled):
         servers = None
         if not request.offline:
             choice, folder = (recipe.cache, recipe.directory) if recipe is not None else (None, Path.cwd())
             asked = Servers(choice, folder, request.machine.environment, request.cluster, request.insecure)
             servers = pool.submit(check_servers, asked)
-        devices = pool.submit(_toolchains, request, recipe, plan, cancelled)
-        found.add(*check_machine(request.machine), *_place_checks(request), *checks)
+        devices = pool.submit(_check_toolchains, request, recipe, plan, cancelled)
+        found.add(*check_machine(request.machine), *_check_places(request), *checks)
         found.add(*(servers.result() if servers is not None else ()))
         toolchains, more = devices.result()
     found.add(*check_eps(toolchains, needed=plan is not None), *more)
@@ -84,8 +84,8 @@ def check_devices(request: DoctorRequest, listener: HealthListener) -> Diagnoses
     found = _Found(listener)
     recipe, plan, checks = _check_recipe(request)
     found.add(*(check for check in checks if check.state == "error"))
-    with _parallel() as (pool, cancelled):
-        toolchains, more = pool.submit(_toolchains, request, recipe, plan, cancelled).result()
+    with _open_pool() as (pool, cancelled):
+        toolchains, more = pool.submit(_check_toolchains, request, recipe, plan, cancelled).result()
     found.add(*check_eps(toolchains, needed=plan is not None), *more)
     return Diagnoses(tuple(found.checks), tuple(toolchains))
 
@@ -104,7 +104,7 @@ class _Found:
 
 
 @contextmanager
-def _parallel() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
+def _open_pool() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
     """Provide a thread pool, and an event that stops the pool's work. An exception, such as KeyboardInterrupt, sets the event."""
     cancelled = threading.Event()
     with ThreadPoolExecutor(2) as pool:
@@ -133,21 +133,21 @@ def _check_recipe(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, l
     return recipe, plan, [HealthCheck("recipe", "ok", text)]
 
 
-def _place_checks(request: DoctorRequest) -> Iterator[HealthCheck]:
+def _check_places(request: DoctorRequest) -> Iterator[HealthCheck]:
     """Yield the checks of all folders that epbuild writes to."""
     try:
         places = [
-            Place("cache", find_cache_directory(), _MOVE_CACHE),
-            Place("toolchains", find_toolchain_directory(), _MOVE_TOOLCHAINS),
+            CheckedFolder("cache", find_cache_directory(), _MOVE_CACHE),
+            CheckedFolder("toolchains", find_toolchain_directory(), _MOVE_TOOLCHAINS),
         ]
     except EpbuildError as error:
         yield make_error_check("cache", error)
         return
     if request.recipe is not None:
-        places.append(Place("workspace", get_workspace_folder(request.recipe), _MOVE_WORKSPACE))
+        places.append(CheckedFolder("workspace", get_workspace_folder(request.recipe), _MOVE_WORKSPACE))
     for place in places:
         try:
-            yield from place_checks(place, request.disks)
+            yield from check_folder(place, request.disks)
         except OSError as error:
             yield HealthCheck(
                 place.topic,
@@ -160,15 +160,15 @@ def _place_checks(request: DoctorRequest) -> Iterator[HealthCheck]:
         yield from filter(None, [check_file_systems(places[0].path, places[-1].path)])
 
 
-def _toolchains(
+def _check_toolchains(
     request: DoctorRequest, recipe: Recipe | None, plan: Plan | None, cancelled: threading.Event
 ) -> tuple[list[ToolchainHealth], Iterable[HealthCheck]]:
     """Return the toolchains with their EPs, and further checks about them."""
     try:
         survey = EpSurvey(Toolchains(find_toolchain_directory()), request.attempts, cancelled)
         if recipe is not None and plan is not None:
-            return survey.of_recipe(recipe, plan), []
-        found, more = survey.here()
+            return survey.check_recipe_toolchains(recipe, plan), []
+        found, more = survey.check_newest_toolchains()
     except EpbuildError as error:
         return [], [make_error_check("toolchain", error)]
     except OSError as error:

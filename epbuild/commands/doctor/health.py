@@ -103,14 +103,14 @@ class ThisMachine(Struct, frozen=True):
 
 
 def check_machine(here: ThisMachine) -> Iterator[HealthCheck]:
-    yield _python()
-    yield _uv(here)
-    yield _memory(here)
-    yield _clock(here)
-    yield _locale(here)
+    yield _check_python()
+    yield _check_uv(here)
+    yield _check_memory(here)
+    yield _check_clock(here)
+    yield _check_locale(here)
 
 
-def _python() -> HealthCheck:
+def _check_python() -> HealthCheck:
     extras = [name for name, modules in _EXTRAS.items() if all(map(importlib.util.find_spec, modules))]
     text = f"{platform.python_version()} on {get_own_platform() or platform.platform()}, {sys.executable}"
     if get_own_platform() is None:
@@ -118,26 +118,26 @@ def _python() -> HealthCheck:
     return HealthCheck("python", "ok", f"{text}; extras: {', '.join(extras) or 'none'}")
 
 
-def _uv(here: ThisMachine) -> HealthCheck:
+def _check_uv(here: ThisMachine) -> HealthCheck:
     try:
         done = run_within(_UV_SECONDS, lambda: here.run_uv(["--version"]))
     except ToolchainError as error:
         return make_error_check("uv", error)
     except TooSlow:
-        return _broken_uv(f"no answer within {_UV_SECONDS:g} s")
+        return _make_uv_error(f"no answer within {_UV_SECONDS:g} s")
     except OSError as error:
-        return _broken_uv(error.strerror or str(error))
+        return _make_uv_error(error.strerror or str(error))
     words = (done.stdout.strip() or done.stderr.strip()).splitlines()
     if done.returncode != 0:
-        return _broken_uv(words[-1] if words else f"exit status {done.returncode}")
+        return _make_uv_error(words[-1] if words else f"exit status {done.returncode}")
     return HealthCheck("uv", "ok", words[0].removeprefix("uv ") if words else "unknown version")
 
 
-def _broken_uv(why: str) -> HealthCheck:
+def _make_uv_error(why: str) -> HealthCheck:
     return HealthCheck("uv", "error", f"uv does not run: {why}", "Reinstall uv: `pip install --force-reinstall uv`.", "EPB301")
 
 
-def _memory(here: ThisMachine) -> HealthCheck:
+def _check_memory(here: ThisMachine) -> HealthCheck:
     cpus, size = os.cpu_count() or 1, here.memory()
     shown = f"{size / 1e9:.1f} GB for {cpus} CPUs" if size else f"unknown size, for {cpus} CPUs"
     if size is not None and size < _MIN_BYTES:
@@ -147,7 +147,7 @@ def _memory(here: ThisMachine) -> HealthCheck:
     return HealthCheck("memory", "ok", shown)
 
 
-def _clock(here: ThisMachine) -> HealthCheck:
+def _check_clock(here: ThisMachine) -> HealthCheck:
     """Check that the clock is later than the installation of epbuild. TLS and file times depend on the clock."""
     now = here.now()
     shown = datetime.fromtimestamp(now, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
@@ -157,7 +157,7 @@ def _clock(here: ThisMachine) -> HealthCheck:
     return HealthCheck("clock", "ok", f"{shown} UTC")
 
 
-def _locale(here: ThisMachine) -> HealthCheck:
+def _check_locale(here: ThisMachine) -> HealthCheck:
     wrong = {what: name for what, name in here.encodings().items() if name.lower().replace("-", "") not in ("utf8", "cp65001")}
     if not wrong:
         return HealthCheck("locale", "ok", "UTF-8")

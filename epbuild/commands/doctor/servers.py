@@ -26,7 +26,7 @@ from epbuild.remote.settings import SIGNING_KEY, RemoteSettings, read_signing_ke
 ANSWER_SECONDS = 6.0
 """Maximum number of seconds to wait for a server's answer."""
 _CONNECT_SECONDS = 3.0
-_NETWORK = "Check the address and the network. Builds work without the remote cache."
+_NETWORK_HINT = "Check the address and the network. Builds work without the remote cache."
 
 
 class Servers(Struct, frozen=True):
@@ -44,12 +44,12 @@ def check_servers(servers: Servers) -> list[HealthCheck]:
     """Check the servers concurrently, and return the results."""
     cluster = servers.cluster
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(_remote, servers), *([pool.submit(_cluster, cluster)] if cluster is not None else [])]
+        asked = [pool.submit(_check_remote, servers), *([pool.submit(_check_cluster, cluster)] if cluster is not None else [])]
         remote, *others = (future.result() for future in asked)
-    return [remote, *filter(None, [_signing_key(servers)]), *others]
+    return [remote, *filter(None, [_check_signing_key(servers)]), *others]
 
 
-def _remote(servers: Servers) -> HealthCheck:
+def _check_remote(servers: Servers) -> HealthCheck:
     try:
         settings = resolve_remote_settings(servers.choice, servers.folder, servers.environment, "read", insecure=servers.insecure)
     except EpbuildError as error:
@@ -60,14 +60,16 @@ def _remote(servers: Servers) -> HealthCheck:
         text = f"the folder does not exist: {settings.address}"
         return HealthCheck("remote cache", "warning", text, "Create or mount the folder. Builds work without the remote cache.")
     try:
-        return run_within(ANSWER_SECONDS, lambda: _look_up(settings))
+        return run_within(ANSWER_SECONDS, lambda: _try_look_up(settings))
     except TooSlow:
-        return HealthCheck("remote cache", "warning", f"{settings.address} did not answer within {ANSWER_SECONDS:g} s", _NETWORK)
+        return HealthCheck(
+            "remote cache", "warning", f"{settings.address} did not answer within {ANSWER_SECONDS:g} s", _NETWORK_HINT
+        )
     except EpbuildError as error:  # A package is missing, or environment variables of the cloud are invalid.
         return make_error_check("remote cache", error)
 
 
-def _look_up(settings: RemoteSettings) -> HealthCheck:
+def _try_look_up(settings: RemoteSettings) -> HealthCheck:
     """Check the remote cache by looking up a random key."""
     from epbuild.remote.cache import Miss  # Import these modules only if a remote cache is used.
     from epbuild.remote.opening import open_remote
@@ -87,7 +89,7 @@ def _look_up(settings: RemoteSettings) -> HealthCheck:
     return HealthCheck("remote cache", "ok", f"{settings.address} answers in {took}; {trust}")
 
 
-def _signing_key(servers: Servers) -> HealthCheck | None:
+def _check_signing_key(servers: Servers) -> HealthCheck | None:
     try:
         key = read_signing_key(servers.environment)
     except EpbuildError as error:
@@ -101,7 +103,7 @@ def _signing_key(servers: Servers) -> HealthCheck | None:
     return HealthCheck("signing key", "ok", f"{SIGNING_KEY} has the public key {key.public}")
 
 
-def _cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
+def _check_cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
     if isinstance(address, EpbuildError):
         return make_error_check("cluster", address)
     url = urlsplit(address.text)
@@ -109,7 +111,7 @@ def _cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
         # Dask needs longer to detect an unreachable scheduler.
         with socket.create_connection((url.hostname, url.port), _CONNECT_SECONDS):
             pass
-        offers = run_within(ANSWER_SECONDS, lambda: _offers(address))
+        offers = run_within(ANSWER_SECONDS, lambda: _list_offers(address))
     except EpbuildError as error:
         return make_error_check("cluster", error)
     except (OSError, TooSlow) as error:
@@ -131,7 +133,7 @@ def _cluster(address: ClusterAddress | EpbuildError) -> HealthCheck:
     )
 
 
-def _offers(address: ClusterAddress) -> tuple[Offer, ...]:
+def _list_offers(address: ClusterAddress) -> tuple[Offer, ...]:
     executor = DaskExecutor(address, threading.Event())
     try:
         return tuple(executor.offers())

@@ -23,7 +23,7 @@ _IMPLIED = {
 _PREFIX = "ep.context_node_name_prefix"
 
 
-class LeftBehind(NamedTuple):
+class SkippedSetting(NamedTuple):
     """Setting that is not imported, with the reason and a hint."""
 
     what: str
@@ -34,7 +34,7 @@ class LeftBehind(NamedTuple):
         return f"{self.what}: {self.why}. {self.hint}".rstrip()
 
 
-def refuse(message: str, where: Location | str | None = None, hint: str | None = None) -> PlanError:
+def make_import_error(message: str, where: Location | str | None = None, hint: str | None = None) -> PlanError:
     """Return the error for a source that cannot be imported."""
     return PlanError(Problem("EPB292", message, Argument(where) if isinstance(where, str) else where, hint))
 
@@ -55,38 +55,38 @@ class ImportedBuild:
     fallback_nodes: Literal["0", "any"] = "any"
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Sizes of inputs by name."""
-    left: list[LeftBehind] = field(default_factory=list)
+    left: list[SkippedSetting] = field(default_factory=list)
 
-    def leave(self, what: str, why: str, hint: str = "") -> None:
+    def skip_setting(self, what: str, why: str, hint: str = "") -> None:
         """Record a setting that is not imported."""
-        self.left.append(LeftBehind(what, why, hint))
+        self.left.append(SkippedSetting(what, why, hint))
 
     def add_options(self, options: Mapping[str, object], shown: str) -> None:
         """Import the provider options that the catalog knows. `shown` is the tool's name for provider options."""
         for name, value in options.items():
-            what = f"{shown} {name}={_option_text(value)}"
-            backend = _BACKEND_LIBRARY.search(_option_text(value)) if name == "backend_path" else None
+            what = f"{shown} {name}={_format_option(value)}"
+            backend = _BACKEND_LIBRARY.search(_format_option(value)) if name == "backend_path" else None
             if backend is not None:
                 self.provider_options["backend_type"] = backend[1].lower()
-                if re.search(r"[\\/]", _option_text(value)):
-                    self.leave(
+                if re.search(r"[\\/]", _format_option(value)):
+                    self.skip_setting(
                         what, "epbuild uses the backend in the EP's own package", "The recipe sets `backend_type` instead."
                     )
                 continue
             entry = self.kind.entry
             try:
                 option = find_option(entry, name)
-                normalize(option, _option_text(value), booleans=entry.booleans, names=entry.canonical_names(option.name))
+                normalize(option, _format_option(value), booleans=entry.booleans, names=entry.canonical_names(option.name))
             except (UnknownName, BadValue) as error:
                 hint = error.hint or "If it is correct, add it to `provider_options` and set `allow_unknown_options: true`."
-                self.leave(what, error.message, hint)
+                self.skip_setting(what, error.message, hint)
             else:
-                self.provider_options[option.name] = _option_text(value)
+                self.provider_options[option.name] = _format_option(value)
 
     def add_session_keys(self, keys: Mapping[str, object], shown: str) -> None:
         """Import the session configuration entries that a recipe may set."""
         for name, value in keys.items():
-            text, what = _option_text(value), f"{shown} {name}={_option_text(value)}"
+            text, what = _format_option(value), f"{shown} {name}={_format_option(value)}"
             if _IMPLIED.get(name) == text:
                 continue
             if name == _PREFIX:
@@ -97,7 +97,7 @@ class ImportedBuild:
             except (UnknownName, BadValue) as error:
                 reserved = isinstance(error, UnknownName) and error.reserved
                 hint = "If it is correct, add it to `session_options` and set `allow_unknown_session_keys: true`."
-                self.leave(what, error.message, error.hint or ("" if reserved else hint))
+                self.skip_setting(what, error.message, error.hint or ("" if reserved else hint))
             else:
                 self.session_options[name] = text
 
@@ -106,7 +106,7 @@ class ImportedBuild:
         rule = self.kind.entry.node_names
         if rule is not None and rule.found_by == "name" and "node_name_prefix" in self.compile:
             what = f"{_PREFIX}={self.compile.pop('node_name_prefix')}"
-            self.leave(what, rule.why, "Nodes in a shared context already have different names.")
+            self.skip_setting(what, rule.why, "Nodes in a shared context already have different names.")
 
     def drop_refused(self, target: str) -> None:
         """Remove options until the EP accepts their combination for a `target`."""
@@ -127,7 +127,7 @@ class ImportedBuild:
             if dropped is None:
                 return
             name, reason = dropped
-            self.leave(
+            self.skip_setting(
                 f"the option {name}={self.provider_options.pop(name)}",
                 reason,
                 "If the value is intended, add the option to the recipe.",
@@ -139,14 +139,14 @@ def get_ep_start(ep: str, device: str | None, where: Location | str | None) -> S
     kinds = [kind for kind in KINDS.values() if kind.entry.ep == ep]
     if not kinds:
         known = ", ".join(dict.fromkeys(kind.entry.ep for kind in KINDS.values()))
-        raise refuse(
+        raise make_import_error(
             f"{ep} does not compile ahead of time, or its recipe must be written by hand", where, f"Supported EPs: {known}."
         )
     on_device = [kind for kind in kinds if kind.start.device.get("type") == device]
     return (on_device or kinds)[0]
 
 
-def _option_text(value: object) -> str:
+def _format_option(value: object) -> str:
     return ("1" if value else "0") if isinstance(value, bool) else str(value)
 
 

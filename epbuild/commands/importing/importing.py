@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from epbuild.commands.importing import olive, weight_sharing_tool, winml
-from epbuild.commands.importing.build import ImportedBuild, LeftBehind, refuse
+from epbuild.commands.importing.build import ImportedBuild, SkippedSetting, make_import_error
 from epbuild.commands.init.choices import StarterKind, find_models
 from epbuild.commands.init.recipe import CarriedOver, RecipeChoices, name_models, write_recipe
 from epbuild.commands.init.sizing import BadSizes, Sized, Sizing
@@ -40,7 +40,7 @@ class ImportedRecipe(Struct, frozen=True):
     path: Path
     tool: str
     choices: RecipeChoices
-    left: tuple[LeftBehind, ...]
+    left: tuple[SkippedSetting, ...]
     warnings: tuple[Problem, ...]
 
 
@@ -49,20 +49,20 @@ def import_recipe(request: ImportRequest) -> ImportedRecipe:
 
     If an error is raised, nothing is written.
     """
-    build = _build_of(request)
+    build = _read_build(request)
     models = [*request.models] or [model for model in build.models if model]
     if not models:
-        raise refuse("the source does not name an ONNX model", request.words[0], "Name the models with --model.")
-    targets = _targets(build, request)
+        raise make_import_error("the source does not name an ONNX model", request.words[0], "Name the models with --model.")
+    targets = _choose_targets(build, request)
     build.drop_refused(next(iter(targets.values())))
     share = build.share_weights and len(models) > 1
     if share:
         build.drop_prefix()
     if build.share_weights and not share:
-        build.leave("weight_sharing", "there is only one model", "Name the other models with --model as well.")
-    sizes = _sizes(build, models)
+        build.skip_setting("weight_sharing", "there is only one model", "Name the other models with --model as well.")
+    sizes = _choose_sizes(build, models)
     carried = CarriedOver(
-        head=tuple(_head(build)),
+        head=tuple(_build_head(build)),
         provider_options={name: value for name, value in build.provider_options.items() if name != build.kind.start.option},
         session_options=build.session_options,
         compile=build.compile,
@@ -73,58 +73,58 @@ def import_recipe(request: ImportRequest) -> ImportedRecipe:
         warnings = write_recipe(request.output, choices, overwrite=request.force)
     except FileExistsError:
         hint = "Use --force to replace it, or --output to write another file."
-        raise refuse(f"{request.output} already exists", request.output, hint) from None
+        raise make_import_error(f"{request.output} already exists", request.output, hint) from None
     return ImportedRecipe(request.output, build.tool, choices, tuple(build.left), warnings)
 
 
-def _build_of(request: ImportRequest) -> ImportedBuild:
+def _read_build(request: ImportRequest) -> ImportedBuild:
     if weight_sharing_tool.is_command(request.words):
         return weight_sharing_tool.read_command(request.words)
     path = Path(request.words[0])
     if len(request.words) > 1:
-        raise refuse(
+        raise make_import_error(
             f"expected one file, or a command line of {weight_sharing_tool.TOOL}",
             " ".join(request.words),
             "See `epbuild import --help`.",
         )
-    document = _configuration_in(path)
+    document = _read_document(path)
     if olive.is_configuration(document):
         return olive.read_configuration(document, path)
     if winml.is_configuration(document):
         return winml.read_configuration(document, path, request.ep)
-    raise refuse(
+    raise make_import_error(
         "the file is neither a configuration of Olive nor a configuration of winml",
         path,
         "A configuration of Olive has a section `passes`. A configuration of winml has a section `compile`.",
     )
 
 
-def _configuration_in(path: Path) -> Mapping[str, Any]:
+def _read_document(path: Path) -> Mapping[str, Any]:
     try:
         with open_regular(path) as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
-            raise refuse(f"the file is larger than {_MAX_BYTES >> 20} MiB", path)
+            raise make_import_error(f"the file is larger than {_MAX_BYTES >> 20} MiB", path)
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise refuse(f"the file cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
-    document = _yaml(text, path) if path.suffix.lower() in (".yaml", ".yml") else _json(text, path)
+        raise make_import_error(f"the file cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
+    document = _parse_yaml(text, path) if path.suffix.lower() in (".yaml", ".yml") else _parse_json(text, path)
     if not isinstance(document, dict):
         kind = "a list of configurations, one for each module" if isinstance(document, list) else "no object"
-        raise refuse(f"the file contains {kind}", path, "Import one configuration at a time.")
+        raise make_import_error(f"the file contains {kind}", path, "Import one configuration at a time.")
     return document
 
 
-def _json(text: str, path: Path) -> Any:
+def _parse_json(text: str, path: Path) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise refuse(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
+        raise make_import_error(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
     except (RecursionError, ValueError) as error:
-        raise refuse(f"invalid JSON: {type(error).__name__}", path) from error
+        raise make_import_error(f"invalid JSON: {type(error).__name__}", path) from error
 
 
-def _yaml(text: str, path: Path) -> Any:
+def _parse_yaml(text: str, path: Path) -> Any:
     import yaml
 
     try:
@@ -132,21 +132,21 @@ def _yaml(text: str, path: Path) -> Any:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = Position(str(path), mark.line + 1, mark.column + 1) if mark is not None else path
-        raise refuse(f"invalid YAML: {getattr(error, 'problem', None) or type(error).__name__}", where) from error
+        raise make_import_error(f"invalid YAML: {getattr(error, 'problem', None) or type(error).__name__}", where) from error
 
 
-def _targets(build: ImportedBuild, request: ImportRequest) -> Mapping[str, str]:
+def _choose_targets(build: ImportedBuild, request: ImportRequest) -> Mapping[str, str]:
     """Return the target values by name. Raises PlanError if the EP needs a target and the source has none."""
     kind, asked = build.kind, build.kind.start.option
     if request.targets:
         return request.targets
     value = build.provider_options.get(asked or "", "")
     if value and value != "0":
-        return {_target_name(kind, value): value}
+        return {_find_target_name(kind, value): value}
     if kind.start.metadata is not None or (asked == "soc_model" and "htp_arch" not in build.provider_options and _is_htp(build)):
         why = "the source does not name a target"
         why += ", so the EP would compile for a generic chip" if asked else ""
-        raise refuse(why, request.words[0], f"Set the target with --target: {kind.start.words}.")
+        raise make_import_error(why, request.words[0], f"Set the target with --target: {kind.start.words}.")
     return {kind.start.name: "" if kind.start.option != "device_id" else "0"}
 
 
@@ -154,7 +154,7 @@ def _is_htp(build: ImportedBuild) -> bool:
     return build.provider_options.get("backend_type", build.kind.start.options.get("backend_type")) == "htp"
 
 
-def _target_name(kind: StarterKind, value: str) -> str:
+def _find_target_name(kind: StarterKind, value: str) -> str:
     """Return the usual name of a target value, such as the name of a SoC for its number."""
     table = kind.entry.names.get(kind.start.option or "")
     for known in table.rows if table is not None else ():
@@ -163,11 +163,11 @@ def _target_name(kind: StarterKind, value: str) -> str:
     return value.replace(",", "-")
 
 
-def _sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, Sized]]:
+def _choose_sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, Sized]]:
     """Return the sizes of inputs, by path of the model and name of the input."""
     found, left = find_models(models, sure=True)
     for item in left:
-        raise refuse(f"{item.path} cannot be compiled: {item.why.rstrip('.')}", item.path)
+        raise make_import_error(f"{item.path} cannot be compiled: {item.why.rstrip('.')}", item.path)
     headers = {model.path: model.header for model in found}
     sizes: dict[str, dict[str, Sized]] = {}
     for name, path in name_models(list(headers)).items():
@@ -177,12 +177,14 @@ def _sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict[str, S
         try:
             sizes[path] = Sizing(dict(build.sizes)).sizes_of(name, header, static=build.kind.static)
         except BadSizes as error:
-            build.leave("sizes of inputs", str(error).rstrip("."), "Set them in the recipe with the model's `input_shapes`.")
+            build.skip_setting(
+                "sizes of inputs", str(error).rstrip("."), "Set them in the recipe with the model's `input_shapes`."
+            )
             sizes[path] = Sizing().sizes_of(name, header, static=build.kind.static)
     return sizes
 
 
-def _head(build: ImportedBuild) -> list[str]:
+def _build_head(build: ImportedBuild) -> list[str]:
     lines = [f"Imported by `epbuild import` from a build for {build.tool}."]
     if build.left:
         lines += ["Not imported:", *(f"- {escape_controls(str(item))}" for item in build.left)]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from epbuild.commands.importing.build import ImportedBuild, as_mapping, as_sequence, get_ep_start, refuse
+from epbuild.commands.importing.build import ImportedBuild, as_mapping, as_sequence, get_ep_start, make_import_error
 from epbuild.commands.init.choices import KINDS
 
 TOOL = "Olive"
@@ -30,8 +30,8 @@ _PASSES = {
     "addolivemetadata": ("Olive's metadata", "The manifest records the sources of an artifact."),
 }
 """Purpose and hint, by type of the pass."""
-_BEFORE = "Run Olive up to this pass, and set --model to its result."
-_REST = {
+_RUN_FIRST = "Run Olive up to this pass, and set --model to its result."
+_OTHER_KEYS = {
     "data_configs": ("data for Olive's own passes and evaluators", "Set samples for comparing numbers in a group's `verify`."),
     "evaluators": (
         "task metrics that need Olive's scripts",
@@ -44,7 +44,7 @@ _REST = {
     "search_strategy": ("epbuild builds the given configuration and does not search for another", ""),
     "auto_optimizer_config": ("epbuild builds the given configuration and does not search for another", ""),
 }
-_SILENT = {
+_IGNORED_KEYS = {
     *("input_model", "systems", "passes", "target", "host", "cache_dir", "clean_cache", "evaluate_input_model", "no_artifacts"),
     *(
         "log_severity_level",
@@ -65,17 +65,17 @@ def is_configuration(document: Mapping[str, Any]) -> bool:
 
 def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild:
     """Return the build in a configuration. Raises PlanError if nothing is compiled."""
-    passes = dict(_passes(document))
+    passes = dict(_list_passes(document))
     found = [name for name, (kind, _) in passes.items() if kind.lower() == _COMPILER]
     if not found:
         named = ", ".join(kind for kind, _ in passes.values()) or "none"
-        raise refuse(f"the pass EPContextBinaryGenerator, which compiles for an EP, is missing; passes: {named}", path)
-    ep, device = _accelerator(document)
+        raise make_import_error(f"the pass EPContextBinaryGenerator, which compiles for an EP, is missing; passes: {named}", path)
+    ep, device = _find_accelerator(document)
     known = any(kind.entry.ep == ep for kind in KINDS.values())
     build = ImportedBuild(TOOL, get_ep_start(ep if known else _OWN_EP, device, path))
     if not known:
         device = "npu"
-        build.leave(
+        build.skip_setting(
             f"the target's {ep}", f"the pass only compiles with {_OWN_EP}", "If another EP is intended, change the recipe's `ep`."
         )
     build.device = "gpu" if device == "gpu" else None
@@ -87,16 +87,18 @@ def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild
             before = False
             continue
         why, hint = _PASSES.get(kind.lower(), ("a change to the source model" if before else "a change to the result", ""))
-        build.leave(f"pass {name} ({kind})", f"epbuild does not run this pass ({why})", hint or (_BEFORE if before else ""))
+        build.skip_setting(
+            f"pass {name} ({kind})", f"epbuild does not run this pass ({why})", hint or (_RUN_FIRST if before else "")
+        )
     _read_systems(build, document)
-    for key in document.keys() - _SILENT:
-        why, hint = _REST.get(key, ("recipes have no equivalent", ""))
-        build.leave(key, why, hint)
+    for key in document.keys() - _IGNORED_KEYS:
+        why, hint = _OTHER_KEYS.get(key, ("recipes have no equivalent", ""))
+        build.skip_setting(key, why, hint)
     build.left.sort(key=lambda item: list(document).index(item.what) if item.what in document else -1)
     return build
 
 
-def _passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
+def _list_passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mapping[str, Any]]]]:
     """Yield the name, the type and the settings of each pass. Older configurations have the settings in `config`."""
     for name, value in as_mapping(document.get("passes")).items():
         one = value[0] if isinstance(value, list) and value else value
@@ -105,7 +107,7 @@ def _passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Mappi
         yield name, (kind, {**settings, **older})
 
 
-def _accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
+def _find_accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
     """Return the EP and the device of a configuration: of its target, or else of the first system with an EP."""
     systems = as_mapping(document.get("systems"))
     target = document.get("target")
@@ -129,7 +131,7 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
         build.provider_options["backend_type"] = "gpu"
     build.share_weights = bool(settings.get("weight_sharing"))
     if settings.get("embed_context") and build.share_weights:
-        build.leave("embed_context", "an embedded context cannot share weights, and Olive does not embed it either")
+        build.skip_setting("embed_context", "an embedded context cannot share weights, and Olive does not embed it either")
     elif settings.get("embed_context"):
         build.compile["embed"] = "true"
     build.fallback_nodes = "0" if settings.get("disable_cpu_fallback") else "any"
@@ -140,15 +142,15 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
     if isinstance(level, int) and level in _LEVELS:
         build.compile["graph_optimization_level"] = _LEVELS[level]
     elif level is not None:
-        build.leave(
+        build.skip_setting(
             f"graph_optimization_level {level}",
             "ONNX Runtime does not have this level",
             "See `compile.graph_optimization_level`.",
         )
     for name, value in session.items():
-        build.leave(f"session_options {name}={value}", "affects only the compiling session, not the result")
+        build.skip_setting(f"session_options {name}={value}", "affects only the compiling session, not the result")
     if settings.get("update_genai_config"):
-        build.leave("update_genai_config", "a recipe lists the models of a pipeline itself", "See a group's `genai`.")
+        build.skip_setting("update_genai_config", "a recipe lists the models of a pipeline itself", "See a group's `genai`.")
     known = {
         "weight_sharing",
         "embed_context",
@@ -158,7 +160,7 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
         "update_genai_config",
     }
     for name in settings.keys() - known:
-        build.leave(f"EPContextBinaryGenerator {name}={settings[name]}", "unknown option of the pass")
+        build.skip_setting(f"EPContextBinaryGenerator {name}={settings[name]}", "unknown option of the pass")
 
 
 def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[str, Any]) -> None:
@@ -174,7 +176,7 @@ def _read_model(build: ImportedBuild, model: Mapping[str, Any], older: Mapping[s
         build.models = [str(path)]
     else:
         what = f"input_model {kind} {settings.get('model_path') or ''}".strip()
-        build.leave(
+        build.skip_setting(
             what, "epbuild starts from ONNX models and does not export them", "Set --model to the model that Olive exported."
         )
 
@@ -184,9 +186,11 @@ def _read_systems(build: ImportedBuild, document: Mapping[str, Any]) -> None:
         config = {**as_mapping(system), **as_mapping(as_mapping(system).get("config"))}
         if place := config.get("python_environment_path"):
             why = "epbuild creates its own environment with the recipe's packages"
-            build.leave(f"system {name}: {place}", why, "To use an existing environment, set the toolchain's `interpreter`.")
+            build.skip_setting(
+                f"system {name}: {place}", why, "To use an existing environment, set the toolchain's `interpreter`."
+            )
         elif str(config.get("type") or "LocalSystem") not in ("LocalSystem", "PythonEnvironment"):
-            build.leave(
+            build.skip_setting(
                 f"system {name} ({config['type']})",
                 "epbuild builds on this machine or on workers",
                 "See docs/guides/cluster.md.",

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from epbuild.commands.importing.build import ImportedBuild, as_mapping, get_ep_start, refuse
+from epbuild.commands.importing.build import ImportedBuild, as_mapping, get_ep_start, make_import_error
 from epbuild.core.errors import Position
 from epbuild.core.safepath import read_regular
 
@@ -44,34 +44,36 @@ def read_command(words: Sequence[str]) -> ImportedBuild:
     try:
         options, rest = getopt.getopt(list(words[1:]), "e:p:o:u:i:C:vh")
     except getopt.GetoptError as error:
-        raise refuse(f"{TOOL} does not accept this command line: {error}", TOOL) from error
+        raise make_import_error(f"{TOOL} does not accept this command line: {error}", TOOL) from error
     if not rest or not rest[0]:
-        raise refuse("the command line does not name any models", TOOL, "Add the models at the end, separated by commas.")
+        raise make_import_error(
+            "the command line does not name any models", TOOL, "Add the models at the end, separated by commas."
+        )
     unknown = next((flag for flag, _ in options if flag in ("-o", "-u", "-h")), None)
     if unknown is not None:
-        raise refuse(f"with '{unknown}', {TOOL} shows its help and builds nothing", TOOL)
-    build = _build(dict(options))
+        raise make_import_error(f"with '{unknown}', {TOOL} shows its help and builds nothing", TOOL)
+    build = _start_build(dict(options))
     build.models = rest[0].split(",")
     build.share_weights = len(build.models) > 1
     for flag, value in options:
         if flag == "-i" and not any(flag == "-p" for flag, _ in options):
-            build.add_options(dict(_pairs(flag, value)), "-i")
+            build.add_options(dict(_parse_pairs(flag, value)), "-i")
         elif flag == "-i":
-            build.leave(
+            build.skip_setting(
                 f"-i {value}", "the tool passes only the options of the -p file to a plugin EP", "Add the options to the recipe."
             )
         elif flag == "-C":
-            build.add_session_keys(dict(_pairs(flag, value)), "-C")
+            build.add_session_keys(dict(_parse_pairs(flag, value)), "-C")
         elif flag == "-v":
-            build.leave("-v", "the EP's log is always kept", "Print it with `epbuild log STEP`.")
+            build.skip_setting("-v", "the EP's log is always kept", "Print it with `epbuild log STEP`.")
     for word in rest[1:]:
-        build.leave(word, "the tool reads only the first list of models", "Add it to the recipe's models.")
-    build.leave(
+        build.skip_setting(word, "the tool reads only the first list of models", "Add it to the recipe's models.")
+    build.skip_setting(
         _LEVEL,
         "the tool uses ONNX Runtime's default, `all`; epbuild uses the level that suits the EP",
         "For the tool's level, set the group's `compile: {graph_optimization_level: all}`.",
     )
-    build.leave(
+    build.skip_setting(
         "the location of the outputs",
         "the tool writes outputs beside its models",
         "epbuild uses the same file names. Set the folder with the output's `path`.",
@@ -79,53 +81,55 @@ def read_command(words: Sequence[str]) -> ImportedBuild:
     return build
 
 
-def _build(options: Mapping[str, str]) -> ImportedBuild:
+def _start_build(options: Mapping[str, str]) -> ImportedBuild:
     if "-p" in options:
-        return _plugin(Path(options["-p"]))
+        return _read_plugin(Path(options["-p"]))
     name = options.get("-e", "qnn")
     if name != "qnn":
         known = "although its help lists this EP" if name in _EPS else "which the tool does not know"
-        raise refuse(
+        raise make_import_error(
             f"{TOOL} cannot compile for '{name}', {known}", f"-e {name}", "Write a recipe with `epbuild init --ep` instead."
         )
     return ImportedBuild(TOOL, get_ep_start(_EPS[name], "npu", f"-e {name}"))
 
 
-def _plugin(path: Path) -> ImportedBuild:
+def _read_plugin(path: Path) -> ImportedBuild:
     """Return the build in the configuration file of a plugin EP."""
     try:
         document = json.loads(read_regular(path).decode("utf-8"))
     except json.JSONDecodeError as error:
-        raise refuse(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
+        raise make_import_error(f"invalid JSON: {error.msg}", Position(str(path), error.lineno, error.colno)) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise refuse(f"the file given with -p cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
+        raise make_import_error(
+            f"the file given with -p cannot be read: {getattr(error, 'strerror', None) or error}", path
+        ) from error
     config = as_mapping(document)
     library = str(config.get("ep_library_path") or "")
     named, numbers = config.get("selected_ep_name"), config.get("selected_ep_device_indices")
     if not library or not config.get("ep_library_registration_name") or bool(named) == bool(numbers):
         message = "the file needs ep_library_registration_name, ep_library_path, and either selected_ep_name or selected_ep_device_indices"
-        raise refuse(message, path)
+        raise make_import_error(message, path)
     file = re.split(r"[\\/]", library)[-1]
     stem = f"{file} {config['ep_library_registration_name']}".lower()
     ep = str(named) if named else next((ep for pattern, ep in _LIBRARIES.items() if re.search(pattern, stem)), "")
     if not ep:
-        raise refuse("the file does not name an EP: it selects devices by number, and its library is unknown", path)
+        raise make_import_error("the file does not name an EP: it selects devices by number, and its library is unknown", path)
     build = ImportedBuild(TOOL, get_ep_start(ep, "npu", path))
     if numbers:
-        build.leave(
+        build.skip_setting(
             f"selected_ep_device_indices {numbers}",
             "device numbers are valid on one machine only",
             "See the target's `device`.",
         )
     what = "epbuild uses the library in the toolchain's package of the EP"
-    build.leave(f"ep_library_path {library}", what, "To use your own library, set the target's `library`.")
+    build.skip_setting(f"ep_library_path {library}", what, "To use your own library, set the target's `library`.")
     build.add_options(as_mapping(config.get("default_ep_options")), "default_ep_options")
     return build
 
 
-def _pairs(flag: str, text: str) -> Iterator[tuple[str, str]]:
+def _parse_pairs(flag: str, text: str) -> Iterator[tuple[str, str]]:
     for word in text.split():
         key, sign, value = word.partition("|")
         if not sign or not key:
-            raise refuse(f"invalid option '{word}': expected KEY|VALUE", flag)
+            raise make_import_error(f"invalid option '{word}': expected KEY|VALUE", flag)
         yield key, value

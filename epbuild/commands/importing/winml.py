@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from epbuild.commands.importing.build import ImportedBuild, as_mapping, as_sequence, get_ep_start, refuse
+from epbuild.commands.importing.build import ImportedBuild, as_mapping, as_sequence, get_ep_start, make_import_error
 
 TOOL = "winml"
 _EPS = {
@@ -59,9 +59,9 @@ def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) 
     )
     if not named:
         why = "the section `compile` is null" if section is None else "winml chooses the EP by the machine"
-        raise refuse(f"the configuration does not name the EP to compile for: {why}", path, "Name the EP with --ep.")
+        raise make_import_error(f"the configuration does not name the EP to compile for: {why}", path, "Name the EP with --ep.")
     if settings.get("enable_ep_context") is False and ep is None:
-        raise refuse(
+        raise make_import_error(
             "the configuration does not compile ahead of time: enable_ep_context is false", path, "Name the EP with --ep."
         )
     device = str(settings.get("device") or as_mapping(settings.get("ep_device")).get("device") or "auto").lower()
@@ -70,9 +70,9 @@ def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) 
     _read_export(build, as_mapping(document.get("export")))
     for name, (why, hint) in _SECTIONS.items():
         if document.get(name):
-            build.leave(name, why, hint)
+            build.skip_setting(name, why, hint)
     for name in document.keys() - {*_SECTIONS, "compile", "export", "auto"}:
-        build.leave(name, "recipes have no equivalent")
+        build.skip_setting(name, "recipes have no equivalent")
     return build
 
 
@@ -88,19 +88,19 @@ def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str
     if settings.get("embed_context"):
         build.compile["embed"] = "true"
     if settings.get("validate", True):
-        build.leave("validate", "recipes compare numbers instead", "Set the group's `verify: true`.")
+        build.skip_setting("validate", "recipes compare numbers instead", "Set the group's `verify: true`.")
     if str(settings.get("compiler") or "ort") != "ort":
-        build.leave(
+        build.skip_setting(
             f"compiler {settings['compiler']}",
             "epbuild compiles with ONNX Runtime",
             "A model that another tool compiled cannot be a source.",
         )
     if settings.get("qnn_sdk_root"):
-        build.leave(
+        build.skip_setting(
             f"qnn_sdk_root {settings['qnn_sdk_root']}", "the EP's own package has the compiler", "Pin its release in `packages`."
         )
     for name in settings.keys() - _COMPILE:
-        build.leave(f"compile {name}={settings[name]}", "unknown key of winml")
+        build.skip_setting(f"compile {name}={settings[name]}", "unknown key of winml")
 
 
 def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ def _read_export(build: ImportedBuild, export: Mapping[str, Any]) -> None:
             sizes[str(tensor.get("name"))] = tuple(shape)
     build.sizes = sizes
     if export:
-        build.leave(
+        build.skip_setting(
             "export",
             "epbuild starts from ONNX models and does not export them",
             "Set --model to the model that `winml export` wrote.",

@@ -77,14 +77,14 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     Raises BadAnswer, and the errors of reading and planning the recipe.
     """
     sizes = dict(map(_read_size, given.sizes))
-    folder, named = _places(given.places)
+    folder, named = _split_places(given.places)
     path = folder / given.output
     if path.exists() and not given.force:
-        raise _exists(path)
-    found, left = _find(folder, named, given.models, questions)
+        raise _make_exists_error(path)
+    found, left = _find_models(folder, named, given.models, questions)
     asked = _is_incomplete(given, found, questions)
-    kind = given.kind or _asked(questions).kind()
-    targets = given.targets or (_asked(questions).targets(kind) if kind.asks else [kind.start.example])
+    kind = given.kind or _require_questions(questions).kind()
+    targets = given.targets or (_require_questions(questions).targets(kind) if kind.asks else [kind.start.example])
     if questions is not None and kind.static and any(model.is_open for model in found):
         questions.show_static(kind)
     sizing = Sizing(sizes, questions)
@@ -100,14 +100,14 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
         share = questions is not None and asked and len(chosen) > 1 and questions.share_weights()
     patterns = {model.path: find_patterns(model, kind) for model in found}
     choices = RecipeChoices(kind, list(chosen), name_targets(targets), share, given.name, chosen, patterns)
-    choices, refused = _possible(path, choices, sure=set(given.models))
+    choices, refused = _exclude_unplannable(path, choices, sure=set(given.models))
     left += refused
     if not choices.models:
-        raise _no_model(left)
+        raise _make_no_model_error(left)
     try:
         warnings = write_recipe(path, choices, overwrite=given.force)
     except FileExistsError:
-        raise _exists(path) from None
+        raise _make_exists_error(path) from None
     return FirstRecipe(path, choices, found, left, warnings)
 
 
@@ -122,13 +122,13 @@ def _is_incomplete(given: Given, found: Sequence[FoundModel], questions: Questio
     return bool(missing)
 
 
-def _asked(questions: Questions | None) -> Questions:
+def _require_questions(questions: Questions | None) -> Questions:
     if questions is None:
         raise AssertionError("a missing answer was accepted")
     return questions
 
 
-def _places(places: Sequence[str]) -> tuple[Path, list[str]]:
+def _split_places(places: Sequence[str]) -> tuple[Path, list[str]]:
     """Return the folder of the recipe, and the models among `places`. Raises BadAnswer for a path that does not exist."""
     if len(places) == 1 and is_folder(Path(places[0])):
         return Path(places[0]), []
@@ -138,7 +138,7 @@ def _places(places: Sequence[str]) -> tuple[Path, list[str]]:
     return Path(), list(places)
 
 
-def _find(
+def _find_models(
     folder: Path, named: Sequence[str], flagged: Sequence[str], questions: Questions | None
 ) -> tuple[list[FoundModel], list[LeftOut]]:
     """Return the models that were named or are in the folder, and the excluded models that were not yet shown."""
@@ -150,7 +150,7 @@ def _find(
         questions.show_left(left)
         found, left = find_models(questions.models())
     if left and not found:
-        raise _no_model(left)
+        raise _make_no_model_error(left)
     if questions is not None:
         questions.show_found(found)
         questions.show_left(left)
@@ -176,7 +176,7 @@ def _choose_sizes(
     return chosen, left
 
 
-def _possible(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[RecipeChoices, list[LeftOut]]:
+def _exclude_unplannable(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[RecipeChoices, list[LeftOut]]:
     """Exclude models that cannot be planned alone. Keep models in `sure`, so that planning reports their errors.
 
     Return the choices with the remaining models, and the excluded models.
@@ -216,9 +216,9 @@ def name_targets(targets: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def _no_model(left: Sequence[LeftOut]) -> BadAnswer:
+def _make_no_model_error(left: Sequence[LeftOut]) -> BadAnswer:
     return BadAnswer(f"no usable model: {'; '.join(f'{item.path}: {item.why}' for item in left)}")
 
 
-def _exists(path: Path) -> BadAnswer:
+def _make_exists_error(path: Path) -> BadAnswer:
     return BadAnswer(f"{path} already exists; use --force to replace it, or --output to write another file")

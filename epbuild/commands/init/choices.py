@@ -21,7 +21,7 @@ from epbuild.recipe.model import ModelSpec
 
 _CONDITIONS = ("compile without", "be installed")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # Require two letters, because a single letter is a Windows drive.
-_ENDING = ".onnx"
+_SUFFIX = ".onnx"
 
 
 class StarterKind(Struct, frozen=True):
@@ -40,30 +40,32 @@ class StarterKind(Struct, frozen=True):
 
     def obstacle(self, platform: str = sys.platform) -> str | None:
         """Return the known reason why the EP cannot compile on this platform, as a clause, or None."""
-        return next((f"cannot {row.what} here: {row.why}" for row in _limits(self, platform) if row.stops), None)
+        return next((f"cannot {row.what} here: {row.why}" for row in _find_limits(self, platform) if row.stops), None)
 
     def condition(self, platform: str = sys.platform) -> str | None:
         """Return a known requirement of the EP on the machine, as a clause, or None."""
         rows = (
-            row for row in _limits(self, platform) if not row.stops and row.during is None and row.what.startswith(_CONDITIONS)
+            row
+            for row in _find_limits(self, platform)
+            if not row.stops and row.during is None and row.what.startswith(_CONDITIONS)
         )
         return next((f"cannot {row.what}: {row.why}" for row in rows), None)
 
     def runs_here(self, value: str, platform: str = sys.platform) -> bool:
         """Return whether models compiled for a target are expected to run on this platform."""
         options = {**self.start.options, **({self.start.option: value} if self.start.option else {})}
-        rows = (row for row in _limits(self, platform, options) if row.during == "load" and row.when)
+        rows = (row for row in _find_limits(self, platform, options) if row.during == "load" and row.when)
         return self.obstacle(platform) is None and not any(rows)
 
 
-def _limits(kind: StarterKind, platform: str, options: Mapping[str, str] | None = None) -> Iterator[Limitation]:
+def _find_limits(kind: StarterKind, platform: str, options: Mapping[str, str] | None = None) -> Iterator[Limitation]:
     device = kind.start.device.get("type")
     for row in kind.entry.cannot:
         if row.limit_of == "machine" and row.holds(platform, str(device) if device else None, options or kind.start.options):
             yield row
 
 
-def _kinds() -> Mapping[str, StarterKind]:
+def _find_kinds() -> Mapping[str, StarterKind]:
     found = {entry.start.name: StarterKind(entry, entry.start) for ep in known_eps() for entry in entries_for(ep) if entry.start}
     # Sort EPs that compile on any machine first, and then by name.
     return dict(sorted(found.items(), key=lambda item: (item[1].entry.output_depends_on_host, item[0])))
@@ -81,7 +83,7 @@ def find_eps_without_recipe() -> dict[str, list[str]]:
     return found
 
 
-KINDS: Mapping[str, StarterKind] = _kinds()
+KINDS: Mapping[str, StarterKind] = _find_kinds()
 
 
 class FoundModel(Struct, frozen=True):
@@ -119,9 +121,9 @@ def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[Foun
         if is_address(place):
             found.setdefault(place, FoundModel(place))
             continue
-        files = list(_named_files(place))
+        files = list(_list_files(place))
         if not files:
-            left.setdefault(place, LeftOut(place, f"There is no {_ENDING} file."))
+            left.setdefault(place, LeftOut(place, f"There is no {_SUFFIX} file."))
         for file in files:
             same = Path(file).resolve()
             if same not in found and same not in left:
@@ -147,10 +149,10 @@ def is_address(place: str) -> bool:
     return _ADDRESS.match(place) is not None
 
 
-def _named_files(place: str) -> Iterator[str]:
+def _list_files(place: str) -> Iterator[str]:
     path = Path(place)
     if path.is_dir():
-        yield from (str(file) for file in sorted(path.glob(f"*{_ENDING}")) if file.is_file())
+        yield from (str(file) for file in sorted(path.glob(f"*{_SUFFIX}")) if file.is_file())
     elif path.exists() or not glob.has_magic(place):
         yield place
     else:

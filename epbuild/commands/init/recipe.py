@@ -98,19 +98,19 @@ def format_recipe(path: Path, choices: RecipeChoices) -> str:
     name = choices.name or name_of_text(folder) or "models"
     models = name_models(choices.models)
     lines = [
-        *(_head(choices.carried.head) if choices.carried is not None else ()),
+        *(_format_head(choices.carried.head) if choices.carried is not None else ()),
         "epbuild: 1",
         *([f"name: {format_scalar(name)}"] if name != folder or name_problem(folder, Position(str(path), 1, 1)) else []),
-        *_toolchains(choices.kind),
-        *_models(models, path.parent, choices),
-        *_targets(choices),
-        *_groups(models, choices),
+        *_format_toolchains(choices.kind),
+        *_format_models(models, path.parent, choices),
+        *_format_targets(choices),
+        *_format_groups(models, choices),
         *_OUTPUTS,
     ]
     return "\n".join(lines) + "\n"
 
 
-def _head(texts: Sequence[str]) -> Iterator[str]:
+def _format_head(texts: Sequence[str]) -> Iterator[str]:
     for text in texts:
         more = "#   " if text.startswith("- ") else "# "
         yield from textwrap.wrap(
@@ -119,7 +119,7 @@ def _head(texts: Sequence[str]) -> Iterator[str]:
     yield ""
 
 
-def _toolchains(kind: StarterKind) -> Iterator[str]:
+def _format_toolchains(kind: StarterKind) -> Iterator[str]:
     """Yield the lines for the toolchain. Yield nothing for the EP's default toolchain, unless users must install it."""
     start = kind.start
     if start.interpreter is not None:
@@ -130,8 +130,8 @@ def _toolchains(kind: StarterKind) -> Iterator[str]:
         yield f"  {start.name}: {{packages: [{', '.join(start.packages)}]}}"
 
 
-def _models(models: Mapping[str, str], folder: Path, choices: RecipeChoices) -> Iterator[str]:
-    paths = {name: format_scalar(_relative(model, folder)) for name, model in models.items()}
+def _format_models(models: Mapping[str, str], folder: Path, choices: RecipeChoices) -> Iterator[str]:
+    paths = {name: format_scalar(_format_path(model, folder)) for name, model in models.items()}
     if all(
         name == name_of_text(PurePath(model).stem)
         and not is_glob(model)
@@ -144,10 +144,10 @@ def _models(models: Mapping[str, str], folder: Path, choices: RecipeChoices) -> 
         return
     yield "models:"
     for name, model in models.items():
-        yield from _model(name, paths[name], model, choices)
+        yield from _format_model(name, paths[name], model, choices)
 
 
-def _model(name: str, path: str, model: str, choices: RecipeChoices) -> Iterator[str]:
+def _format_model(name: str, path: str, model: str, choices: RecipeChoices) -> Iterator[str]:
     sizes, patterns = choices.sizes.get(model, {}), choices.patterns.get(model, ())
     if not sizes and not patterns:
         yield f"  {format_scalar(name)}: {path}"
@@ -167,64 +167,68 @@ def _model(name: str, path: str, model: str, choices: RecipeChoices) -> Iterator
         yield f"      {format_scalar(value)}: [{shape}]    # the model declares {escape_controls(sized.declared)}{guess}"
 
 
-def _targets(choices: RecipeChoices) -> Iterator[str]:
-    comment = f"# One line per target. `{_asked_key(choices.kind)}`: {choices.kind.start.words}." if choices.kind.asks else None
+def _format_targets(choices: RecipeChoices) -> Iterator[str]:
+    comment = (
+        f"# One line per target. `{_get_device_key(choices.kind)}`: {choices.kind.start.words}." if choices.kind.asks else None
+    )
     yield "targets:"
     if comment is not None:
         yield f"  {comment}"
     for name, value in choices.targets.items():
-        yield from _entry(name, _target(choices, value))
+        yield from _format_entry(name, _build_target(choices, value))
 
 
-def _asked_key(kind: StarterKind) -> str:
+def _get_device_key(kind: StarterKind) -> str:
     """Return the key of a target that selects the device of an EP, such as `soc`."""
     return kind.start.key or kind.start.option or kind.start.metadata or ""
 
 
-def _target(choices: RecipeChoices, value: str) -> _Fields:
+def _build_target(choices: RecipeChoices, value: str) -> _Fields:
     kind, carried = choices.kind, choices.carried or CarriedOver()
     start = kind.start
     fields: dict[str, str | _Fields] = {"ep": get_short_name(kind.entry.ep)}
     options: dict[str, str | _Fields] = {}
     implied: Mapping[str, str] = {}
     if start.key is not None and value:
-        fields[start.key] = _setting(value)
+        fields[start.key] = _format_setting(value)
         implied = start.options
     else:
         options |= start.options
         if start.option and value:
-            options[start.option] = _setting(value)
+            options[start.option] = _format_setting(value)
     if start.device or start.metadata:
         device = {key: str(setting).lower() for key, setting in start.device.items()}
         fields["device"] = {**device, **({"metadata": {start.metadata: format_scalar(escape(value))}} if start.metadata else {})}
-    options |= {option: _setting(text) for option, text in carried.provider_options.items() if implied.get(option) != text}
+    options |= {option: _format_setting(text) for option, text in carried.provider_options.items() if implied.get(option) != text}
     if options:
         fields["provider_options"] = options
     if carried.session_options:
-        fields["session_options"] = {key: _setting(text) for key, text in carried.session_options.items()}
+        fields["session_options"] = {key: _format_setting(text) for key, text in carried.session_options.items()}
     return fields
 
 
-def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
+def _format_groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
     """Yield the lines for the groups. Yield only comments if each model has its own group without settings."""
     carried = choices.carried
     runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
-    settings = _carried(carried) if carried is not None else {"verify": "true"} if runs else {}
+    settings = _build_settings(carried) if carried is not None else {"verify": "true"} if runs else {}
     several = {"models": [*models]} if len(models) > 1 else {}
     sharing = {**several, "share_weights": "true"} if several and choices.kind.entry.sharing.possible else {}
-    shared = f"{_GROUP}: {_flow({**sharing, 'models': [*models][:2]})}" if sharing else ""
+    shared = f"{_GROUP}: {_format_flow({**sharing, 'models': [*models][:2]})}" if sharing else ""
     if choices.share_weights:
-        group = _entry(_GROUP, {"models": [*models], "share_weights": "true", **settings})
+        group = _format_entry(_GROUP, {"models": [*models], "share_weights": "true", **settings})
     elif several and settings:
-        group = _entry(_GROUP, {"models": ["*"], "separate": "true", **settings})
+        group = _format_entry(_GROUP, {"models": ["*"], "separate": "true", **settings})
     elif settings:
         [model] = models
-        group = _entry(_GROUP, {"models": [model], **settings}) if model == DEFAULT_GROUPS else _entry(model, settings)
+        group = (
+            _format_entry(_GROUP, {"models": [model], **settings}) if model == DEFAULT_GROUPS else _format_entry(model, settings)
+        )
     else:
         yield "# `verify: true` compares numbers with the source model, if compiled models can be loaded."
         yield f"# groups: {{{shared or f'{next(iter(models))}: {{verify: true}}'}}}"
         if DEFAULT_GROUPS in models:  # The model uses the default name of groups, so name the group.
-            yield f"groups: {{{_GROUP}: {_flow({'models': [DEFAULT_GROUPS]})}}}"
+            yield f"groups: {{{_GROUP}: {_format_flow({'models': [DEFAULT_GROUPS]})}}}"
         return
     yield "groups:"
     if "verify" in settings:
@@ -238,7 +242,7 @@ def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
     yield from group
 
 
-def _carried(carried: CarriedOver) -> _Fields:
+def _build_settings(carried: CarriedOver) -> _Fields:
     settings = {key: format_scalar(text) if key == _PREFIX else text for key, text in carried.compile.items()}
     return {
         **({"compile": settings} if settings else {}),
@@ -246,27 +250,27 @@ def _carried(carried: CarriedOver) -> _Fields:
     }
 
 
-def _entry(name: str, fields: _Fields) -> Iterator[str]:
+def _format_entry(name: str, fields: _Fields) -> Iterator[str]:
     """Yield the lines of a named mapping: a single line, or one line per field if the line would be too long."""
-    line = f"  {format_scalar(name)}: {_flow(fields)}"
+    line = f"  {format_scalar(name)}: {_format_flow(fields)}"
     if len(line) <= _WIDTH:
         yield line
         return
     yield f"  {format_scalar(name)}:"
     for key, value in fields.items():
-        yield f"    {format_scalar(key)}: {_flow(value)}"
+        yield f"    {format_scalar(key)}: {_format_flow(value)}"
 
 
-def _flow(value: str | Sequence[str] | _Fields) -> str:
+def _format_flow(value: str | Sequence[str] | _Fields) -> str:
     """Return a value as YAML in flow style. Strings must be YAML. Names in lists are converted to YAML."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{format_scalar(key)}: {_flow(item)}' for key, item in value.items())}}}"
+        return f"{{{', '.join(f'{format_scalar(key)}: {_format_flow(item)}' for key, item in value.items())}}}"
     return f"[{', '.join(map(format_scalar, value))}]"
 
 
-def _setting(text: str) -> str:
+def _format_setting(text: str) -> str:
     """Return the value of an option as YAML. Numbers stay unquoted."""
     return text if re.fullmatch(r"0|[1-9][0-9]*", text) else format_scalar(escape(text))
 
@@ -287,7 +291,7 @@ def name_models(models: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _relative(model: str, folder: Path) -> str:
+def _format_path(model: str, folder: Path) -> str:
     if is_address(model):
         return model
     try:

@@ -17,7 +17,7 @@ Sizes = tuple[int, ...]
 _SIZES = re.compile(r"\s*[\[(]?\s*([0-9]+(?:\s*[,x\s]\s*[0-9]+)*)\s*[\])]?\s*")
 _SEPARATOR = re.compile(r"\s*[,x]\s*|\s+")
 # Exporters invent dimension names with digits. These names mean nothing in another model.
-_MADE_UP = re.compile(r"[0-9]")
+_INVENTED_NAME = re.compile(r"[0-9]")
 
 
 class BadSizes(ValueError):
@@ -65,13 +65,15 @@ class Sizing:
 
         Raises BadSizes for given sizes that an input cannot have, and for an input with an unknown number of dimensions.
         """
-        found = {value.name: Sized(sizes, format_shape(value.shape), chosen=True) for value, sizes in self._given(model, header)}
-        _check(model, header, found)
-        while static and (values := _open(header, found)):
+        found = {
+            value.name: Sized(sizes, format_shape(value.shape), chosen=True) for value, sizes in self._list_given(model, header)
+        }
+        _check_sizes(model, header, found)
+        while static and (values := _find_open_inputs(header, found)):
             value = values[0]
             if value.shape is None and self.questions is None:
                 raise BadSizes(f"The model does not declare the number of dimensions of the input {value.name}: pass --size.")
-            known = [each._replace(shape=self._known(each.shape)) for each in values]
+            known = [each._replace(shape=self._fill_known(each.shape)) for each in values]
             suggested = suggest_sizes(known).get(value.name)
             answered = suggested is None and known[0].shape is not None
             sizes: Sizes | None = tuple(size for size in known[0].shape or () if isinstance(size, int)) if answered else suggested
@@ -80,25 +82,25 @@ class Sizing:
                 answer = _FittingSizes(model, header, found, value.name)
                 sizes, chosen = self.questions.sizes(model, known[0], suggested, answer), True
             found[value.name] = Sized(sizes or (), format_shape(value.shape), chosen, by_names=answered)
-            self._learn(value, sizes or ())
+            self._remember(value, sizes or ())
         return found
 
-    def _given(self, model: str, header: ModelHeader) -> Iterator[tuple[ValueInfo, Sizes]]:
+    def _list_given(self, model: str, header: ModelHeader) -> Iterator[tuple[ValueInfo, Sizes]]:
         for value in header.inputs:
             key = next((key for key in (f"{model}:{value.name}", value.name) if key in self.given), None)
             if key is not None:
                 self.used.add(key)
-                self._learn(value, self.given[key])
+                self._remember(value, self.given[key])
                 yield value, self.given[key]
 
-    def _known(self, shape: tuple[Dimension, ...] | None) -> tuple[Dimension, ...] | None:
+    def _fill_known(self, shape: tuple[Dimension, ...] | None) -> tuple[Dimension, ...] | None:
         """Return the shape, with the known sizes of named dimensions."""
         return None if shape is None else tuple(self._symbols.get(get_symbol(size) or "", size) for size in shape)
 
-    def _learn(self, value: ValueInfo, sizes: Sequence[int]) -> None:
+    def _remember(self, value: ValueInfo, sizes: Sequence[int]) -> None:
         for declared, size in zip(value.shape or (), sizes, strict=False):
             name = get_symbol(declared)
-            if name is not None and not _MADE_UP.search(name):
+            if name is not None and not _INVENTED_NAME.search(name):
                 self._symbols.setdefault(name, size)
 
 
@@ -112,11 +114,11 @@ class _FittingSizes(Struct, frozen=True):
 
     def read(self, text: str) -> Sizes:
         sizes = read_sizes(text)
-        _check(self.model, self.header, {**self.found, self.name: Sized(sizes, "", chosen=True)})
+        _check_sizes(self.model, self.header, {**self.found, self.name: Sized(sizes, "", chosen=True)})
         return sizes
 
 
-def _check(model: str, header: ModelHeader, found: Mapping[str, Sized]) -> None:
+def _check_sizes(model: str, header: ModelHeader, found: Mapping[str, Sized]) -> None:
     for misfit in fit_sizes(header, {name: sized.sizes for name, sized in found.items()}).misfits:
         place = "" if misfit.dimension is None else f", dimension {misfit.dimension + 1}"
         raise BadSizes(f"The input {misfit.input} of {model}{place}: {misfit.reason}.")
@@ -131,7 +133,7 @@ def read_sizes(text: str) -> Sizes:
     return sizes
 
 
-def _open(header: ModelHeader, found: Mapping[str, Sized]) -> list[ValueInfo]:
+def _find_open_inputs(header: ModelHeader, found: Mapping[str, Sized]) -> list[ValueInfo]:
     """Return the inputs that still have an open dimension when the known sizes are applied."""
     shapes = fit_sizes(header, {name: sized.sizes for name, sized in found.items()}).shapes
     inputs = apply_shapes(header, shapes).inputs

@@ -28,7 +28,7 @@ from epbuild.core.canonical import parse_json
 from epbuild.core.defaults import MANIFEST
 from epbuild.core.errors import Problem
 from epbuild.core.records import convert
-from epbuild.diff.traits import Incomparable
+from epbuild.diff.facts import Incomparable
 from epbuild.publish.sizes import is_metadata
 from epbuild.session.coverage import find_worst_figures
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
@@ -71,29 +71,29 @@ def with_comparison(report: Report, path: Path) -> Report:
     Raises NothingToVerify (EPB600) and Incomparable (EPB630).
     """
     other = read_report(path)
-    after = _side_of_report(report)
+    after = _read_report_side(report)
     about: tuple[str | None, str | None, float | None] = (None, None, None)
     if other is not None:
-        before, about = _side_of_report(other), (other.made_at, other.epbuild, other.build.seconds if other.build else None)
+        before, about = _read_report_side(other), (other.made_at, other.epbuild, other.build.seconds if other.build else None)
     else:
         packed = {output.step for output in report.outputs if output.archive is not None}
         after = replace(after, outputs={step: output for step, output in after.outputs.items() if step not in packed})
-        before = _side_of_outputs(path, after)
-        after = _comparable(after, before, path)
+        before = _read_output_side(path, after)
+        after = _select_comparable(after, before, path)
     known = set(before.versions) & set(after.versions)
     against = ReportedAgainst(
         path.as_posix(),
         "report" if other is not None else "outputs",
         before.recipe,
         *about,
-        models=tuple(_model_changes(before.models, after.models)),
-        outputs=tuple(_output_changes(before.outputs, after.outputs)),
+        models=tuple(_compare_models(before.models, after.models)),
+        outputs=tuple(_compare_outputs(before.outputs, after.outputs)),
         versions=tuple(
             VersionChange(name, package, old, new)
             for name in sorted(known)
-            for package, old, new in _changes(before.versions[name], after.versions[name])
+            for package, old, new in _compare_values(before.versions[name], after.versions[name])
         ),
-        sources=tuple(_source_changes(before, after)),
+        sources=tuple(_compare_sources(before, after)),
     )
     return replace(report, against=against)
 
@@ -107,28 +107,28 @@ def read_report(path: Path) -> Report | None:
         if path.suffix.lower() in PAGES:
             found = _EMBEDDED.search(text)
             if found is None:
-                raise _unreadable(path, "is not a report")
+                raise _make_error(path, "is not a report")
             text = found[1]
         document = parse_json(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise _unreadable(path, f"cannot be read: {error}") from error
+        raise _make_error(path, f"cannot be read: {error}") from error
     if not isinstance(document, dict) or "steps" not in document:
         return None  # The file is a manifest or a file of another program.
     if document.get("format") != FORMAT:
-        raise _unreadable(path, f"is a report of format {document.get('format')}, but this epbuild reads format {FORMAT}")
+        raise _make_error(path, f"is a report of format {document.get('format')}, but this epbuild reads format {FORMAT}")
     try:
         return convert(document, Report)
     except msgspec.ValidationError as error:
-        raise _unreadable(path, "is not a complete report") from error
+        raise _make_error(path, "is not a complete report") from error
 
 
-def _unreadable(path: Path, why: str) -> Incomparable:
+def _make_error(path: Path, why: str) -> Incomparable:
     return Incomparable(
         Problem("EPB630", f"{path} {why}", None, "Pass a report that epbuild wrote, a manifest, or a folder of outputs.")
     )
 
 
-def _side_of_report(report: Report) -> _Side:
+def _read_report_side(report: Report) -> _Side:
     return _Side(
         recipe=report.recipe.name,
         models={
@@ -157,7 +157,7 @@ def _side_of_report(report: Report) -> _Side:
     )
 
 
-def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
+def _select_comparable(after: _Side, before: _Side, path: Path) -> _Side:
     """Return the part of a report's side that concerns the outputs at `path`.
 
     A single output concerns only its own group and target.
@@ -169,19 +169,19 @@ def _comparable(after: _Side, before: _Side, path: Path) -> _Side:
     return replace(after, models=models, outputs=outputs)
 
 
-def _side_of_outputs(path: Path, report: _Side) -> _Side:
+def _read_output_side(path: Path, report: _Side) -> _Side:
     """Return the side of the outputs at a path. The report maps groups and targets to emit steps."""
     try:
         with open_artifact(path) as found:
             artifacts = [item for item in find_artifacts(found.place) if item.document is not None and item.listed]
             if not artifacts:
-                raise _unreadable(path, "contains no manifest written by epbuild")
-            return _side_of_artifacts(artifacts, report)
+                raise _make_error(path, "contains no manifest written by epbuild")
+            return _collect_side(artifacts, report)
     except UnsoundArchive as error:
         raise Incomparable(*error.problems) from error
 
 
-def _side_of_artifacts(artifacts: Iterable[ArtifactFolder], report: _Side) -> _Side:
+def _collect_side(artifacts: Iterable[ArtifactFolder], report: _Side) -> _Side:
     steps = {(output.groups, output.targets): step for step, output in reversed(list(report.outputs.items()))}
     models: dict[_Key, ComparedModel] = {}
     outputs: dict[str, _ComparedOutput] = {}
@@ -192,7 +192,7 @@ def _side_of_artifacts(artifacts: Iterable[ArtifactFolder], report: _Side) -> _S
         document, group, target = manifest.document, manifest.group, manifest.target
         recipe = str(document["recipe"])
         apart = [model for model in document["models"] if "merged" not in model]
-        models.update({(group, str(model["name"]), target): _listed_model(model) for model in apart})
+        models.update({(group, str(model["name"]), target): _read_model(model) for model in apart})
         merged |= {(group, target)} if len(apart) < len(document["models"]) else set()
         if (step := steps.get(((group,), (target,)))) is not None:
             files = {file.path: ComparedFile(file.size, file.sha256) for file in manifest.files.values()}
@@ -202,47 +202,47 @@ def _side_of_artifacts(artifacts: Iterable[ArtifactFolder], report: _Side) -> _S
     return _Side(recipe, models, outputs, versions, None, {}, frozenset(merged))
 
 
-def _listed_model(model: Mapping[str, Any]) -> ComparedModel:
+def _read_model(model: Mapping[str, Any]) -> ComparedModel:
     left = int(model["fallback_nodes"])
     nodes = len(model["ep_context_nodes"])
     return ComparedModel("partial" if left else "whole", nodes, left, None, None, find_worst_figures(model.get("figures", ())))
 
 
-def _model_changes(before: Mapping[_Key, ComparedModel], after: Mapping[_Key, ComparedModel]) -> Iterator[ModelChange]:
+def _compare_models(before: Mapping[_Key, ComparedModel], after: Mapping[_Key, ComparedModel]) -> Iterator[ModelChange]:
     for key in dict.fromkeys((*before, *after)):
         old, new = before.get(key), after.get(key)
-        if old is None or new is None or _differ(old, new):
+        if old is None or new is None or _is_different(old, new):
             yield ModelChange(*key, old, new)
 
 
-def _differ(old: ComparedModel, new: ComparedModel) -> bool:
+def _is_different(old: ComparedModel, new: ComparedModel) -> bool:
     """Return whether two models differ in a fact that is known for both."""
     pairs = ((value, getattr(new, name)) for name, value in asdict(old).items())
     return any(one != other for one, other in pairs if one is not None and other is not None)
 
 
-def _output_changes(before: Mapping[str, _ComparedOutput], after: Mapping[str, _ComparedOutput]) -> Iterator[OutputChange]:
+def _compare_outputs(before: Mapping[str, _ComparedOutput], after: Mapping[str, _ComparedOutput]) -> Iterator[OutputChange]:
     for key in dict.fromkeys((*before, *after)):
         old, new = before.get(key), after.get(key)
-        changed = tuple(FileChange(*found) for found in _changes(old.files if old else {}, new.files if new else {}))
+        changed = tuple(FileChange(*found) for found in _compare_values(old.files if old else {}, new.files if new else {}))
         output = new or old
         if changed and output is not None:
-            yield OutputChange(output.path, output.groups, output.targets, _size(old), _size(new), changed)
+            yield OutputChange(output.path, output.groups, output.targets, _sum_sizes(old), _sum_sizes(new), changed)
 
 
-def _size(output: _ComparedOutput | None) -> int | None:
+def _sum_sizes(output: _ComparedOutput | None) -> int | None:
     return sum(file.size for file in output.files.values()) if output is not None else None
 
 
-def _source_changes(before: _Side, after: _Side) -> Iterator[SourceChange]:
+def _compare_sources(before: _Side, after: _Side) -> Iterator[SourceChange]:
     if before.sources is None or after.sources is None:
         return
-    for name, old, new in _changes(before.sources, after.sources):
+    for name, old, new in _compare_values(before.sources, after.sources):
         data = old is not None and new is not None and old[1] != new[1]
         yield SourceChange(name, old[0] if old is not None else None, new[0] if new is not None else None, data)
 
 
-def _changes(before: Mapping[str, T], after: Mapping[str, T]) -> Iterator[tuple[str, T | None, T | None]]:
+def _compare_values(before: Mapping[str, T], after: Mapping[str, T]) -> Iterator[tuple[str, T | None, T | None]]:
     """Yield each name whose values differ, with the old and the new value. A missing value is None."""
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)

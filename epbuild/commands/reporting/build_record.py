@@ -186,16 +186,16 @@ class BuildRecords:
         began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(record.began))
         name = f"{began}.{fraction:06d}Z-{record.configuration[:12]}.json"
         write_file(self._folder / name, json.dumps(msgspec.to_builtins(record), separators=(",", ":")) + "\n", durable=False)
-        for path in (*self._files()[_MAX_RECORDS:], *self._drafts()):
+        for path in (*self._list_files()[_MAX_RECORDS:], *self._list_drafts()):
             with suppress(OSError):
                 path.unlink()
 
-    def last(self, configuration: str) -> BuildRecord | None:
+    def find_last(self, configuration: str) -> BuildRecord | None:
         """Return the last readable record of a configuration, or None."""
         names = f"-{configuration[:12]}.json"
         return next((found for found in self._read(names) if found.configuration == configuration), None)
 
-    def of_this_process(self, since: float) -> BuildRecord | None:
+    def find_own(self, since: float) -> BuildRecord | None:
         """Return the record of this process's last build if it began at or after `since`, or None."""
         process = os.getpid()
         recent = takewhile(lambda found: found.began >= since, self._read())
@@ -203,21 +203,21 @@ class BuildRecords:
 
     def _read(self, ending: str = "") -> Iterator[BuildRecord]:
         """Yield the records, newest build first. Damaged records and records in other formats are skipped."""
-        for path in self._files():
+        for path in self._list_files():
             if path.name.endswith(ending):
                 with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
                     document = parse_json(read_regular(path))
                     if document["format"] == FORMAT:
                         yield convert(document, BuildRecord)
 
-    def _files(self) -> list[Path]:
+    def _list_files(self) -> list[Path]:
         """Return the files of records, newest build first."""
         try:
             return sorted((path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
         except OSError:
             return []
 
-    def _drafts(self) -> list[Path]:
+    def _list_drafts(self) -> list[Path]:
         """Return the incomplete files of killed builds that are more than a day old."""
         long_ago = time.time() - _DAY
         return [path for path in self._folder.glob(".*.json") if path.stat().st_mtime < long_ago]

@@ -81,16 +81,16 @@ def report_targets(found: Survey, known: Mapping[str, _Identity]) -> Iterator[Re
             name=name,
             toolchain=target.toolchain.name,
             platforms=target.toolchain.platforms,
-            soc=_soc_of(target),
-            eps=tuple(_ep_of(ep, known.get(target.toolchain.name)) for ep in target.eps),
+            soc=_find_soc(target),
+            eps=tuple(_report_ep(ep, known.get(target.toolchain.name)) for ep in target.eps),
         )
 
 
-def _soc_of(target: PlannedTarget) -> str | None:
+def _find_soc(target: PlannedTarget) -> str | None:
     return next((ep.binary_target for ep in target.compiling if ep.binary_target is not None), None)
 
 
-def _ep_of(ep: PlannedEp, toolchain: _Identity | None) -> ReportedEp:
+def _report_ep(ep: PlannedEp, toolchain: _Identity | None) -> ReportedEp:
     versions = {normalize_name(name): (name, version) for name, version in (toolchain or {}).get("distributions", {}).items()}
     carried = [versions[normalize_name(name)] for name in ep.entry.distributions if normalize_name(name) in versions]
     package, version = carried[0] if carried else (ep.entry.distribution, None)

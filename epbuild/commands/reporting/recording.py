@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 
 _INTERRUPTED = 130
-_MANY = (StepOutput, StepsCurrent, ToolchainInstalling)
+_FREQUENT_EVENTS = (StepOutput, StepsCurrent, ToolchainInstalling)
 
 
 class Recording:
@@ -86,7 +86,7 @@ class Recording:
 
     def report(self, event: Event, /) -> None:
         """Store and forward an event. Frequent events and events of current steps are only forwarded."""
-        if not isinstance(event, _MANY):
+        if not isinstance(event, _FREQUENT_EVENTS):
             self.events.append((time.monotonic() - self._begin, event))
         self._progress.report(event)
 
@@ -106,10 +106,10 @@ class Recording:
         """Return the record of the build. Raises ValueError if the build ended before its plan was known."""
         if self.found is None:
             raise ValueError("the build ended before its plan was known")
-        making = _RecordMaking(self.found)
+        builder = _RecordBuilder(self.found)
         for at, event in self.events:
-            making.add(at, event)
-        making.stop(self.seconds)
+            builder.add(at, event)
+        builder.stop(self.seconds)
         started = next((event for _, event in self.events if isinstance(event, RunStarted)), None)
         finished = next((event for _, event in self.events if isinstance(event, RunFinished)), None)
         return BuildRecord(
@@ -125,10 +125,10 @@ class Recording:
             jobs=self.request.jobs,
             steps=started.steps if started is not None else len(self.found.plan.steps),
             todo=started.todo if started is not None else 0,
-            runs=tuple(making.runs.values()),
-            spans=tuple(making.spans),
-            published=tuple(making.published),
-            remote=tuple(making.remote),
+            runs=tuple(builder.runs.values()),
+            spans=tuple(builder.spans),
+            published=tuple(builder.published),
+            remote=tuple(builder.remote),
         )
 
 
@@ -167,7 +167,7 @@ class _Running:
         return began, min(later, default=ended)
 
 
-class _RecordMaking:
+class _RecordBuilder:
     """Builder of the parts of a build record from events in their order."""
 
     def __init__(self, found: Survey) -> None:

@@ -53,10 +53,10 @@ def report(request: Request, progress: Progress | None = None) -> Report:
     """
     # A report needs all models of the recipe, not only the models that changed since the last survey.
     with open_session(replace(request, every_model=True), progress) as session:
-        return _Report(session, BuildRecords(get_workspace_folder(request.recipe)), str(request.recipe)).report()
+        return _ReportBuilder(session, BuildRecords(get_workspace_folder(request.recipe)), str(request.recipe)).report()
 
 
-class _Report:
+class _ReportBuilder:
     """Builder of a report from the survey and the last build."""
 
     def __init__(self, session: Session, records: BuildRecords, path: str) -> None:
@@ -64,12 +64,12 @@ class _Report:
         self._found = session.survey()
         self._plan = self._found.plan
         self._path = path
-        self._last = records.last(self._found.configuration.ident)
+        self._last = records.find_last(self._found.configuration.ident)
         self._runs: Mapping[str, StepRun] = {run.step: run for run in self._last.runs} if self._last is not None else {}
-        self._results = {ident: result for ident in self._plan.actions if (result := self._result(ident)) is not None}
-        self._problems = {ident: found for ident in self._plan.actions if (found := self._failure(ident))}
-        self._ends = {end.step: end for end in self._all_ends()}
-        self._errors = dict(self._all_errors())
+        self._results = {ident: result for ident in self._plan.actions if (result := self._find_result(ident)) is not None}
+        self._problems = {ident: found for ident in self._plan.actions if (found := self._find_problems(ident))}
+        self._ends = {end.step: end for end in self._find_all_ends()}
+        self._errors = dict(self._find_all_errors())
 
     def report(self) -> Report:
         session, digests = self._session, self._session.surveyor.digests
@@ -78,31 +78,31 @@ class _Report:
         return Report(
             format=FORMAT,
             epbuild=__version__,
-            made_at=_moment(time.time()),
-            recipe=self._recipe(digests),
-            machine=_machine(),
+            made_at=_format_time(time.time()),
+            recipe=self._report_recipe(digests),
+            machine=_report_machine(),
             toolchains=tuple(report_toolchains(self._found, session.lock, known)),
             targets=tuple(report_targets(self._found, known)),
             models=tuple(report_models(self._plan, digests)),
-            steps=tuple(map(self._step, self._found.steps())),
+            steps=tuple(map(self._report_step, self._found.steps())),
             coverage=tuple(report_coverage(self._plan, covered)),
             outputs=tuple(
                 report_output(emission, self._found.actions[ident], session.surveyor.outputs)
                 for ident, emission in self._plan.emissions.items()
             ),
-            sharing=tuple(self._sharing()),
+            sharing=tuple(self._report_sharing()),
             accuracy=tuple(
                 row
                 for ident, action in self._plan.of(Verification).items()
                 if isinstance(result := self._results.get(ident), VerificationResult)
                 for row in report_accuracy(action, result)
             ),
-            build=_build_of(self._last) if self._last is not None else None,
-            warnings=tuple(_warning_of(problem) for problem in self._plan.warnings),
+            build=_report_build(self._last) if self._last is not None else None,
+            warnings=tuple(_report_warning(problem) for problem in self._plan.warnings),
             against=None,
         )
 
-    def _result(self, ident: str) -> ActionResult | None:
+    def _find_result(self, ident: str) -> ActionResult | None:
         """Return the known result of an action, or None. The result may violate the recipe's expectations."""
         status, action = self._found.actions[ident], self._plan.actions[ident]
         if status.made is not None:
@@ -111,7 +111,7 @@ class _Report:
             return None
         return self._session.surveyor.result(action, status.key) or self._session.surveyor.result_here(action, status.key)
 
-    def _failure(self, ident: str) -> Sequence[Problem]:
+    def _find_problems(self, ident: str) -> Sequence[Problem]:
         """Return the problems of a failed action: from its result, or else its stored failure, or else the last build."""
         status, action, result = self._found.actions[ident], self._plan.actions[ident], self._results.get(ident)
         if status.state == "current" or status.made is not None:
@@ -129,14 +129,14 @@ class _Report:
             for error in run.errors
         ]
 
-    def _recipe(self, digests: Digests) -> ReportedRecipe:
+    def _report_recipe(self, digests: Digests) -> ReportedRecipe:
         recipe = self._session.recipe
         return ReportedRecipe(recipe.name, recipe.description, self._path, digests.of(recipe.file))
 
-    def _step(self, status: StepStatus) -> ReportedStep:
+    def _report_step(self, status: StepStatus) -> ReportedStep:
         step, action = status.step, self._plan.actions[status.step.action]
         run, end, result = self._runs.get(step.id), self._ends.get(step.id), self._results.get(step.action)
-        group, target = _group_and_target(action)
+        group, target = _get_group_and_target(action)
         seconds = end.seconds if end is not None else None
         if seconds is None:
             seconds = (
@@ -153,7 +153,7 @@ class _Report:
             remote=status.remote,
             reasons=status.reasons,
             key=status.key,
-            seconds=_round(seconds),
+            seconds=_round_seconds(seconds),
             size=end.size if end is not None else None,
             memory=result.measured.peak_memory if result is not None and step.id == step.action else None,
             note=end.note if end is not None else "",
@@ -169,7 +169,7 @@ class _Report:
             errors=tuple(self._errors.get(step.id, ())),
         )
 
-    def _all_ends(self) -> Iterator[StepEnd]:
+    def _find_all_ends(self) -> Iterator[StepEnd]:
         """Yield the ends of the steps of all actions with known results."""
         for ident, action in self._plan.actions.items():
             if isinstance(action, Emission):
@@ -179,13 +179,13 @@ class _Report:
             elif ident in self._results:
                 yield from get_action_type(action).step_ends(action, self._results[ident])
 
-    def _all_errors(self) -> Iterator[tuple[str, Sequence[ReportedError]]]:
+    def _find_all_errors(self) -> Iterator[tuple[str, Sequence[ReportedError]]]:
         """Yield each failed step with its errors."""
         for ident, problems in self._problems.items():
             step = find_faulty_step(self._plan.actions[ident].steps, problems)
             yield step, [report_error(problem, step) for problem in problems]
 
-    def _sharing(self) -> Iterator[ReportedSharing]:
+    def _report_sharing(self) -> Iterator[ReportedSharing]:
         for ident, group in self._plan.session_groups.items():
             result = self._results.get(ident)
             saved = compute_savings(group, result) if isinstance(result, CompileResult) else None
@@ -196,7 +196,7 @@ class _Report:
                 )
 
 
-def _group_and_target(action: Action) -> tuple[str | None, str | None]:
+def _get_group_and_target(action: Action) -> tuple[str | None, str | None]:
     """Return the group and the target of an action, or (None, None) for an action with several targets."""
     match action:
         case SessionGroup() | Verification():
@@ -206,9 +206,9 @@ def _group_and_target(action: Action) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _build_of(record: BuildRecord) -> ReportedBuild:
+def _report_build(record: BuildRecord) -> ReportedBuild:
     return ReportedBuild(
-        began=_moment(record.began),
+        began=_format_time(record.began),
         seconds=record.seconds,
         exit_code=record.exit_code,
         epbuild=record.epbuild,
@@ -223,20 +223,20 @@ def _build_of(record: BuildRecord) -> ReportedBuild:
     )
 
 
-def _machine() -> ReportedMachine:
+def _report_machine() -> ReportedMachine:
     return ReportedMachine(
         platform.node(), get_own_platform() or sysconfig.get_platform(), read_cpu_name(), count_cpus(), get_memory()
     )
 
 
-def _warning_of(problem: Problem) -> ReportedWarning:
+def _report_warning(problem: Problem) -> ReportedWarning:
     return ReportedWarning(problem.code, problem.message, problem.hint, None if problem.where is None else str(problem.where))
 
 
-def _moment(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     """Format a time in Unix seconds as RFC 3339 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _round(seconds: float | None) -> float | None:
+def _round_seconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from epbuild.core.errors import escape_controls
 from epbuild.core.units import format_count, format_estimate
-from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
+from epbuild.diff.byte_differences import DifferingBytes, FileDifference
 from epbuild.engine.events import Completion, Event, RunFinished, StepFailed, StepFinished
 from epbuild.report.formatting import format_size, shorten_list
 from epbuild.report.listeners import FILES

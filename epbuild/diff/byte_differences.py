@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epbuild.core.safepath import open_regular
-from epbuild.diff.anatomy import FilePart, fill_gaps, split_file
+from epbuild.diff.file_parts import FilePart, fill_gaps, split_file
 from epbuild.verify.payload import Payload
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ number of bytes. `missing`, `added`: a part that only one file has. `bytes`: any
 """
 
 _CHUNK = 1 << 20
-_NEAR = 64  # Differing bytes that are at most this far apart form one run.
+_MAX_GAP = 64  # Differing bytes that are at most this far apart form one run.
 _MAX_RUN_LENGTH = 4096
 _MAX_RUNS = 4096  # Approximate limit of runs to examine in one file. Padding never has more runs.
-_AROUND = 32  # Number of bytes to read before and after a run, enough for any timestamp.
+_CONTEXT_BYTES = 32  # Number of bytes to read before and after a run, enough for any timestamp.
 _MAX_TEXT_LENGTH = 256
-_SHOWN = 16
-_STAMP = re.compile(rb"(?<![0-9])[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?![0-9])(?: UTC|Z)?")
-_SLOT = 2  # Bytes of a half-precision number.
+_MAX_SHOWN_BYTES = 16
+_TIMESTAMP = re.compile(rb"(?<![0-9])[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?![0-9])(?: UTC|Z)?")
+_SLOT_BYTES = 2  # Bytes of a half-precision number.
 _MIN_PADDING = 4  # Minimum number of padding bytes in one part. Fewer bytes may match the pattern by chance.
 
 
@@ -97,7 +97,7 @@ class FileDifference(Struct, frozen=True):
 def compare_bytes(name: str, old: Path, new: Path) -> FileDifference | None:
     """Compare two files in constant memory. Return their difference, or None if they are equal. Raises OSError."""
     whole = Payload.whole(old), Payload.whole(new)
-    offset, count = _extent(*whole)
+    offset, count = _measure_extent(*whole)
     if not count:
         return None
     sizes = whole[0].size, whole[1].size
@@ -105,12 +105,12 @@ def compare_bytes(name: str, old: Path, new: Path) -> FileDifference | None:
     return FileDifference(name, *sizes, offset, count, tuple(found))
 
 
-def _extent(old: Payload, new: Payload) -> tuple[int, int]:
+def _measure_extent(old: Payload, new: Payload) -> tuple[int, int]:
     first, count = min(old.size, new.size), abs(old.size - new.size)
     with open_regular(old.path) as before, open_regular(new.path) as after:
-        for at, left, right in _chunks(old, new, before, after):
+        for at, left, right in _read_chunks(old, new, before, after):
             if left != right:
-                positions = _positions(left, right)
+                positions = _find_positions(left, right)
                 first = min(first, at + int(positions[0]))
                 count += len(positions)
     return first, count
@@ -127,7 +127,9 @@ def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], ol
     budget = [_MAX_RUNS]
     with open_regular(old) as left, open_regular(new) as right:
         inside = (item for one, other in pairs for item in _compare_part(one, other, left, right, budget))
-        for item in itertools.chain(_alone("missing", before, pairs, 0), _alone("added", after, pairs, 1), inside):
+        for item in itertools.chain(
+            _find_unpaired("missing", before, pairs, 0), _find_unpaired("added", after, pairs, 1), inside
+        ):
             key = (item.part, item.meaning)
             first = sums.get(key, replace(item, count=0, runs=0))
             sums[key] = replace(first, count=first.count + item.count, runs=first.runs + item.runs)
@@ -154,13 +156,13 @@ def _number_titles(found: tuple[FilePart, ...]) -> list[tuple[str, int]]:
     return keys
 
 
-def _alone(
+def _find_unpaired(
     meaning: Literal["missing", "added"], found: tuple[FilePart, ...], pairs: Sequence[tuple[FilePart, FilePart]], side: int
 ) -> Iterator[DifferingBytes]:
     paired = {id(pair[side]) for pair in pairs}
     for part in found:
         if part.title and id(part) not in paired:
-            size = _bytes(part.bytes.size)
+            size = _format_size(part.bytes.size)
             shown = (size, None) if meaning == "missing" else (None, size)
             yield DifferingBytes(meaning, part.title, part.bytes.start, part.bytes.size, 1, *shown)
 
@@ -171,45 +173,43 @@ def _compare_part(old: FilePart, new: FilePart, before: BinaryIO, after: BinaryI
     `budget[0]` is the remaining number of runs to examine. Each examined run lowers it by one.
     """
     title, start = old.title, old.bytes.start
-    texts = [_short_text(payload, file) for payload, file in ((old.bytes, before), (new.bytes, after))]
+    texts = [_read_short_text(payload, file) for payload, file in ((old.bytes, before), (new.bytes, after))]
     if old.bytes.size != new.bytes.size:
         extent = abs(old.bytes.size - new.bytes.size)
-        shown = texts if None not in texts else [_bytes(part.bytes.size) for part in (old, new)]
+        shown = texts if None not in texts else [_format_size(part.bytes.size) for part in (old, new)]
         yield DifferingBytes("text" if None not in texts else "size", title, start, extent, 1, *shown)
         return
-    for at, left, right in _chunks(old.bytes, new.bytes, before, after):
+    for at, left, right in _read_chunks(old.bytes, new.bytes, before, after):
         if left == right:
             continue
-        positions = _positions(left, right)
+        positions = _find_positions(left, right)
         if budget[0] <= 0:
             yield DifferingBytes("bytes", title, start + at + int(positions[0]), len(positions))
             continue
-        for run in _runs(positions):
+        for run in _group_runs(positions):
             budget[0] -= 1
-            for item in _run_differences(at + run, old, new, before, after):
+            for item in _split_run(at + run, old, new, before, after):
                 if title and None not in texts and item.meaning == "bytes":
                     yield replace(item, meaning="text", old=texts[0], new=texts[1])
                 else:
                     yield item
 
 
-def _runs(positions: NDArray[intp]) -> list[NDArray[intp]]:
+def _group_runs(positions: NDArray[intp]) -> list[NDArray[intp]]:
     """Group positions that are close together into runs of at most 4096 bytes."""
     import numpy
 
-    cuts = numpy.flatnonzero((numpy.diff(positions) > _NEAR) | (numpy.diff(positions // _MAX_RUN_LENGTH) > 0)) + 1
+    cuts = numpy.flatnonzero((numpy.diff(positions) > _MAX_GAP) | (numpy.diff(positions // _MAX_RUN_LENGTH) > 0)) + 1
     return [run for run in numpy.split(positions, cuts) if len(run)]
 
 
-def _run_differences(
-    run: NDArray[intp], old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO
-) -> Iterator[DifferingBytes]:
+def _split_run(run: NDArray[intp], old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO) -> Iterator[DifferingBytes]:
     """Yield the differences in a run: one for each timestamp, and one for all other bytes."""
-    around = max(0, int(run[0]) - _AROUND)
-    end = min(old.bytes.size, int(run[-1]) + 1 + _AROUND)
+    around = max(0, int(run[0]) - _CONTEXT_BYTES)
+    end = min(old.bytes.size, int(run[-1]) + 1 + _CONTEXT_BYTES)
     left, right = (_read_part(part.bytes, file, around, end) for part, file in ((old, before), (new, after)))
     rest = run - around
-    for stamp in _stamps(left, right):
+    for stamp in _find_timestamps(left, right):
         inside = (stamp.start() <= rest) & (rest < stamp.end())
         if inside.any():
             shown = (text[stamp.start() : stamp.end()].decode("ascii") for text in (left, right))
@@ -219,15 +219,15 @@ def _run_differences(
     if len(rest):
         meaning: Meaning = "padding" if _is_padding(left, right, rest, around) else "bytes"
         first = int(rest[0])
-        last = min(int(rest[-1]) + 1, first + _SHOWN)
+        last = min(int(rest[-1]) + 1, first + _MAX_SHOWN_BYTES)
         offset = old.bytes.start + around + first
-        yield DifferingBytes(meaning, old.title, offset, len(rest), 1, *_shown(left[first:last], right[first:last]))
+        yield DifferingBytes(meaning, old.title, offset, len(rest), 1, *_format_bytes(left[first:last], right[first:last]))
 
 
-def _stamps(left: bytes, right: bytes) -> Iterator[re.Match[bytes]]:
+def _find_timestamps(left: bytes, right: bytes) -> Iterator[re.Match[bytes]]:
     """Yield matches of timestamps that differ between the texts, but have the same position."""
-    theirs = {match.span() for match in _STAMP.finditer(right)}
-    for match in _STAMP.finditer(left):
+    theirs = {match.span() for match in _TIMESTAMP.finditer(right)}
+    for match in _TIMESTAMP.finditer(left):
         other = right[match.start() : match.end()]
         if match.span() in theirs and match[0] != other and _is_time(match[0]) and _is_time(other):
             yield match
@@ -248,8 +248,8 @@ def _is_padding(left: bytes, right: bytes, positions: NDArray[intp], around: int
     """
     import numpy
 
-    slots = (positions + around) // _SLOT
-    used = (slots - 1) * _SLOT - around
+    slots = (positions + around) // _SLOT_BYTES
+    used = (slots - 1) * _SLOT_BYTES - around
     # Even slots hold the lower halves of 32-bit numbers. If an even slot differs, a number differs.
     if (slots % 2 == 0).any() or used[0] < 0:
         return False
@@ -258,7 +258,7 @@ def _is_padding(left: bytes, right: bytes, positions: NDArray[intp], around: int
     return bool((equal & ((before[used] != 0) | (before[used + 1] != 0))).all())
 
 
-def _shown(left: bytes, right: bytes) -> tuple[str, str]:
+def _format_bytes(left: bytes, right: bytes) -> tuple[str, str]:
     """Format a few bytes of each file: in quotes if all of them are printable text, or else in hexadecimal."""
     texts = [piece.decode("latin-1") for piece in (left, right)]
     if all(text.isascii() and text.isprintable() for text in texts):
@@ -266,7 +266,7 @@ def _shown(left: bytes, right: bytes) -> tuple[str, str]:
     return left.hex(" "), right.hex(" ")
 
 
-def _short_text(payload: Payload, file: BinaryIO) -> str | None:
+def _read_short_text(payload: Payload, file: BinaryIO) -> str | None:
     """Return the text of a part, or None if the part is not one short line of printable text."""
     if payload.size > _MAX_TEXT_LENGTH:
         return None
@@ -277,7 +277,7 @@ def _short_text(payload: Payload, file: BinaryIO) -> str | None:
     return text if text.isprintable() else None
 
 
-def _chunks(old: Payload, new: Payload, before: BinaryIO, after: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
+def _read_chunks(old: Payload, new: Payload, before: BinaryIO, after: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield chunks of both payloads with their offset, up to the end of the shorter payload.
 
     A chunk has at most 1 MiB.
@@ -288,7 +288,7 @@ def _chunks(old: Payload, new: Payload, before: BinaryIO, after: BinaryIO) -> It
         yield at, _read_part(old, before, at, end), _read_part(new, after, at, end)
 
 
-def _positions(left: bytes, right: bytes) -> NDArray[intp]:
+def _find_positions(left: bytes, right: bytes) -> NDArray[intp]:
     import numpy
 
     return numpy.flatnonzero(numpy.frombuffer(left, numpy.uint8) != numpy.frombuffer(right, numpy.uint8))
@@ -302,5 +302,5 @@ def _read_part(payload: Payload, file: BinaryIO, start: int, end: int) -> bytes:
     return data
 
 
-def _bytes(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size:,} bytes"

@@ -24,20 +24,20 @@ from epbuild.verify.manifest import Manifest, list_sources
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import get_signature
 
-Sense = Literal["graph", "graph or weights", "weights", "target", "settings", "toolchain", "context", "names"]
+Category = Literal["graph", "graph or weights", "weights", "target", "settings", "toolchain", "context", "names"]
 """Category of facts. `context`: bytes that the EP wrote.
 
 `graph or weights`: a file that contains graph and weights, if only the digest of the file is known.
 """
 
-Facts = dict[Sense, dict[str, Any]]
+Facts = dict[Category, dict[str, Any]]
 
 SOURCE_FILE = "source file"
 ACTION_KEY = "action key"
 """Name of the fact for a model's action key. Only manifests contain action keys."""
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-_BESIDE = ("base-model", "base-data", "genai-config", "asset")
+_UNCOMPILED_ROLES = ("base-model", "base-data", "genai-config", "asset")
 """Roles of files that are not compiled."""
 
 
@@ -47,7 +47,7 @@ class Incomparable(VerifyError):
     exit_code = 2
 
 
-class ModelTraits(Struct, frozen=True):
+class ModelFacts(Struct, frozen=True):
     """Facts of a model: `inside` from the model's file, `outside` from its manifest and its other files."""
 
     name: str | None
@@ -69,32 +69,34 @@ class ModelTraits(Struct, frozen=True):
         return self.name or self.file
 
 
-class Traits(Struct, frozen=True):
+class ArtifactFacts(Struct, frozen=True):
     """Facts of an artifact. `whole` has the manifest's facts about all models. It is empty if there is no manifest."""
 
     has_manifest: bool
     whole: Facts
-    models: tuple[ModelTraits, ...]
+    models: tuple[ModelFacts, ...]
     accepts_other_bytes: bool = False
     """True if the artifact's recipe accepts compiles that are not reproducible."""
 
 
-def read_traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> Traits:
+def read_facts(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> ArtifactFacts:
     """Return the facts of an artifact. `sha256` computes digests. Raises Incomparable (EPB630)."""
     if artifact.flaw is not None:
-        raise _incomparable(f"the manifest in {artifact.folder} cannot be used: {artifact.flaw}")
+        raise _make_error(f"the manifest in {artifact.folder} cannot be used: {artifact.flaw}")
     manifest = artifact.manifest
     listed = {model["file"]: model for model in manifest.document.get("models", ())} if manifest is not None else {}
-    models = tuple(_model_traits(model, listed.get(model.file), sha256) for model in artifact.models)
+    models = tuple(_read_model_facts(model, listed.get(model.file), sha256) for model in artifact.models)
     if manifest is None:
-        return Traits(has_manifest=False, whole={}, models=models)
+        return ArtifactFacts(has_manifest=False, whole={}, models=models)
     accepts_other_bytes = bool(manifest.models) and "allow_nondeterminism" in manifest.document["target"]
-    return Traits(True, _manifest_facts(manifest), models, accepts_other_bytes)
+    return ArtifactFacts(True, _read_manifest_facts(manifest), models, accepts_other_bytes)
 
 
-def _manifest_facts(manifest: Manifest) -> Facts:
+def _read_manifest_facts(manifest: Manifest) -> Facts:
     document = manifest.document
-    other_files = {"files of the output": {file.path: file.sha256 for file in manifest.files.values() if file.role in _BESIDE}}
+    other_files = {
+        "files of the output": {file.path: file.sha256 for file in manifest.files.values() if file.role in _UNCOMPILED_ROLES}
+    }
     if not manifest.models:  # The artifact is a package: each of its models has its own folder and manifest.
         return {"settings": other_files, "names": {"package": document["package_name"]}}
     target, toolchain = document["target"], document["toolchain"]
@@ -119,19 +121,19 @@ def _manifest_facts(manifest: Manifest) -> Facts:
     }
 
 
-def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callable[[Payload], str]) -> ModelTraits:
+def _read_model_facts(model: Model, listed: Mapping[str, Any] | None, sha256: Callable[[Payload], str]) -> ModelFacts:
     header = model.header
     if isinstance(header, str):
-        raise _incomparable(f"{model.path} {header}")
+        raise _make_error(f"{model.path} {header}")
     try:
         external_data = {name: sha256(Payload.whole(locate(model.path.parent, name))) for name in header.external_locations}
-        outside = _context_facts(model, header.ep_context_nodes, sha256)
+        outside = _read_context_facts(model, header.ep_context_nodes, sha256)
         digest = sha256(Payload.whole(model.path))
     except (BadReference, OSError) as error:
-        raise _incomparable(f"{model.path}: {getattr(error, 'strerror', None) or error}") from error
-    inside = _header_facts(header)
+        raise _make_error(f"{model.path}: {getattr(error, 'strerror', None) or error}") from error
+    inside = _read_header_facts(header)
     for number, node in enumerate(header.ep_context_nodes):
-        for sense, facts in _node_facts(node).items():
+        for sense, facts in _read_node_facts(node).items():
             inside[sense].setdefault("nodes", {})[str(number)] = facts
     sources = list_sources(listed) if listed is not None else {}
     if listed is not None:
@@ -139,7 +141,7 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callab
         outside["graph or weights"] = {SOURCE_FILE: files if "merged" in listed else files[listed["name"]]}
         outside["settings"] = {ACTION_KEY: listed["action_key"]}
     name = listed["name"] if listed is not None else None
-    return ModelTraits(
+    return ModelFacts(
         name=name,
         file=model.file,
         sha256=digest,
@@ -147,12 +149,12 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callab
         embeds=any(node.payload is not None for node in header.ep_context_nodes),
         inside=inside,
         outside=outside,
-        data={"source data": _source_data(sources), "external data": external_data},
+        data={"source data": _collect_source_data(sources), "external data": external_data},
         files=read_model_sizes(model, name or model.file),
     )
 
 
-def _context_facts(model: Model, nodes: Sequence[EPContextNode], sha256: Callable[[Payload], str]) -> Facts:
+def _read_context_facts(model: Model, nodes: Sequence[EPContextNode], sha256: Callable[[Payload], str]) -> Facts:
     """Return the digest, the size and the target of each node's context. Raises BadReference and OSError."""
     contexts: dict[str, Any] = {}
     targets: dict[str, Any] = {}
@@ -167,7 +169,7 @@ def _context_facts(model: Model, nodes: Sequence[EPContextNode], sha256: Callabl
     return {"context": {"nodes": contexts}, "target": {"nodes": targets}}
 
 
-def _source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def _collect_source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return digests by location, or by model and location if several models were merged."""
     several = len(sources) > 1
     return {
@@ -177,7 +179,7 @@ def _source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def _header_facts(header: ModelHeader) -> Facts:
+def _read_header_facts(header: ModelHeader) -> Facts:
     model_signature = get_signature(header)
     metadata = {name: value for name, value in header.metadata.items() if not name.startswith(COMPATIBILITY)}
     others = {
@@ -187,18 +189,18 @@ def _header_facts(header: ModelHeader) -> Facts:
     opsets = {name or "ai.onnx": version for name, version in header.opsets.items()}
     return {
         "graph": {
-            "inputs": {value.name: _type(value.type, value.shape) for value in model_signature.inputs},
-            "outputs": {value.name: _type(value.type, value.shape) for value in model_signature.outputs},
+            "inputs": {value.name: _format_type(value.type, value.shape) for value in model_signature.inputs},
+            "outputs": {value.name: _format_type(value.type, value.shape) for value in model_signature.outputs},
             "input order": ", ".join(value.name for value in header.inputs),
             "output order": ", ".join(value.name for value in header.outputs),
             "EPContext nodes": len(header.ep_context_nodes),
             "operators outside the EP": others,
-            "initializers": {item.name: _type(f"type {item.elem_type}", item.dims) for item in header.initializers},
+            "initializers": {item.name: _format_type(f"type {item.elem_type}", item.dims) for item in header.initializers},
             "opsets": {name: version for name, version in opsets.items() if name in _DEFAULT_DOMAINS},
             "metadata": metadata,
         },
         "target": {"compatibility": {ep: fields for ep, (fields, _) in compatibility_fields.items()}},
-        "settings": {"initializers kept": {item.name: _initializer_place(item) for item in header.initializers}},
+        "settings": {"initializers kept": {item.name: _describe_location(item) for item in header.initializers}},
         "toolchain": {
             "compatibility": {ep: versions for ep, (_, versions) in compatibility_fields.items()},
             "producer": header.producer_name,
@@ -209,7 +211,7 @@ def _header_facts(header: ModelHeader) -> Facts:
     }
 
 
-def _node_facts(node: EPContextNode) -> Facts:
+def _read_node_facts(node: EPContextNode) -> Facts:
     reference = PurePosixPath(node.reference).as_posix() if node.reference is not None else None
     return {
         "target": {"EP": node.source, "hardware": node.hardware_architecture},
@@ -256,16 +258,16 @@ def _split_compatibility(ep: str, text: str) -> tuple[dict[str, str], dict[str, 
     return {**{name: value for name, value in fields.items() if name not in versions}, "the rest": rest}, versions
 
 
-def _initializer_place(item: Initializer) -> str:
+def _describe_location(item: Initializer) -> str:
     if item.external is None:
         return "in the model"
     length = "all bytes" if item.external.length is None else f"{item.external.length} bytes"
     return f"in a file: {length} {'from' if item.external.length is None else 'at'} offset {item.external.offset}"
 
 
-def _type(kind: str, shape: Any) -> str:
+def _format_type(kind: str, shape: Any) -> str:
     return f"{kind}[{'?' if shape is None else ', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
-def _incomparable(message: str) -> Incomparable:
+def _make_error(message: str) -> Incomparable:
     return Incomparable(Problem("EPB630", f"cannot compare the artifacts: {message}"))

@@ -16,20 +16,20 @@ from msgspec import Struct
 from epbuild.commands.doctor.health import HealthCheck, Topic
 from epbuild.core.clone import CannotClone, clone
 
-_FULL_BYTES = 200 << 20
-_SHORT_BYTES = 5 << 30
-_FAR = frozenset(
+_MIN_FREE_BYTES = 200 << 20
+_LOW_FREE_BYTES = 5 << 30
+_NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs", "glusterfs", "virtiofs"}
 )
 """Types of network file systems."""
-_SKEW_SECONDS = 5.0
+_MAX_SKEW_SECONDS = 5.0
 _MAX_PATH = 260
 """Maximum length of a path on Windows, unless long paths are allowed."""
 _MAX_NAMES = {"cache": len("actions/xx/.json") + 64, "toolchains": 190}
 """Length of the longest path below each folder. The longest paths in toolchains belong to packages of EPs."""
 
 
-class Place(Struct, frozen=True):
+class CheckedFolder(Struct, frozen=True):
     """Folder that epbuild writes to."""
 
     topic: Topic
@@ -38,36 +38,36 @@ class Place(Struct, frozen=True):
     """Instruction to choose another folder, as a clause in the imperative."""
 
 
-def place_checks(place: Place, disks: Disks) -> Iterator[HealthCheck]:
+def check_folder(place: CheckedFolder, disks: FileSystems) -> Iterator[HealthCheck]:
     """Check a folder. Yield one check for its state, and one check for each problem."""
-    there = _nearest(place.path)
+    there = _find_existing(place.path)
     total, free = disks.space(there)
-    shown = f"{place.path}: {disks.kind(there)}, {_gigabytes(free)} free of {_gigabytes(total)}"
-    why = _why_not_writable(place.path, there)
+    shown = f"{place.path}: {disks.kind(there)}, {_format_gigabytes(free)} free of {_format_gigabytes(total)}"
+    why = _find_write_obstacle(place.path, there)
     if why is not None:
         yield HealthCheck(place.topic, "error", f"{place.path} is not writable: {why}", f"Get write permission, or {place.move}.")
         return
     if place.path != there:
         yield HealthCheck(place.topic, "ok", f"{shown}; created when needed")
     else:
-        yield HealthCheck(place.topic, "ok", f"{shown}; {_links(place.path)}")
-    if free < _FULL_BYTES:
+        yield HealthCheck(place.topic, "ok", f"{shown}; {_describe_links(place.path)}")
+    if free < _MIN_FREE_BYTES:
         hint = f"Free some space (`epbuild gc --max-size 5GB`), or {place.move}."
-        yield HealthCheck(place.topic, "error", f"{place.path} is full: {_gigabytes(free)} free", hint)
-    elif free < _SHORT_BYTES:
+        yield HealthCheck(place.topic, "error", f"{place.path} is full: {_format_gigabytes(free)} free", hint)
+    elif free < _LOW_FREE_BYTES:
         hint = "A toolchain needs about 0.5 GB. Remove unused results with `epbuild gc`."
-        yield HealthCheck(place.topic, "warning", f"{place.path} is low on space: {_gigabytes(free)} free", hint)
-    if disks.kind(there) in _FAR:
+        yield HealthCheck(place.topic, "warning", f"{place.path} is low on space: {_format_gigabytes(free)} free", hint)
+    if disks.kind(there) in _NETWORK_FILE_SYSTEMS:
         hint = (
             f"Do not build in this folder on two machines at once, because they do not see each other's locks, or {place.move}."
         )
         yield HealthCheck(place.topic, "warning", f"{place.path} is on a network file system ({disks.kind(there)})", hint)
-    if place.path == there and (skew := _skew(place.path)) > _SKEW_SECONDS:
+    if place.path == there and (skew := _measure_skew(place.path)) > _MAX_SKEW_SECONDS:
         hint = "Correct the clock of the file server. epbuild detects changes by file times."
         yield HealthCheck(place.topic, "warning", f"the clock of the file system is off by {skew:.0f} s", hint)
 
 
-def check_path_length(places: Iterator[Place] | list[Place], disks: Disks) -> HealthCheck | None:
+def check_path_length(places: Iterator[CheckedFolder] | list[CheckedFolder], disks: FileSystems) -> HealthCheck | None:
     """Check the length of paths on Windows. Return None on other systems."""
     if disks.system != "win32":
         return None
@@ -84,7 +84,7 @@ def check_path_length(places: Iterator[Place] | list[Place], disks: Disks) -> He
 def check_file_systems(cache: Path, workspace: Path) -> HealthCheck | None:
     """Return a note if the store and the workspace are on different file systems, so that outputs cannot be links."""
     with suppress(OSError):
-        if _nearest(cache).stat().st_dev != _nearest(workspace).stat().st_dev:
+        if _find_existing(cache).stat().st_dev != _find_existing(workspace).stat().st_dev:
             text = "not on the file system of the store: outputs and models are copied instead of linked"
             return HealthCheck(
                 "workspace",
@@ -108,28 +108,28 @@ def get_file_system(path: Path) -> str:
     return best[1]
 
 
-def _long_paths() -> bool:
+def _are_long_paths_allowed() -> bool:
     from epbuild.core.windows import are_long_paths_allowed
 
     return are_long_paths_allowed()
 
 
-def _space(path: Path) -> tuple[int, int]:
+def _get_space(path: Path) -> tuple[int, int]:
     usage = shutil.disk_usage(path)
     return usage.total, usage.free
 
 
-class Disks(Struct, frozen=True):
+class FileSystems(Struct, frozen=True):
     """Functions that read the state of file systems. Tests replace them."""
 
-    space: Callable[[Path], tuple[int, int]] = _space
+    space: Callable[[Path], tuple[int, int]] = _get_space
     """Function that returns the total and free bytes of a path's file system."""
     kind: Callable[[Path], str] = get_file_system
     system: str = sys.platform
-    long_paths: Callable[[], bool] = _long_paths
+    long_paths: Callable[[], bool] = _are_long_paths_allowed
 
 
-def _nearest(path: Path) -> Path:
+def _find_existing(path: Path) -> Path:
     """Return the path or its nearest existing parent."""
     for found in (path, *path.parents):
         with suppress(OSError):
@@ -138,7 +138,7 @@ def _nearest(path: Path) -> Path:
     return Path(path.anchor or ".")
 
 
-def _why_not_writable(path: Path, there: Path) -> str | None:
+def _find_write_obstacle(path: Path, there: Path) -> str | None:
     if not there.is_dir():
         return f"expected a folder, found a file: {there}"
     if there != path:  # The check must not create folders.
@@ -152,7 +152,7 @@ def _why_not_writable(path: Path, there: Path) -> str | None:
     return None
 
 
-def _links(folder: Path) -> str:
+def _describe_links(folder: Path) -> str:
     """Describe how files in a folder can share their contents, such as `hard links and clones`."""
     ways = []
     with suppress(OSError), tempfile.TemporaryDirectory(dir=folder, prefix=".epbuild-doctor-") as place:
@@ -167,7 +167,7 @@ def _links(folder: Path) -> str:
     return " and ".join(ways) or "no hard links or clones, so files are copied"
 
 
-def _skew(folder: Path) -> float:
+def _measure_skew(folder: Path) -> float:
     """Return the seconds by which the file system's clock differs from this machine's clock."""
     with suppress(OSError), tempfile.NamedTemporaryFile(dir=folder, prefix=".epbuild-doctor-") as file:
         file.write(b"epbuild")
@@ -176,5 +176,5 @@ def _skew(folder: Path) -> float:
     return 0.0
 
 
-def _gigabytes(size: int) -> str:
+def _format_gigabytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB"

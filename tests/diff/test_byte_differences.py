@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.diff.bytes_differ import FileDifference, compare_bytes
+from epbuild.diff.byte_differences import FileDifference, compare_bytes
 from tests.support.compiled_models import context_node, save
 
 STAMP, LATER = b'"timestamp": "2026-11-22 00:11:01 UTC"', b'"timestamp": "2026-11-22 00:12:05 UTC"'
