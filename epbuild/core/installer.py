@@ -16,7 +16,7 @@ _LAST_LINES_SECONDS = 5.0
 
 
 class UvListener:
-    """Listener to a run of uv. The run ends when `cancelled` is set. This base class discards uv's log lines."""
+    """Listener for a run of uv. The run ends when `cancelled` is set. This base class discards uv's log lines."""
 
     def __init__(self, cancelled: threading.Event | None = None) -> None:
         self.cancelled = cancelled or threading.Event()

@@ -99,7 +99,7 @@ def _find_moves(pairs: Iterable[tuple[PackageVariant, PackageVariant]]) -> dict[
 
 
 def _select_existing_folder(variant: PackageVariant, left: _Files) -> PackageVariant:
-    """Return the variant with a folder that exists: its own folder, or its model's folder if no file is left in its own."""
+    """Return the variant with a folder that exists: its own folder, or its model's folder if its own folder is empty."""
     prefix = f"{variant.folder}/" if variant.folder else ""
     if variant.model_path is None or any(path.startswith(prefix) for path in left):
         return variant

@@ -17,7 +17,7 @@ WRITES_FILES = frozenset(
         "session.optimized_model_filepath",
     }
 )
-"""Session options that keep ONNX Runtime from opening a package, whatever their value (measured)."""
+"""Session options with which ONNX Runtime rejects a package, regardless of their values (measured)."""
 
 
 class Inference(Struct, frozen=True):

@@ -103,7 +103,7 @@ class Environment(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Toolchains:
-    """Environments of toolchains: provisioned below `home`, or existing ones whose interpreters recipes name."""
+    """Environments of toolchains: provisioned below `home`, or existing ones with an interpreter that a recipe names."""
 
     home: Path
     may_run: bool = True

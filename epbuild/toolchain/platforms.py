@@ -40,9 +40,9 @@ PYTHON_SYSTEMS = {f"{system}-{kind}": _MACHINE_MARKERS[system][0] for system in 
 """Value of `sys.platform` on each platform."""
 
 MACOS_VERSION = "26.0"
-"""Newest macOS version, which packages are chosen for. uv reads it from MACOSX_DEPLOYMENT_TARGET.
+"""Newest macOS version. uv reads it from MACOSX_DEPLOYMENT_TARGET, and chooses packages for this version.
 
-On Linux, packages are likewise chosen for the newest C library.
+On Linux, uv likewise chooses packages for the newest C library.
 """
 
 _SYSTEMS = {"linux": "linux", "win": "windows", "macosx": "macos"}

@@ -103,7 +103,7 @@ def supervise(
 ) -> Ending:
     """Run `command` in `folder` until it exits or is killed, and return its result.
 
-    The process has the variables of `environment` and a few inherited ones.
+    The process has the variables of `environment` and a few inherited variables.
 
     `listener` receives every report on standard output, and lines on standard error according to its method `classify`. Lines on standard
     error are also written to the file `log`. Memory use is bounded: at most a report of a megabyte and the beginnings of a few lines are
