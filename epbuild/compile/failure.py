@@ -12,7 +12,7 @@ from epbuild.core.units import format_count
 from epbuild.onnxfile.read.wire import MalformedModel
 from epbuild.plan.known_patterns import count_patterns
 from epbuild.plan.member import Member
-from epbuild.plan.result import LeftNode
+from epbuild.plan.result import FallbackNode
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose, is_at_address_limit, merge_reasons
 from epbuild.toolchain.process import Ending
@@ -25,7 +25,9 @@ _NO_NODES = "Unable to compile any nodes"
 _UNLESS_STOPPED = f"Unless it was stopped deliberately, it probably ran out of memory. {MORE_MEMORY}"
 
 
-def make_compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequence[LeftNode] = ()) -> EpbuildError | None:
+def make_compile_error(
+    group: SessionGroup, ending: Ending, log: str, refused: Sequence[FallbackNode] = ()
+) -> EpbuildError | None:
     """Return the error for the `ending` of a session group's worker, or None if the worker succeeded.
 
     The error names the file `log`. `refused` lists nodes that an EP reported as unsupported in the model that failed.
@@ -104,7 +106,7 @@ def _explain_custom_ops(raised: str) -> str:
 
 
 def _find_limitations(
-    group: SessionGroup, member: Member, ending: Ending, refused: Sequence[LeftNode]
+    group: SessionGroup, member: Member, ending: Ending, refused: Sequence[FallbackNode]
 ) -> list[tuple[str, Limitation]]:
     """Return the catalog's limitations that match the log and the reports, each with the name of its EP.
 
@@ -133,7 +135,7 @@ def _about_patterns(group: SessionGroup, member: Member) -> list[str]:
     return hints
 
 
-def _explain_refusals(refused: Sequence[LeftNode]) -> str:
+def _explain_refusals(refused: Sequence[FallbackNode]) -> str:
     """Return why an EP took no nodes, with a leading space, or an empty string if the EP logged no reason."""
     outside = FallbackNodes("", len(refused), tuple(refused))
     return (

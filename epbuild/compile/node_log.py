@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from epbuild.catalog.facts import NodeLogRules
 from epbuild.onnxfile.read.model_header import NamedNode
-from epbuild.plan.result import LeftNode
+from epbuild.plan.result import FallbackNode
 from epbuild.toolchain.process import LineHandling
 
 VERBOSE = 0
@@ -52,15 +52,15 @@ class NodeLog:
             self._entry = "shown"
         return self._entry
 
-    def list_fallback_nodes(self, member: str, nodes: Sequence[NamedNode]) -> tuple[LeftNode, ...]:
+    def list_fallback_nodes(self, member: str, nodes: Sequence[NamedNode]) -> tuple[FallbackNode, ...]:
         """Return the fallback nodes of a compiled model with their logged reasons."""
         keys = ((member, node.name, node.operator.rpartition("::")[2]) for node in nodes)  # logs omit the domain
-        return tuple(LeftNode(*node, self._reasons.get(key)) for node, key in zip(nodes, keys, strict=True))
+        return tuple(FallbackNode(*node, self._reasons.get(key)) for node, key in zip(nodes, keys, strict=True))
 
-    def list_refused_nodes(self) -> tuple[LeftNode, ...]:
+    def list_refused_nodes(self) -> tuple[FallbackNode, ...]:
         """Return the nodes of the current model that an EP refused, with the logged reasons."""
         found = ((key, reason) for key, reason in self._reasons.items() if key[0] == self._member and reason is not None)
-        return tuple(LeftNode(node, operator, reason) for (_, node, operator), reason in found)
+        return tuple(FallbackNode(node, operator, reason) for (_, node, operator), reason in found)
 
     def _begin(self, severity: str, text: str) -> None:
         self._nodes = []

@@ -84,7 +84,7 @@ class ContextNode(Struct, frozen=True, omit_defaults=True):
         return cls(**{name: getattr(node, name) for name in cls.__struct_fields__ if name not in made}, **made)
 
 
-class LeftNode(Struct, frozen=True):
+class FallbackNode(Struct, frozen=True):
     """Fallback node, and the reason for the fallback if an EP reported one."""
 
     node: str
@@ -107,7 +107,7 @@ class ModelResult(Struct, frozen=True, omit_defaults=True):
     nodes: tuple[ContextNode, ...]
     fallback_nodes: int
     compatibility: Mapping[str, str]
-    left: tuple[LeftNode, ...] = ()
+    left: tuple[FallbackNode, ...] = ()
     """Fallback nodes. Results of older releases do not list all of them, so the list may be shorter than `fallback_nodes`."""
     output_shapes: Mapping[str, tuple[Any, ...] | None] = field(default_factory=dict)
     """Shapes of the compiled model's outputs, by name. Empty in results of older releases."""

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from epbuild.core.units import format_count
-from epbuild.plan.result import LeftNode, ModelResult
+from epbuild.plan.result import FallbackNode, ModelResult
 
 _MAX_SHOWN = 5
 """Maximum number of operators or reasons that a sentence names."""
@@ -22,7 +22,7 @@ class FallbackNodes(Struct, frozen=True):
     """Name of the model."""
     count: int
     """Number of nodes."""
-    nodes: tuple[LeftNode, ...]
+    nodes: tuple[FallbackNode, ...]
     """Fallback nodes. Results of old releases list fewer than `count`."""
 
     @classmethod

@@ -18,7 +18,7 @@ from epbuild.onnxfile.read.epcontext import EPContextNode, read_compatibility
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ModelHeader, format_operator
 from epbuild.onnxfile.read.wire import MalformedModel
-from epbuild.plan.result import LeftNode, ValueType
+from epbuild.plan.result import FallbackNode, ValueType
 from epbuild.verify.artifact import list_artifact_files
 from epbuild.verify.contexts import read_context_target
 from epbuild.verify.manifest import BadManifest, read_manifest
@@ -175,15 +175,15 @@ def _count_other_operators(header: ModelHeader) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _find_fallback_nodes(path: Path, header: ModelHeader) -> tuple[LeftNode, ...]:
+def _find_fallback_nodes(path: Path, header: ModelHeader) -> tuple[FallbackNode, ...]:
     """Return the fallback nodes of a compiled model, with the reasons in its manifest. Return an empty tuple for a source model."""
     if not header.is_compiled or not header.remaining_nodes:
         return ()
     reasons = {(left.node, left.operator): left.reason for left in _read_fallback_nodes(path)}
-    return tuple(LeftNode(*node, reasons.get(node)) for node in read_header(path, name_nodes=True).other_nodes)
+    return tuple(FallbackNode(*node, reasons.get(node)) for node in read_header(path, name_nodes=True).other_nodes)
 
 
-def _read_fallback_nodes(path: Path) -> tuple[LeftNode, ...]:
+def _read_fallback_nodes(path: Path) -> tuple[FallbackNode, ...]:
     """Return the fallback nodes that a model's manifest lists. Return an empty tuple if no manifest lists the model."""
     for folder in path.absolute().parents[:_FOLDERS_UP]:
         try:

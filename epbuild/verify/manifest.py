@@ -14,7 +14,7 @@ from epbuild.core.defaults import MANIFEST
 from epbuild.core.records import convert
 from epbuild.core.safepath import BadReference, check_reference, open_regular
 from epbuild.core.schemas import read_schema
-from epbuild.plan.result import LeftNode, ModelSignature
+from epbuild.plan.result import FallbackNode, ModelSignature
 
 _FORMAT = 1
 _MAX_BYTES = 64 << 20  # A manifest lists all fallback nodes, which can be thousands.
@@ -46,7 +46,7 @@ class ListedModel(Struct, frozen=True):
     file: str
     source_data: frozenset[str]
     signature: ModelSignature | None
-    left: tuple[LeftNode, ...] = ()
+    left: tuple[FallbackNode, ...] = ()
     """Fallback nodes."""
 
 
@@ -169,7 +169,7 @@ def _read_model(item: Mapping[str, Any]) -> ListedModel:
             for location in ([each["weights_file"]] if "weights_file" in each else each["external_data"])
         ),
         signature=find_source_signature(item),
-        left=convert(item.get("left", []), tuple[LeftNode, ...]),
+        left=convert(item.get("left", []), tuple[FallbackNode, ...]),
     )
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from epbuild.catalog.facts import Limitation
 from epbuild.compile.failure import make_compile_error
 from epbuild.core.errors import BuildError, EnvironmentFailure
-from epbuild.plan.result import LeftNode
+from epbuild.plan.result import FallbackNode
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.diagnosis import extract_last_lines, is_progress_line, merge_reasons
 from epbuild.toolchain.process import Ending, strip_colors
@@ -358,7 +358,7 @@ def test_compile_failure_is_reported_by_its_cause(name: str) -> None:
 def test_node_reasons_are_reported_if_no_node_was_compiled() -> None:
     raised = "[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes. Check that the session EPs support compilation"
     ending = Ending("exited", 1, (*AT_DECODE, failed(raised)), ())
-    refused = [LeftNode(f"conv{number}", "Conv", "Cannot get shape") for number in range(3)]
+    refused = [FallbackNode(f"conv{number}", "Conv", "Cannot get shape") for number in range(3)]
     error = make_compile_error(GROUP, ending, LOG, refused)
     assert error is not None
     [problem] = error.problems

@@ -5,7 +5,7 @@ from __future__ import annotations
 from epbuild.catalog.catalog import entry
 from epbuild.compile.node_log import MARK, NodeLog
 from epbuild.onnxfile.read.model_header import NamedNode
-from epbuild.plan.result import LeftNode
+from epbuild.plan.result import FallbackNode
 
 RULES = entry("QNNExecutionProvider").node_log
 WHEN = "2026-11-22 14:15:52.651271482 [{}:onnxruntime:, {}.cc:1 f] "
@@ -48,9 +48,9 @@ def test_each_node_gets_its_reason_without_its_own_name() -> None:
     found, worth = log(*lines)
     nodes = [NamedNode("/embedding/Gather", "Gather"), NamedNode("/fc/MatMul_quant", "MatMulInteger"), NamedNode("x", "If")]
     assert found.list_fallback_nodes("enc", nodes) == (
-        LeftNode("/embedding/Gather", "Gather", "Cannot get shape"),
-        LeftNode("/fc/MatMul_quant", "MatMulInteger", UNSUPPORTED),
-        LeftNode("x", "If", None),
+        FallbackNode("/embedding/Gather", "Gather", "Cannot get shape"),
+        FallbackNode("/fc/MatMul_quant", "MatMulInteger", UNSUPPORTED),
+        FallbackNode("x", "If", None),
     )
     assert worth == ["detail", *["kept"] * 8]
 

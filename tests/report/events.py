@@ -18,7 +18,7 @@ from epbuild.engine.events import (
     StepStarted,
     Warned,
 )
-from epbuild.plan.result import LeftNode
+from epbuild.plan.result import FallbackNode
 from epbuild.publish.sizes import ChangedFile, OutputCompared, SharingSaved
 from epbuild.session.events import (
     ComparisonFinished,
@@ -62,7 +62,7 @@ ANOTHER = Problem("EPB650", "made again, x_qnn.bin is not the same", StepId(COMP
 STAMPS = DifferingBytes("timestamp", "member metadata", 233_880, 6, 6, "2026-11-22 00:11:01 UTC", "2026-11-22 00:11:05 UTC")
 REBUILT = FileDifference("x_qnn.bin", 246_216, 246_216, 233_880, 6, (STAMPS,))
 
-OUTSIDE = FallbackNodes("prefill", 2, (LeftNode("/Gather", "Gather", "Cannot get shape"), LeftNode("", "If", None)))
+OUTSIDE = FallbackNodes("prefill", 2, (FallbackNode("/Gather", "Gather", "Cannot get shape"), FallbackNode("", "If", None)))
 
 EVENTS: tuple[Event, ...] = (
     Warned(WARNING),

@@ -13,7 +13,7 @@ from epbuild.core.differences import format_value
 from epbuild.core.errors import escape_controls
 from epbuild.core.units import format_count
 from epbuild.diff.difference import Comparison, Difference
-from epbuild.plan.result import LeftNode
+from epbuild.plan.result import FallbackNode
 from epbuild.report.formatting import format_size, join_names
 from epbuild.report.terminal.screen import BOLD, WIDTH, has_colors, paint, print_line, print_lines, wrap
 from epbuild.verify.fallback import FallbackNodes
@@ -121,7 +121,7 @@ def _list_model_facts(found: Mapping[str, Any]) -> Iterator[_Line]:
         yield "not compiled", f"{format_count(count, 'node')}, none of them an EPContext node: {listed}", _YELLOW
     elif count:
         yield "CPU fallback", f"{format_count(count, 'node')}: {listed}", _YELLOW
-        for group in FallbackNodes("", count, tuple(LeftNode(**left) for left in found["left"])).groups:
+        for group in FallbackNodes("", count, tuple(FallbackNode(**left) for left in found["left"])).groups:
             names = join_names([name or "(no name)" for name in group.nodes], _MAX_NODES)
             yield "", f"{group.operator}{f' ({group.reason})' if group.reason is not None else ''}: {names}", _PLAIN
         options = (f"{ep.removesuffix(SUFFIX)}: {option}" for ep, option in BUILT_IN.quantized_io_options().items())

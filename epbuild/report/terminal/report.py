@@ -16,7 +16,7 @@ from epbuild.commands.reporting.recipe_values import ReportedCoverage
 from epbuild.commands.reporting.values import Report, ReportedBuild, ReportedStep
 from epbuild.core.units import format_count
 from epbuild.engine.events import StepFailed
-from epbuild.plan.result import LeftNode
+from epbuild.plan.result import FallbackNode
 from epbuild.publish.sizes import SharingSaved
 from epbuild.report.formatting import format_local_time, format_size, shorten_list
 from epbuild.report.terminal.changes import SizeChange, format_all_sharing, format_size_table, format_times
@@ -91,7 +91,7 @@ def _format_coverage(rows: Sequence[ReportedCoverage]) -> Iterator[str]:
 
 
 def _to_covered(row: ReportedCoverage) -> ModelCovered:
-    nodes = tuple(LeftNode(node, found.operator, found.reason) for found in row.outside for node in found.nodes)
+    nodes = tuple(FallbackNode(node, found.operator, found.reason) for found in row.outside for node in found.nodes)
     outside = FallbackNodes(row.member, row.fallback_nodes, nodes) if row.fallback_nodes is not None else None
     return ModelCovered(
         row.step,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Event, Progress, RunFinished, StepFailed
-from epbuild.plan.result import LeftNode
+from epbuild.plan.result import FallbackNode
 from epbuild.report.json.build import build_coverage_document
 from epbuild.report.json.documents import format_json
 from epbuild.report.terminal.coverage import format_coverage, print_coverage, print_coverage_markdown
@@ -28,7 +28,11 @@ PARTIAL = ModelCovered(
     FallbackNodes(
         "t5",
         3,
-        (LeftNode("m1", "MatMulInteger", UNSUPPORTED), LeftNode("m2", "MatMulInteger", UNSUPPORTED), LeftNode("", "If", None)),
+        (
+            FallbackNode("m1", "MatMulInteger", UNSUPPORTED),
+            FallbackNode("m2", "MatMulInteger", UNSUPPORTED),
+            FallbackNode("", "If", None),
+        ),
     ),
     None,
     50_400_000,
