@@ -154,7 +154,7 @@ def test_a_damaged_archive_exits_with_2(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     done = epbuild(tmp_path, "diff", "a", "a.tar.zst")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("a.tar.zst: error: it ")
+    assert done.stderr.startswith("a.tar.zst: error: the archive ")
     assert done.stderr.endswith("Copy or download it again. [EPB619]\n")
     pack(tmp_path / "a", tmp_path / "image")
     broken = tmp_path / "b"

@@ -146,7 +146,7 @@ def test_without_a_terminal_init_names_missing_flags_and_does_not_wait(folder: P
     [
         (["--model", "relu.onnx"], "without one, pass --ep, --target"),
         (["--model", "relu.onnx", "--ep", "qnn"], "without one, pass --target"),
-        ([*FLAGS, "--ep", "qmn"], "'qmn' is not one of 'qnn', 'openvino', 'openvino-npu', 'tensorrt'"),
+        ([*FLAGS, "--ep", "qmn"], "expected one of 'qnn', 'openvino', 'openvino-npu', 'tensorrt'"),
         ([*FLAGS, "--soc", "SM8750"], "two targets have the name 'SM8750': name each target"),
         ([*FLAGS, "--target", "phone="], "invalid target 'phone='"),
         ([*FLAGS, "--target", "=SM8750"], "invalid target '=SM8750'"),
