@@ -187,6 +187,27 @@ class Figures(Struct, frozen=True):
     """Number of output elements that are NaN or infinite where the reference is finite."""
 
 
+class Loss(Struct, frozen=True):
+    """Metrics of one conversion. A metric is None if it is undefined."""
+
+    cosine: float | None
+    snr_db: float | None
+    top1: float | None
+
+    @classmethod
+    def of(cls, figures: Figures) -> Loss:
+        return cls(figures.cosine, figures.snr_db, figures.top1)
+
+
+class Losses(Struct, frozen=True):
+    """Losses of the two conversions between the source of a prepared model and its compiled model."""
+
+    preparation: Loss
+    """Prepared model on the CPU EP, compared with the source on the CPU EP."""
+    ep: Loss
+    """Compiled model, compared with the prepared model on the CPU EP."""
+
+
 class FigureRow(Figures, frozen=True):
     """Metrics of one output of a member, with the inputs, the reference and the device of the comparison."""
 
@@ -198,6 +219,8 @@ class FigureRow(Figures, frozen=True):
     quantised: bool
     unshared: bool
     worst: str | None
+    losses: Losses | None = None
+    """Losses of the preparations and of the EP. None if the model is not prepared or is compared with the prepared model."""
 
 
 class UnjudgedMember(Struct, frozen=True, omit_defaults=True):

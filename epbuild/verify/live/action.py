@@ -169,6 +169,7 @@ class _VerificationRun:
                     quantised=subject.source.is_quantized,
                     unshared=result.unshared is not None,
                     worst=worst.place if worst is not None else None,
+                    losses=result.measured.losses.get(figures.output),
                 )
                 for figures in result.measured.figures
             ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import asdict, replace
 
 from epbuild.cache.blobs import BlobStore
@@ -18,6 +18,7 @@ from epbuild.core.units import format_count
 from epbuild.engine.events import NoProgress
 from epbuild.onnxfile.read.headers import read_header
 from epbuild.onnxfile.read.model_header import ValueInfo
+from epbuild.plan.result import Losses
 from epbuild.plan.shapes import fit_inputs
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember
@@ -29,7 +30,7 @@ from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, load_recipe_
 from epbuild.verify.live.metrics import Tolerance, get_default_tolerance
 from epbuild.verify.live.numbers_check import CompileUnshared, Measured, MemberResult, NumbersCheck, Subject
 from epbuild.verify.live.source import NoSource, RunnableSource, Sources, WrongSource
-from epbuild.verify.live.verdict import OutputVerdict, Rules, decide_outcome, format_output_figures, list_hints
+from epbuild.verify.live.verdict import OutputVerdict, Rules, decide_outcome, format_losses, format_output_figures, list_hints
 from epbuild.verify.live.worker import LoadFailure, Session
 
 if TYPE_CHECKING:
@@ -182,7 +183,13 @@ class NumbersFindings(Struct, frozen=True):
         verdicts = [rules.judge(figures) for figures in measured.figures]
         outcome, message, hint = (_judge_by_element if comparison.by_element else _judge_by_metrics)(verdicts, measured, subject)
         code = {"failed": "EPB646", "skipped": "EPB665", "passed": None}[outcome]
-        figures = tuple({"evidence": subject.evidence, **asdict(found)} for found in measured.figures)
+        losses = measured.losses
+        figures = tuple(
+            {"evidence": subject.evidence, **asdict(found), **_make_losses_document(losses.get(found.output))}
+            for found in measured.figures
+        )
+        if losses:
+            message += f"; {format_losses(min(losses.values(), key=_get_smaller_cosine))}"
         return Finding("numbers", subject.name, outcome, message + because, code, hint, figures)
 
 
@@ -209,6 +216,15 @@ class _UnsharedCompile(Struct, frozen=True):
 
 def _make_finding(model: str, outcome: Outcome, message: str, code: str | None = None) -> Finding:
     return Finding("numbers", model, outcome, message, code)
+
+
+def _make_losses_document(losses: Losses | None) -> dict[str, Any]:
+    return {} if losses is None else {"losses": to_builtins(losses)}
+
+
+def _get_smaller_cosine(losses: Losses) -> float:
+    """Return the smaller cosine of both losses, for ranking."""
+    return min(2.0 if loss.cosine is None else loss.cosine for loss in (losses.preparation, losses.ep))
 
 
 def _describe_inputs(subject: Subject) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from epbuild.catalog.facts import METRICS
 from epbuild.core.errors import Problem, StepId
 from epbuild.plan.made import Made
-from epbuild.plan.result import FigureRow, UnjudgedMember, VerificationResult
+from epbuild.plan.result import FigureRow, Losses, UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.verify.live.verdict import (
     OTHER_INPUTS,
@@ -16,6 +16,7 @@ from epbuild.verify.live.verdict import (
     Rules,
     decide_outcome,
     format_figures,
+    format_losses,
     format_output_figures,
     list_hints,
 )
@@ -104,9 +105,16 @@ def find_number_problems(
     worst = f"; the worst value, for {first.at}, is {first.worst}" if first is not None and first.worst else ""
     message = (
         f"the outputs of the model '{name}' differ too much from the outputs of the CPU EP ({on}): "
-        f"{format_output_figures(verdicts)}{worst}{alone}"
+        f"{format_output_figures(verdicts)}{worst}{_describe_losses(verdicts)}{alone}"
     )
     yield Problem("EPB646", message, where, f"{hint} {_CHANGE if fails else _WEAK}")
+
+
+def _describe_losses(verdicts: Sequence[OutputVerdict]) -> str:
+    """Return a clause with the losses of the worst failed output, or an empty text if they were not measured."""
+    failed = [verdict.figures for verdict in verdicts if verdict.outcome == "failed"]
+    worst = min(failed, key=lambda figures: 2.0 if figures.cosine is None else figures.cosine, default=None)
+    return f"; {format_losses(worst.losses)}" if isinstance(worst, FigureRow) and worst.losses is not None else ""
 
 
 def judge_outputs(action: Verification, checked: CheckedMember, result: VerificationResult) -> list[OutputVerdict]:
@@ -139,7 +147,18 @@ def format_note(result: VerificationResult) -> str:
     parts += [f"{min(ratios):.1f} dB"] if ratios else []
     if not parts and result.figures:
         parts = [format_figures(result.figures[0])]
+    losses = [row.losses for row in result.figures if row.losses is not None]
+    parts += [f"{who} {min(ratios):.1f} dB" for who, ratios in _list_loss_ratios(losses).items()]
     if any(row.evidence == "made" for row in result.figures):
         parts.append("generated inputs: weak evidence")
     parts += [f"{len(result.unjudged)} not judged"] if result.unjudged else []
     return ", ".join(parts)
+
+
+def _list_loss_ratios(losses: Sequence[Losses]) -> dict[str, list[float]]:
+    """Return the signal-to-noise ratios of the preparations and of the EP. Undefined ratios are left out."""
+    found = {
+        "preparations": [loss.preparation.snr_db for loss in losses if loss.preparation.snr_db is not None],
+        "EP": [loss.ep.snr_db for loss in losses if loss.ep.snr_db is not None],
+    }
+    return {who: ratios for who, ratios in found.items() if ratios}

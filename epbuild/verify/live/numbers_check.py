@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epbuild.core.errors import EpbuildError
 from epbuild.core.shown import NO_LINES, ProgressLines
 from epbuild.plan.member import Member
-from epbuild.plan.result import Figures
+from epbuild.plan.result import Figures, Loss, Losses
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.live.inputs import Sample
@@ -74,6 +74,8 @@ class Measured(Struct, frozen=True):
     outside: int
     """Number of elements that differ by more than their tolerance."""
     elements: int
+    losses: Mapping[str, Losses] = field(default_factory=dict)
+    """Losses of the preparations and of the EP, by output. Empty if the source is not prepared or its result cannot be run."""
 
 
 class MemberResult(Struct, frozen=True):
@@ -101,6 +103,8 @@ class _Reference(Struct, frozen=True):
     """Inputs for the compiled model, with separate files for its outputs."""
     outputs: tuple[tuple[Path, tuple[str, ...]], ...]
     """File and names of the expected outputs for each sample."""
+    prepared: tuple[tuple[Path, tuple[str, ...]], ...] = ()
+    """File and names of the prepared model's outputs for each sample. Empty if there is no prepared model that runs."""
 
 
 @dataclasses.dataclass
@@ -158,16 +162,32 @@ class NumbersCheck:
         feeds = tuple(
             _write_inputs(sample, subject.inputs, scratch / f"{number}") for number, sample in enumerate(subject.samples)
         )
-        own = tuple(replace(feed, outputs=feed.outputs.with_suffix(".expected.npz")) for feed in feeds)
+        outputs = self._run_on_cpu(subject.name, subject.source, feeds, scratch, "expected")
+        if isinstance(outputs, LoadFailure):
+            return outputs
+        prepared = subject.source.after_preparations
+        if prepared is None:
+            return _Reference(subject, feeds, outputs)
+        self.lines.report(f"running the prepared {subject.name} on the CPU EP{several}")
+        place = scratch / "prepared"
+        place.mkdir()
+        self.logs.append(place / "worker.log")
+        found = self._run_on_cpu(subject.name, prepared, feeds, place, "prepared")
+        # Without the prepared outputs, the model is still judged, but the loss is not attributed.
+        return _Reference(subject, feeds, outputs, () if isinstance(found, LoadFailure) else found)
+
+    def _run_on_cpu(
+        self, name: str, source: RunnableSource, feeds: Sequence[Feed], scratch: Path, suffix: str
+    ) -> tuple[tuple[Path, tuple[str, ...]], ...] | LoadFailure:
+        """Run a source on the CPU EP. Return the file and the names of its outputs for each feed, or the failure."""
+        own = tuple(replace(feed, outputs=feed.outputs.with_suffix(f".{suffix}.npz")) for feed in feeds)
         on_cpu = replace(self.session, eps=(), options={}, variables={})
-        load = Load(subject.name, subject.source.place_files(scratch / "source"), feeds=own)
-        attempt = run_models([load], on_cpu, scratch, self.cancelled)
+        attempt = run_models([Load(name, source.place_files(scratch / "source"), feeds=own)], on_cpu, scratch, self.cancelled)
         if attempt.failure is not None:
             return attempt.failure
-        outputs = [
+        return tuple(
             (feed.outputs, tuple(report["outputs"])) for feed, report in zip(own, attempt.find_reports("ran"), strict=True)
-        ]
-        return _Reference(subject, feeds, tuple(outputs))
+        )
 
     def _run_compiled(
         self, models: Mapping[str, Path], references: Sequence[_Reference], session: Session, scratch: Path
@@ -235,7 +255,27 @@ def _measure(reference: _Reference, outputs: Sequence[Sequence[str]]) -> Measure
             outside, elements = outside + element.outside, elements + element.elements
             if worst is None or element.severity > worst.severity:
                 worst, at = element, sample.name
-    return Measured(tuple(meter.figures for meter in meters.values()), worst, at, outside, elements)
+    losses = _measure_losses(reference, outputs)
+    return Measured(tuple(meter.figures for meter in meters.values()), worst, at, outside, elements, losses)
+
+
+def _measure_losses(reference: _Reference, outputs: Sequence[Sequence[str]]) -> dict[str, Losses]:
+    """Measure the losses of the preparations and of the EP for each output over all samples."""
+    if not reference.prepared:
+        return {}
+    preparation: dict[str, Meter] = {}
+    ep: dict[str, Meter] = {}
+    try:
+        for feed, (file, names), (prepared, prepared_names), got in zip(
+            reference.feeds, reference.outputs, reference.prepared, outputs, strict=True
+        ):
+            for name, expected, found in _load_pairs(file, names, prepared, prepared_names):
+                preparation.setdefault(name, Meter(name)).add(expected, found)
+            for name, expected, found in _load_pairs(prepared, prepared_names, feed.outputs, got):
+                ep.setdefault(name, Meter(name)).add(expected, found)
+    except DifferentOutput:  # a preparation changed the outputs, so the two losses do not add up
+        return {}
+    return {name: Losses(Loss.of(meter.figures), Loss.of(ep[name].figures)) for name, meter in preparation.items() if name in ep}
 
 
 def _load_pairs(expected: Path, names: Sequence[str], got: Path, got_names: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:

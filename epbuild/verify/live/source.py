@@ -43,6 +43,13 @@ class RunnableSource(Struct, frozen=True, dict=True):
     prepared: ModelFiles | None = None
     """Result of the source's preparations. None if the source has no preparations, or if the cache does not have the result."""
 
+    @property
+    def after_preparations(self) -> RunnableSource | None:
+        """The result of the preparations as a source that can be run. None if there is no result or if it is this source."""
+        if self.prepared is None or self.prepared.graph == self.graph:
+            return None
+        return RunnableSource(self.prepared.graph, self.prepared.external, read_header(self.prepared.graph), self.sizes)
+
     @cached_property
     def is_quantized(self) -> bool:
         """True if the model or the result of its preparations computes with quantized values."""

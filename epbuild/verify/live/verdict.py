@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from epbuild.catalog.facts import METRICS, Numbers, Thresholds
 from epbuild.core.units import format_count
-from epbuild.plan.result import Figures
+from epbuild.plan.result import Figures, Loss, Losses
 
 Outcome = Literal["passed", "failed", "unjudgeable"]
 
@@ -178,6 +178,20 @@ def format_figures(figures: Figures) -> str:
         texts["snr_db"] = "snr_db infinite (nothing differs)"
     others = (name for name in ("max_abs", "max_rel", "top1") if getattr(figures, name) is not None)
     return ", ".join(texts[name] for name in ("cosine", "snr_db", *others))
+
+
+def format_losses(losses: Losses) -> str:
+    """Format the losses of the preparations and of the EP as a clause that names the larger one."""
+    preparation, ep = losses.preparation.snr_db, losses.ep.snr_db
+    parts = f"preparations alone: {_format_loss(losses.preparation)}; EP alone: {_format_loss(losses.ep)}"
+    if preparation is None or ep is None:
+        return parts
+    return f"most of the difference comes from the {'preparations' if preparation < ep else 'EP'} ({parts})"
+
+
+def _format_loss(loss: Loss) -> str:
+    names = ("top1",) if loss.cosine is None and loss.top1 is not None else ("cosine", "snr_db")
+    return ", ".join(f"{name} {_format_metric(name, getattr(loss, name))}" for name in names)
 
 
 def _describe_missed(figures: Figures, thresholds: Thresholds) -> Iterator[str]:

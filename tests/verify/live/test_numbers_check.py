@@ -15,10 +15,12 @@ from onnx import TensorProto, helper
 
 from epbuild.core.errors import BuildError, Problem
 from epbuild.onnxfile.read.headers import read_header
+from epbuild.plan.member import ModelFiles
 from epbuild.toolchain.process import Ending
 from epbuild.verify.live.inputs import Sample
 from epbuild.verify.live.numbers_check import MemberResult, NumbersCheck, Subject
 from epbuild.verify.live.source import RunnableSource
+from epbuild.verify.live.verdict import format_losses
 from epbuild.verify.live.worker import RAISED, LoadFailure
 from tests.verify.live.fake_trials import session
 
@@ -31,6 +33,9 @@ class Runs:
 
     def __init__(self) -> None:
         self.factor = 1.0
+        self.prepared_factor = 1.0
+        """Factor of a prepared model on the CPU EP."""
+        self.breaks_prepared = False
         self.fails = ""
         self.when = "running"
         self.on_cpu = False
@@ -45,11 +50,12 @@ class Runs:
         reports: list[dict[str, Any]] = []
         for model in request["models"]:
             failing = model["name"] == self.fails and on_ep != self.on_cpu
-            if failing and self.when == "running":
+            if (failing and self.when == "running") or (self.breaks_prepared and "prepared" in model["file"]):
                 return self._failed(model["name"], reports)
+            cpu_factor = self.prepared_factor if "prepared" in model["file"] else 1
             for number, inputs in enumerate(model["inputs"][: self.last if on_ep else None]):
                 with np.load(inputs["file"]) as given:
-                    np.savez(inputs["outputs"], given["arr_0"] * np.float32(self.factor if on_ep else 1))
+                    np.savez(inputs["outputs"], given["arr_0"] * np.float32(self.factor if on_ep else cpu_factor))
                 reports.append({"event": "ran", "model": model["name"], "run": number, "outputs": ["y"]})
         if self.fails and self.when == "closing" and on_ep:
             return self._failed(self.fails, reports)
@@ -150,3 +156,32 @@ def test_models_that_cannot_load_together_are_compiled_unshared(tmp_path: Path, 
     assert [log.relative_to(tmp_path / "scratch").as_posix() for log in checking.logs] == [
         "reference-0/worker.log", "reference-1/worker.log", "alone-0.log", "alone-0/run/worker.log", "alone-1.log",
     ]  # fmt: skip
+
+
+def prepared_subject(folder: Path) -> Subject:
+    """Return a subject whose source was prepared."""
+    plain = subject(folder, "prefill")
+    result = folder / "prepared.onnx"
+    result.write_bytes(plain.source.graph.read_bytes())
+    return replace(plain, source=replace(plain.source, prepared=ModelFiles(result)))
+
+
+def test_losses_of_the_preparations_and_of_the_ep_are_measured_separately(tmp_path: Path, runs: Runs) -> None:
+    runs.prepared_factor, runs.factor = 1.1, 1.32
+    [result] = check(tmp_path, runs).compare([prepared_subject(tmp_path)])
+    assert result.measured is not None
+    losses = result.measured.losses["y"]
+    assert losses.preparation.snr_db == pytest.approx(20, abs=0.1)  # a difference of 0.1 of the reference
+    assert losses.ep.snr_db == pytest.approx(14, abs=0.1)  # a difference of 0.2 of the prepared model's output
+    assert result.measured.figures[0].snr_db == pytest.approx(9.9, abs=0.1)
+    assert format_losses(losses) == (
+        "most of the difference comes from the EP (preparations alone: cosine 1.000000, snr_db 20.0; "
+        "EP alone: cosine 1.000000, snr_db 14.0)"
+    )
+
+
+def test_model_is_judged_even_if_its_prepared_source_cannot_run(tmp_path: Path, runs: Runs) -> None:
+    runs.breaks_prepared = True
+    [result] = check(tmp_path, runs).compare([prepared_subject(tmp_path)])
+    assert result.measured is not None
+    assert result.measured.losses == {}
