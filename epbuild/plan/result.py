@@ -216,7 +216,7 @@ class FigureRow(Figures, frozen=True):
     on: str
     reference: str
     at: str
-    quantised: bool
+    quantized: bool
     unshared: bool
     worst: str | None
     losses: Losses | None = None

@@ -37,7 +37,7 @@ def write_models(folder: Path) -> None:
         helper.make_node("DequantizeLinear", ["cq", "s", "z"], ["y"], "dq_out"),
     ]
     arrays = {name: np.asarray(value) for name, value in scales.items()}
-    save(folder / "quantised.onnx", nodes, w=random.integers(0, 255, (8, 8)).astype(np.uint8), **arrays)
+    save(folder / "quantized.onnx", nodes, w=random.integers(0, 255, (8, 8)).astype(np.uint8), **arrays)
 
 
 def write_refused(path: Path) -> None:

@@ -12,11 +12,11 @@ epbuild: 1
 name: left
 toolchains:
   qnn: {packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]}
-models: {quantised: quantised.onnx, mixed: mixed.onnx, whole: whole.onnx}
+models: {quantized: quantized.onnx, mixed: mixed.onnx, whole: whole.onnx}
 targets:
   npu: {toolchain: qnn, ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}
 groups:
-  all: {models: [quantised, mixed, whole], targets: [npu]}
+  all: {models: [quantized, mixed, whole], targets: [npu]}
 outputs:
   - {layout: directory, path: dist}
 """
@@ -34,7 +34,7 @@ def test_fallback_nodes_fail_with_the_eps_reasons_after_one_compile(project: Pro
         f"QNNExecutionProvider did not compile 1 node of the model 'mixed': 1 Mod. The EP logged: {UNSUPPORTED} (1 node)" in said
     )
     assert (
-        "QNNExecutionProvider did not compile 2 nodes of the model 'quantised': 1 DequantizeLinear and 1 QuantizeLinear" in said
+        "QNNExecutionProvider did not compile 2 nodes of the model 'quantized': 1 DequantizeLinear and 1 QuantizeLinear" in said
     )
     assert "Set the provider option offload_graph_io_quantization to 0" in said
     log = project.epbuild("log", "compile:all/npu/mixed").stdout
@@ -43,7 +43,7 @@ def test_fallback_nodes_fail_with_the_eps_reasons_after_one_compile(project: Pro
 
     table = json.loads(project.epbuild("coverage", "--json").stdout)
     assert {row["model"]: row["outcome"] for row in table["rows"]} == {
-        "quantised": "partial",
+        "quantized": "partial",
         "mixed": "partial",
         "whole": "whole",
     }
@@ -54,7 +54,7 @@ def test_fallback_nodes_fail_with_the_eps_reasons_after_one_compile(project: Pro
     events = project.build()
     assert {event["outcome"] for event in events if event["event"] == "step_finished"} == {"restored", "current", "emitted"}
     manifest = json.loads(project.files()["manifest.json"])
-    assert {model["name"]: model["fallback_nodes"] for model in manifest["models"]} == {"quantised": 2, "mixed": 1, "whole": 0}
+    assert {model["name"]: model["fallback_nodes"] for model in manifest["models"]} == {"quantized": 2, "mixed": 1, "whole": 0}
     [inspected] = json.loads(project.epbuild("inspect", "dist/mixed_ctx.onnx", "--json").stdout)["left"]
     assert inspected == {"node": "remainder", "operator": "Mod", "reason": UNSUPPORTED}
 
@@ -62,4 +62,4 @@ def test_fallback_nodes_fail_with_the_eps_reasons_after_one_compile(project: Pro
     project.edit("fallback_nodes: any", "fallback_nodes: 1")
     project.build()
     manifest = json.loads(project.files()["manifest.json"])
-    assert {model["name"]: model["fallback_nodes"] for model in manifest["models"]} == {"quantised": 0, "mixed": 1, "whole": 0}
+    assert {model["name"]: model["fallback_nodes"] for model in manifest["models"]} == {"quantized": 0, "mixed": 1, "whole": 0}

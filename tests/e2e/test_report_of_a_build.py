@@ -18,12 +18,12 @@ epbuild: 1
 name: zoo
 toolchains:
   qnn: {packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]}
-models: {quantised: quantised.onnx, mixed: mixed.onnx, whole: whole.onnx, refused: refused.onnx}
+models: {quantized: quantized.onnx, mixed: mixed.onnx, whole: whole.onnx, refused: refused.onnx}
 targets:
   npu: {toolchain: qnn, ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}
 groups:
   whole: {models: [whole], targets: [npu]VERIFY}
-  quantised: {models: [quantised], targets: [npu], expect: {fallback_nodes: any}}
+  quantized: {models: [quantized], targets: [npu], expect: {fallback_nodes: any}}
   mixed: {models: [mixed], targets: [npu]}
   refused: {models: [refused], targets: [npu], expect: {fallback_nodes: any}}
 outputs:
@@ -45,15 +45,15 @@ def test_a_report_of_a_real_build_matches_its_events_and_shows_changes(project: 
     covered = {row["model"]: row for row in report["coverage"]}
     assert {name: row["outcome"] for name, row in covered.items()} == {
         "whole": "whole",
-        "quantised": "partial",
+        "quantized": "partial",
         "mixed": "partial",
         "refused": "failed",
     }
     for event in (event for event in events if event["event"] == "model_covered"):
         for name in ("outcome", "ep_context_nodes", "reason", "size", "accuracy"):
             assert covered[event["model"]][name] == event[name]
-    assert {row["operator"] for row in covered["quantised"]["outside"]} == {"QuantizeLinear", "DequantizeLinear"}
-    assert "offload_graph_io_quantization" in covered["quantised"]["outside"][0]["advice"][0]
+    assert {row["operator"] for row in covered["quantized"]["outside"]} == {"QuantizeLinear", "DequantizeLinear"}
+    assert "offload_graph_io_quantization" in covered["quantized"]["outside"][0]["advice"][0]
     steps = {step["id"]: step for step in report["steps"]}
     finished = {event["step"]: event for event in events if event["event"] == "step_finished"}
     for ident, event in finished.items():
@@ -64,7 +64,7 @@ def test_a_report_of_a_real_build_matches_its_events_and_shows_changes(project: 
     assert steps["compile:whole/npu/whole"]["memory"] > 1_000_000
     assert {output["path"]: bool(output["files"]) for output in report["outputs"]} == {
         "dist/whole": True,
-        "dist/quantised": True,
+        "dist/quantized": True,
         "dist/mixed": False,
         "dist/refused": False,
     }
@@ -94,7 +94,7 @@ def test_a_report_of_a_real_build_matches_its_events_and_shows_changes(project: 
     assert (against["kind"], against["path"], against["made_at"]) == ("report", "build.json", report["made_at"])
     changes = {change["member"]: change for change in against["models"]}
     sides = [
-        (changes["quantised"][side]["outcome"], changes["quantised"][side]["fallback_nodes"]) for side in ("before", "after")
+        (changes["quantized"][side]["outcome"], changes["quantized"][side]["fallback_nodes"]) for side in ("before", "after")
     ]
     assert sides == [("partial", 2), ("whole", 0)]
     [mixed] = [change for change in against["outputs"] if change["path"] == "dist/mixed"]

@@ -1,4 +1,4 @@
-"""Compiled models on disk, the files that they use, and the models that share these files."""
+"""Compiled models on disk, their files, and models that share these files."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class _VerificationRun:
                     on=f"for {subject.on}",
                     reference=self._action.of(subject.name).reference,
                     at=result.measured.at,
-                    quantised=subject.source.is_quantized,
+                    quantized=subject.source.is_quantized,
                     unshared=result.unshared is not None,
                     worst=worst.place if worst is not None else None,
                     losses=result.measured.losses.get(figures.output),

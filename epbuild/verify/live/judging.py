@@ -129,7 +129,7 @@ def list_thresholds(action: Verification, checked: CheckedMember, row: FigureRow
 
 
 def _make_rules(action: Verification, checked: CheckedMember, row: FigureRow) -> Rules:
-    return Rules(action.numbers, row.quantised, checked.user_thresholds)
+    return Rules(action.numbers, row.quantized, checked.user_thresholds)
 
 
 def make_unjudged_problem(action: Verification, unjudged: UnjudgedMember) -> Problem:

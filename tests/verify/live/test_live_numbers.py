@@ -75,9 +75,9 @@ def test_each_type_has_its_own_tolerance(expected: Any, got: Any, within: bool) 
 
 
 def test_quantized_sources_have_a_larger_tolerance() -> None:
-    plain, quantised = (get_default_tolerance(np.dtype(np.float32), quantized=quantised) for quantised in (False, True))
-    assert plain.atol < quantised.atol
-    assert plain.rtol < quantised.rtol
+    plain, quantized = (get_default_tolerance(np.dtype(np.float32), quantized=quantized) for quantized in (False, True))
+    assert plain.atol < quantized.atol
+    assert plain.rtol < quantized.rtol
 
 
 def test_an_output_with_another_shape_or_type_is_refused() -> None:

@@ -17,10 +17,10 @@ NOISE = np.random.default_rng(0).standard_normal(1000)
 SIGNAL = np.random.default_rng(1).standard_normal(1000)
 
 
-def judged(expected: Any, got: Any, numbers: Numbers = HTP, *, quantised: bool = False, **asked: float) -> OutputVerdict:
+def judged(expected: Any, got: Any, numbers: Numbers = HTP, *, quantized: bool = False, **asked: float) -> OutputVerdict:
     meter = Meter("y")
     meter.add(np.asarray(expected), np.asarray(got))
-    return Rules(numbers, quantised, Thresholds(**asked)).judge(meter.figures)
+    return Rules(numbers, quantized, Thresholds(**asked)).judge(meter.figures)
 
 
 def test_thresholds_accept_real_errors_and_refuse_larger_errors() -> None:
@@ -33,7 +33,7 @@ def test_thresholds_accept_real_errors_and_refuse_larger_errors() -> None:
 
 def test_a_quantized_model_has_wider_thresholds() -> None:
     near = SIGNAL + 0.1 * NOISE
-    assert judged(SIGNAL, near, quantised=True).outcome == "passed"
+    assert judged(SIGNAL, near, quantized=True).outcome == "passed"
     assert judged(SIGNAL, near).outcome == "failed"
 
 
@@ -42,7 +42,7 @@ def test_the_hint_about_half_precision_is_for_float_models_only() -> None:
     assert "65504" in (judged(SIGNAL, far).hint or "")
     short = judged(np.array([9, 1], np.uint8), np.array([109, 1], np.uint8))
     wide = judged(np.array([900, 1], np.uint16), np.array([10_900, 1], np.uint16))
-    for found in (judged(SIGNAL, far, quantised=True), short, wide):
+    for found in (judged(SIGNAL, far, quantized=True), short, wide):
         assert found.outcome == "failed"
         assert found.hint == HTP.far_quantized
         assert "65504" not in found.hint
