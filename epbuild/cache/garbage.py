@@ -21,7 +21,7 @@ _DAMAGED = ("cas/damaged", "actions/damaged", "remote/actions/damaged", "identit
 _PARTIAL = "cas/partial"
 _REMOTE = "remote"
 _DRAFT = ".part"
-"""Suffix of a remote model while it is written or removed."""
+"""Suffix of the stored copy of a remote model while the copy is being downloaded or removed."""
 
 
 class Needs(Struct, frozen=True):

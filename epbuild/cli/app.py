@@ -47,7 +47,7 @@ _COMMANDS = {
     "relink": "Embed, extract, rename or move a context binary.",
     "merge": "Merge EPContext models into one.",
     "lock": "Pin toolchains and remote models in epbuild.lock.",
-    "log": "Print the log of a step's last compile.",
+    "log": "Print the log of a step's last run.",
     "schema": "Print a JSON Schema.",
     "clean": "Remove emitted outputs.",
     "gc": "Remove unused results from the store.",

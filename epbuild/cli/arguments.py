@@ -206,7 +206,7 @@ Certificates = Annotated[
 
 
 class Cluster(OptionGroup, frozen=True, kw_only=True):
-    """Options for a cluster that compiles."""
+    """Options for the cluster to build on."""
 
     panel: ClassVar[str] = "Cluster"
 
@@ -215,7 +215,7 @@ class Cluster(OptionGroup, frozen=True, kw_only=True):
         declare_option(
             "--executor",
             metavar="ADDRESS",
-            help="Scheduler of a cluster that compiles, such as dask://host:8786, or local for this machine.",
+            help="Scheduler of the cluster to build on, such as dask://host:8786, or 'local' for this machine.",
             default="local",
             variable=EXECUTOR,
         ),

@@ -1,4 +1,4 @@
-"""`epbuild log`: log of a step's last compile."""
+"""`epbuild log`: log of a step's last run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = make_application()
 
 @app.command(exits={0: "the log or the list was printed", 1: "the step has no log"})
 def log(target: arguments.TargetStep) -> int:
-    """Print the log of STEP's last compile, with all output of ONNX Runtime and the EP. Without STEP, list the steps that have a log.
+    """Print the log of STEP's last run, with all output of ONNX Runtime and the EP. Without STEP, list the steps that have a log.
 
     Control characters are escaped. The log file, which the message of a failure names, is unchanged.
     """

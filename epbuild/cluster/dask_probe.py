@@ -66,7 +66,7 @@ class WorkerProbe:
             self._set_offered_amount(restored, PLENTY)
 
     def _set_offered_amount(self, labels: Iterable[str], amount: float) -> None:
-        """Report the amount of some labels to the scheduler.
+        """Tell the scheduler that this worker offers `amount` of each of the labels.
 
         The scheduler sends this worker no actions that need a label with amount 0.
         """

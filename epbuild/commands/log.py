@@ -21,13 +21,13 @@ _CHUNK = 1 << 16
 
 
 def list_logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
-    """Return the ids of the steps whose last compile has a log, in the order of the plan."""
+    """Return the ids of the steps whose last run has a log, in the order of the plan."""
     has_log = cache(partial(_has_log, workspace, recipe))  # The steps of one action share a log.
     return [step.id for step in plan.steps if step.kind != "emit" and has_log(step.action)]
 
 
 def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings: RemoteSettings | None = None) -> Iterator[str]:
-    """Yield the log of a step's last compile, in pieces. Fetch the log of another machine from the remote cache in `settings`.
+    """Yield the log of a step's last run, in pieces. Fetch the log of another machine from the remote cache in `settings`.
 
     Raises BuildError if the step has no log, and StoreError if the log is missing in the store.
     """
@@ -66,7 +66,7 @@ def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:
 
 
 def _get_record(workspace: Workspace, recipe: Path, action: str) -> StepRecord | None:
-    """Return the last outcome of an action with any settings, because the log belongs to the last compile."""
+    """Return the last outcome of an action with any settings, because the log belongs to the last run."""
     return workspace.memory(Configuration.of(recipe, (), {})).previous(action)
 
 

@@ -36,7 +36,7 @@ class Blob(Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """Alias of `digest`. Classes of unwritten content, such as `JsonFile`, also have an `identity`."""
+        """Alias of `digest`. Other kinds of file content, such as `JsonFile`, have an `identity` but no `digest`."""
         return self.digest
 
 

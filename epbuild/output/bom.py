@@ -94,7 +94,7 @@ def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], f
 
 
 def describe_base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[str, ...]) -> BomModel:
-    """Return an uncompiled model that is shipped. `source` is its `source` in the manifest."""
+    """Return the entry for an uncompiled model that is shipped. `source` is the value of `source` for this model in the manifest."""
     # If the recipe sets sizes, the manifest has the sizes used for the compile. The uncompiled model has other sizes.
     known = {} if "sizes" in source else {kind: source.get(kind, ()) for kind in ("inputs", "outputs")}
     return BomModel(name, file, (_get_source_name(name, source),), refers=refers, **known)

@@ -87,7 +87,10 @@ def _describe_preparation(item: Made) -> dict[str, Any]:
 
 
 def _describe_build(built: Made, materials: Materials) -> dict[str, Any]:
-    """Return the description of a session group: its key document without the parts that digests identify."""
+    """Return the settings in the key document of a session group.
+
+    Files and packages are left out, because the statement lists them with their digests.
+    """
     group, document = built.group, built.document
     return _drop_empty(
         {

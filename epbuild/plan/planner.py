@@ -106,7 +106,7 @@ class _Work:
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
-    """Parts of outputs that contain several groups and targets, by the output's number and path."""
+    """Parts of each output that combines several groups and targets, by the output's number and path."""
     prepared: dict[str, str | None] = field(default_factory=dict)
     """Id of the last preparation by model. None if the preparations of the model are invalid."""
     members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)

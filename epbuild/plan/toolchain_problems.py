@@ -49,8 +49,8 @@ def find_toolchain_problems(toolchain: ToolchainSpec, eps: _Eps, catalog: Catalo
     elif len(lacking) == len(eps) == 1:
         hint = f"Replace its packages with {format_environments(packagings[0])}."
     else:
-        own = ", and ".join(f"{ep.entry.ep} {format_environments(each)}" for ep, each in zip(lacking, packagings, strict=True))
-        hint = f"The packages of its EPs exclude each other: define a separate target and toolchain for each EP, {own}."
+        own = " and ".join(f"{format_environments(each)} for {ep.entry.ep}" for ep, each in zip(lacking, packagings, strict=True))
+        hint = f"The packages of its EPs cannot be installed together: define a separate target and toolchain for each EP, with {own}."
     yield Problem("EPB257", message, toolchain.where, hint)
 
 

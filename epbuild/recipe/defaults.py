@@ -262,7 +262,7 @@ class _Targets:
     ) -> Node | None:
         """Return the value of a short key, or None if a problem was added.
 
-        Add a list to `entries` as a matrix, and return a template for the value in each row of the matrix.
+        If the value is a list, add it to `entries` as a matrix, and return a template that stands for the value in each row.
         """
         if not isinstance(given.node, SequenceNode):
             value = _translate_value(given.node, packaging, option)

@@ -132,7 +132,7 @@ class RemoteCache:
 
     @property
     def is_readable(self) -> bool:
-        """True until failures have stopped look-ups and a warning has reported them."""
+        """False once failures have stopped look-ups. A warning has then reported these failures."""
         return not self._reading.is_open
 
     @property

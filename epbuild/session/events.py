@@ -213,7 +213,7 @@ class RemoteCacheUsed(Event, frozen=True):
 
 
 class OutputRemoved(Event, frozen=True):
-    """`files` files of an orphaned output were removed. Files that users added or changed were kept."""
+    """Files of an orphaned output were removed. Files that users added or changed were kept."""
 
     step: str
     """Id of the former emit step."""

@@ -133,7 +133,7 @@ class RemoteMachines:
         return list_needed_labels(action, self._toolchains.find_locked_environment(action)[0])
 
     def run(self, subject: KeyedAction, expected: Runnable, idle: IdleActions) -> RemoteResult | None:
-        """Run an action on another machine. While the action waits, it occupies no job of this machine.
+        """Run an action on another machine. While the action waits, this machine can run another job.
 
         Returns None if the offering machines lack a device or a driver that this machine may have. Raises the error of the failed
         run, EnvironmentFailure if no machine can run it, and Cancelled.

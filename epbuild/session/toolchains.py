@@ -203,7 +203,10 @@ class PlanToolchains:
         return read_drivers(entry for uses in self._used for entry in uses)
 
     def list_absent_files(self) -> list[Path]:
-        """Return missing files that would make more identities known."""
+        """Return a path for each toolchain that is known only from a record.
+
+        The path will exist once the environment is complete. The environment then replaces the record.
+        """
         missing = [name for name, platform in self._recorded if platform == self._here and name not in self.environments]
         return [
             self._sources.environments.place(self.needs[name].toolchain, self._base, self._lock.environments.get(name))

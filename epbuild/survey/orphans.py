@@ -56,7 +56,7 @@ class Outputs:
         return self._memory.output(self.place(directory))
 
     def record(self, record: StepRecord, files: Mapping[str, Mapping[str, Any]], *, settled: str | None) -> None:
-        """Record the `files` that an emission wrote, and its step record. Also delete the fact named `settled`, which is now obsolete.
+        """Record the `files` that an emission wrote, and its step record. Also delete the workspace's fact that announced these files. `settled` is its name, or None.
 
         Raises StoreError.
         """

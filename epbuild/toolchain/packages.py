@@ -37,7 +37,7 @@ def is_touched(path: str, before: Mapping[str, FileState | None], now: Mapping[s
     """Return whether a file was written or temporarily replaced between two observations. `before` and `now` map paths to states.
 
     Installers share equal files between environments by hard links. Adding or removing a link in another environment changes the file's
-    link count and ctime, but does not change its folder.
+    link count and ctime, but not the folder of `path`.
     """
     old, new = before.get(path), now.get(path)
     if old is None or new is None or old[:2] != new[:2] or old.inode != new.inode:

@@ -219,7 +219,7 @@ def _check_shared_data(artifact: ArtifactFolder, manifest: Manifest) -> Iterator
 
 def _make_target_finding(name: str, seen: str | None, wanted: str | None, origin: str, *, readable: bool) -> Finding:
     if seen is None:
-        why = "It does not record its target" if readable else "The catalog does not know how its EP records targets"
+        why = "It does not record its target" if readable else "The catalog does not know how this EP records targets"
         return Finding("target", name, "skipped", f"{why}.")
     if wanted is None:
         return Finding("target", name, "skipped", f"It was compiled for {seen}; the requested target is unknown.")
@@ -230,7 +230,7 @@ def _make_target_finding(name: str, seen: str | None, wanted: str | None, origin
 
 
 def _make_name_pattern(graph: str) -> bytes:
-    """Return a pattern for `graph` and for names with other numbers. Graph names of one EP often differ only in their numbers."""
+    """Return a pattern that matches `graph` and all names that differ only in their numbers, as graph names of one EP often do."""
     parts = _NUMBER.split(graph)
     # A name with few other characters would match anywhere in a binary, so its numbers must match too.
     if sum(map(len, parts)) < _MIN_GRAPH_LENGTH:
@@ -247,7 +247,12 @@ def _make_partition_finding(name: str, node: EPContextNode, graphs: Sequence[byt
         # The context contains names of graphs, so a graph whose name is missing is not in the context.
         message = f"{subject} runs the graph '{graph}', but its context contains '{graphs[0].decode()}' instead."
         return Finding(
-            "partitions", name, "failed", message, "EPB618", "The context was compiled from another model. Emit both files again."
+            "partitions",
+            name,
+            "failed",
+            message,
+            "EPB618",
+            "The context was compiled from another model. Emit the model and its context again.",
         )
     message = f"{subject} runs a graph whose name is not in its context. "
     message += "Either the context belongs to another model, or the EP writes no graph names."

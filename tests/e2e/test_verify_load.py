@@ -168,7 +168,7 @@ def test_a_shared_context_is_compared_through_its_unshared_model(built: Project)
     found = findings(built, DECODER, "--numbers", "--recipe", "epbuild.yaml", status=0)
     for name in ("prefill_ctx.onnx", "decode_ctx.onnx"):
         assert found["numbers", name]["outcome"] == "passed"
-        assert "These figures are of the same model compiled without sharing" in found["numbers", name]["message"]
+        assert "These figures are for the same model compiled without sharing" in found["numbers", name]["message"]
     without = findings(built, DECODER, "--numbers", status=0)
     assert without["numbers", "decode_ctx.onnx"]["outcome"] == "skipped"
     assert (

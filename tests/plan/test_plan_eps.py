@@ -537,8 +537,8 @@ TENSORRT_TOO = "    eps: [{ep: openvino, device: CPU}, {ep: TensorrtExecutionPro
             TENSORRT_TOO,
             "onnxruntime-openvino",
             (
-                "The packages of its EPs exclude each other: define a separate target and toolchain for each EP, "
-                "TensorrtExecutionProvider `packages: [onnxruntime-gpu==1.31.1]`."
+                "The packages of its EPs cannot be installed together: define a separate target and toolchain for each EP, "
+                "with `packages: [onnxruntime-gpu==1.31.1]` for TensorrtExecutionProvider."
             ),
         ),
         ("    eps: [{ep: qnn}, {ep: webgpu}]\n", QNN, "Add onnxruntime-ep-webgpu to its packages."),

@@ -115,9 +115,9 @@ def end_lines(event: Event) -> Iterator[str]:
 
 
 def _format_comparison_lines(event: StepCompared) -> Iterator[str]:
-    """Yield the result of rebuilding a session group.
+    """Yield lines about the comparison of a rebuilt session group with the stored one.
 
-    The lines have the differences of each file, the reason if differences are known, and the paths of both versions.
+    The lines have the outcome, the differences in each file, the target's reason for known differences, and the folder with both versions.
     """
     label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
     number = _format_step_number(event.progress)

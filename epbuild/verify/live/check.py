@@ -28,7 +28,7 @@ _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
     "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} accepts it on {device} without recompilation."),
     "EP_SUPPORTED_PREFER_RECOMPILATION": ("passed", "{ep} accepts it on {device}, but prefers that it is recompiled."),
     "EP_UNSUPPORTED": ("failed", "{ep} rejects it on {device}; it was compiled for {written}."),
-    "EP_NOT_APPLICABLE": ("skipped", "{ep} does not report whether it is compatible with {device}."),
+    "EP_NOT_APPLICABLE": ("skipped", "{ep} does not report whether the model is compatible with {device}."),
 }
 
 

@@ -154,7 +154,9 @@ class NumbersFindings(Struct, frozen=True):
     def _judge(self, result: MemberResult) -> Finding:
         name, failure, unshared = result.subject.name, result.failure, result.unshared
         because = (
-            f". These figures are of the same model compiled without sharing: {unshared.message.rstrip('.')}" if unshared else ""
+            f". These figures are for the same model compiled without sharing, because the sharing group cannot be loaded here: {unshared.message.rstrip('.')}"
+            if unshared
+            else ""
         )
         if result.source_failure is not None:
             return _make_finding(
@@ -259,10 +261,10 @@ def _judge_by_element(verdicts: Sequence[OutputVerdict], measured: Measured, sub
         return "skipped", f"its outputs cannot be judged, for {on}: {figures}", list_hints(verdicts)
     small = [verdict for verdict in verdicts if verdict.outcome == "failed" and verdict.own_scale]
     if measured.outside == 0 and small:
-        why = "the allowed difference exceeds every value, and relative to the output's scale the difference from the CPU EP is too large"
+        why = "no value is larger than the allowed difference, so the output was judged by its own scale"
         return (
             "failed",
-            f"{format_count(len(small), 'output')} cannot pass, for {on}: {why}: {format_output_figures(small)}",
+            f"{format_count(len(small), 'output')} failed, for {on}; {why}; {format_output_figures(small)}",
             list_hints(small),
         )
     if measured.outside == 0:

@@ -21,7 +21,7 @@ from epbuild.verify.live.verdict import (
     list_hints,
 )
 
-_UNSHARED = "These figures are of the same model compiled without sharing"
+_UNSHARED = "These figures are for the same model compiled without sharing"
 _EMIT = "To emit it anyway, write `unjudged: emit` in its `verify`; the manifest then records the reason."
 _CHANGE = "The thresholds are set by `metrics` in its `verify`, or else by the catalog for the EP."
 _WEAK = (

@@ -160,7 +160,7 @@ class Sources:
         if self.recipe is None:
             return "its source model is unknown; specify the recipe with --recipe, or the model with --source"
         if document is None:
-            return "without a manifest, it is unknown which model of the recipe it was compiled from; specify the model with --source"
+            return "no manifest says which model of the recipe it was compiled from; specify the source model with --source"
         if member is None:
             return f"{self.recipe} does not build the group '{document['group']}' for the target '{document['target']['name']}'"
         if member.prepared is not None:

@@ -280,7 +280,7 @@ def name_norms() -> list[str]:
     if unnamed:
         onnx.save(model, PREPROCESSED)  # external data keeps its files
     if norms:
-        step.log(f"{len(norms)} RMSNorm stay in float")
+        step.log(f"RMSNorms that stay in float: {len(norms)}")
     return [node.name for nodes in norms for node in nodes]
 
 
