@@ -1,4 +1,6 @@
-"""Summary of a report on the terminal. It begins like this:
+"""Summary of a report on the terminal.
+
+It begins like this:
 
 quickstart: 12 steps, all current
 Last build: 2026-11-23 04:10:10, 4.2 s: 8 built, 4 emitted

@@ -153,11 +153,10 @@ class NumbersFindings(Struct, frozen=True):
 
     def _judge(self, result: MemberResult) -> Finding:
         name, failure, unshared = result.subject.name, result.failure, result.unshared
-        because = (
-            f". These figures are for the same model compiled without sharing, because the sharing group cannot be loaded here: {unshared.message.rstrip('.')}"
-            if unshared
-            else ""
-        )
+        because = ""
+        if unshared is not None:
+            reason = f"because the sharing group cannot be loaded here: {unshared.message.rstrip('.')}"
+            because = f". These figures are for the same model compiled without sharing, {reason}"
         if result.source_failure is not None:
             return _make_finding(
                 name, "failed", f"the CPU EP cannot run its source model: {result.source_failure.message}", "EPB649"
