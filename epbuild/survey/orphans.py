@@ -56,8 +56,9 @@ class Outputs:
         return self._memory.output(self.place(directory))
 
     def record(self, record: StepRecord, files: Mapping[str, Mapping[str, Any]], *, settled: str | None) -> None:
-        """Record the `files` that an emission wrote, and its step record. Also delete the workspace's fact that announced these files. `settled` is its name, or None.
+        """Record the `files` that an emission wrote, and its step record.
 
+        Also delete the workspace's fact that announced these files. `settled` is the fact's name, or None if there is none.
         Raises StoreError.
         """
         place, results = record.result[PLACE], tuple(record.result[RESULTS])
