@@ -42,7 +42,7 @@ class PushedResult(Struct, frozen=True):
     key: str | None
     """Action key; null if it is not known."""
     outcome: PushOutcome
-    """Outcome of the upload."""
+    """Outcome. `there`: the remote cache already had the result. `not here`: the store has no such result."""
     size: int = 0
     """Total bytes of the result's artifacts."""
 
@@ -65,7 +65,7 @@ class CheckedResult(Struct, frozen=True):
     key: str | None
     """Action key; null if it is not known."""
     outcome: CheckOutcome
-    """Outcome of the check."""
+    """Outcome. `sound`: the result is usable. `not there`: the remote cache has no such result."""
     why: str = ""
     """Reason why the result is unusable or unknown; empty otherwise."""
     size: int = 0

@@ -58,7 +58,7 @@ class RunStarted(Event, frozen=True):
 
 
 class StepStarted(Event, frozen=True):
-    """Work on a step started. `doing` describes the work in a few words."""
+    """Work on a step started."""
 
     step: str
     """Id of the step."""
@@ -74,11 +74,11 @@ class StepOutput(Event, frozen=True):
     text: str
     """The line."""
     status: bool = True
-    """True if the line reports progress. False for other output of an EP, which only logs contain."""
+    """True if the line reports progress. False for other output of an EP, which appears only in logs."""
 
 
 class StepFinished(Event, frozen=True):
-    """A step ended. `note` has remarks on the result. `size` is the number of bytes written."""
+    """A step ended."""
 
     step: str
     """Id of the step."""

@@ -30,14 +30,14 @@ Comparison = Literal["same", "known", "different"]
 
 
 class Noted(Event, frozen=True):
-    """Note about slow work."""
+    """Note about a slow operation."""
 
     text: str
     """The note."""
 
 
 class Watching(Event, frozen=True):
-    """The build is over, and `files` files are watched for changes."""
+    """The build has ended, and epbuild watches `files` files for changes."""
 
     files: int
     """Number of files."""
@@ -61,12 +61,12 @@ class NotedLines(Struct, frozen=True):
 
 
 class Hashing(Event, frozen=True):
-    """Hashing takes longer than a second: `done` of `total` bytes are hashed."""
+    """Hashing takes longer than a second: `done` of `total` bytes have been hashed."""
 
     done: int
-    """Bytes that are hashed."""
+    """Bytes that have been hashed."""
     total: int
-    """Bytes to hash."""
+    """Total number of bytes to hash."""
     seconds_left: float
     """Expected time left."""
 
@@ -145,7 +145,7 @@ class ToolchainReady(Event, frozen=True):
 
 
 class ToolchainFailed(Event, frozen=True):
-    """An environment could not be provisioned. The failures of the steps contain the reason."""
+    """An environment could not be provisioned. The `step_failed` events contain the reason."""
 
     toolchain: str
     """Name of the toolchain."""
@@ -161,7 +161,7 @@ class ToolchainLocked(Event, frozen=True):
 
 
 class Fetching(Event, frozen=True):
-    """A file of a remote model is being fetched: `done` of `total` bytes. The total may be unknown."""
+    """A file of a remote model is being fetched: `done` of `total` bytes have been received."""
 
     model: str
     """Name of the model."""
@@ -244,21 +244,21 @@ class ModelCovered(Event, frozen=True):
     ep_context_nodes: int | None = None
     """Number of EPContext nodes; null if nothing was compiled."""
     outside: FallbackNodes | None = None
-    """Nodes outside the EP; None if nothing was compiled."""
+    """Fallback nodes; None if nothing was compiled."""
     reason: str | None = None
     """Reason why nothing was compiled, or why `verify` failed."""
     size: int | None = None
     """Bytes of all files that the model needs. A shared context binary counts for each model."""
     seconds: float | None = None
-    """Seconds of the compile, whenever it ran."""
+    """Duration of the compile, which may have run in an earlier build."""
     accuracy: Mapping[str, float] | None = None
-    """Figures of the accuracy; None if it was not measured."""
+    """Accuracy metrics; None if accuracy was not measured."""
     verify: str | None = None
-    """Failed `verify` step, if any."""
+    """Id of the failed `verify` step, if any."""
 
 
 class ComparisonStarted(Event, frozen=True):
-    """The build is done, and `groups` session groups are rebuilt for comparison."""
+    """The build has ended. epbuild now rebuilds `groups` session groups for comparison."""
 
     groups: int
     """Number of session groups to rebuild."""
@@ -284,7 +284,7 @@ class StepCompared(Event, frozen=True):
     known: str | None = None
     """Reason for the target's known differences, if any. It is set even if this result did not differ."""
     kept: str | None = None
-    """Folder that keeps the stored and the rebuilt files if they differ."""
+    """Folder with the stored and the rebuilt files; null if they do not differ."""
     problems: tuple[Problem, ...] = ()
     """One problem for each file that differs unexpectedly."""
     progress: Completion | None = None
@@ -292,14 +292,14 @@ class StepCompared(Event, frozen=True):
 
 
 class ComparisonFinished(Event, frozen=True):
-    """All session groups have been compared. The keys count session groups."""
+    """All session groups (pairs of a group and a target) have been compared. The keys count session groups."""
 
     seconds: float
     """Duration."""
     same: int
     """Session groups that are equal."""
     known: int
-    """Session groups with known differences only."""
+    """Session groups that have only known differences."""
     different: int
     """Session groups with other differences."""
     failed: int

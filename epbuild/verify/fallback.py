@@ -23,7 +23,7 @@ class FallbackNodes(Struct, frozen=True):
     count: int
     """Number of nodes."""
     nodes: tuple[FallbackNode, ...]
-    """Fallback nodes. Results of old releases list fewer than `count`."""
+    """Fallback nodes. Results of old epbuild releases may list fewer nodes than `count`."""
 
     @classmethod
     def of(cls, model: ModelResult) -> FallbackNodes:

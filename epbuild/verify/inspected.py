@@ -52,7 +52,7 @@ class InspectedNode(TypedDict):
     sha256: str | None
     """Digest of the context; null if it cannot be read."""
     target: str | None
-    """Target that the context contains; null if the context contains no target."""
+    """Target recorded in the context; null if the context records no target."""
     problem: str | None
     """Problem of the reference; null if the reference is valid."""
 

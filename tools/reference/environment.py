@@ -14,7 +14,7 @@ _STANDARD = """\
 epbuild also honors these variables of the system and of other programs.
 """
 _RECIPES = """\
-A recipe reads any variable with `${env.NAME}`. epbuild conceals the values of such variables in logs and reports.
+A recipe reads any variable with `${env.NAME}`. epbuild conceals these values in logs and reports.
 """
 _WORKERS = """\
 EPs run in processes that inherit only `PATH`, `TMPDIR`, `TEMP` and `TMP`; on Windows also the variables that the system and its

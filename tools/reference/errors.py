@@ -10,8 +10,8 @@ from epbuild.report.ci.sarif import ErrorCode, read_error_codes
 from tools.reference.markdown import format_paragraph, format_table
 
 _INTRODUCTION = """\
-Every error, warning and note of epbuild ends with a code. The first digit names the part of epbuild that reports
-the problem, and determines the exit code of most commands. Each entry on this page contains the meaning of a code, an example and the fix.
+Every error, warning and note of epbuild ends with a code. The first digit identifies the part of epbuild that reports
+the problem, and determines the exit code of most commands.
 
 With `--json`, an error is an object with these [keys](json.md#problem). In SARIF, each code is a rule.
 """

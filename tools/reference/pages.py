@@ -279,9 +279,9 @@ def _build_session_page() -> str:
 def _build_preparations_page() -> str:
     kinds = [get_preparation(kind) for kind in list_preparation_kinds()]
     what = (
-        "Built-in preparations, for `prepare` of a model. Each runs in the toolchain of its step. The toolchain must list the packages "
-        "that the preparation needs. Options have the same names as in the libraries. If a table has no default, the library's default "
-        "applies."
+        "Built-in preparations for the key `prepare` of a model. A preparation runs in the toolchain of its "
+        "step. The toolchain must list the packages that the preparation needs. Options have the same names as in the libraries. "
+        "If a table has no default, the library's default applies."
     )
     sections = [format_paragraph(what)]
     for kind in kinds:

@@ -31,7 +31,7 @@ class ComparedModel(Struct, frozen=True):
 
 
 class ModelChange(Struct, frozen=True):
-    """Model for a target that differs between the sides or exists on only one side."""
+    """Model that differs for a target, or exists on only one side of the comparison."""
 
     group: str
     """Name of the group."""
@@ -55,7 +55,7 @@ class ComparedFile(Struct, frozen=True):
 
 
 class FileChange(Struct, frozen=True):
-    """File of an output that differs between the sides or exists on only one side."""
+    """File of an output that differs, or exists on only one side of the comparison."""
 
     path: str
     """Path relative to the output."""
@@ -66,7 +66,7 @@ class FileChange(Struct, frozen=True):
 
 
 class OutputChange(Struct, frozen=True):
-    """Output that differs between the sides or exists on only one side. The manifest and the provenance are ignored."""
+    """Output that differs, or exists on only one side of the comparison. The manifest and the provenance are ignored."""
 
     path: str
     """Path of the output."""
@@ -112,17 +112,17 @@ class ReportedAgainst(Struct, frozen=True):
     """Changes since an earlier report was written or outputs were emitted."""
 
     path: str
-    """Path of the other report or the outputs."""
+    """Path of the earlier report or the outputs."""
     kind: Literal["report", "outputs"]
-    """Kind of the other side: a report or emitted outputs."""
+    """Subject of the comparison: an earlier report, or emitted outputs."""
     recipe: str
-    """Name of the other side's recipe."""
+    """Name of the recipe of the earlier report or the outputs."""
     made_at: str | None
-    """Time when the other report was written; null for outputs."""
+    """Time when the earlier report was written; null for outputs."""
     epbuild: str | None
-    """Version of epbuild that wrote the other report; null for outputs."""
+    """Version of epbuild that wrote the earlier report; null for outputs."""
     build_seconds: float | None
-    """Duration of the last build in the other report; null if unknown."""
+    """Duration of the last build in the earlier report; null if unknown."""
     models: tuple[ModelChange, ...]
     """Models that differ."""
     outputs: tuple[OutputChange, ...]
@@ -130,4 +130,4 @@ class ReportedAgainst(Struct, frozen=True):
     versions: tuple[VersionChange, ...]
     """Packages that differ."""
     sources: tuple[SourceChange, ...]
-    """Source models that differ; empty if the other side is not a report."""
+    """Source models that differ; empty for outputs."""

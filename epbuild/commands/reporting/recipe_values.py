@@ -97,7 +97,7 @@ class ReportedTarget(Struct, frozen=True):
     platforms: tuple[str, ...]
     """Platforms that the recipe lists for the toolchain; empty if the recipe lists none."""
     soc: str | None
-    """Target that the context binaries name, such as a SoC; null if it is unknown."""
+    """Target recorded in the context binaries, such as an SoC; null if unknown."""
     eps: tuple[ReportedEp, ...]
     """EPs in order of priority."""
 
@@ -142,7 +142,7 @@ class ReportedOperator(Struct, frozen=True):
     reason: str | None
     """Reason that the EP logged; null if it logged none."""
     advice: tuple[str, ...]
-    """Advice from the catalog."""
+    """Advice from epbuild's catalog."""
 
 
 class ReportedCoverage(Struct, frozen=True):
@@ -151,7 +151,7 @@ class ReportedCoverage(Struct, frozen=True):
     step: str
     """Step that compiles the model."""
     model: str
-    """Name of the group."""
+    """Name of the model. The group's name precedes it if several groups have a model of this name for the target."""
     member: str
     """Name of the model in its group."""
     group: str

@@ -152,7 +152,7 @@ class Report(Struct, frozen=True):
     sharing: tuple[ReportedSharing, ...]
     """Known savings of weight-sharing groups."""
     accuracy: tuple[ReportedAccuracy, ...]
-    """Differences between outputs of compiled models and outputs of their sources, if the recipe verifies them."""
+    """Differences between outputs of compiled models and outputs of their sources, if the recipe verifies numbers."""
     build: ReportedBuild | None
     """The last build; null if none is recorded."""
     warnings: tuple[ReportedWarning, ...]

@@ -60,7 +60,7 @@ class OrphanView(View, frozen=True, kw_only=True):
 
 
 class DefaultsView(View, frozen=True, kw_only=True):
-    """Defaults that apply because the recipe does not set these keys."""
+    """Defaults for keys that the recipe does not set."""
 
     name: str | None
     """Name of the build, from the recipe's folder; null if the recipe sets it."""
@@ -179,7 +179,7 @@ class CauseView(View, frozen=True, kw_only=True):
     changes: tuple[ChangeView, ...]
     """Facts in the key document that changed since the last build."""
     causes: tuple[CauseView, ...]
-    """Steps that cause this one to run."""
+    """Steps that cause this step to run."""
 
 
 class ExplanationDocument(Document, frozen=True, kw_only=True):

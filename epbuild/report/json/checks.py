@@ -36,7 +36,7 @@ class FindingView(View, frozen=True, kw_only=True):
     hint: str | None
     """Suggested fix."""
     figures: tuple[Mapping[str, Any], ...] | UnsetType = UNSET
-    """Metrics of each output, and the kind of its inputs, if the model was run."""
+    """Metrics of each output, and the kind of inputs that the model was run with. Absent if the model was not run."""
 
 
 class FindingsDocument(Document, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class SizeView(View, frozen=True, kw_only=True):
     name: str
     """Name of the file."""
     artifact: str
-    """Folder of the artifact below the compared paths; empty if there is only one."""
+    """Folder of the artifact below the compared paths; empty if only one pair of artifacts is compared."""
     before: int | None = field(name="old")
     """Bytes in the old artifact; null if the file is not in it."""
     after: int | None = field(name="new")
@@ -142,10 +142,10 @@ class CheckView(View, frozen=True, kw_only=True):
 
 
 class AttemptView(View, frozen=True, kw_only=True):
-    """Compile of a small model with an EP."""
+    """Attempt to compile and load a small model with an EP."""
 
     target: str
-    """Target of the model, from the recipe or as an example."""
+    """Target of the compile: from the recipe, or an example."""
     seconds: float | None
     """Duration of the compile; null if it failed."""
     opened: bool
@@ -183,9 +183,9 @@ class EpView(View, frozen=True, kw_only=True):
     missing: str | None
     """Reason why ONNX Runtime lacks the EP; null if it has the EP."""
     limit: str | None
-    """Reason from the catalog why the EP cannot compile on this machine; null if it can."""
+    """Reason why the EP cannot compile on this machine, from the catalog; null if the EP can compile."""
     attempt: AttemptView | None
-    """Attempt to compile a small model; null if there was none."""
+    """Attempt to compile and load a small model; null if there was none."""
 
 
 class ToolchainView(View, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ class CacheStatsDocument(Document, frozen=True, kw_only=True):
 
 
 class RemovedView(View, frozen=True, kw_only=True):
-    """Entry that a collection removed, with the reason."""
+    """Entry that `gc` removed, with the reason."""
 
     kind: Kind
     """Kind of the entry."""
@@ -62,11 +62,11 @@ class RemovedView(View, frozen=True, kw_only=True):
     bytes: int
     """Size of the entry."""
     reason: Reason
-    """Reason of the removal."""
+    """Reason for the removal."""
 
 
 class KeptView(View, frozen=True, kw_only=True):
-    """Entries that a collection kept, by reason and kind."""
+    """Entries that `gc` kept, by reason and kind."""
 
     needed: dict[str, SumView]
     """Entries that a workspace needs, by kind."""
