@@ -61,7 +61,7 @@ RecipeOption = Annotated[
         "--recipe",
         "-r",
         metavar="RECIPE",
-        help="The recipe. Needed if its name looks like a step. All arguments are then steps.",
+        help="The recipe. Required if its name looks like a step. All arguments are then steps.",
         autocompletion=completion.complete_recipes,
     ),
 ]
@@ -81,12 +81,12 @@ _GLOBS = "ids of steps, globs such as 'emit:decoder/*', or @FILE with one id or 
 Names = Annotated[list[str], _declare_names("[RECIPE] [STEP]...", f"{_GLOBS}; all steps if none is named", default_factory=list)]
 Json = Annotated[bool, declare_option("--json", help="Print JSON on standard output, and nothing else.")]
 AllWarnings = Annotated[
-    bool, declare_option("--all-warnings", help="Print every warning.", default="three of each code, and their number")
+    bool, declare_option("--all-warnings", help="Print every warning.", default="three of each code, and the total")
 ]
 Locked = Annotated[bool, declare_option("--locked", help="Fail if a toolchain or a remote model differs from epbuild.lock.")]
 NoExec = Annotated[
     bool,
-    declare_option("--no-exec", help="Start no program. Toolchains that were not inspected before stay unknown."),
+    declare_option("--no-exec", help="Start no program. Toolchains that were never inspected remain unknown."),
 ]
 Settings = Annotated[
     list[str],
@@ -105,7 +105,7 @@ NewRecipe = Annotated[
     Path, declare_option("--output", "-o", metavar="PATH", help="File to write the recipe to.", default=DEFAULT_RECIPE)
 ]
 Force = Annotated[bool, declare_option("--force", "-f", help="Overwrite an existing file.")]
-Offline = Annotated[bool, declare_option("--offline", help="Contact no other machine: use no remote cache, and fetch nothing.")]
+Offline = Annotated[bool, declare_option("--offline", help="Contact no other machine: do not use a remote cache or fetch files.")]
 InsecureCache = Annotated[bool, declare_option("--insecure", help="Allow a remote cache on another machine over plain http://.")]
 
 

@@ -32,7 +32,7 @@ Against = Annotated[
         "--against",
         metavar="PATH",
         help="Compare the report with another report (.html, .json), a manifest, or a folder of outputs.",
-        default="the report that the output file contains already",
+        default="the existing report in the output file",
     ),
 ]
 AGAINST_NEEDS_REPORT = Needs(("--against",), ("--report",), "--against requires --report")

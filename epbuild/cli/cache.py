@@ -68,8 +68,8 @@ def verify(
 ) -> int:
     """Check all blobs and records of the store, and quarantine damaged entries.
 
-    Builds recreate the entries that they need. With --remote, check the results of RECIPE in its remote cache, and list unusable
-    results with the reasons. This changes nothing.
+    Builds recreate the entries that they need. With --remote, check the results of RECIPE in its remote cache without changing
+    it, and list unusable results with the reasons.
     """
     if remote:
         return _verify_remote(

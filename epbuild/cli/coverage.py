@@ -32,9 +32,9 @@ def coverage(
     markdown: Annotated[bool, declare_option("--markdown", help="Print a Markdown table.")] = False,
     json: arguments.Json = False,
 ) -> int:
-    """Show how much of each model of RECIPE the EP of each target takes, and why.
+    """Show how much of each model in RECIPE runs on the EP of each target, and why.
 
-    Models that are not compiled yet are compiled. If a model fails, the other models are still compiled. Nothing is emitted.
+    Models that are not compiled yet are compiled. A failed model does not stop the others. Nothing is emitted.
     """
     selection = target.selection()
     request = Request(

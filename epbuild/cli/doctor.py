@@ -24,7 +24,7 @@ RecipeIfAny = Annotated[
     Path | None,
     typer.Argument(
         metavar="[RECIPE]",
-        help=with_default("Recipe to check as well.", f"{arguments.DEFAULT}, if it exists"),
+        help=with_default("Recipe to check.", f"{arguments.DEFAULT}, if it exists"),
         show_default=False,
         autocompletion=completion.complete_recipes,
     ),

@@ -23,7 +23,7 @@ def explain(
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Explain why each STEP would run or not: which inputs changed since its last build, with their old and new values.
+    """Explain why each STEP would run or not. Changed inputs are shown with their old and new values.
 
     Nothing is built and no toolchain is provisioned.
     """

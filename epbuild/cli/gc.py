@@ -46,8 +46,8 @@ def gc(
 ) -> int:
     """Remove results from the store that no workspace needs, the least recently used first.
 
-    All workspaces of a user share the store. Results of their last builds, and results used within the last hour, are kept, so that builds
-    can run at the same time. Removed results can be built again. Toolchains are kept.
+    All workspaces of a user share the store. Results of their last builds and toolchains are kept. Builds can run at the same
+    time, because results used within the last hour are also kept. Removed results can be built again.
     """
     place, limits = find_cache_directory(), Limits(arguments.age(_MAX_AGE) if max_age is None else max_age, max_size)
     found = collect_garbage(place, limits, dry_run=dry_run)

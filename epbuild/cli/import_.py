@@ -25,7 +25,7 @@ def import_(
         list[str],
         typer.Argument(
             metavar="FILE | -- COMMAND...",
-            help="Configuration of Olive (.json, .yaml) or winml (.json), or -- and a command line of ep_weight_sharing_ctx_gen.",
+            help="Configuration of Olive (.json, .yaml) or winml (.json), or -- followed by a command line of ep_weight_sharing_ctx_gen.",
             show_default=False,
         ),
     ],
@@ -36,7 +36,7 @@ def import_(
             "--model",
             "-m",
             metavar="PATH",
-            help="ONNX model to compile instead of the models in the source. Can be given several times.",
+            help="ONNX model to compile instead of the models in FILE or COMMAND. Can be given several times.",
         ),
     ],
     targets: Annotated[
@@ -46,12 +46,12 @@ def import_(
             "--soc",
             "-t",
             metavar="[NAME=]VALUE",
-            help="Target to compile for instead of the targets in the source. Can be given several times.",
+            help="Target to compile for instead of the targets in FILE or COMMAND. Can be given several times.",
         ),
     ],
     ep: Annotated[
         str | None,
-        declare_option("--ep", metavar="EP", help="EP to compile for, if a configuration of winml does not name an EP."),
+        declare_option("--ep", metavar="EP", help="EP to compile for, if the configuration of winml does not name one."),
     ] = None,
     name: arguments.NewName = None,
     output: arguments.NewRecipe = arguments.DEFAULT,

@@ -25,7 +25,7 @@ def init(
         typer.Argument(
             metavar="[FOLDER | MODEL...]",
             help=with_default(
-                "Folder of models, which also gets the recipe; or models (files, folders, globs) for a recipe in the current folder.",
+                "Folder with models, to which the recipe is written; or models (files, folders, globs) for a recipe in the current folder.",
                 "the current folder",
             ),
             default_factory=list,
@@ -45,7 +45,7 @@ def init(
             "--size",
             "-s",
             metavar="[MODEL:]INPUT=SIZES",
-            help="Sizes of an input with open dimensions, such as x=1,3,320,320, for all models or one. Can be given several times.",
+            help="Sizes of an input with open dimensions, such as x=1,3,320,320, in all models or in MODEL. Can be given several times.",
         ),
     ],
     ep: Annotated[str | None, declare_option("--ep", help="EP to compile for.", **_EP)] = None,
@@ -63,7 +63,7 @@ def init(
     ],
     share_weights: Annotated[
         bool | None,
-        declare_option("--share-weights/--no-share-weights", help="Build one context binary for all models, or one for each."),
+        declare_option("--share-weights/--no-share-weights", help="Build one context binary for all models, or one per model."),
     ] = None,
     name: arguments.NewName = None,
     output: arguments.NewRecipe = arguments.DEFAULT,

@@ -29,9 +29,9 @@ def inspect(
     ],
     json: arguments.Json = False,
 ) -> int:
-    """Show the EPContext nodes of each FILE: their references, their target, and the nodes that run outside the EP.
+    """Show the EPContext nodes of each FILE with their references and targets, and the CPU fallback nodes.
 
-    For several files or a folder, also show which models share a file, and how much that saves.
+    For several files or a folder, also show which models share a file, and how many bytes this saves.
     """
     found = api.inspect(*files)
     if json:

@@ -21,7 +21,7 @@ app = make_application()
 def log(target: arguments.TargetStep) -> int:
     """Print the log of STEP's last run, with all output of ONNX Runtime and the EP. Without STEP, list the steps that have a log.
 
-    Control characters are escaped. The log file, which the message of a failure names, is unchanged.
+    Control characters are escaped. The error message of a failed step shows the path of the original log file.
     """
     recipe, steps, _ = target.selection()
     request = Request(recipe, remote=RemoteChoice())

@@ -33,7 +33,7 @@ def merge(
             "--connect",
             "-c",
             metavar="A.OUTPUT=B.INPUT",
-            help="Connect an output of one model to an input of a later model. Name a model by the stem of its file, or by number from 1.",
+            help="Connect an output of one model to an input of a later model. Write models as file stems, or as numbers from 1.",
         ),
     ],
     prefixes: Annotated[
@@ -48,9 +48,9 @@ def merge(
 ) -> int:
     """Merge compiled models into one model with the EPContext nodes of all of them.
 
-    Without --connect, outputs are connected to inputs of the same name in later models. Inputs with the same name become one input. All
-    other inputs and outputs stay. Context binaries are copied next to OUT.onnx. The command fails if an EP would not load the merged
-    model, or would compute it incorrectly.
+    Without --connect, outputs are connected to inputs of the same name in later models. Inputs with the same name become one
+    input. All other inputs and outputs remain. Context binaries are copied next to OUT.onnx. The command fails if an EP could not
+    load the merged model, or would compute incorrect results.
     """
     if len(models) < 2:
         raise UsageError("name at least two models")

@@ -17,7 +17,7 @@ from epbuild.session.request import Request
 app = make_application()
 EXITS = {
     0: "the report was written, whether builds failed or not",
-    2: "the recipe or the command line is invalid, or --against names nothing to compare with",
+    2: "the recipe or the command line is invalid, or there is nothing to compare at --against",
     3: "a file cannot be read or written",
 }
 
@@ -45,9 +45,9 @@ def report(
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Report the coverage, sizes, times and accuracy of builds of RECIPE, and the last build's steps.
+    """Report the coverage, sizes, times and accuracy of RECIPE's builds, and the steps of the last build.
 
-    Nothing is built. The report is based on the workspace, the store, the emitted outputs, and the remote cache.
+    Nothing is built. The data is read from the workspace, the store, the emitted outputs, and the remote cache.
     """
     if output is not None:
         check_suffix(output)

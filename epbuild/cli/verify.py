@@ -128,7 +128,8 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
     ] = None
     settings: arguments.Settings
     sources: Annotated[
-        list[str], declare_options("--source", metavar="[MODEL=]FILE", help="Source of a model. Can be given several times.")
+        list[str],
+        declare_options("--source", metavar="[MODEL=]FILE", help="Source model of a compiled model. Can be given several times."),
     ]
     inputs: Annotated[
         list[str],
@@ -151,7 +152,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
             "--range",
             parser=_parse_range,
             metavar="INPUT=LOW..HIGH",
-            help="Range of generated numbers for an input, bounds included.",
+            help="Range of generated numbers for an input, including both bounds.",
         ),
     ]
     metrics: Annotated[

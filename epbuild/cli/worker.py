@@ -46,7 +46,7 @@ _RULES = (Excludes(("--init-tls",), ("address",), "--init-tls only writes certif
     exits={
         0: "certificates were written (--init-tls)",
         2: COMMAND_LINE,
-        130: "interrupted, as a worker is normally stopped",
+        130: "interrupted, which is the normal way to stop a worker",
     },
 )
 def worker(

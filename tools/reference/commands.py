@@ -12,13 +12,13 @@ from epbuild.cli import app
 from tools.reference.markdown import build_anchor, format_code, format_paragraph, format_table
 
 _INTRODUCTION = """\
-Every command has the option `-h`, `--help`, which prints the help that this page contains.
+Every command has the option `-h`, `--help`, which prints the same text as this page.
 
-Errors are printed to standard error. Each ends with a code, which [Error codes](errors.md) explains.
+Errors are printed to standard error. Each error ends with a code that [Error codes](errors.md) explains.
 With `--json`, standard output contains only JSON, which [JSON documents and events](json.md) describes.
 
-The tables list the exit codes of each command. In addition, each command exits with 1 after an internal error, which is a bug
-in epbuild, and if the reader of its output closes the pipe.
+The tables list the exit codes of each command. In addition, each command exits with 1 after an internal error (a bug
+in epbuild), or if the program that reads its output closes the pipe.
 """
 _SUFFIX = re.compile(r"\s\[(default|env): ([^\]]*)\]")
 

@@ -64,13 +64,13 @@ def _build_index() -> str:
         "- [Commands](commands.md): every command with its options and exit codes.\n"
         "- [Environment variables](environment.md): every variable that epbuild reads.\n"
         "- [JSON documents and events](json.md): the output of every command with `--json`.\n"
-        "- [Error codes](errors.md): every code with an example and the fix.\n"
+        "- [Error codes](errors.md): every code with an example and a fix.\n"
         "- [The recipe](recipe.md): every key of the recipe language.\n"
         "- [Session options](session-options.md): session configuration keys of ONNX Runtime for recipes.\n"
         "- [Preparations](preparations.md): every built-in preparation with its options.\n"
         "- [recipe.schema.json](recipe.schema.json): the JSON Schema of recipes\n"
-        "  [for editors](../guides/daily-use.md#editors-and-hooks). Editors complete and explain a recipe that\n"
-        "  begins with `# yaml-language-server: $schema=` and the path or the address of that file.",
+        "  [for editors](../guides/daily-use.md#editors-and-hooks). Editors complete and explain a recipe if\n"
+        "  it begins with `# yaml-language-server: $schema=` and the path or address of the schema.",
         "## Execution providers",
         "\n".join(["| EP | description |", "|---|---|", *eps]),
     )
