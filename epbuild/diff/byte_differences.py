@@ -69,7 +69,7 @@ class DifferingBytes(Struct, frozen=True):
 
 
 class FileDifference(Struct, frozen=True):
-    """Difference between a stored file and its rebuilt version. Sizes are in bytes, and None if the file does not exist.
+    """Difference between a stored file and its rebuilt version.
 
     `offset` is the position of the first differing byte. `count` is the number of differing bytes, including bytes that only the larger
     file has.

@@ -21,7 +21,7 @@ Files = Mapping[str, Mapping[str, Any]]
 
 
 class ChangedFile(Struct, frozen=True):
-    """Changed file of an output: its size before (None if it is new) and after (None if it was removed)."""
+    """File of an output that changed."""
 
     path: str
     """Path below the output."""
@@ -32,7 +32,7 @@ class ChangedFile(Struct, frozen=True):
 
 
 class OutputCompared(Event, frozen=True):
-    """Comparison of an emitted output with its previous state: changed files, and bytes (without the manifest) before and after."""
+    """Comparison of an emitted output with its previous state."""
 
     step: str
     """Id of the emit step."""

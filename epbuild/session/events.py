@@ -192,7 +192,7 @@ class ResultsShared(Event, frozen=True):
 
 
 class RemoteCacheUsed(Event, frozen=True):
-    """Use of the `remote` cache by a build: results, bytes, and seconds with at least one active request."""
+    """Use of the `remote` cache by a build."""
 
     remote: str
     """Address of the remote cache."""

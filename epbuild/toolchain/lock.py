@@ -96,7 +96,7 @@ _Value = TypeVar("_Value")
 
 
 class LockChange(Struct, frozen=True):
-    """Entry that was added, updated or removed. `old` and `new` are its shortened values, None if absent.
+    """Entry of the lock that was added, updated or removed. `old` and `new` are shortened values.
 
     If the values are equal, the version is the same and the files differ. Packages and Pythons have a `toolchain` and `platforms`.
     """

@@ -36,8 +36,8 @@ The number `format` increases with every change that breaks readers. New keys ca
 Sizes are in bytes, durations in seconds. The text is ASCII.
 """
 _COMMON_KEYS = """\
-Each line is a JSON object with the keys `event`, the name of the event; `format`; and `time`, in Unix seconds. The tables list the
-other keys. The last event of a build is `run_finished`; with `--rebuild-and-compare` or `--watch`, more events follow.
+Each line is a JSON object with the keys `event` (the name of the event), `format` and `time` (in Unix seconds). The tables list
+the other keys. The last event of a build is `run_finished`; with `--rebuild-and-compare` or `--watch`, more events follow.
 """
 
 
