@@ -81,7 +81,7 @@ class InspectedModel(TypedDict):
     """Readable model, compiled or not."""
 
     format: int
-    """Version of the document's format."""
+    """Format version of the document."""
     file: str
     """Path of the model."""
     size: int
@@ -138,7 +138,7 @@ class Inspection(TypedDict):
     """Document that describes several models."""
 
     format: int
-    """Version of the document's format."""
+    """Format version of the document."""
     models: list[InspectedModel | BrokenModel]
     """Inspected models, and files that are not complete models."""
     shared: list[SharedFile]

@@ -128,7 +128,7 @@ class Report(Struct, frozen=True):
     """Report of a recipe and its builds, as `epbuild report` shows it."""
 
     format: int
-    """Format version. It increases with every change that breaks readers."""
+    """Format version of the document."""
     epbuild: str
     """Version of epbuild."""
     made_at: str

@@ -33,7 +33,7 @@ class Document(View, frozen=True):
     """JSON document with a format version."""
 
     format: int = FORMAT
-    """Format version of the document. It increases with every change that breaks readers."""
+    """Format version of the document."""
 
 
 V = TypeVar("V", bound=View)
