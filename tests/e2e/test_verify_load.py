@@ -131,7 +131,7 @@ def test_a_shared_context_that_x86_cannot_load_fails_only_on_request(built: Proj
     for name in ("prefill_ctx.onnx", "decode_ctx.onnx"):
         assert found["load", name]["outcome"] == "skipped"
         sentence = (
-            "QNNExecutionProvider cannot load models that share weights here: on x86-64, loading a context whose graphs share"
+            "QNNExecutionProvider cannot load models that share weights here: on x86-64, loading a context with shared weights"
         )
         assert found["load", name]["message"].startswith(sentence)
     strict = findings(built, DECODER, "--load", "--strict", status=1)

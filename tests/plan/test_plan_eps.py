@@ -97,7 +97,7 @@ def check(folder: Path, text: str, *expected: tuple[str, str]) -> None:
         (
             "device_type: CPU\n",
             f"device_type: {MARK}CPU\n      precision: FP16\n",
-            "OpenVINOExecutionProvider: OpenVINO's CPU supports FP32 and ACCURACY only.",
+            "OpenVINOExecutionProvider: OpenVINO's CPU device supports only FP32 and ACCURACY.",
         ),
         (
             "      backend_type: htp\n",
@@ -107,7 +107,7 @@ def check(folder: Path, text: str, *expected: tuple[str, str]) -> None:
         (
             "backend_type: htp\n      soc_model: SM8750\n",
             f"enable_htp_fp16_precision: {MARK}true\n",
-            "QNNExecutionProvider: fp16 needs soc_model; without it, the EP rejects the option.",
+            "QNNExecutionProvider: fp16 needs soc_model; without soc_model, the EP rejects this option.",
         ),
         (
             "soc_model: SM8750\n",
@@ -299,18 +299,18 @@ def test_a_target_lists_each_ep_once(workshop: Path) -> None:
 @pytest.mark.parametrize(
     ("ep", "why"),
     [
-        ("CPUExecutionProvider", "it runs kernels and does not compile; list the EP that compiles before it"),
+        ("CPUExecutionProvider", "it runs kernels and does not compile; list an EP that compiles before the CPU EP"),
         (
             "WebGpuExecutionProvider",
             (
-                "its library does not support EPContext, and its shaders are compiled when the model runs; "
+                "WebGPU does not support EPContext, and compiles its shaders when a model runs; "
                 "use an EP that compiles ahead of time"
             ),
         ),
         (
             "MIGraphXExecutionProvider",
             (
-                "its library does not support EPContext and keeps compiled models in migraphx_model_cache_dir; "
+                "MIGraphX does not support EPContext, and keeps compiled models in migraphx_model_cache_dir; "
                 "use an EP that compiles ahead of time"
             ),
         ),
@@ -650,7 +650,7 @@ def test_a_group_shares_weights_only_if_every_ep_of_its_target_can(workshop: Pat
     text, (mark,) = places(text.replace("onnxruntime-ep-openvino==1.8.1", "onnxruntime-ep-nv-tensorrt-rtx"))
     found = problems_of(workshop, text)
     assert codes_and_places(found) == [("EPB231", *mark)]
-    assert "each TensorRT RTX engine holds its own weights" in found[0].message
+    assert "each TensorRT RTX engine contains its own weights" in found[0].message
 
 
 def test_a_toolchain_lists_every_ep_of_its_targets_once(workshop: Path) -> None:

@@ -154,13 +154,13 @@ def _format_values(option: Option) -> str:
     if option.type == "choice":
         return _format_list(option.values)
     if option.type == "pattern":
-        return f"of the form {format_code(option.example or option.pattern or '')}"
+        return f"for example {format_code(option.example or option.pattern or '')}"
     words = _TYPES.get(option.type, option.type)
     low, high = option.minimum, option.maximum
     if low is not None:
-        words += f", from {low:g}" if high is not None else f", at least {low:g}"
+        words += f", from {low:,.15g}" if high is not None else f", at least {low:,.15g}"
     if high is not None:
-        words += f" to {high:g}" if low is not None else f", at most {high:g}"
+        words += f" to {high:,.15g}" if low is not None else f", at most {high:,.15g}"
     if option.values:
         words += f": {_format_list(option.values)}"
     if option.type == "name":
