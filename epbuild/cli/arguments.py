@@ -105,7 +105,7 @@ NewRecipe = Annotated[
     Path, declare_option("--output", "-o", metavar="PATH", help="File to write the recipe to.", default=DEFAULT_RECIPE)
 ]
 Force = Annotated[bool, declare_option("--force", "-f", help="Overwrite an existing file.")]
-Offline = Annotated[bool, declare_option("--offline", help="Contact no other machine: do not use a remote cache or fetch files.")]
+Offline = Annotated[bool, declare_option("--offline", help="Contact no other machine: no remote cache, no downloads.")]
 InsecureCache = Annotated[bool, declare_option("--insecure", help="Allow a remote cache on another machine over plain http://.")]
 
 
