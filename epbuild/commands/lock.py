@@ -43,7 +43,7 @@ _CATALOG_PROBLEMS = ("EPB210", "EPB217")
 
 
 class Upgrade(Struct, frozen=True):
-    """Distributions to upgrade: the named `packages`, or `everything`. Other distributions keep their locked versions."""
+    """Distributions to upgrade: `packages`, or all if `everything` is set. Other distributions keep their locked versions."""
 
     packages: Collection[str] = ()
     everything: bool = False
@@ -83,7 +83,7 @@ def make_lock(
     fetcher: ModelFetcher | None = None,
     resolver: Resolver | None = None,
 ) -> Locking:
-    """Return a new lock for a recipe. Versions in the existing lock are kept if they still fit, unless `upgrade` names them.
+    """Return a new lock for a recipe. Keep locked versions that still fit, except for the packages to upgrade.
 
     Writes nothing except fetched models. Raises RecipeError, PlanError, ToolchainError (EPB309 if locking is impossible)
     and FetchError.
@@ -114,9 +114,9 @@ def write_lock(locking: Locking) -> None:
 
 
 def export_lock(locking: Locking) -> dict[str, Path | None]:
-    """Write a `pylock.toml` (PEP 751) for each toolchain, and return the paths by toolchain.
+    """Write a `pylock.toml` (PEP 751) for each toolchain. Return the path of the file by the name of the toolchain.
 
-    The path is None for a toolchain without locked files. Raises EnvironmentFailure (EPB518).
+    A toolchain without locked files has no such file, and its path is None. Raises EnvironmentFailure (EPB518).
     """
     paths: dict[str, Path | None] = dict.fromkeys(locking.lock.toolchains)
     for name, toolchain in locking.lock.toolchains.items():
@@ -137,19 +137,19 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _read_lock(path: Path, progress: Progress) -> tuple[str | None, Lock | None]:
-    """Return the text of the existing lock and its readable part, or (None, None) if there is no lock."""
+    """Return the text of the existing lock, and a lock with its valid facts. Return (None, None) if there is no lock."""
     text = read_lock_text(path)
     if text is None:
         return None, None
     text = text.replace("\r\n", "\n")  # Git may convert line endings on Windows
     lock, problem = salvage(text, str(path))
     if problem is not None:
-        progress.report(Warned(replace(problem, hint="`epbuild lock` rewrites it and keeps the versions that it can read.")))
+        progress.report(Warned(replace(problem, hint="`epbuild lock` rewrites the lock and keeps its readable versions.")))
     return text, lock
 
 
 def _check_upgraded(upgrade: Upgrade, old: Lock, new: Lock) -> None:
-    """Raise PlanError (EPB248) if a package to upgrade is in neither lock."""
+    """Raise PlanError (EPB248) if a package to upgrade is in neither the old nor the new lock."""
     names = {
         package.name
         for lock in (old, new)
@@ -238,7 +238,7 @@ class _LockBuilder:
         return resolved
 
     def _with_locked_python(self, toolchain: ToolchainSpec, old: Mapping[str, LockedEnvironment]) -> ToolchainSpec:
-        """Return the toolchain with the locked Python, unless the recipe names a Python. The current Python may differ from the lock."""
+        """Return the toolchain with the locked Python version, unless the recipe names a Python or everything is upgraded."""
         pythons = {environment.python for environment in old.values()}
         if toolchain.python is not None or self.upgrade.everything or len(pythons) != 1:
             return toolchain
@@ -251,13 +251,12 @@ class _LockBuilder:
         platforms = {platform: environment for platform, environment in kept.items() if environment.is_installed}
         if self.here is None or not self.toolchains.is_ready(toolchain, self.recipe.directory):
             message = (
-                f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter does not exist on this machine"
+                f"toolchain '{toolchain.name}' is not locked for this platform: "
+                f"the toolchain's interpreter does not exist on this machine"
             )
             self.progress.report(
                 Warned(
-                    Problem(
-                        "EPB304", message, toolchain.where, "Run `epbuild lock` on a machine that has the interpreter as well."
-                    )
+                    Problem("EPB304", message, toolchain.where, "Run `epbuild lock` again on a machine that has the interpreter.")
                 )
             )
             platforms.pop(str(self.here), None)
@@ -269,7 +268,7 @@ class _LockBuilder:
     # -- Models --------------------------------------------------------------------------------------------------------
 
     def _find_wheels(self) -> tuple[Package, ...]:
-        """Return the releases that models come from, with their wheels. Locked wheels are preferred if they still exist."""
+        """Return the package releases that contain models, with their wheels. Prefer the locked wheels if they still exist."""
         old = {release.requirement: release for release in self.old.wheels}
         releases = []
         for requirement, (address, model) in list_model_releases(self.recipe).items():
@@ -279,7 +278,7 @@ class _LockBuilder:
         return tuple(sorted(releases))
 
     def _lock_model(self, model: ModelSpec, wheels: Sequence[Package]) -> LockedModel:
-        """Return the digests of a remote model: pinned digests if its address is mutable, or else digests of the fetched files."""
+        """Return the digests of a remote model. Fetch the model, unless its address is mutable and the recipe pins the digests."""
         if model.sha256 is not None and not is_immutable(parse_address(model.path)):
             return LockedModel(model.sha256, model.data_sha256)
         with open_workspace(self.recipe.file) as workspace:
@@ -295,7 +294,7 @@ class _LockBuilder:
 
 
 def _keep_files(locked: Package | None, package: Package) -> Package:
-    """Return the locked package if its version is unchanged and its files still exist. New files of the version are ignored."""
+    """Return the locked package if its version is unchanged and its files still exist, or else the new package."""
     if locked is None or not locked.files or locked.version != package.version:
         return package
     return locked if set(locked.files) <= set(package.files) else package

@@ -27,7 +27,7 @@ def list_logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[st
 
 
 def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path, settings: RemoteSettings | None = None) -> Iterator[str]:
-    """Yield the log of a step's last run, in pieces. Fetch the log of another machine from the remote cache in `settings`.
+    """Yield the log of a step's last run, in pieces. A log that is only in the remote cache of `settings` is fetched.
 
     Raises BuildError if the step has no log, and StoreError if the log is missing in the store.
     """
@@ -56,7 +56,7 @@ def _fetch_log(step: str, log: Blob, store: BlobStore, settings: RemoteSettings)
             cache.fetch(log, store)
         except NotFetched as error:
             message = f"the log of {step} cannot be read from the remote cache {cache.name}: {error}"
-            raise BuildError(Problem("EPB430", message, None, "Read the log on the machine that compiled the step.")) from error
+            raise BuildError(Problem("EPB430", message, None, "Read the log on the machine that ran the step.")) from error
 
 
 def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:
@@ -66,7 +66,7 @@ def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:
 
 
 def _get_record(workspace: Workspace, recipe: Path, action: str) -> StepRecord | None:
-    """Return the last outcome of an action with any settings, because the log belongs to the last run."""
+    """Return the record of an action's last run, regardless of the settings of the run."""
     return workspace.memory(Configuration.of(recipe, (), {})).previous(action)
 
 

@@ -1,4 +1,4 @@
-"""Upload and check of a recipe's results in its remote cache."""
+"""Upload of a recipe's results to its remote cache, and checks of the results there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PushedResult(Struct, frozen=True):
 
 
 class Push(Struct, frozen=True):
-    """Outcomes of pushing results to a `remote` cache, with warnings for users."""
+    """Outcomes of pushing results to the remote cache named `remote`, with warnings for users."""
 
     remote: str
     results: tuple[PushedResult, ...]
@@ -73,7 +73,7 @@ class CheckedResult(Struct, frozen=True):
 
 
 class RemoteCheck(Struct, frozen=True):
-    """Outcomes of checking a recipe's results in a `remote` cache, with warnings for users."""
+    """Outcomes of checking a recipe's results in the remote cache named `remote`, with warnings for users."""
 
     remote: str
     results: tuple[CheckedResult, ...]
@@ -85,9 +85,10 @@ class RemoteCheck(Struct, frozen=True):
 def push_results(
     request: Request, progress: ByteProgress, *, replace: bool = False, cancelled: threading.Event | None = None
 ) -> Push:
-    """Upload results of a recipe from the store to its remote cache: missing results, or all results if `replace` is set.
+    """Upload a recipe's results from the store to the recipe's remote cache. Return the outcome for each result.
 
-    Return the outcome of each result. Raises EpbuildError. Raises Cancelled after `cancelled` is set.
+    Results that the remote cache already has are uploaded only if `replace` is set. Raises EpbuildError. Raises Cancelled after
+    `cancelled` is set.
     """
     stop, warnings = cancelled or threading.Event(), list[Problem]()
     with open_session(request, cancelled=stop, warn=warnings.append) as session:
@@ -120,7 +121,10 @@ def push_results(
 
 
 def check_results(request: Request, progress: ByteProgress, cancelled: threading.Event | None = None) -> RemoteCheck:
-    """Read all results of a recipe in its remote cache, and return the outcomes. Raises EpbuildError, and Cancelled on request."""
+    """Check all of a recipe's results in the recipe's remote cache by reading them. Return the outcome for each result.
+
+    Raises EpbuildError. Raises Cancelled after `cancelled` is set.
+    """
     stop, warnings = cancelled or threading.Event(), list[Problem]()
     with open_session(request, cancelled=stop, warn=warnings.append) as session:
         found = session.survey()
@@ -170,7 +174,7 @@ def _require_remote(remote: RemoteCache | None) -> RemoteCache:
 
 
 def _select_general_warnings(warnings: Iterable[Problem]) -> list[Problem]:
-    """Return the last warning of each code. Exclude EPB522, because the outcomes contain its warnings."""
+    """Return the last warning with each code, except for EPB522, because the outcomes already describe that problem."""
     return list({problem.code: problem for problem in warnings if problem.code != "EPB522"}.values())
 
 

@@ -102,7 +102,7 @@ def _allow_variables(definition: _Schema) -> None:
 
 
 def _build_strict_condition(ep: str, properties: Mapping[str, Any]) -> _Schema:
-    """Return the condition that selects the targets of an EP whose options must be known."""
+    """Return the condition for targets that use an EP and do not allow unknown options."""
     condition: _Schema = {"properties": {"ep": {"enum": [ep, get_short_name(ep)]}}, "required": ["ep"]}
     if "allow_unknown_options" in properties:
         condition["not"] = {"properties": {"allow_unknown_options": {"const": True}}, "required": ["allow_unknown_options"]}
@@ -122,7 +122,7 @@ def _find_mappings(node: Any) -> Iterator[_Schema]:
 
 
 def _build_option_schemas(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
-    """Return the schemas of an EP's options in all its packagings, by name."""
+    """Return the schemas of an EP's options by name. `entries` are all catalog entries of the EP."""
     found: dict[str, list[_Schema]] = {}
     for entry in entries:
         for name, option in entry.options.items():
@@ -151,7 +151,7 @@ def _build_session_schemas() -> dict[str, _Schema]:
 
 
 def _build_preparation_schemas(options: Mapping[str, PreparationOption]) -> dict[str, _Schema]:
-    """Return the schemas of options, for completion and descriptions. Only the catalog itself checks the values."""
+    """Return schemas with which editors complete and describe options. The catalog, not the schema, checks the values."""
     return {name: _build_preparation_schema(option) for name, option in options.items()}
 
 
@@ -226,7 +226,7 @@ def _match_letter(character: str) -> str:
 
 
 def _parse_scalar(value: str) -> str | int | bool:
-    """Return the value that YAML reads from an unquoted text."""
+    """Return the value that YAML would read if `value` were written without quotes."""
     if value in {"true", "false"}:
         return value == "true"
     return int(value) if value.isdecimal() and str(int(value)) == value else value

@@ -1,4 +1,4 @@
-"""`epbuild verify`: findings of all artifacts at a path."""
+"""`epbuild verify`: check all artifacts at a path."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LiveOptions(Struct, frozen=True):
 
 
 def verify(path: Path, live: LiveOptions | None, progress: Progress) -> Iterator[Finding]:
-    """Yield the findings of all artifacts at a path. Findings about a whole archive or image come first.
+    """Check all artifacts at a path, and yield the findings. Findings about a whole archive or image come first.
 
     `progress` receives events about slow work. Raises Misuse, NothingToVerify, ToolchainError, and the errors of reading a
     recipe.
@@ -108,7 +108,10 @@ class _Renamed(Struct, frozen=True):
 
 
 def _check_artifact(artifact: ArtifactFolder, check: LiveCheck | None, lines: ProgressLines, *, sound: bool) -> Iterator[Finding]:
-    """Yield the findings about an artifact's files, then the findings of its EPs. Models with a known fault are not loaded."""
+    """Check an artifact's files, and then load its models if `check` is given. Yield the findings.
+
+    Models with a known fault are not loaded.
+    """
     found = []
     for finding in check_artifact(artifact):
         found.append(finding)
@@ -120,7 +123,7 @@ def _check_artifact(artifact: ArtifactFolder, check: LiveCheck | None, lines: Pr
     faulty = (
         find_faulty_models(artifact, found)
         if sound
-        else dict.fromkeys(list_model_names(artifact), "its files failed their checks")
+        else dict.fromkeys(list_model_names(artifact), "the check of the archive failed")
     )
     yield from check_live(artifact, check, lines, faulty)
 

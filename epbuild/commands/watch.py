@@ -48,13 +48,13 @@ class SourceWatch:
     _has_snapshot: bool = False
 
     def begin(self) -> None:
-        """Record the state before a build, so that changes during the build are noticed if the build writes no snapshot."""
+        """Record the states of the files before a build. They reveal changes during the build if it writes no snapshot."""
         recipe = str(self.request.recipe.absolute())
         self.files = {path: get_watched_state(path) for path in (*self.files, recipe)}
         self._before = {place: _get_write_time(place) for place in self._list_snapshots()}
 
     def end(self, error: EpbuildError | None = None) -> None:
-        """Record the files that a build read. If the build could not start because of `error`, record its sources instead."""
+        """Record the files that a build read. If the build wrote no snapshot, record the files that the recipe names instead."""
         for place in self._list_snapshots():
             if error is None and _get_write_time(place) not in (None, self._before.get(place)):
                 with suppress(OSError, ValueError, EOFError, TypeError):  # The snapshot may be damaged.
@@ -88,7 +88,7 @@ class SourceWatch:
                 return tuple(format_path(Path(path)) for path in changed)
 
     def _has_unchanged_contents(self) -> bool:
-        """Return whether all contents still match the last build's snapshot, because files were touched but not changed."""
+        """Return whether all contents still match the last build's snapshot. If so, files were touched but not changed."""
         if not self._has_snapshot:
             return False
         return read_unchanged(str(self.request.recipe), self.request.settings, self.request.selection) is not None

@@ -26,7 +26,8 @@ def work(
 ) -> None:
     """Execute actions of a scheduler, at most `slots` at once, until the process is interrupted.
 
-    `only` lists the accepted EPs, and `prepare` for preparations. Empty means all. Raises EpbuildError.
+    `only` lists the EPs whose actions are accepted. The entry `prepare` stands for preparations. If `only` is empty, all actions
+    are accepted. Raises EpbuildError.
     """
     for ep in only:
         if (ep not in known_eps() or ep == CPU_EP) and ep != PREPARES:

@@ -40,7 +40,10 @@ class JobMatrix(Struct, frozen=True):
 
 
 def build_matrix(request: Request, most: int, labels: Mapping[str, Label], progress: Progress | None = None) -> JobMatrix:
-    """Return at most `most` jobs for each runner label. `labels` overrides RUNNERS. Raises the same errors as `survey`."""
+    """Return jobs for the outstanding work, at most `most` for each runner label. `labels` overrides RUNNERS.
+
+    Raises the same errors as `survey`.
+    """
     found = survey(request, progress=progress)
     missing = find_missing_actions(found)
     if not missing:
@@ -89,7 +92,7 @@ class Workload(Struct, frozen=True):
 
     @property
     def likely_seconds(self) -> float | None:
-        """Estimated seconds that these machines need, or None if no machine can run the actions."""
+        """Estimated seconds that `machines` need for the actions, or None if no machine can run them."""
         return self.seconds / min(self.slots, self.actions) if self.slots else None
 
 

@@ -185,7 +185,7 @@ def _compile(group: SessionGroup, document: Mapping[str, Any], execution: Execut
 
 
 class _StagedFile(Struct, frozen=True):
-    """A file that a session group reads unchanged."""
+    """File that a session group's worker reads unchanged."""
 
     path: Path
     name: str
@@ -235,7 +235,7 @@ def _make_staging_error(group: SessionGroup, error: OSError) -> EnvironmentFailu
 
 
 def _fix_input_sizes(group: SessionGroup, staging: Path) -> None:
-    """Write the graph of each member with fixed input sizes to the path that it is compiled from."""
+    """For each member whose input sizes the recipe sets, write a graph with these sizes to the staging directory."""
     for member in group.members:
         if not member.inputs:
             continue
@@ -249,9 +249,9 @@ def _fix_input_sizes(group: SessionGroup, staging: Path) -> None:
 
 
 def _get_sized_path(group: SessionGroup, member: Member) -> str:
-    """Return the path of a member's graph with fixed sizes.
+    """Return the staging path of a member's graph with fixed sizes.
 
-    It is the source path, unless the graph is rewritten again to share initializers.
+    This is the path from which the member is compiled, unless the graph is rewritten again to share initializers.
     """
     return member.source if group.weights_file is None else f"{_INPUT}/{member.name}.sized.onnx"
 
@@ -302,7 +302,7 @@ def _stage_file(file: _StagedFile, execution: Execution) -> None:
 
 
 class _GroupLog(StepLog):
-    """Log of a group's worker. It assigns each line to the step of the member that is being compiled."""
+    """Log of a group's worker. Each line is assigned to the step of the member that is being compiled."""
 
     def __init__(self, group: SessionGroup, execution: Execution, node_log: NodeLog) -> None:
         super().__init__(group.steps[0], execution.progress)
@@ -317,7 +317,7 @@ class _GroupLog(StepLog):
             self.step = self._steps[report["member"]]
             self.progress.report(StepStarted(self.step, "compiling"))
         elif report["event"] == "member_finished" and self._share:
-            self.progress.report(StepOutput(self.step, "compiled; the rest of its group continues"))
+            self.progress.report(StepOutput(self.step, "compiled; its group is not finished yet"))
 
     def classify(self, line: str) -> LineHandling:
         return self._node_log.read(line)

@@ -22,7 +22,7 @@ from epbuild.verify.fallback import FallbackNodes
 _NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
 _TWO_LIBRARIES = "Domain already set in registry"
 _NO_NODES = "Unable to compile any nodes"
-_UNLESS_STOPPED = f"Unless it was stopped deliberately, it probably ran out of memory. {MORE_MEMORY}"
+_UNLESS_STOPPED = f"Unless the worker was stopped deliberately, it probably ran out of memory. {MORE_MEMORY}"
 
 
 def make_compile_error(
@@ -30,7 +30,7 @@ def make_compile_error(
 ) -> EpbuildError | None:
     """Return the error for the `ending` of a session group's worker, or None if the worker succeeded.
 
-    The error names the file `log`. `refused` lists nodes that an EP reported as unsupported in the model that failed.
+    The error's hint mentions the file `log`. `refused` lists the nodes of the failed model that an EP reported as unsupported.
     """
     found = diagnose(ending, [ep.entry for ep in group.target.eps])
     if found is None:
@@ -96,12 +96,12 @@ def make_compile_error(
 
 
 def _explain_custom_ops(raised: str) -> str:
-    """Return a hint about custom operators with a trailing space, or an empty string if they are not the cause."""
+    """Return a hint, with a trailing space, if custom operators caused the error. Otherwise, return an empty string."""
     unknown = _NO_OPERATOR.search(raised)
     if unknown is not None:
         return f"If {unknown[1]} is a custom operator, add its library or package to 'custom_ops'. "
     if _TWO_LIBRARIES in raised:
-        return "Two of the 'custom_ops' have operators of the same domain. Keep only one of them. "
+        return "Two entries of 'custom_ops' have operators of the same domain. Keep only one of these entries. "
     return ""
 
 
@@ -121,7 +121,7 @@ def _find_limitations(
 
 
 def _about_patterns(group: SessionGroup, member: Member) -> list[str]:
-    """Return a hint for each pattern in a model on which an EP of the target is known to fail."""
+    """Return a hint for each pattern that a model contains and that is known to make an EP of the target fail."""
     hints = []
     for ep in group.target.eps:
         try:
@@ -131,12 +131,12 @@ def _about_patterns(group: SessionGroup, member: Member) -> list[str]:
         for summary, count in found.items():
             times = "" if count == 1 else f", {count} times"
             cure = f"Add `{{rewrite: {ep.entry.short}}}` to the model's 'prepare'."
-            hints.append(f"The model contains {summary}{times}. {ep.entry.ep} is known to fail on it. {cure}")
+            hints.append(f"The model contains {summary}{times}. {ep.entry.ep} is known to fail on this pattern. {cure}")
     return hints
 
 
 def _explain_refusals(refused: Sequence[FallbackNode]) -> str:
-    """Return why an EP took no nodes, with a leading space, or an empty string if the EP logged no reason."""
+    """Return a sentence about why an EP took no nodes, with a leading space. Return "" if the EP logged no reason."""
     outside = FallbackNodes("", len(refused), tuple(refused))
     return (
         f" The EP compiled none of {format_count(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""

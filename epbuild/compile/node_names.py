@@ -24,8 +24,8 @@ from epbuild.plan.target import PlannedEp
 def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
     """Rename the EPContext nodes of a compiled model that lack the prefix in the member's settings.
 
-    The verifier reports other defects. Raises BuildError (EPB440) if the EP would not find its contexts under new names,
-    VerifyError (EPB441) if anything but names would change, and OSError.
+    A missing or malformed model is skipped, because the verifier reports it. Raises BuildError (EPB440) if the EP would not
+    find its contexts under new names, VerifyError (EPB441) if anything but names would change, and OSError.
     """
     prefix = member.compile.node_name_prefix
     if not prefix:
@@ -52,7 +52,7 @@ def _choose_names(group: SessionGroup, member: Member, header: ModelHeader, pref
             continue
         rule = ep.entry.node_names
         if rule is None:
-            reason = f"{ep.entry.ep} ignores it, and the catalog has no rule for renaming its nodes"
+            reason = f"{ep.entry.ep} ignores the prefix, and the catalog has no rule for renaming the nodes of this EP"
             raise _make_error(group, member, reason)
         # An EP that identifies a context by the name of its node accepts a new name only if the context has one node.
         if rule.found_by != "partition_name" and (counts[ep.entry.ep] > 1 or len(group.members) > 1):
@@ -81,8 +81,10 @@ def _check_renamed(group: SessionGroup, member: Member, before: ModelHeader, aft
     new_names = {node.name for node in after.ep_context_nodes}
     are_prefixed = all(name.startswith(prefix) for name in new_names)
     if not are_prefixed or len(new_names) != len(old_names) or _strip_names(after) != _strip_names(before):
-        message = f"renaming the EPContext nodes of '{member.name}' changed more than their names; nothing was kept"
-        raise VerifyError(Problem("EPB441", message, StepId(group.id), "Report it as a bug in epbuild, and attach the model."))
+        message = (
+            f"renaming the EPContext nodes of '{member.name}' changed more than their names; the renamed model was discarded"
+        )
+        raise VerifyError(Problem("EPB441", message, StepId(group.id), "Report this bug in epbuild, and attach the model."))
 
 
 def _strip_names(header: ModelHeader) -> ModelHeader:

@@ -32,7 +32,7 @@ _MAX_QUOTE = 400
 _SHELL_SIGNALS = range(128 + 1, 128 + 65)  # a shell's exit status: 128 plus the signal that ended its last command
 _MIN_WINDOWS_ERROR = 0xC0000000
 _TRACEBACK = "Traceback (most recent call last)"
-_DATA = "Save the model with its weights, in the same file or in a file beside it."
+_DATA = "Save the weights in the model's file or in a file beside it."
 
 # These make runs reproducible. By default, Python salts hashes, and the order of its sets depends on hashes.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -213,7 +213,7 @@ def _quote_output(lines: Sequence[str]) -> str:
 
 
 def _check_prepared(preparation: Preparation, execution: Execution, ending: Ending) -> ModelHeader:
-    """Return the header of the prepared model. Raises BuildError if the model or its external data is incomplete."""
+    """Check the prepared model and its external data, and return the model's header. Raises BuildError."""
     folder, path = execution.staging / "out", execution.staging / preparation.output
     printed, log = _quote_output(ending.tail), f"See the whole log: {execution.shown_log}."
 

@@ -60,13 +60,16 @@ class ProbeResult(Struct, frozen=True):
 
     outcome: Outcome
     why: str
-    """Success or obstacle that the probe found, as a clause."""
+    """Description of the success or the obstacle, as a clause."""
     device: str = ""
-    """Type of the device that the EP selected. Empty if it does not select a device."""
+    """Type of the device that the EP selected. Empty if the EP does not select a device."""
 
 
 def probe_ability(ability: Ability, environment: Environment, folder: Path, cancelled: threading.Event) -> ProbeResult:
-    """Probe an ability in an environment that contains the EP. `folder` must be empty. Raises Cancelled and OSError."""
+    """Probe whether this machine can compile for an EP or run it. `environment` must contain the EP.
+
+    `folder` must be empty. Raises Cancelled and OSError.
+    """
     runner = _RecordingRunner(environment.run_worker)
     execution = _new_execution(replace(environment, run_worker=runner), folder, cancelled)
     try:
@@ -108,8 +111,8 @@ def _probe_run(ability: Ability, group: SessionGroup, execution: Execution, runn
     """Probe whether the EP runs on a real device.
 
     A built-in EP does not select a device, so the probe compiles a model and opens it. A plugin EP selects a device, which is
-    sufficient. The probe compiles nothing for a plugin EP, because the EP does not report its device by the name that the
-    target's options need.
+    sufficient. The probe compiles nothing for a plugin EP, because the name that the EP reports for its device is not the name
+    that the target's options need.
     """
     scratch = execution.staging.with_name("run")
     scratch.mkdir()
@@ -147,7 +150,10 @@ def _new_execution(environment: Environment, folder: Path, cancelled: threading.
 
 
 def plan_probe(ability: Ability, environment: Environment, folder: Path) -> SessionGroup:
-    """Write a probe's recipe to a folder and return its planned group. Raises EpbuildError and OSError."""
+    """Write the recipe and the model of a probe to a folder. Return the session group to compile.
+
+    Raises EpbuildError and OSError.
+    """
     write_probe_model(folder / f"{NAME}.onnx")
     place = folder / "epbuild.yaml"
     place.write_text(json.dumps(_build_recipe(ability, environment)), encoding="utf-8")
@@ -189,7 +195,7 @@ def _choose_settings(ability: Ability) -> Mapping[str, Any]:
 
 
 def write_probe_model(path: Path) -> None:
-    """Write a model of which every EP takes all nodes: two matrix multiplications with an activation between them."""
+    """Write a model whose nodes every EP supports: two matrix multiplications with an activation between them."""
     import numpy as np
     import onnx
     from onnx import TensorProto, helper, numpy_helper

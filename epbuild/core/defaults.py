@@ -12,7 +12,7 @@ DEFAULT_RECIPE = "epbuild.yaml"
 WORKSPACE = ".epbuild"
 MANIFEST = "manifest.json"
 STATEMENT = ".intoto.json"
-"""Suffix of a provenance file. The file is beside an archive. Its name is the archive's name plus this suffix."""
+"""Suffix of provenance files. The provenance of `dist.tar` is in `dist.tar.intoto.json`, beside the archive."""
 
 CACHE_VARIABLES = ("EPBUILD_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE")
 """Environment variables that determine the folder of the cache."""

@@ -29,7 +29,7 @@ def list_facts(document: Any, place: Place = (), whole: Set[Place] = frozenset()
 
 
 def compare_facts(old: Any, new: Any, whole: Set[Place] = frozenset()) -> Iterator[tuple[Kind, Place, Any, Any]]:
-    """Yield the facts that differ between two documents, with their old and new values. A missing value is None."""
+    """Yield the kind, the place, the old value and the new value of each difference. A missing value is None."""
     before, after = list_facts(old, whole=whole), list_facts(new, whole=whole)
     for place in dict.fromkeys((*before, *after)):
         if place not in after:

@@ -168,7 +168,7 @@ def _create_xxh3() -> xxh3_128:
 
 
 def _hash_ahead(source: Readable, hasher: Hasher, write: Write | None) -> None:
-    """Read the rest of `source`. Hash each buffer in a second thread, while it is written and the next buffers are read."""
+    """Read the rest of `source`. Hash each buffer in a second thread, while it is being written and the next buffers are being read."""
     from epbuild.core.ring import Ring
 
     with Ring(hasher.update, "sha256") as ring:

@@ -43,9 +43,9 @@ The inode of the new tree follows the marker. A tree that has the marker and ano
 
 
 class Owned(Protocol):
-    """Lister of the files in a folder that epbuild wrote, as POSIX paths relative to the folder.
+    """Lister of the files that epbuild wrote to a folder, as POSIX paths relative to the folder.
 
-    All other files belong to the user.
+    All other files in the folder belong to the user.
     """
 
     def list_written(self, folder: Path) -> Collection[str]:
@@ -58,11 +58,11 @@ class Owned(Protocol):
 
 
 def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping[str, str]:
-    """Replace `destination` with the tree `staged` from `prepare`. Return the new paths of changed files, by old path.
+    """Replace `destination` with the tree `staged` from `prepare`. Keep the user's files and changes.
 
-    The replacement is atomic even if the power fails. The swap consumes `staged`. Files that are not `owned`, or that were
-    changed since epbuild wrote them, are kept. Raises BuildError, without changing anything, if a user's file conflicts with a
-    new file or cannot be kept.
+    The replacement is atomic even if the power fails. The swap consumes `staged`. Files that are not `owned` are kept, and so are
+    files that were changed since epbuild wrote them. Return the new paths of such changed files, by old path. Raises BuildError,
+    without changing anything, if a user's file conflicts with a new file or cannot be kept.
     """
     if not os.path.lexists(destination):
         _sync(staged, linked=False)
@@ -93,8 +93,8 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
 def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | None = None) -> Iterator[Path]:
     """Yield a new empty folder beside `destination`. The caller fills the folder and passes it to `swap_in`.
 
-    Otherwise, the folder is removed at the end of the block. Interrupted swaps of `destination` are recovered first. `hidden`
-    is passed to `recover_swaps`. Raises EnvironmentFailure if the destination is not writable.
+    A folder that was not passed to `swap_in` is removed at the end of the block. Interrupted swaps of `destination` are recovered
+    first. `hidden` is passed to `recover_swaps`. Raises EnvironmentFailure if the destination is not writable.
     """
     staged = _make_path_beside(destination, uuid4().hex[:8])
     try:

@@ -17,7 +17,7 @@ from epbuild.core.safepath import MAX_NAME_BYTES
 
 _MARK = ".epbuild-"
 _MAX_SUFFIX_BYTES = 32
-"""Maximum length of the suffix of a hidden name: a word, an inode in hex, and eight random digits."""
+"""Maximum length of the suffix in the name of a temporary entry: a word, an inode in hex, and eight random digits."""
 
 
 class Entries(Struct, frozen=True):
@@ -99,7 +99,7 @@ def make_writable(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove an unused folder as far as possible. Files that cannot be removed only use disk space. The next run removes them."""
+    """Remove an unused folder as far as possible. Files that remain only use disk space until the next run removes them."""
     try:
         folder.rmdir()  # most folders are empty or renamed by now
     except FileNotFoundError:

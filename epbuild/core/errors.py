@@ -173,7 +173,7 @@ class VerifyError(EpbuildError):
 
 
 class ChangeRefused(EpbuildError):
-    """Error for an impossible change of a compiled model, or one that its EP would reject (EPB62x). Nothing was written."""
+    """Error for a change of a compiled model that is impossible or that the EP would reject (EPB62x). Nothing was written."""
 
     exit_code = 2
 

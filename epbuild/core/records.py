@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 
 def prepare_type(kind: _Kind) -> _Kind:
-    """Return `kind` after msgspec has collected its fields. Call this for every type before values are converted to it.
+    """Let msgspec collect the fields of a type, and return the type. Call this before values are converted to the type.
 
     msgspec 0.22 collects the fields of a type at the first conversion. If a second thread uses the type at that time, even inside
     another type, it reads fields that are not collected yet. The process then ends with a segmentation fault.

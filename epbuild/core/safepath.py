@@ -35,7 +35,7 @@ def is_device(name: str) -> bool:
 
 
 def find_unportable_part(path: str) -> str | None:
-    """Return the first part of a POSIX path that is an invalid file name on any platform. Return None if all parts are valid."""
+    """Return the first part of a POSIX path that is an invalid file name on at least one platform, or None."""
     return next((name for name in path.split("/") if _UNPORTABLE.search(name) or is_device(name)), None)
 
 

@@ -10,12 +10,12 @@ _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]+)")
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a size, a number with a unit in SIZES, into bytes. Raises ValueError, whose message is a hint."""
+    """Parse a size, such as `8 GB`, to a number of bytes. Raises ValueError with a hint as its message."""
     return _parse_amount(text, SIZES)
 
 
 def parse_seconds(text: str) -> int:
-    """Parse a duration, a number with a unit in TIMES, into seconds. Raises ValueError, whose message is a hint."""
+    """Parse a duration, such as `30d`, to a number of seconds. Raises ValueError with a hint as its message."""
     return _parse_amount(text, TIMES)
 
 

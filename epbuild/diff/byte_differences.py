@@ -47,8 +47,8 @@ class DifferingBytes(Struct, frozen=True):
     """Differing bytes with one meaning in one part of a file: `count` bytes in `runs` ranges.
 
     `offset` is the position of the first byte in the old file. `part` is empty outside named parts. `old` and `new` show
-    the first difference: the texts, the sizes, or a few bytes in quotes or hexadecimal. They are None if the file lacks
-    the part.
+    the first difference: the texts, the sizes, or a few bytes in quotes or hexadecimal. `old` or `new` is None if that file
+    lacks the part.
     """
 
     meaning: Meaning
@@ -298,7 +298,7 @@ def _read_part(payload: Payload, file: BinaryIO, start: int, end: int) -> bytes:
     file.seek(payload.start + start)
     data = file.read(end - start)
     if len(data) < end - start:
-        raise OSError(f"{payload.path} was truncated while it was read")
+        raise OSError(f"{payload.path} was truncated while it was being read")
     return data
 
 

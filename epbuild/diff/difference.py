@@ -1,8 +1,8 @@
 """Differences between two artifacts, by category.
 
-Each artifact is read as facts in categories: names, target, toolchain, settings, weights or graph. Options,
-toolchain and source models are only in manifests. If one artifact has no manifest, these facts are not compared, and the
-result lists the artifact.
+Each fact about an artifact belongs to a `Category`, such as its graph, settings or toolchain. Options, toolchain and source
+models are known only from manifests. If one artifact has no manifest, these facts are not compared, and
+`Comparison.without_manifest` lists the artifact.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Difference(Struct, frozen=True):
 
     @property
     def is_one_sided(self) -> bool:
-        """True if only one artifact has one or several models."""
+        """True if the difference is one or several models that only one artifact has."""
         return self.place == _ONE_SIDED_ARTIFACT or (len(self.place) == 2 and self.place[0] == "models")
 
     @property
@@ -200,7 +200,7 @@ def _compare_models(old: ModelFacts | None, new: ModelFacts | None, *, manifests
     renamed = old.data["external data"].keys() != new.data["external data"].keys()
     if old.sha256 != new.sha256 and not (inside or embedded or renamed):
         sense: Category = "graph or weights" if old.holds_weights or new.holds_weights else "graph"
-        yield Difference(sense, "changed", (*place, "other parts of its file"), old.sha256, new.sha256)
+        yield Difference(sense, "changed", (*place, "other parts of the file"), old.sha256, new.sha256)
 
 
 def _compare_facts(old: Facts, new: Facts, place: Place = ()) -> Iterator[Difference]:
@@ -212,7 +212,7 @@ def _compare_facts(old: Facts, new: Facts, place: Place = ()) -> Iterator[Differ
 
 
 def _align_digests(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return both mappings with digests by location, or by number if only the locations differ."""
+    """Return both mappings of locations to digests. If only the locations differ, replace the locations with numbers."""
     if old.keys() == new.keys() or sorted(old.values()) != sorted(new.values()):
         return old, new
     numbered = {str(number): digest for number, digest in enumerate(sorted(old.values()))}
@@ -220,7 +220,7 @@ def _align_digests(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapp
 
 
 def _add_place(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | None, place: str) -> Comparison:
-    """Return a comparison with the place of the artifact in its differences and sizes."""
+    """Return the comparison of two artifacts with `place` added to each difference and size."""
     found = list(part.differences)
     if old is not None and new is not None and old.place != new.place:
         found.append(Difference("names", "changed", ("folder",), old.title.rstrip("/"), new.title.rstrip("/")))

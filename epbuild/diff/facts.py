@@ -70,7 +70,7 @@ class ModelFacts(Struct, frozen=True):
 
 
 class ArtifactFacts(Struct, frozen=True):
-    """Facts of an artifact. `whole` has the manifest's facts about all models. It is empty if there is no manifest."""
+    """Facts of an artifact. `whole` has the manifest's facts that are not about a single model; empty without a manifest."""
 
     has_manifest: bool
     whole: Facts
@@ -170,7 +170,7 @@ def _read_context_facts(model: Model, nodes: Sequence[EPContextNode], sha256: Ca
 
 
 def _collect_source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return digests by location, or by model and location if several models were merged."""
+    """Return the digests of the sources' external data by location, or by model and location if several models were merged."""
     several = len(sources) > 1
     return {
         f"{name}/{location}" if several else location: digest

@@ -59,7 +59,10 @@ def _get_group_and_target(artifact: ArtifactFolder) -> object:
 
 
 def pair_models(old: Sequence[ModelFacts], new: Sequence[ModelFacts]) -> list[ModelPair]:
-    """Return pairs of the models of two artifacts: by name, then by file name, then by facts, and then the last two models."""
+    """Return pairs of the models of two artifacts. A model without a partner is paired with None.
+
+    Models are paired by name, then by file name, and then by facts. If one model is left on each side, the two are a pair.
+    """
     partners: dict[int, ModelFacts] = {}
     old_rest, new_rest = list(old), list(new)
     for match in (partial(_pair_by_name, attrgetter("name")), partial(_pair_by_name, attrgetter("file")), _pair_by_facts):
@@ -85,7 +88,7 @@ def _pair_by_name(name_of: Callable[[ModelFacts], str | None], old: Sequence[Mod
 
 
 def _pair_by_facts(old: Sequence[ModelFacts], new: Sequence[ModelFacts]) -> Matches:
-    """Yield pairs of each model and the first model that differs only in names."""
+    """Yield pairs of an old model and the first unpaired new model that differs from it only in names."""
     candidates: dict[Hashable, dict[int, _Names]] = {}
     for number, model in enumerate(new):
         candidates.setdefault(_collect_facts(model), {})[number] = _Names.of(model)

@@ -15,7 +15,7 @@ _BYTES_PER_BYTE = 2.5
 
 
 def estimate_memory(model_bytes: int) -> int:
-    """Estimate the memory in bytes for compiling `model_bytes` of models. Prefer measured values if they are available."""
+    """Estimate the memory in bytes for compiling `model_bytes` bytes of models. A measured value is better than this estimate."""
     return _BASE_BYTES + int(_BYTES_PER_BYTE * model_bytes)
 
 

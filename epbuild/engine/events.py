@@ -43,7 +43,7 @@ class Completion(Struct, frozen=True):
 
 
 class RunStarted(Event, frozen=True):
-    """The plan is complete and compared with the workspace: `todo` of `steps` steps are out of date."""
+    """The plan has been made and compared with the workspace: `todo` of `steps` steps are out of date."""
 
     recipe: str
     """Name of the recipe."""
@@ -137,7 +137,7 @@ class Warned(Event, frozen=True):
 
 
 class RunFinished(Event, frozen=True):
-    """The build ended. The keys count steps."""
+    """The build ended. `built`, `restored`, `current`, `failed`, `skipped` and `allowed` are numbers of steps."""
 
     exit_code: int
     """Exit code."""

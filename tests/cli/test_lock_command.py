@@ -185,7 +185,7 @@ def test_a_merge_conflict_in_a_lock_is_resolved_with_its_versions(checkout: Chec
     done = checkout.epbuild("lock")
     assert done.returncode == 0
     assert (
-        "warning: the lock has a merge conflict. `epbuild lock` rewrites it and keeps the versions that it can read. [EPB242]"
+        "warning: the lock has a merge conflict. `epbuild lock` rewrites the lock and keeps its readable versions. [EPB242]"
         in done.stderr
     )
     assert checkout.text == good
@@ -276,7 +276,8 @@ def test_a_missing_environment_is_reported_and_other_platforms_are_kept(checkout
     done = checkout.epbuild("lock")
     assert done.returncode == 0
     assert (
-        "warning: toolchain 'qnn' is not locked for this platform: its interpreter does not exist on this machine." in done.stderr
+        "warning: toolchain 'qnn' is not locked for this platform: the toolchain's interpreter does not exist on this machine."
+        in done.stderr
     )
     assert elsewhere in checkout.text
 

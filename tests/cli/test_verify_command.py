@@ -274,7 +274,7 @@ def test_an_archive_is_checked_against_the_provenance_beside_it(tmp_path: Path, 
     assert (code, found[-1]["check"], found[-1]["message"]) == (
         1,
         "load",
-        "It was not loaded, because its files failed their checks.",
+        "It was not loaded, because the check of the archive failed.",
     )
     for text in ("", "[]", "{}", '{"_type": "https://in-toto.io/Statement/v1", "subject": 5}', "[" * 100_000):
         statement.write_text(text, encoding="utf-8")

@@ -87,7 +87,7 @@ CASES = {
         BuildError,
         (
             "failed: Domain already set in registry.",
-            "Two of the 'custom_ops' have operators of the same domain. Keep only one of them.",
+            "Two entries of 'custom_ops' have operators of the same domain. Keep only one of these entries.",
         ),
     ),
     "an unloadable custom operator library": Case(
@@ -226,7 +226,7 @@ CASES = {
         EnvironmentFailure,
         (
             "the worker was killed by an external signal (SIGKILL) while compiling 'decode' for npu.",
-            "Unless it was stopped deliberately, it probably ran out of memory",
+            "Unless the worker was stopped deliberately, it probably ran out of memory",
         ),
     ),
     "a failed QNN allocation": Case(

@@ -92,7 +92,7 @@ def test_correctly_prefixed_model_is_unchanged(tmp_path: Path) -> None:
             "the model was compiled to 2 nodes, and QNN finds each graph of a context by the name of its node",
         ),
         (QNN, ("a",), ("m", "n"), "the models share a context, and QNN finds each graph of a context by the name of its node"),
-        (TENSORRT, ("a",), ("m",), f"{TENSORRT} ignores it, and the catalog has no rule"),
+        (TENSORRT, ("a",), ("m",), f"{TENSORRT} ignores the prefix, and the catalog has no rule"),
     ],
 )
 def test_renaming_that_the_ep_cannot_follow_is_refused(

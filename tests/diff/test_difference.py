@@ -222,7 +222,7 @@ CASES: dict[str, tuple[tuple[Change, ...], list[str], str]] = {
     "a fact outside the header": (
         (model(lambda loaded: setattr(loaded, "doc_string", "new")),),
         ["graph"],
-        "prefill: other parts of its file",
+        "prefill: other parts of the file",
     ),
     "the order of the models": (
         (lambda folder: manifest("models", value=json.loads((folder / "manifest.json").read_text())["models"][::-1])(folder),),

@@ -120,7 +120,7 @@ def test_a_hang_ends_at_its_timeout_with_all_child_processes(misbehave: Callable
 def test_a_worker_killed_from_outside_is_reported(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave("import signal; os.kill(os.getpid(), signal.SIGKILL)"), 3, "EPB404")
     assert "the worker was killed by an external signal (SIGKILL) while compiling 'left' for bad." in told
-    assert "Unless it was stopped deliberately, it probably ran out of memory." in told
+    assert "Unless the worker was stopped deliberately, it probably ran out of memory." in told
 
 
 def test_a_memory_error_in_a_worker_is_reported(misbehave: Callable[..., Project]) -> None:

@@ -58,7 +58,7 @@ class _Side(Struct, frozen=True):
     """Outputs, by emit step."""
     versions: Mapping[str, Mapping[str, str]]
     sources: Mapping[str, tuple[str | None, Mapping[str, str]]] | None
-    """Digest of each source model with the digests of its external data, or None if unknown."""
+    """For each source model, the digest of its graph and the digests of its external data. None for outputs."""
     toolchains: Mapping[str, str]
     """Name of each target's toolchain. Empty for outputs, because manifests do not contain the name."""
     merged: frozenset[tuple[str, str]] = frozenset()
@@ -158,9 +158,9 @@ def _read_report_side(report: Report) -> _Side:
 
 
 def _select_comparable(after: _Side, before: _Side, path: Path) -> _Side:
-    """Return the part of a report's side that concerns the outputs at `path`.
+    """Return the part of the report `after` that can be compared with the outputs at `path`.
 
-    A single output concerns only its own group and target.
+    A single output can be compared only with the models of its own group and target.
     """
     outputs = {step: output for step, output in after.outputs.items() if step in before.outputs}
     is_of_many = path.is_dir() and not (path / MANIFEST).exists()
@@ -170,7 +170,7 @@ def _select_comparable(after: _Side, before: _Side, path: Path) -> _Side:
 
 
 def _read_output_side(path: Path, report: _Side) -> _Side:
-    """Return the side of the outputs at a path. The report maps groups and targets to emit steps."""
+    """Read the outputs at a path as a side of the comparison. `report` provides the outputs' emit steps and toolchains."""
     try:
         with open_artifact(path) as found:
             artifacts = [item for item in find_artifacts(found.place) if item.document is not None and item.listed]

@@ -45,11 +45,11 @@ class ReportedError(Struct, frozen=True):
     message: str
     """Description of the problem."""
     reason: str | None
-    """Cause without the rest of the message, such as the EP's log."""
+    """Cause of the error, without the rest of the message; null if it is not known separately."""
     hint: str | None
     """Suggested fix."""
     step: str | None
-    """Step that failed, if it is a different step of the same action."""
+    """Step that failed, if the error is listed under another step of the same action; null otherwise."""
 
     def problem(self, step: str) -> Problem:
         """Return the error as a problem of `step`."""
@@ -57,12 +57,12 @@ class ReportedError(Struct, frozen=True):
 
 
 class ReportedSpan(Struct, frozen=True):
-    """Work of a build other than steps."""
+    """Work in a build that is not part of a step."""
 
     kind: Literal["toolchain", "fetch", "upload"]
-    """Provisioning of a toolchain, fetch of a model, or upload of results."""
+    """Kind of work: provisioning of a toolchain, fetch of a model, or upload of results."""
     name: str
-    """Toolchain, model, or remote cache."""
+    """Name of the toolchain, the model, or the remote cache."""
     started: float
     """Start, in seconds since the start of the build."""
     ended: float
@@ -72,7 +72,7 @@ class ReportedSpan(Struct, frozen=True):
 
 
 class ReportedChange(Struct, frozen=True):
-    """File of an output whose content a build changed."""
+    """File in an output that a build added, changed or removed."""
 
     path: str
     """Path relative to the output."""
@@ -147,7 +147,7 @@ class StepRun(Struct, frozen=True):
 
 
 class BuildRecord(Struct, frozen=True):
-    """Build with at least one step that was out of date."""
+    """Record of a build in which at least one step was out of date."""
 
     format: int
     epbuild: str
@@ -161,7 +161,7 @@ class BuildRecord(Struct, frozen=True):
     exit_code: int
     machine: str
     process: int
-    """Id of the building process."""
+    """Id of the process that ran the build."""
     jobs: int
     steps: int
     """Number of requested steps."""
@@ -218,6 +218,6 @@ class BuildRecords:
             return []
 
     def _list_drafts(self) -> list[Path]:
-        """Return the incomplete files of killed builds that are more than a day old."""
+        """Return incomplete record files that are more than a day old. Builds that were killed left them."""
         long_ago = time.time() - _DAY
         return [path for path in self._folder.glob(".*.json") if path.stat().st_mtime < long_ago]

@@ -1,8 +1,8 @@
 """Recording of a build: events with their times, and the `BuildRecord`.
 
-During a build, events are only collected. The record is computed once, at the end. From its first to its last event, an
-action has a slot: a number that differs from the slots of other running actions. The last step of an action spans the whole action. Every
-other step lasts until the next step of the action begins.
+During a build, events are only collected. The record is computed once, at the end. While an action runs, it has a slot: a
+number that no other running action has. The last step of an action spans the whole action. Every other step lasts until the
+next step of the action begins.
 """
 
 from __future__ import annotations

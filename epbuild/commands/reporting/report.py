@@ -170,7 +170,7 @@ class _ReportBuilder:
         )
 
     def _find_all_ends(self) -> Iterator[StepEnd]:
-        """Yield the ends of the steps of all actions with known results."""
+        """Yield a `StepEnd` for each step of the actions with known results."""
         for ident, action in self._plan.actions.items():
             if isinstance(action, Emission):
                 record = self._session.surveyor.outputs.last(action.path)
@@ -197,7 +197,7 @@ class _ReportBuilder:
 
 
 def _get_group_and_target(action: Action) -> tuple[str | None, str | None]:
-    """Return the group and the target of an action, or (None, None) for an action with several targets."""
+    """Return the group and the target of an action, or (None, None) if it does not belong to exactly one of each."""
     match action:
         case SessionGroup() | Verification():
             return action.group, action.target.name

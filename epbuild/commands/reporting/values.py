@@ -1,6 +1,6 @@
 """`Report`: facts about a recipe and its last build.
 
-`epbuild report --json` prints it, pages embed it, and `schemas/report.schema.json` describes it.
+`epbuild report --json` prints the report, HTML pages embed it, and `schemas/report.schema.json` describes it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class ReportedStep(Struct, frozen=True):
     action: str
     """Id of the action, which is the id of its last step. The steps of one action run together."""
     group: str | None
-    """Group; null if the step serves several groups."""
+    """Group; null if the step does not belong to exactly one group and target."""
     target: str | None
-    """Target; null if the step serves several targets."""
+    """Target; null if the step does not belong to exactly one group and target."""
     needs: tuple[str, ...]
     """Ids of the steps that must finish first."""
     state: StepState
@@ -104,7 +104,7 @@ class ReportedBuild(Struct, frozen=True):
     outcomes: Mapping[str, int]
     """Number of steps by outcome."""
     spans: tuple[ReportedSpan, ...]
-    """Work other than steps."""
+    """Work that is not part of a step."""
     published: tuple[ReportedPublication, ...]
     """Outputs that were emitted or removed."""
     remote: tuple[ReportedTraffic, ...]
