@@ -1,4 +1,4 @@
-"""Upload of a recipe's results to its remote cache, and checks of the results there."""
+"""Upload and checks of a recipe's results in its remote cache."""
 
 from __future__ import annotations
 
