@@ -67,4 +67,4 @@ def test_an_editor_explains_a_short_key(server: LanguageServer) -> None:
 
 def test_an_editor_explains_an_option_of_an_ep(server: LanguageServer) -> None:
     shown = server.hover(f"{TARGET}      offload_graph_io_quan|tization: 0\n")
-    assert "Leave the (de)quantization of the graph's inputs and outputs to the CPU" in shown
+    assert "Run the (de)quantization of the graph's inputs and outputs on the CPU" in shown
