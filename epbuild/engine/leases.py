@@ -16,7 +16,7 @@ from epbuild.engine.loop import IdleActions
 
 
 class WaitLine(Struct, frozen=True):
-    """Listener that reports a line of output while a step waits for a lease."""
+    """Listener that reports a line of output when a step starts to wait for a lease."""
 
     step: str
     text: str

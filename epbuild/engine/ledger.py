@@ -28,9 +28,9 @@ class Ledger:
         """Lock for counting and reporting the end of a step, so that reported counts never decrease."""
 
     def expect(self, costs: Mapping[str, Cost], jobs: int) -> float | None:
-        """Start to count the steps of the actions in `costs`.
+        """Start counting the steps of the actions in `costs`. At most `jobs` of these actions run at once.
 
-        Return the estimated seconds of these steps, or None if no time has been measured. At most `jobs` actions run at once.
+        Return the estimated seconds for the steps, or None if an action has never been measured.
         """
         self._tally = Tally({action: self.steps[action] for action in costs}, costs, jobs)
         return self._tally.seconds_left()
@@ -53,12 +53,12 @@ class Ledger:
                 self._progress.report(StepsCurrent(current))
 
     def end_all(self, action: str, outcome: Outcome, note: str = "", from_: Origin | None = None) -> None:
-        """Record that all steps of an action ended, in 0 seconds."""
+        """Record that all steps of an action ended, with a duration of 0 seconds."""
         for step in self.steps[action]:
             self.end(StepFinished(step, outcome, 0.0, note, from_=from_))
 
     def fail(self, action: str, error: EpbuildError, *, allowed: bool, remembered: bool) -> str:
-        """Record that an action failed. Report its faulty step, record the other steps as skipped, and return the faulty step."""
+        """Record that an action failed. Report and return the action's faulty step, and record the other steps as skipped."""
         if not allowed:
             self.exit_code = max(self.exit_code, error.exit_code)
         steps = self.steps[action]

@@ -31,7 +31,7 @@ class Executor(Protocol):
 
 
 class IdleActions:
-    """Running actions that do not need a job slot now, because they wait or only read and write files. It is thread-safe."""
+    """Thread-safe set of running actions that do not need a job slot now, because they wait or only read and write files."""
 
     def __init__(self) -> None:
         self._actions: set[str] = set()
@@ -50,7 +50,7 @@ class IdleActions:
             self._ended.put(None)
 
     def discard(self, action: str) -> None:
-        """Record that an idle action continues or ended. Another action that runs in its slot keeps running."""
+        """Record that an action has ended or is no longer idle. An action that has started in its slot keeps running."""
         self._actions.discard(action)
 
 
@@ -66,8 +66,8 @@ def drive(
 ) -> None:
     """Execute all actions, at most `jobs` at once.
 
-    Other actions may run in the slots of `idle` actions. Actions that depend on a failed action are skipped. Unless `keep_going`,
-    the first failure that is not allowed also skips all actions that have not started. On Ctrl-C, or on any error except
+    Other actions may run in the slots of `idle` actions. Actions that depend on a failed action are skipped. Without
+    `keep_going`, the first failure that is not allowed also skips all actions that have not started. On Ctrl-C, or on any error except
     EpbuildError, `drive` sets `cancelled`, waits for running actions, and raises the error.
     """
     workers = _Workers(scheduler, executor, jobs, IdleActions() if idle is None else idle)
@@ -82,10 +82,10 @@ def drive(
 
 
 class _Workers:
-    """Threads that execute actions. They are reused, because starting a thread takes a fifth of the time to emit a small output.
+    """Threads that execute actions. They are reused, because starting one takes a fifth of the time needed to emit a small output.
 
-    A thread that finished an action starts the next action itself, without waking another thread. On two cores, a third thread
-    between every two actions would delay the two working threads.
+    A thread that has finished an action starts the next action itself. If a third thread had to hand out every action, it would
+    delay the two working threads of a machine with two cores.
     """
 
     def __init__(self, scheduler: Scheduler, executor: Executor, jobs: int, idle: IdleActions) -> None:

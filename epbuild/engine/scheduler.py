@@ -2,7 +2,8 @@
 
 An action waits until all actions that it needs are done. The ready action with the highest cost starts first. If it started last,
 a parallel build would wait for it at the end. Actions of equal cost start in their given order. If an action needs more memory
-than running actions leave free, a few smaller actions may start before it. An action that needs more than all memory runs alone.
+than running actions leave free, a few smaller actions may start before it. An action that needs more than the whole memory budget
+runs alone.
 """
 
 from __future__ import annotations

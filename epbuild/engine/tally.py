@@ -27,13 +27,13 @@ class _Remaining:
     count: int
     seconds: float
     waiting: list[str]
-    """Actions that have not begun, with the longest last. An action that has begun is removed only when it becomes the last."""
+    """Actions in ascending order of seconds. An action that has begun stays in the list until it is the last item."""
 
 
 class Tally:
     """Thread-safe counter of the steps that have ended in a build.
 
-    `steps` has the steps of each out-of-date action, and `costs` has their costs. At most `jobs` actions run at once.
+    `steps` has the steps of each out-of-date action, and `costs` has the cost of each action. At most `jobs` actions run at once.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Tally:
         self._remaining = {measured: self._find_remaining(measured=measured) for measured in (True, False)}
 
     def seconds_left(self) -> float | None:
-        """Estimate the seconds for the remaining steps. Return None until a time has been measured."""
+        """Estimate the seconds for the remaining steps. Return None if times are guessed and no guessed action has ended yet."""
         with self._lock:
             return self._estimate()
 
@@ -70,7 +70,7 @@ class Tally:
     def end(self, step: str, *, compiled: bool) -> Completion | None:
         """Record that a step ended. Return the progress of the build, or None if the step was current.
 
-        If the step was `compiled` in this build, its time improves the estimate.
+        If the step was `compiled` in this build, the time of its action improves the estimate.
         """
         with self._lock:
             action = self._actions.pop(step, None)

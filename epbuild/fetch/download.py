@@ -53,8 +53,8 @@ def fetch(
 ) -> Blob:
     """Return the blob with the content of `address`. Download and verify it if the store does not have it.
 
-    `sha256` may be None only for a commit on the Hugging Face Hub, as its content never changes. Raises FetchError if the file cannot be
-    fetched or has another digest, StoreError if the disk fails, and Cancelled.
+    `sha256` may be None only for a file of a commit on the Hugging Face Hub, because such a file never changes. Raises FetchError if the
+    file cannot be fetched or has another digest, StoreError if the disk fails, and Cancelled.
     """
     if sha256 is None and not is_immutable(address):
         raise ValueError(f"{address} is not pinned; add its sha256")
@@ -165,9 +165,7 @@ def _find_stored(pin: str | None, name: str, store: BlobStore, records: ActionRe
 
 def _make_content_error(address: Address, expected: str, actual: str) -> FetchError:
     message = f"{address} does not match the recipe: its sha256 is {actual}, not {expected}"
-    hint = (
-        "Check why it has changed. If the change is intended, write the new sha256 into the recipe. The download was discarded."
-    )
+    hint = "Check why the file has changed. If the change is intended, write the new sha256 into the recipe. The download was discarded."
     return FetchError(Problem("EPB511", message, hint=hint))
 
 
@@ -182,4 +180,4 @@ def _make_opener(address: Address, client: HttpClient) -> Open:
         case HubAddress():
             return HubFile(address, client).open
         case PackageAddress():
-            raise ValueError(f"{address} is not a single file: its whole wheel is fetched")
+            raise ValueError(f"{address} is inside a wheel and cannot be fetched as a single file")

@@ -16,7 +16,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class HubFile:
-    """File at `address`. A branch is resolved to its commit only once, so that all parts are from one version."""
+    """File at `address`. A branch is resolved to a commit only once, so that a resumed download continues the same version."""
 
     def __init__(self, address: HubAddress, client: HttpClient) -> None:
         self._address = address

@@ -104,7 +104,7 @@ class _Fetching(Struct, frozen=True):
             return ()
         for location in locations:
             if not _is_reference(location) or str(PurePosixPath(location)).casefold() == graph.name.casefold():
-                message = f"the model {self.address} has external data outside its folder, or at its own path: {location}"
+                message = f"the model {self.address} has external data outside the model's folder, or at the model's own path: {location}"
                 hint = "Save the model again with its data beside it, and a relative path to the data."
                 raise PlanError(Problem("EPB204", message, hint=hint))
             if location not in self.pins and not is_immutable(self.address):
@@ -115,7 +115,7 @@ class _Fetching(Struct, frozen=True):
         for location in self.pins:
             if location not in locations:
                 message = f"the recipe has a sha256 for {location}, but the model {self.address} does not refer to this file"
-                hint = "Remove it from the recipe, or write the location as in the model."
+                hint = "Remove the sha256 from the recipe, or write the location as in the model."
                 raise PlanError(Problem("EPB208", message, hint=hint))
         return locations
 

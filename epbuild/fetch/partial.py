@@ -17,12 +17,12 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e]+")
 
 
 class FetchError(StoreError):
-    """Remote file that cannot be fetched or has a wrong digest (EPB510 to EPB512, EPB320 to EPB322)."""
+    """Error for a remote file that cannot be fetched or has a wrong digest (EPB510 to EPB512, EPB320 to EPB322)."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Translate an OSError of the block, which writes fetched files, into StoreError (EPB503)."""
+    """Translate an OSError in the `with` block, which writes fetched files, into StoreError (EPB503)."""
     try:
         yield
     except OSError as error:

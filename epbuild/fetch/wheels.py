@@ -32,7 +32,7 @@ _NEAREST = 3
 def fetch_from_wheel(
     address: PackageAddress, root: Path, digests: Sequence[str] = (), *, only_checked: bool = False, cancelled: threading.Event
 ) -> Path:
-    """Return the path of the file at `address`, in a folder of the store with the whole unpacked wheel.
+    """Return the path of the file at `address`. The file is in a folder of the store that contains the whole unpacked wheel.
 
     The whole wheel is needed because external data is beside the file. A missing wheel is fetched, and must have one of the `digests` if
     any are given. If `only_checked` is set, a stored wheel that was fetched without this check is ignored. Raises FetchError for a wheel

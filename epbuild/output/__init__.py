@@ -1,1 +1,1 @@
-"""Planner of the files of an output, before any of them is written."""
+"""Planner of an output's files, which runs before any file is written."""

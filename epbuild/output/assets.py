@@ -24,7 +24,7 @@ _Files = Mapping[str, OutputFile]
 def share_files(
     planned: Sequence[OutputFile], variants: Sequence[PackageVariant]
 ) -> tuple[tuple[OutputFile, ...], tuple[PackageVariant, ...]]:
-    """Move files that movable variants share to shared assets. Return the files sorted by path, and the variants in their old order.
+    """Move files to shared assets if several movable variants have them. Return the sorted files, and the variants in their order.
 
     All files that a model refers to are shared if models in several folders refer to equal files by equal names. A model is shared if
     several folders have it under one name, and if all files that it refers to are shared. The files of movable variants must be blobs or
@@ -61,7 +61,7 @@ def _list_model(variant: PackageVariant, files: _Files) -> dict[str, str] | None
 def _find_shared(
     variants: Sequence[PackageVariant], files: _Files, wanted: Callable[[PackageVariant, _Files], dict[str, str] | None]
 ) -> list[tuple[PackageVariant, str | None]]:
-    """Return each variant with the URI of the asset for its `wanted` files; None if no other folder has the same files."""
+    """Return each variant with the URI of an asset for its `wanted` files, or with None if no other folder has the same files."""
     found = [wanted(variant, files) if variant.movable and variant.model_file is not None else None for variant in variants]
     homes: dict[Hashable, set[str]] = defaultdict(set)
     for variant, named in zip(variants, found, strict=True):

@@ -39,7 +39,7 @@ _NOT_SHIPPED = {"scope": "excluded"}
 
 
 class BomModel(Struct, frozen=True):
-    """Model of an output: its name, and its POSIX path below the output's root."""
+    """Model of an output, as the bill of materials describes it. `file` is the POSIX path below the output's root."""
 
     name: str
     file: str
@@ -59,7 +59,7 @@ class BomModel(Struct, frozen=True):
 def list_compiled_models(
     models: Iterable[ManifestModel], built: Iterable[Made], data: Mapping[str, Sequence[str]], folder: str = ""
 ) -> list[BomModel]:
-    """Return the compiled models of one group and target from their manifest. `folder` is the folder of the part.
+    """Describe the compiled models of one group and target, from their manifest. `folder` is the folder of the part.
 
     `built` are the models' session groups. `data` has the locations of the external data beside the model, by source model.
     """
@@ -84,7 +84,7 @@ def list_compiled_models(
 
 
 def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder: str = "") -> list[BomModel]:
-    """Return the uncompiled models that are shipped. `base` has their paths below `folder`, by name."""
+    """Describe the uncompiled models that are shipped. `base` has the path of each model below `folder`, by the model's name."""
     found = []
     for model in models:
         if model.name in base and model.source is not None:
@@ -94,7 +94,7 @@ def list_base_models(models: Iterable[ManifestModel], base: Mapping[str, str], f
 
 
 def describe_base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[str, ...]) -> BomModel:
-    """Return the entry for an uncompiled model that is shipped. `source` is the value of `source` for this model in the manifest."""
+    """Describe an uncompiled model that is shipped. `source` is the value of `source` for this model in the manifest."""
     # If the recipe sets sizes, the manifest has the sizes used for the compile. The uncompiled model has other sizes.
     known = {} if "sizes" in source else {kind: source.get(kind, ()) for kind in ("inputs", "outputs")}
     return BomModel(name, file, (_get_source_name(name, source),), refers=refers, **known)

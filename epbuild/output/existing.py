@@ -24,7 +24,7 @@ from epbuild.plan.steps import Emission
 
 
 class Listed(NamedTuple):
-    """Facts that an output lists about one of its files. Facts that it does not list are None. The size is in bytes."""
+    """Entry for a file in an output's own list. A value that the list lacks is None. The size is in bytes."""
 
     sha256: str | None = None
     size: int | None = None
@@ -78,8 +78,8 @@ def _read_facts(file: Mapping[str, Any]) -> Listed:
 class OwnedFiles(Owned):
     """Files that epbuild wrote to an output.
 
-    `recorded` has each SHA-256 that a file had when epbuild wrote it, by its path below the output's folder or below an archive's parent
-    folder. The lists in the output are also used. A manifest that was not recorded is accepted with any content.
+    `recorded` has every SHA-256 with which epbuild wrote a file, by the file's path below the output's folder or below an archive's
+    parent folder. Files in the output's own list also count. A manifest that was not recorded is accepted with any content.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class OwnedFiles(Owned):
         ]
 
     def note_link(self, path: Path, name: str) -> None:
-        """Update the known times of a file after another hard link to it was created."""
+        """Update the known change time of a file after another hard link to the file was created."""
         known, now = self._read.get(name), StatKey.of(path, path.lstat())
         if known is not None and now._replace(ctime_ns=known[0].ctime_ns) == known[0]:
             self._read[name] = (now, known[1])
@@ -155,7 +155,7 @@ class OwnedFiles(Owned):
         return self._find_unchanged(path.parent, listed=path)
 
     def list_changed(self, path: Path) -> list[str]:
-        """Return the changed files in a folder, or of an archive and its provenance file."""
+        """Return the files that have changed: files in a folder, or an archive and its provenance file."""
         root = path if path.is_dir() else path.parent
         if path.is_symlink() or (not path.is_dir() and path.name not in self.recorded):
             return []

@@ -282,12 +282,12 @@ def _find_uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator
 
 
 class _Cached(NamedTuple):
-    """Input of a stage that comes from the cache."""
+    """Input that a stage reads from the cache."""
 
     stage: Stage
     past: str
     present: str
-    """Output that updates the input."""
+    """Output that updates the cache for this input."""
     key: str
     """Configuration key with the names of such outputs."""
     layer: str

@@ -26,7 +26,7 @@ class Inference(Struct, frozen=True):
     session_options: Mapping[str, str]
     provider_options: Mapping[str, str]
     left_out: Mapping[str, str]
-    """Reason, as a clause, why a package cannot contain an option, by option."""
+    """Options that a package cannot contain, each with the reason as a clause."""
 
 
 def select_inference_options(

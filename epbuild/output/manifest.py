@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 class ManifestModel(Struct, frozen=True):
-    """EPContext model of an output. `nodes` and `source` are plain data, as in the record.
+    """EPContext model of an output. `nodes` and `source` are plain data, as in the action record.
 
     A merged model has no source of its own: `merged` has the name, the action key and the source of each member.
     """
@@ -34,7 +34,7 @@ class ManifestModel(Struct, frozen=True):
     """Fallback nodes, each with its operator and the reason why the EP did not take it."""
     merged: Sequence[Mapping[str, Any]] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    """`figures` that compare the outputs with the source's, or `unjudged` with the reason; empty if the model was not verified."""
+    """`figures` that compare the outputs with the source model's, or `unjudged` with the reason; empty if the model was not verified."""
 
 
 class PartManifest(Struct, frozen=True):
@@ -98,7 +98,7 @@ def resolve_beside(file: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def find_references(model: ManifestModel, folder: str, data: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the files that a model below `folder` refers to. `data` has the locations of its external data, by member."""
+    """Return the paths of the files that a model below `folder` refers to. `data` has the locations of external data, by member."""
     binaries = [str(node["reference"]) for node in model.nodes if "reference" in node]
     members = [str(member["name"]) for member in model.merged] or [model.name]
     external = (location for member in members for location in data[member])

@@ -75,7 +75,7 @@ class Materials(Struct, frozen=True):
 
     recipe: RecipeFiles
     built: tuple[Made, ...]
-    """The session groups."""
+    """Session groups with their results."""
     models: Mapping[str, SourceMaterial]
     toolchains: Mapping[str, ToolchainMaterial]
     assets: tuple[InputFile, ...]
@@ -108,7 +108,7 @@ class OutputInputs(Struct, frozen=True):
 
 
 def list_recipe_files(recipe: Recipe, digests: Mapping[Path, str]) -> tuple[InputFile, ...]:
-    """Return the files that a recipe was read from, if they are in `digests`. A bill of materials alone does not need them."""
+    """Return the files that a recipe was read from, if they are in `digests`. A bill of materials alone does not need these files."""
     return tuple(describe_recipe_file(path, recipe.directory, digests[path]) for path in recipe.files if path in digests)
 
 
@@ -154,7 +154,7 @@ def gather(recipe: RecipeFiles, built: Iterable[Made], assets: Iterable[InputFil
 
 
 def describe_recipe_file(path: Path, directory: Path, sha256: str) -> InputFile:
-    """Return a file that a recipe was read from, by its path relative to the recipe's `directory`."""
+    """Describe a file that a recipe was read from, and name it by its path relative to the recipe's `directory`."""
     try:
         name = Path(os.path.relpath(path, directory)).as_posix()
     except ValueError:  # on another Windows drive
@@ -193,7 +193,7 @@ def _list_models(built: Made) -> Iterator[SourceMaterial]:
 
 
 def _describe_source(path: str, location: str | None, sha256: str) -> InputFile:
-    """Return the graph that `path` names in the recipe, or its external data at `location`."""
+    """Describe the graph that `path` names in the recipe, or a file of the graph's external data at `location`."""
     try:
         address = parse_address(path)
     except BadAddress:

@@ -79,7 +79,7 @@ def read_merged(model: Path) -> MergedHeader:
 
 
 def _name_members(problem: Problem, paths: Mapping[str, Path], step: str) -> Problem:
-    """Replace the paths of drafts in a problem with the members' names, and its location with the step."""
+    """Return a problem with the members' names instead of the paths of drafts, and with the step as its location."""
     message, hint = problem.message, problem.hint
     for member, path in paths.items():
         message = message.replace(str(path), f"'{member}'")

@@ -147,7 +147,7 @@ def _list_compiled(planned: PlannedPart, models: Sequence[ManifestModel]) -> Ite
 
 
 def _describe_origin(planned: PlannedPart, model: ManifestModel) -> dict[str, Any]:
-    """Return the action key of a variant and the digest of its source. The manifest in the variant's folder has the other facts."""
+    """Return the action key of a variant, the digest of its source, and the path of the part's manifest, which has all details."""
     return {
         "action_key": model.action_key,
         "manifest": planned.path(MANIFEST),

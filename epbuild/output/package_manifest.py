@@ -1,7 +1,7 @@
 """Manifest of an ONNX Runtime model package: components and variants.
 
 An application opens one session for a component. A variant is a component compiled for one target. The format is schema 1 of ONNX
-Runtime's `model_package/README.md`. Facts marked as measured were tried with the OrtModelPackageApi of onnxruntime 1.31.1.
+Runtime's `model_package/README.md`. Statements marked as measured were tested with the OrtModelPackageApi of onnxruntime 1.31.1.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _ASSET = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})(?:/(?P<path>.+))?")
 
 
 class PackageVariant(Struct, frozen=True):
-    """Component for one target. Paths are POSIX paths below the package's root, unless noted otherwise."""
+    """Variant of a component for one target. Paths are POSIX paths below the package's root, unless noted otherwise."""
 
     component: str
     name: str
     folder: str
     """Folder of the variant's files. Components that share a context binary have variants in the same folder."""
     model_file: str | None
-    """Model, relative to the folder, or in a shared asset: `sha256:<digest>/<path>`. None if the folder has a configuration of
+    """Path of the model relative to the folder, or in a shared asset: `sha256:<digest>/<path>`. None if the folder has a configuration of
     onnxruntime-genai, which opens several models."""
     ep: str
     device: str | None = None
     """`npu`, `gpu` or `cpu`; None unless the EP is a plugin. ONNX Runtime knows no devices of other EPs, and would never
-    select their variants if they had a device (measured)."""
+    select a variant for such an EP if the variant had a device (measured)."""
     compatibility: str = ""
     """Compatibility string that the EP wrote into the model. The EP uses it later to decide whether the model fits a device."""
     session_options: Mapping[str, str] = field(default_factory=dict)
     provider_options: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     refers: tuple[str, ...] = ()
-    """Files that the model names: external data and context binaries."""
+    """Paths of the files that the model refers to: external data and context binaries."""
     movable: bool = False
     """True if the files may be in shared assets, because only ONNX Runtime's package API opens the model."""
 
@@ -102,7 +102,7 @@ def check_package(files: Sequence[FileEntry], variants: Sequence[PackageVariant]
 
 
 def make_asset_uri(files: Mapping[str, str]) -> str:
-    """Return ONNX Runtime's name of a shared asset. `files` maps POSIX paths in the asset to SHA-256."""
+    """Return the URI by which ONNX Runtime identifies a shared asset. `files` maps POSIX paths in the asset to SHA-256."""
     lines = "".join(f"{files[path]}  {path}\n" for path in sorted(files))
     return f"sha256:{hash_bytes(lines)}"
 

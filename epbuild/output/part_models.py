@@ -20,7 +20,7 @@ from epbuild.verify.live.judging import list_numbers
 
 
 def list_models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -> list[ManifestModel]:
-    """Return the compiled models of a part, with the references in its `files`."""
+    """Return the manifest entries of a part's compiled models, with the references that the part's `files` have."""
     references = {file.path: file.content.references for file in files if isinstance(file.content, RelinkedModel)}
     return [
         ManifestModel(
@@ -39,7 +39,7 @@ def list_models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -
 
 
 def describe_merged_model(part: Part, merging: Merging, made: Sequence[Made]) -> ManifestModel:
-    """Return the merged model of a part, without its nodes and compatibility strings."""
+    """Return the manifest entry of a part's merged model, without the model's nodes and compatibility strings."""
     members = [(item, model) for item in made for model in item.compiled.models]
     sources = {name: source for item in made for name, source in _describe_sources(item).items()}
     return ManifestModel(
@@ -60,7 +60,7 @@ def describe_merged_model(part: Part, merging: Merging, made: Sequence[Made]) ->
 
 
 def add_numbers(models: Sequence[ManifestModel], checked: Made) -> list[ManifestModel]:
-    """Return the models with the figures of a verification. A merged model gets the figures of each member."""
+    """Return copies of the entries of `models` with the figures of a verification. A merged model gets the figures of each member."""
     return [
         replace(
             model,
@@ -72,7 +72,7 @@ def add_numbers(models: Sequence[ManifestModel], checked: Made) -> list[Manifest
 
 
 def describe_target(part: Part) -> dict[str, Any]:
-    """Return the target of a part with its options."""
+    """Return the manifest entry of a part's target, with the target's options."""
     target = part.target
     return {
         "name": target.name,
@@ -94,7 +94,7 @@ def describe_target(part: Part) -> dict[str, Any]:
 
 
 def list_custom_ops(document: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the custom operators of a key document, with the names by which applications find them."""
+    """Return the manifest entries of the custom operators in a key document, with the names by which applications find them."""
     return [
         {"library": ops["name"], "sha256": ops["library"]} if ops["library"] else {"module": ops["name"]}
         for ops in document.get("custom_ops", ())

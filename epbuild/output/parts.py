@@ -61,7 +61,7 @@ class PlannedPart(Struct, frozen=True):
         return self.made[0].group.share
 
     def complete_models(self, merged: Mapping[str, MergedHeader]) -> tuple[ManifestModel, ...]:
-        """Return the models. A merged model is completed from the header of its file in `merged`."""
+        """Return the models, after completing a merged model from the header of its file in `merged`."""
         if self.part.merging is None:
             return self.models
         (model,) = self.models
@@ -102,7 +102,7 @@ class Arrangement(Struct, frozen=True):
     manifest: Document
     base_models: tuple[BomModel, ...]
     part_manifests: tuple[OutputDocument, ...] = ()
-    """Manifests of the parts, unless the part's manifest is the output's own."""
+    """Manifests of the parts. Empty if the output has a single part, whose manifest is the output's own."""
 
 
 def get_statement_path(emission: Emission) -> str | None:
@@ -195,10 +195,10 @@ def arrange(
     reserved: str,
     step: str,
 ) -> tuple[OutputFile, ...]:
-    """Assign a path to each file: `names` has the model's path by member, `binaries` the context binary's by member and EP.
+    """Assign a path to each file. `names` has the paths of models by member, `binaries` the paths of context binaries by member and EP.
 
-    No file gets the path `reserved`. External data keeps its location beside its model, since the model names it. Raises BuildError if
-    one EP wrote several context binaries of a model, as the recipe has only one name, or if two files would have one path.
+    No file gets the path `reserved`. External data keeps its location, because the model refers to it. Raises BuildError if one EP
+    wrote several context binaries of a model, as the recipe has only one name, or if two files would have one path.
     """
     found: dict[str, OutputFile] = {reserved.casefold(): OutputFile(reserved, "manifest", Blob("", 0))}
     for result in results:

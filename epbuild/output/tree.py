@@ -53,7 +53,7 @@ class Layout(Protocol):
     """Arrangement of the parts of an output. The properties that planning needs are in `recipe/outputs.py`."""
 
     described_as: str | None
-    """Name of the output's title and description in the key document; None if the files contain neither."""
+    """Key under which the key document has the output's title and description; None if the files contain neither."""
 
     def arrange(self, emission: Emission, parts: Sequence[PlannedPart], recipe: str, digests: Mapping[Path, str]) -> Arrangement:
         """Arrange the parts. `digests` has the SHA-256 of the user's files. Raises BuildError if the parts do not fit together."""
@@ -62,7 +62,7 @@ class Layout(Protocol):
         """Return the settings that determine the files, in the recipe's terms."""
 
     def find_omissions(self, emission: Emission) -> Iterator[str]:
-        """Yield a sentence for each part of the recipe that is missing from the output."""
+        """Yield a sentence for each setting of the recipe that is missing from the output."""
 
 
 class Directory:
@@ -90,7 +90,7 @@ LAYOUTS: Mapping[LayoutName, Layout] = MappingProxyType({"directory": Directory(
 
 
 class OutputTree(Struct, frozen=True):
-    """Output before it is written: files with references to their contents, documents that list the files, and the key of both."""
+    """Output before it is written: files with references to their contents, documents that list the files, and the output's key."""
 
     emission: Emission
     files: tuple[OutputFile, ...]
@@ -102,7 +102,7 @@ class OutputTree(Struct, frozen=True):
     key: str
     """Digest of the key document."""
     omissions: tuple[str, ...]
-    """A sentence for each part of the recipe that is missing from the output."""
+    """A sentence for each setting of the recipe that is missing from the output."""
 
 
 def plan_output(emission: Emission, made: Sequence[Made], recipe: Recipe, digests: Mapping[Path, str]) -> OutputTree:

@@ -35,7 +35,7 @@ class Ability(Struct, frozen=True):
 
 
 def list_abilities(action: Action) -> tuple[Ability, ...]:
-    """Return the abilities that an action needs: one for each device of each compiling EP. Return none for an action without a target."""
+    """Return the abilities that an action needs: one for each device of each compiling EP, or none if the action has no target."""
     if isinstance(action, Verification):
         return _list_abilities(action, runs=action.is_on_real_device)
     return _list_abilities(action, runs=False) if isinstance(action, InTarget) else ()

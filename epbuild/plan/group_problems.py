@@ -31,7 +31,7 @@ def find_runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[P
     """Yield a problem for each initializer setting that the toolchain's release of ONNX Runtime does not support."""
     settings = dict.fromkeys(member.compile for member in group.members) if target.old_runtime else ()
     for where in dict.fromkeys(compiled.initializers_where for compiled in settings if compiled.initializers == "source"):
-        message = f"{target.old_runtime}, which '{target.name}' uses, cannot use initializers in the source model"
+        message = f"{target.old_runtime}, which '{target.name}' uses, does not support initializers that stay in the source model"
         yield Problem("EPB251", message, where, f"Pin onnxruntime {COMPILER_SINCE} or later, or store the initializers inline.")
     external = (compiled for compiled in settings if compiled.initializers == "external" and compiled.external_threshold > 0)
     for where in dict.fromkeys(compiled.initializers_where for compiled in external):
@@ -40,7 +40,7 @@ def find_runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[P
 
 
 def find_size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Problem]:
-    """Yield a problem for each input of a member whose sizes differ from the model's fixed sizes."""
+    """Yield a problem for each input for which a member of a group and its model in the recipe have different fixed sizes."""
     for name, shape in member.input_shapes.items():
         fixed = model.input_shapes.get(name) if model is not None else None
         if fixed is not None and fixed.sizes != shape.sizes:

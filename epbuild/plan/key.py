@@ -1,7 +1,7 @@
 """Action keys, which are digests of JSON documents, and comparison of documents.
 
 A document lists everything that an action's result depends on. It never contains an absolute path, a time, a host name, or the order of
-the recipe's keys. `compare_documents` finds a difference to show exactly if two documents have different keys. Every out-of-date action
+the recipe's keys. `compare_documents` finds a difference to show if and only if two documents have different keys. Every out-of-date action
 therefore has a reason to show.
 """
 

@@ -47,7 +47,7 @@ class Member(Struct, frozen=True):
     denotations: frozenset[str] = frozenset()
     """Keys of the model's `dimensions` that are denotations. All other keys are names. Empty while the model's header is unknown."""
     where: Position | None = None
-    """Position of the model's entry in the group, in the recipe."""
+    """Position in the recipe at which the group lists the model."""
     prepared: str | None = None
     """Id of the last preparation, whose result is compiled. None if the model is compiled unchanged."""
     original: ModelFiles | None = None

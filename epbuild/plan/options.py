@@ -184,7 +184,7 @@ class TargetPlanner:
     def _stage_files(
         self, settings: Mapping[str, Setting], checked: _OptionValidator, owner: str
     ) -> tuple[dict[str, OptionFile], dict[str, str]]:
-        """Return two mappings: files by option and number, and option values that contain staged names instead of paths."""
+        """Return the files that options name, by option and number, and option values with staged names instead of paths."""
         files: dict[str, OptionFile] = {}
         staged: dict[str, str] = {}
         for name, option in checked.options.items():
@@ -242,7 +242,7 @@ class _Release(Struct, frozen=True):
 
 
 def _find_pinned_release(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release | None:
-    """Return the release that a toolchain pins of one of the distributions. Return None if it pins no or several releases."""
+    """Return the release that a toolchain pins for one of the distributions. Return None if it pins none or several releases."""
     wanted = frozenset(distributions)
     releases = {
         _Release(requirement.distribution, requirement.version)
@@ -333,7 +333,7 @@ class _OptionValidator:
 
 
 def find_sharing_refusals(target: PlannedTarget) -> list[str]:
-    """Return the reasons, as sentences, why `target` does not support shared weights. Return an empty list if it does."""
+    """Return the reasons, as sentences, why `target` does not support shared weights. The list is empty if it does."""
     reasons = []
     for ep in target.compiling or target.eps:
         sharing = ep.entry.sharing

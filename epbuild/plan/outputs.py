@@ -36,7 +36,7 @@ BASE = "base"
 """Name of the uncompiled variant in a package."""
 
 _MAX_PATH_BYTES = 3500
-"""Maximum bytes of an output's absolute path. Linux limits the longer paths of files in the output and in its draft to 4,095 bytes."""
+"""Maximum bytes of an output's absolute path. Files in the output and in its draft have longer paths, and Linux allows 4,095 bytes."""
 _RESERVED = {
     MANIFEST: "the manifest",
     PROVENANCE: "the provenance",
@@ -162,7 +162,7 @@ def find_package_refusals(output: OutputSpec, parts: Sequence[Part]) -> Iterator
 
 
 class _Part:
-    """File names of a part that is being planned. Two files with the same name are a problem."""
+    """File names of a part that is being planned. Two files with the same name are reported as a problem."""
 
     def __init__(
         self, output: OutputSpec, group: GroupSpec, target: PlannedTarget, merging: Merging | None, problems: list[Problem]

@@ -19,7 +19,7 @@ def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems:
     members = list(dict.fromkeys(member.name for member in group.members))
     problems_before = len(problems)
     if group.merge is not None:
-        message = f"the group '{group.name}' merges its models, so that no models are left for a pipeline"
+        message = f"the group '{group.name}' merges its models, so no models are left for a pipeline"
         problems.append(Problem("EPB226", message, choice.where, "Remove 'merge' or 'genai'."))
     roles: dict[str, GenaiRole] = {}
     for role, model in choice.roles.items():

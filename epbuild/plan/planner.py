@@ -182,7 +182,7 @@ class _Work:
 
     def _check_members(self, group: GroupSpec) -> None:
         if group.share_initializers and len(group.members) == 1:
-            message = f"the group '{group.name}' has only one model, so that it cannot share initializers"
+            message = f"the group '{group.name}' has only one model, so it cannot share initializers"
             hint = "Add another model, or remove 'share_initializers'."
             self.problems.append(Problem("EPB238", message, group.share_initializers.where, hint))
         seen: set[str] = set()

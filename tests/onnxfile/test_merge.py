@@ -424,7 +424,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[Path], MergeRequest]]] = {
         lambda f: MergeRequest(pair(f), [], [Connection(0, "w", 1, "y")]),
     ),
     "an unknown input": ("EPB627", "b.onnx has no input 'x'", lambda f: MergeRequest(pair(f), [], [Connection(0, "y", 1, "x")])),
-    "backwards": ("EPB627", "which does not come after it", lambda f: MergeRequest(pair(f), [], [Connection(1, "z", 0, "x")])),
+    "backwards": ("EPB627", "does not come after", lambda f: MergeRequest(pair(f), [], [Connection(1, "z", 0, "x")])),
     "an input with two sources": (
         "EPB627",
         "'y' of .*b.onnx is connected twice",

@@ -27,7 +27,7 @@ def test_field_is_found_at_its_exact_bytes() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\x08\x01\x12\x05abc", "the file is truncated: field 2 extends past its last byte, 7, at byte 2"),
+        (b"\x08\x01\x12\x05abc", "the file is truncated: field 2 extends past the last byte, 7, at byte 2"),
         (b"\x12", "the file is truncated: field 2 .*, at byte 0"),
         (b"\x08\x80", "the file is truncated: field 1 .*, at byte 0"),
         (b"\x08\x01\x80", "the file is truncated: a field's tag .*, at byte 2"),
@@ -115,5 +115,5 @@ def test_file_that_shrinks_while_it_is_read_is_an_error_and_not_a_hang() -> None
     file = io.BytesIO(b"\x0a\x01a" * 100)
     wire = WireReader(file)
     file.truncate(10)
-    with pytest.raises(MalformedModel, match="was truncated while it was read, at byte 10"):
+    with pytest.raises(MalformedModel, match="was truncated while it was being read, at byte 10"):
         list(wire.fields(0, wire.size))

@@ -436,7 +436,10 @@ OPENVINO_OLD = ("onnxruntime-openvino==1.24.1", "onnxruntime-openvino==1.22.0")
 @pytest.mark.parametrize(
     ("initializers", "words"),
     [
-        ("{store: source}", "onnxruntime-openvino 1.22.0, which 'cpu' uses, cannot use initializers in the source"),
+        (
+            "{store: source}",
+            "onnxruntime-openvino 1.22.0, which 'cpu' uses, does not support initializers that stay in the source",
+        ),
         (
             "{store: external, file: '${model}.w'}",
             "onnxruntime-openvino 1.22.0, which 'cpu' uses, writes initializers of any size",

@@ -396,7 +396,7 @@ def test_a_list_of_socs_is_accepted_without_sharing(workshop: Path) -> None:
 def test_sharing_initializers_in_a_group_of_one_model_is_refused(workshop: Path) -> None:
     lines = f"    share_weights: true\n    share_initializers: {MARK}true\n"
     text = edited(RECIPE, ("[prefill, decode]", "[prefill]"), ("    share_weights: true\n", lines))
-    check(workshop, text, ("EPB238", "the group 'decoder' has only one model, so that it cannot share initializers"))
+    check(workshop, text, ("EPB238", "the group 'decoder' has only one model, so it cannot share initializers"))
 
 
 def test_a_model_cannot_be_in_a_group_twice(workshop: Path) -> None:

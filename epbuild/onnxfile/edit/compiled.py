@@ -64,7 +64,7 @@ class References:
             yield from self._read(place)[0].get(wanted, ())
 
     def find_unreadable(self, binary: Path, folder: Path) -> Iterator[Path]:
-        """Yield the unreadable `.onnx` files in the same folders, because such files may refer to `binary`."""
+        """Yield the unreadable `.onnx` files in the folders that `find_users` searches. Such files may refer to `binary`."""
         for place in _list_folders(binary, folder):
             yield from self._read(place)[1]
 

@@ -36,7 +36,7 @@ def fix_sizes(source: Path, destination: Path, shapes: Mapping[str, Shape]) -> N
     declaration.
 
     Raises FileExistsError if `destination` exists, and keeps that file. Raises MalformedModel, for example if the inputs of
-    the copy do not have the shapes. Raises OSError. No partial copy is left.
+    the copy would not have the new shapes. Raises OSError. No partial copy is left.
     """
 
     def find_changes(model: BinaryIO) -> list[Splice]:
@@ -58,7 +58,7 @@ def _check_shapes(header: ModelHeader, shapes: Mapping[str, Shape]) -> None:
 
 
 class _Sizes(Struct, frozen=True):
-    """Search for the bytes of a model that depend on the sizes of its inputs."""
+    """Finder of the bytes of a model that depend on the sizes of the model's inputs."""
 
     _wire: WireReader
     _shapes: Mapping[str, Shape]

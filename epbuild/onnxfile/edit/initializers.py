@@ -47,11 +47,11 @@ def share_initializers(
     the location. If no tensor moves, no weights file is written.
 
     If the copies are in several folders, each folder has the file, as a hard link where the file system supports it. ONNX
-    Runtime reads such data, although the onnx package refuses to. A copy that refers to the file from a subgraph has a
-    separate file, because ONNX Runtime then leaves the reading to the onnx package.
+    Runtime reads files with several hard links, although the onnx package refuses to. If a subgraph of a copy refers to the
+    file, the copy's folder has a separate file, because ONNX Runtime leaves the reading of such data to the onnx package.
 
     Raises FileExistsError if a copy or the file exists. Raises MalformedModel if a model is incomplete or has less external
-    data than it declares; the text begins with the model's file name. Raises OSError. After an error, no written file is
+    data than it declares; the error's text begins with the model's file name. Raises OSError. After an error, no written file is
     left.
     """
     folders = list(dict.fromkeys(copy.parent for copy in models))
@@ -88,7 +88,7 @@ def share_initializers(
 
 
 class _WeightsFile:
-    """Weights file that is being written. `total` counts the bytes of all its tensors, including duplicates."""
+    """Weights file that is being written. `total` counts the bytes of all tensors, including duplicates."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.total = 0
@@ -97,7 +97,7 @@ class _WeightsFile:
         self._offsets: dict[str, int] = {}
 
     def place(self, source: BinaryIO, start: int, size: int) -> bytes:
-        """Write a part of `source`, unless the file already has this content. Return the tensor fields that refer to it."""
+        """Write a part of `source`, unless the file already has this content. Return tensor fields that refer to the content."""
         self.total += size
         content = hash_extent(source, start, size)
         offset = self._offsets.get(content)
@@ -117,10 +117,10 @@ class _WeightsFile:
 
 
 def _move(weights: _WeightsFile, model: BinaryIO, *, folder: Path, data: Mapping[str, Path], threshold: int) -> list[Splice]:
-    """Move the tensors of one model to the weights file. Return the changes of the model.
+    """Move the tensors of one model to the weights file. Return the changes to the model.
 
-    A tensor's old reference is replaced completely: its other entries, such as a checksum, are invalid for the new
-    location.
+    A tensor's old reference is replaced completely, because its other entries, such as a checksum, are invalid for the
+    new location.
     """
     parse_header(model)  # This call rejects incomplete models and excessive nesting.
     wire = WireReader(model)
@@ -144,7 +144,7 @@ def _move(weights: _WeightsFile, model: BinaryIO, *, folder: Path, data: Mapping
 
 
 def _find_tensors(wire: WireReader) -> Iterator[_TensorPath]:
-    """Yield the path of each tensor in a model. Headers do not store these paths: a malicious file could exhaust memory."""
+    """Yield the path of each tensor in a model. Headers do not store them, because a malicious file could exhaust memory."""
     for field in wire.fields(0, wire.size, frozenset({proto.MODEL_GRAPH, proto.MODEL_FUNCTIONS})):
         if field.number == proto.MODEL_GRAPH:
             yield from _find_tensors_in_graph(wire, (field,))

@@ -1,4 +1,4 @@
-"""Copies of compiled models with other node names, references or contexts.
+"""Copies of compiled models with changed node names, references or contexts.
 
 No function changes its source. Each function raises MalformedModel and OSError. If the destination exists, it raises
 FileExistsError and keeps that file. No partial copy is left.
@@ -21,9 +21,9 @@ PROTOBUF_LIMIT: Final = 2**31 - 1
 
 
 def relink(source: Path, destination: Path, names: Mapping[str, str]) -> None:
-    """Copy the model `source` with other references: each key of `names` becomes its value.
+    """Copy the model `source`, and replace each reference that is a key of `names` by the value.
 
-    Names are written as given, so callers must use `check_reference` first. Other references and all other bytes stay the
+    Values are written as given, so callers must use `check_reference` first. Other references and all other bytes stay the
     same.
     """
 
@@ -38,7 +38,7 @@ def relink(source: Path, destination: Path, names: Mapping[str, str]) -> None:
 
 
 def rename_nodes(source: Path, destination: Path, names: Mapping[int, str]) -> None:
-    """Copy the model `source` with new `names` of EPContext nodes, by index in the header's `ep_context_nodes`.
+    """Copy the model `source`, and rename EPContext nodes. `names` has new names by index in the header's `ep_context_nodes`.
 
     No other part of a model refers to a node by its name. `partition_name`, the graph's name in the context, stays the
     same.
@@ -70,7 +70,7 @@ def embed(source: Path, destination: Path, binary: Path) -> None:
         nodes = parse_header(model).ep_context_nodes
         referring = [node for node in nodes if node.reference is not None]
         if len(referring) != 1:
-            raise ValueError(f"{len(referring)} nodes refer to a context binary instead of one")
+            raise ValueError(f"expected one node that refers to a context binary, found {len(referring)}")
         return [_replace_field(referring[0].reference_path, binary), *_set_modes(WireReader(model), nodes, 1)]
 
     splice(source, destination, find_changes)
@@ -87,7 +87,7 @@ def extract(source: Path, destination: Path, binary: Path, reference: str) -> No
         nodes = parse_header(model).ep_context_nodes
         embedding = [node for node in nodes if node.payload is not None]
         if len(embedding) != 1:
-            raise ValueError(f"{len(embedding)} nodes embed a context instead of one")
+            raise ValueError(f"expected one node that embeds a context, found {len(embedding)}")
         path = embedding[0].payload_path
         with binary.open("xb") as file:
             written.append(binary)

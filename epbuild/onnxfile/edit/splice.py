@@ -51,7 +51,7 @@ def copy_bytes(model: BinaryIO, copy: BinaryIO, start: int, end: int) -> None:
     while start < end:
         chunk = model.read(min(_CHUNK, end - start))
         if not chunk:
-            raise MalformedModel("the file was truncated while it was read", start)
+            raise MalformedModel("the file was truncated while it was being read", start)
         copy.write(chunk)
         start += len(chunk)
 
@@ -99,4 +99,4 @@ def _write_file(path: Path, copy: BinaryIO) -> None:
         start = copy.tell()
         copy_bytes(file, copy, 0, size)
         if copy.tell() - start != size or file.read(1):
-            raise OSError(f"{path.name} changed while it was read")
+            raise OSError(f"{path.name} changed while it was being read")

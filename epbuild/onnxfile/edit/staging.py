@@ -1,4 +1,4 @@
-"""New files in a folder that appear all at once."""
+"""New files that appear in a folder all at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epbuild.core.safepath import resolve_links
 
 @contextlib.contextmanager
 def drafts(folder: Path) -> Iterator[Path]:
-    """Create a draft folder in `folder`, to fill and then `publish`.
+    """Create a draft folder in `folder`, for files that `publish` or `overwrite` then moves into `folder`.
 
     The draft folder is removed at the end, with its content. `folder` is also removed if it was created here and is still empty.
     """
@@ -45,7 +45,7 @@ def stage(file: Path, draft: Path, *, link: bool) -> None:
 
 
 def publish(draft_folder: Path, folder: Path, names: Sequence[str]) -> None:
-    """Rename drafts into `folder`, all or none. The order of `names` must put a file after the files that it refers to.
+    """Move drafts into `folder`, all or none. In `names`, a file must come after the files that it refers to.
 
     Raises ChangeRefused (EPB624) if a file with one of these names exists. Existing files are not overwritten.
     """

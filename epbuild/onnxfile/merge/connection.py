@@ -98,7 +98,7 @@ def check_connections(members: Sequence[ConnectedModel], connections: Sequence[C
         output, value = _check_ends(members, connection)
         source, target = members[connection.source].label, members[connection.target].label
         if connection.source >= connection.target:
-            message = f"'{output.name}' of {source} cannot feed {target}, which does not come after it"
+            message = f"'{output.name}' of {source} cannot feed {target}: {target} does not come after {source}"
             raise ChangeRefused(Problem("EPB627", message, None, "Name the models in the order in which they run."))
         if (connection.target, value.name) in fed:
             raise ChangeRefused(Problem("EPB627", f"'{value.name}' of {target} is connected twice"))
@@ -132,7 +132,7 @@ def format_type(value: ValueInfo) -> str:
 
 
 def _split_end(text: str, named: Mapping[str, Sequence[int]]) -> list[tuple[int, str]]:
-    """Return the pairs of model and value name that `text` can mean. `named` has the models with each name."""
+    """Return the pairs of model and value name that `text` can mean. `named` has the numbers of models by name."""
     return sorted((number, text[at + 1 :]) for at, sign in enumerate(text) if sign == "." for number in named.get(text[:at], ()))
 
 

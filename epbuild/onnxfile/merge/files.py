@@ -20,9 +20,9 @@ from epbuild.onnxfile.merge.naming import GraphPart
 def stage_files(
     members: Sequence[ConnectedModel], parts: Sequence[GraphPart], folder: Path, destination: Path
 ) -> tuple[list[str], list[str]]:
-    """Stage the files of all models in `folder`, and update the references in their nodes.
+    """Stage the models' external files in `folder`, and update the references in the models' nodes.
 
-    Return the names of all files, and the names of files that do not yet exist beside `destination`.
+    Return the names of all staged files, and the names of those that do not yet exist beside `destination`.
     """
     names = _FreeNames(destination)
     for member, part in zip(members, parts, strict=True):
@@ -64,7 +64,7 @@ class _FreeNames:
         self._digest = cache(hash_file)
 
     def place(self, reference: str, file: Path) -> str:
-        """Return the name for a file: `reference`, with a number if a different file has this name."""
+        """Return the name for a file: `reference`, plus a number if a different file has this name."""
         if (reference, file) not in self._known:
             name = self._known[reference, file] = self._find_name(reference, file)
             self.placed.setdefault(name.casefold(), (name, file))

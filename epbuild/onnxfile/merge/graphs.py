@@ -42,7 +42,7 @@ def walk_nodes(graph: Any) -> Iterator[Any]:
 
 
 def find_equal_inputs(nodes: Sequence[Any], initializers: Iterable[Any]) -> Iterator[tuple[int, str, str]]:
-    """Yield EPContext nodes that would get one value twice, as the node's index and the names of two equal inputs.
+    """Find EPContext nodes that would get one value twice. Yield the index of each node and the names of two equal inputs.
 
     `nodes` are the nodes of a main graph, in an order in which they can run. Values that subgraphs compute are not
     compared.

@@ -50,9 +50,9 @@ class Merged(Struct, frozen=True):
 def merge_models(
     inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path, tolerances: Tolerances
 ) -> Merged:
-    """Merge compiled models, each with a prefix for its names, into `destination`. Write its files beside it.
+    """Merge compiled models, each with a prefix for its names, into `destination`. Write the files of the merged model beside it.
 
-    The models are in the order in which they run. `connections` are outputs that feed inputs. If they are None, an output is
+    The models are in the order in which they run. `connections` lists the outputs that feed inputs. If it is None, an output is
     connected to each later input with the same name. All other inputs and outputs stay. Inputs with the same name in
     several models become one input. EPContext nodes keep their names unless two are equal, because EPs find a graph in its
     context by the node's name. `tolerances` are the changes that EPs allow.
@@ -104,7 +104,7 @@ def read_members(paths: Sequence[Path]) -> tuple[ConnectedModel, ...]:
 
 
 def _is_shared(item: ConnectedModel, references: References) -> bool:
-    """Return whether another model refers to a context binary of this model, so that the context has graphs for both."""
+    """Return whether another model refers to a context binary of this model. The context then has graphs for both models."""
     binaries = [find_binary(item.path, node) for node in item.header.ep_context_nodes if node.reference is not None]
     own = os.path.realpath(item.path)
     users = (path for binary in binaries for path in references.find_users(binary, item.path.parent))

@@ -30,7 +30,7 @@ class ContextTolerance(Protocol):
 Tolerances = Mapping[str, ContextTolerance]
 """Tolerances by the `source` of EPContext nodes.
 
-Nodes of other sources must not change, but any number of their contexts can be merged.
+Nodes with any other `source` must not change, but any number of such nodes can be merged.
 """
 
 
@@ -92,7 +92,7 @@ class GraphPart:
         renamed = f"'{old}' of {self.label} would be renamed to '{new}'"
         if attribute is None:
             message = f"{source} does not load a context whose inputs or outputs are renamed: {renamed}"
-            hint = "Remove the model's prefix, or rename on the other side of the connection."
+            hint = "Remove the model's prefix, or rename the value on the other side of the connection."
             return Problem("EPB626", message, None, hint)
         own_names = _read_own_names(node, attribute)
         if set("=;") & set(new + own_names[old]):
@@ -183,7 +183,7 @@ def _choose_common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, st
 
 
 def _read_own_names(node: Any, attribute: str) -> dict[str, str]:
-    """Return the names in the context of a node's inputs and outputs, by name of the value."""
+    """Return the names that the context uses for a node's inputs and outputs, by the name of the value."""
     own = dict(pair.split("=", 1) for pair in (read_text_attribute(node, attribute) or "").split(";") if "=" in pair)
     return {value: own.get(value, value) for value in chain(node.input, node.output) if value}
 

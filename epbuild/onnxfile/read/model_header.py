@@ -27,8 +27,8 @@ class ValueInfo(NamedTuple):
 
     `elem_type` is ONNX's TensorProto.DataType, or 0 for values that are not tensors. A dimension is a size, the name of a
     symbol, or None if it is unknown or written as a negative size. `shape` is None if the rank is unknown or the value is
-    not a tensor. `denotations` has the meaning of each dimension, such as DATA_BATCH, or an empty text. `denotations` is empty if no
-    dimension has a meaning.
+    not a tensor. `denotations` has the meaning of each dimension, such as DATA_BATCH. A dimension without a
+    meaning has an empty text. The tuple is empty if no dimension has a meaning.
     """
 
     name: str
@@ -76,7 +76,7 @@ class ModelHeader:
 
     `external_data` maps each external data file to the number of its bytes that tensors need. Files are in order of first
     appearance, and tensors anywhere in the model count. `subgraph_data` has the files that a tensor in a subgraph uses,
-    such as a branch of an If. ONNX Runtime rejects such a file if it has a second name (docs/internals/facts.md).
+    such as a branch of an If. ONNX Runtime rejects such a file if it has a second hard link (docs/internals/facts.md).
     """
 
     ir_version: int
@@ -110,7 +110,7 @@ class ModelHeader:
 
     @property
     def remaining_nodes(self) -> int:
-        """Number of nodes in all graphs that are not EPContext nodes."""
+        """Number of nodes that are not EPContext nodes, in all graphs."""
         return sum(self.operators.values()) - len(self.ep_context_nodes)
 
 

@@ -34,7 +34,7 @@ class ModelPart(Struct, frozen=True):
 def find_model_parts(path: Path, *, limit: int = 200_000) -> tuple[ModelPart, ...]:
     """Return the named parts of a model's file in file order. Tags and lengths are outside all parts.
 
-    The part of a node's attribute begins at its text, so that an embedded context is found at its first byte. Raises
+    The part of a node's attribute begins at the attribute's text, so that an embedded context is found at its first byte. Raises
     MalformedModel if the file is not a complete model or has more than `limit` parts, which is more than a user would read.
     Raises OSError.
     """

@@ -47,15 +47,15 @@ PAIR_KEY = 1
 PAIR_VALUE = 2
 
 EXTERNAL = 1
-"""Data location value of a tensor with external data."""
+"""Value of `data_location` in a tensor with external data."""
 TYPE_INT = 2
 """Type of an attribute that holds an integer."""
 TENSOR_TYPE_ELEM_TYPE = 1
 TENSOR_TYPE_SHAPE = 2
 TYPES_WITH_SHAPE = frozenset({1, 8})
-"""Fields of a type that declare tensors and sparse tensors."""
+"""Fields of TypeProto for the types with a shape: tensors and sparse tensors."""
 NESTED_TYPES = {4: 1, 5: 2, 9: 1}
-"""Fields of a type that declare sequences, maps and optional values, with the field of the inner type."""
+"""Fields of TypeProto for sequences, maps and optional values. Each value is the field number of the inner type."""
 SHAPE_DIMENSION = 1
 DIMENSION_VALUE = 1
 DIMENSION_PARAM = 2

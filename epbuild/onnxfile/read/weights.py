@@ -129,7 +129,7 @@ def hash_extent(file: BinaryIO, start: int, size: int) -> str:
     """Return the SHA-256 of a part of a file, read in chunks. Raises MalformedModel if the file is too short."""
     found = hash_part(file, start, size)
     if found.size < size:
-        raise MalformedModel("the file was truncated while it was read", start)
+        raise MalformedModel("the file was truncated while it was being read", start)
     return found.digest
 
 
@@ -138,7 +138,7 @@ def _read_sample(file: BinaryIO, weight: Weight) -> bytes:
     wanted = min(weight.size, _SAMPLE)
     sample = file.read(wanted)
     if len(sample) < wanted:
-        raise MalformedModel("the file was truncated while it was read", weight.start)
+        raise MalformedModel("the file was truncated while it was being read", weight.start)
     return sample
 
 

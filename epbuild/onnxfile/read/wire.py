@@ -150,7 +150,7 @@ class WireReader:
         return self._read_bytes(field, _MAX_TEXT).decode("utf-8", "backslashreplace")
 
     def short(self, field: Field) -> bytes | None:
-        """Return the bytes of a short message in the window, or None if they must be read. The bytes count toward the limit of `text`."""
+        """Return the bytes of a message, or None if it is long or not in the window. The bytes count toward the limit of `text`."""
         at = field.start - self._base
         if field.wire_type != LENGTH_DELIMITED or field.size > _MAX_SHORT or at < 0 or at + field.size > len(self._window):
             return None
@@ -201,12 +201,12 @@ class WireReader:
     def _read(self, position: int, count: int) -> bytes:
         data = self._file.read(count)
         if len(data) < count:
-            raise MalformedModel("the file was truncated while it was read", position + len(data))
+            raise MalformedModel("the file was truncated while it was being read", position + len(data))
         return data
 
     def _make_overrun_error(self, what: str, position: int, end: int) -> MalformedModel:
         if end == self.size:
-            return MalformedModel(f"the file is truncated: {what} extends past its last byte, {end}", position)
+            return MalformedModel(f"the file is truncated: {what} extends past the last byte, {end}", position)
         return MalformedModel(f"{what} extends past the end of its message, byte {end}", position)
 
 
