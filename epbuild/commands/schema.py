@@ -71,7 +71,7 @@ def _build_ep_schema() -> _Schema:
 
 
 def _build_short_keys(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
-    """Return the schemas of the target keys that abbreviate an option of an EP, with the known values."""
+    """Return the schemas of target keys that are short for an option of an EP, by key. They propose the option's known values."""
     found = {}
     for entry in entries:
         start = entry.start
@@ -143,7 +143,7 @@ def _combine_schemas(schemas: list[_Schema]) -> _Schema:
 def _build_session_schemas() -> dict[str, _Schema]:
     keys = list_session_keys()
     free = {name: _build_option_schema(option, ()) for name, option in keys.options.items()}
-    texts = {name: f"epbuild sets this key: {instead}." for name, instead in keys.reserved.items()}
+    texts = {name: f"Recipes cannot set this key: {instead}." for name, instead in keys.reserved.items()}
     reserved = {
         name: {"description": text, "not": {}, "errorMessage": text, "doNotSuggest": True} for name, text in texts.items()
     }

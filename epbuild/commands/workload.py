@@ -84,7 +84,7 @@ class Workload(Struct, frozen=True):
     slots: int
     """Number of actions that the machines can execute at once."""
     real_device: bool = False
-    """True if the actions run on a real device of these EPs."""
+    """True if the actions run compiled models on a real device."""
     untried: tuple[str, ...] = ()
     """Machines that accept the actions, but have not yet tested the EPs that the actions need."""
     others: tuple[UnfitMachine, ...] = ()

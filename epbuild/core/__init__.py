@@ -1,1 +1,1 @@
-"""Modules that all rooms use: errors, atomic writes, safe paths, digests, units."""
+"""Modules that all other packages use: errors, atomic writes, safe paths, digests."""

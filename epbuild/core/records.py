@@ -32,7 +32,7 @@ def prepare_type(kind: _Kind) -> _Kind:
 def convert(
     value: object, kind: type[_T], *, from_attributes: bool = False, dec_hook: Callable[[type, Any], Any] | None = None
 ) -> _T:
-    """Convert a value, such as a JSON document, to a type of records. Raises msgspec.ValidationError."""
+    """Convert a value, such as a JSON document, to a record type. Raises msgspec.ValidationError."""
     try:
         return msgspec.convert(value, prepare_type(kind), from_attributes=from_attributes, dec_hook=dec_hook)
     except UnicodeEncodeError as error:  # JSON keys may be invalid Unicode, but msgspec compares them as UTF-8

@@ -20,7 +20,7 @@ Origin = Literal["remote"]
 class Event(Struct, frozen=True):
     """Base class of a build's events, which are frozen values with plain fields.
 
-    Other rooms define subclasses beside the code that reports them.
+    Other packages of epbuild define subclasses beside the code that reports the events.
     """
 
 

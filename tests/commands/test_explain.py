@@ -146,7 +146,7 @@ def test_stricter_expectation_is_explained_with_an_unchanged_key(built: Workshop
     found = explained_step(built, SHARE)
     assert found.key == found.previous_key
     assert found.changes == ()
-    assert all("The recipe expects 0" in reason for reason in found.reasons)
+    assert all("The recipe expects at most 0" in reason for reason in found.reasons)
     assert len(found.reasons) == 2
 
 

@@ -208,7 +208,7 @@ class ReportedOutput(Struct, frozen=True):
     in_place: bool
     """True if the output is up to date on disk."""
     key: str | None
-    """Key of the emitted output; null if nothing was emitted."""
+    """Action key of the last emitted output; null if nothing was emitted."""
     provenance: str | None
     """Provenance file of the output; null if there is none."""
     size: int
@@ -260,7 +260,7 @@ class ReportedAccuracy(Struct, frozen=True):
     samples: int | None
     """Number of input sets that were compared."""
     evidence: str | None
-    """Origin of the inputs: `made` (generated), or files."""
+    """Origin of the inputs: `made` if they were generated, `given` if they were read from files; null if nothing was compared."""
     on: str | None
     """Device and inputs, as text."""
     reference: str | None
