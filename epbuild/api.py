@@ -68,7 +68,7 @@ _MODULES = {
     "epbuild.survey.status": ("StepStatus", "Survey"),
     "epbuild.verify.findings": ("Finding",),
 }
-"""Names that this module re-exports, by their module. `__getattr__` imports a module on the first use of a name."""
+"""Names that this module re-exports, by the module that defines them. `__getattr__` imports this module on the first use."""
 
 
 def plan(request: Request | StrPath, progress: Progress | None = None) -> Survey:
@@ -104,11 +104,11 @@ def run(request: Request | StrPath, progress: Progress | None = None, *, cancell
 
 
 def verify(path: StrPath, live: LiveOptions | None = None, progress: Progress | None = None) -> tuple[Finding, ...]:
-    """Check all artifacts at a path, and return the findings. With `live`, load their models, and compare them if requested.
+    """Check all artifacts at a path, and return the findings. With `live`, also load the compiled models.
 
-    `progress` receives `Noted` events about slow work, and events while files are hashed for longer than a second. Raises
-    Misuse if `live` does not fit the artifacts, and EpbuildError if the path has nothing to verify. A damaged artifact is a
-    finding, not an error.
+    If `live` requests it, the models are run and their outputs are compared. `progress` receives `Noted` events about slow
+    work, and events about hashing if it takes longer than a second. Raises Misuse if `live` does not fit the artifacts, and
+    EpbuildError if the path has nothing to verify. A damaged artifact is a finding, not an error.
     """
     from pathlib import Path
 

@@ -27,10 +27,10 @@ R = TypeVar("R", bound=ActionResult)
 
 
 class KeyInputs(Struct, frozen=True):
-    """Inputs of a key document in addition to the action.
+    """Values that a key document is computed from, in addition to the action itself.
 
-    `digests` maps the action's files to their SHA-256. `toolchain` is the identity of its toolchain. `needed` has the results that
-    it needs.
+    `digests` maps the action's files to their SHA-256. `toolchain` is the identity of the action's toolchain. `needed` has the
+    results of other actions that the action needs.
     """
 
     digests: Mapping[Path, str]
@@ -50,7 +50,7 @@ class StepEnd(Struct, frozen=True):
 class ActionType(ABC, Generic[A, R]):
     """Type of action, which defines how to compute keys, run actions, and check and report results.
 
-    Only the methods that run an action import the compiler, because surveys use all other methods and never need the compiler.
+    Surveys call only the methods that run nothing. Therefore, only the methods that run an action import the compiler.
     """
 
     doing: str
@@ -68,7 +68,7 @@ class ActionType(ABC, Generic[A, R]):
         return ()
 
     def resolve_inputs(self, action: A, needed: Sequence[Made], store: BlobStore) -> A:
-        """Return the action with the files of the results in `needed`. These files may be missing from the store."""
+        """Return the action with the results in `needed` as its inputs. The files of these results may be missing from the store."""
         return action
 
     @abstractmethod
@@ -89,11 +89,11 @@ class ActionType(ABC, Generic[A, R]):
         """Run an action, whose key document is `document`, and return its result. Raises EpbuildError and Cancelled."""
 
     def finish(self, action: A, result: R, work: ExecutionFactory) -> Iterator[R]:
-        """Add the result's missing parts one at a time, and yield the result after each addition. Raises the errors of `run`."""
+        """Add the parts in `missing_parts` one at a time, and yield the result after each. Raises the same errors as `run`."""
         return iter(())
 
     def rebuild(self, action: A, document: Mapping[str, Any], execution: Execution) -> Mapping[str, Path]:
-        """Run the action without storing its result. Return its artifacts by name. Raises the errors of `run`."""
+        """Run the action without storing its result. Return the new artifacts by name. Raises the same errors as `run`."""
         return {}
 
     # -- Result --------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class ActionType(ABC, Generic[A, R]):
         return None
 
     def accepts_other_bytes(self, action: A) -> bool:
-        """Return whether a rebuild may compile contexts with different bytes, provided that their sizes are equal."""
+        """Return whether the bytes of compiled contexts may differ in a rebuild, provided that the sizes are equal."""
         return False
 
     # -- Steps and cost ------------------------------------------------------------------------------------------------
@@ -140,11 +140,11 @@ class ActionType(ABC, Generic[A, R]):
             yield StepEnd(step, None if step == action.id else 0.0)
 
     def starts_another_process(self, action: A) -> bool:
-        """Return whether the action starts a second process after its first. No other action may start in between."""
+        """Return whether the action starts a second process after its first process. No other action may start in between."""
         return False
 
     def size(self, action: A) -> int:
-        """Return the total bytes of the files that the action reads. Estimates use the size until the action has been measured."""
+        """Return the total bytes of the files that the action reads. Its cost is estimated from this size until it has been measured."""
         return sum(path.stat().st_size for path in action.files)
 
     def memory(self, action: A, measured: int | None) -> int:

@@ -47,7 +47,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         ]
 
     def resolve_inputs(self, action: SessionGroup, needed: Sequence[Made], store: BlobStore) -> SessionGroup:
-        """Return the group with the files of its prepared members from the store."""
+        """Return the group with the paths of its prepared members in the store."""
         files = {made.action.id: list_prepared_files(made, store) for made in needed}
         members = (
             _add_shapes(member.with_files(files[member.prepared])) if member.prepared in files else member
@@ -96,7 +96,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
     def missing_parts(self, action: SessionGroup, result: CompileResult) -> Sequence[str]:
         return [
-            f"the model '{member.name}' has not been compiled alone yet, to measure what sharing saves"
+            f"the model '{member.name}' has not been compiled alone yet, which is needed to measure what sharing saves"
             for member in find_unmeasured(action, result)
         ]
 
@@ -113,7 +113,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
         return action.min_shared_ratio is not None
 
     def size(self, action: SessionGroup) -> int:
-        """Return the total bytes of the sources. For models that are not prepared yet, use the size of the original files."""
+        """Return the total bytes of the models to compile. For models that are not prepared yet, use the size of the original files."""
         originals = (
             path for member in action.members if not member.has_files and member.original for path in member.original.all
         )
@@ -131,7 +131,7 @@ class Compile(ActionType[SessionGroup, CompileResult]):
 
 
 def _add_shapes(member: Member) -> Member:
-    """Return a member with the shapes of its inputs. Return the member unchanged if the store lacks its graph."""
+    """Return the member with the shapes of its inputs added. Return it unchanged if the store lacks the prepared model."""
     if not member.input_shapes and not member.model.dimensions:
         return member
     try:

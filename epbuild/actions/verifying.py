@@ -66,9 +66,9 @@ class Verify(ActionType[Verification, VerificationResult]):
 
 
 def _select_reference(action: Verification, checked: CheckedMember) -> CheckedMember:
-    """Return the member with the prepared model as its reference if its inputs or outputs differ from those of the source model.
+    """Return the member, with its prepared model as the reference if the original model cannot be the reference.
 
-    Otherwise, return the member unchanged.
+    That is the case if the inputs or outputs of the two models differ. Otherwise, return the member unchanged.
     """
     member = checked.member
     if member is None or member.prepared is None or member.original is None or checked.choice.reference is not None:

@@ -29,7 +29,7 @@ Role = Literal[
 class FileEntry(NamedTuple):
     """Entry of a file in a document: its POSIX path, its role, its size in bytes and a digest.
 
-    In an emitted document, the digest is the SHA-256 of the file. In a key document, most files are not written yet. There, the digest
+    In an emitted document, the digest is the SHA-256 of the file. In a key document, most files do not exist yet. There, the digest
     identifies the content in another way, and an unknown size is 0.
     """
 
@@ -73,7 +73,7 @@ It raises MissingBlob or DamagedBlob if the store has lost the content, and Stor
 
 
 def make_changed_error(path: str, step: StepId | None, how: str = "") -> BuildError:
-    """Return the error for a file that has changed since it was listed. `how` is added to the message."""
+    """Return the error for a file that has changed since it was listed. `how` describes the change, and is appended to the message."""
     message = f"the file {path} changed while it was being emitted{how}"
     return BuildError(Problem("EPB415", message, step, "No output was kept. Run the build again."))
 

@@ -38,7 +38,7 @@ class ArchiveFormat(Protocol):
     """Magic numbers: the first four bytes of an archive."""
 
     def write(self, artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
-        """Write an archive of `artifacts`, in this order, to `put`.
+        """Write an archive of `artifacts` in the given order, by calls of `put`.
 
         Raises errors of `copy` and `put`, and EnvironmentFailure if the compression package is missing.
         """
@@ -57,11 +57,11 @@ class ArchiveFormat(Protocol):
 
 
 FORMATS: Mapping[ArchiveName, ArchiveFormat] = MappingProxyType({"zip": zipped, "tar.zst": tar})
-"""All archive formats. To add a format, add a module."""
+"""All archive formats. To add a format, write a module with the members of `ArchiveFormat`, and add the module here."""
 
 
 class ByteSink(Protocol):
-    """Writer that accepts all bytes of a call, like a buffered file."""
+    """Writer that never writes only a part of `data`, like a buffered file."""
 
     def write(self, data: memoryview, /) -> object: ...
 
@@ -93,7 +93,7 @@ def write_archive(
 
 
 def find_compressor(method: CompressionMethod, step: StepId | None = None) -> str:
-    """Return the library of a compression method and its version, which compressed bytes depend on.
+    """Return the name and version of the library that implements a compression method. Compressed bytes depend on both.
 
     Raises EnvironmentFailure if the library is missing.
     """
@@ -101,12 +101,12 @@ def find_compressor(method: CompressionMethod, step: StepId | None = None) -> st
 
 
 def find_format(mark: bytes) -> ArchiveFormat | None:
-    """Return the format of a file with these first four bytes, or None if it is not an archive."""
+    """Return the archive format of a file whose first four bytes are `mark`, or None if the file is not an archive."""
     return next((found for found in FORMATS.values() if mark in found.MARKS), None)
 
 
 def read_listed(path: Path) -> Mapping[str, Any] | None:
-    """Read the manifest at the beginning of an archive. Return None if epbuild did not write the archive.
+    """Return the manifest at the beginning of an archive, or None if epbuild did not write the archive.
 
     Raises EnvironmentFailure if the file is compressed with zstd and the zstd package is missing.
     """

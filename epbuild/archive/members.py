@@ -31,11 +31,11 @@ _NEXT_SECONDS = 10.0
 
 
 class UnsoundArchive(VerifyError):
-    """Archive or image layout that is damaged (EPB619) or has a harmful member (EPB631)."""
+    """Error for an archive or image layout that is damaged (EPB619) or has a harmful member (EPB631)."""
 
 
 class CannotUnpack(VerifyError):
-    """Archive that does not fit on this machine's disk (EPB638)."""
+    """Error for an archive that does not fit on this machine's disk (EPB638)."""
 
     exit_code = 3
 
@@ -74,8 +74,8 @@ def quote_member(member: str) -> str:
 class UnlistedMembers(Struct, frozen=True):
     """Limit on the total size of members that no manifest lists: a number of bytes plus a multiple of the packed size.
 
-    A multiple suffices, since context binaries and weights hardly compress. Highly compressible content, such as text and zeros, is small
-    or listed.
+    A small multiple suffices, since context binaries and weights hardly compress. Content that compresses well, such as text and zeros, is
+    either small or listed in a manifest.
     """
 
     size: int = 256 << 20
@@ -86,7 +86,7 @@ UNLISTED = UnlistedMembers()
 
 
 class Members:
-    """Writer of an archive's members below `folder`.
+    """Writer that unpacks an archive's members into `folder`.
 
     `title` is the archive's path as given by the user, and `packed` its size in bytes. A member may have the size that a preceding manifest
     lists. All other bytes count against the limit `unlisted`, so that a small archive cannot fill the disk. A member that is larger than
@@ -221,7 +221,7 @@ def _link(original: Path, place: Path) -> bool:
 
 
 class Names:
-    """Registry of an archive's member names. It ensures that names are unique, and valid paths on every platform."""
+    """Registry of an archive's member names. It ensures that the names are unique and are valid paths on every platform."""
 
     def __init__(self, title: str) -> None:
         self._title = title

@@ -66,7 +66,10 @@ class Image(Struct, frozen=True):
 
 
 class Layer(NamedTuple):
-    """Layer of an image: the entry of its blob, and the decompressed content if the blob is compressed. The entry's path is the title."""
+    """Layer of an image: the entry of its blob. The path in the entry is the layer's title.
+
+    `content` is the digest and size of the decompressed file, or None if the blob is not compressed.
+    """
 
     entry: FileEntry
     content: Blob | None = None
@@ -84,7 +87,7 @@ def build_image(
     The title of a layer is the path of its file. Raises ValueError if there are no files, as an image has at least one layer.
     """
     if not artifacts:
-        raise ValueError("an image needs a file")
+        raise ValueError("an image needs at least one file")
     packed, layers = [], []
     for item in artifacts:
         if isinstance(item, Compressed):
@@ -140,7 +143,10 @@ def describe_image(
 
 
 class _ReadLayer(NamedTuple):
-    """Layer of a received image: its blob, the file name if it has one, and the decompressed file if the blob is compressed."""
+    """Layer of a received image. `name` is the path of its file, or None if the layer has no title.
+
+    `artifact` is the digest and size of the decompressed file, or None if the blob is not compressed.
+    """
 
     blob: Blob
     name: str | None
@@ -237,7 +243,7 @@ def _decompress(pieces: Iterator[bytes], artifact: Blob, what: str, title: str) 
     for _ in pieces:
         pass  # read the bytes after the frame, too: a blob is verified once its end is reached
     if hasher.blob != artifact:
-        raise make_corrupt_error(title, f"{what} has other content than the image declares: its size or SHA-256 differs")
+        raise make_corrupt_error(title, f"{what} does not have the content that the image declares: its size or SHA-256 differs")
 
 
 class _PieceReader:

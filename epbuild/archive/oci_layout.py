@@ -41,7 +41,7 @@ MEDIA_TYPES: Mapping[Role, str] = MappingProxyType(
         "bom": "application/vnd.cyclonedx+json",
     }
 )
-"""Media type of files, by role. There is no registered type for ONNX. in-toto and CycloneDX define the last two types."""
+"""Media types of files, by role. There is no registered type for ONNX. in-toto and CycloneDX define the last two types."""
 
 TITLE = "org.opencontainers.image.title"
 REF_NAME = "org.opencontainers.image.ref.name"
@@ -82,7 +82,7 @@ def build_descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
 
 
 def find_read_problem(folder: Path, path: str) -> str | None:
-    """Return why a file below an image layout cannot be read, as a clause: it is a link, or missing. Return None if it can be read."""
+    """Return the reason why a file below an image layout cannot be read, or None if it can be read. The reason is a predicate."""
     place = folder / path
     if resolve_links(place) != resolve_links(folder) / path:
         return "is a link, which is not followed"
@@ -104,8 +104,8 @@ def read_document(folder: Path, path: str) -> bytes:
 def read_listed(folder: Path) -> Mapping[str, str]:
     """Return the SHA-256 of each file of an image layout, by POSIX path. The result is empty unless epbuild wrote the layout.
 
-    A layout counts as epbuild's if its index has the annotation and names a single manifest that exists and is unchanged. Other files are
-    not read.
+    A layout counts as epbuild's if its index has the annotation FORMAT_ANNOTATION, and names a single manifest that exists and is
+    unchanged. Other files are not read.
     """
     try:
         index = read_document(folder, INDEX)

@@ -41,7 +41,7 @@ class OpenedArtifact(Struct, frozen=True):
     """Function that replaces the temporary folder in a text with the path that the user gave."""
 
     def find_skipped(self) -> tuple[Path, ...]:
-        """Return the archives and image layouts below the opened folder, which are not opened themselves. Raises OSError.
+        """Return the archives and image layouts in the opened folder, which `open_artifact` does not unpack. Raises OSError.
 
         Hidden folders are not searched. Folders with a manifest are not searched either, as the manifest lists all files.
         """
@@ -52,7 +52,7 @@ class OpenedArtifact(Struct, frozen=True):
 def open_artifact(path: Path, lines: ProgressLines = NO_LINES, unlisted: UnlistedMembers = UNLISTED) -> Iterator[OpenedArtifact]:
     """Open the artifact at `path` during the block. Errors in the block name `path` instead of the temporary folder.
 
-    `lines` receive the progress of slow work. Raises NothingToVerify (EPB600) for an archive in an unsupported format, and UnsoundArchive
+    `lines` receives the progress of slow work. Raises NothingToVerify (EPB600) for an archive in an unsupported format, and UnsoundArchive
     (EPB619, EPB631) for an archive that is damaged or could do harm. Also raises CannotUnpack (EPB638), and EnvironmentFailure (EPB425) if
     the zstd package is missing.
     """
@@ -101,7 +101,7 @@ def _edit_errors(edit: Callable[[str], str]) -> Iterator[None]:
 def _find_unpacker(path: Path) -> _Unpack | None:
     """Return the function that unpacks `path`, or None if `path` is not an archive.
 
-    Raises NothingToVerify if the name is an archive's but the content has no supported format.
+    Raises NothingToVerify if the file's name has an archive's suffix, but the content is not in a supported format.
     """
     try:
         if path.is_dir():
@@ -116,7 +116,9 @@ def _find_unpacker(path: Path) -> _Unpack | None:
     if archive_format is not None:
         return archive_format.unpack
     if path.suffix.lower() in _PACKED:
-        raise make_nothing_to_verify_error(path.as_posix(), "does not begin like an archive. Copy or download it again")
+        raise make_nothing_to_verify_error(
+            path.as_posix(), "does not start with the header of an archive. Copy or download it again"
+        )
     if path.suffix.lower() in _OTHER_FORMATS:
         forms = " or ".join(_ARCHIVES)
         raise make_nothing_to_verify_error(path.as_posix(), f"is not a {forms} archive: unpack it, and pass the folder")

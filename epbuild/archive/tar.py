@@ -43,7 +43,7 @@ _READ_ERRORS = (tarfile.TarError, EOFError, ValueError, LookupError, OverflowErr
 
 
 def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
-    """Write a compressed tar archive of `artifacts`, in this order, to `put`. `level` is the zstd level (None: the default).
+    """Write a compressed tar archive of `artifacts` in the given order, by calls of `put`. `level` is the zstd level (None: the default).
 
     Raises errors of `copy` and `put`, and EnvironmentFailure if the zstd package is missing.
     """
@@ -54,7 +54,7 @@ def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | No
 
 
 def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
-    """Write an uncompressed tar archive of `artifacts`, in this order, to `put`. Raises errors of `copy` and `put`."""
+    """Write an uncompressed tar archive of `artifacts` in the given order, by calls of `put`. Raises errors of `copy` and `put`."""
     written = 0
     for artifact in artifacts:
         head, padding = _build_headers(artifact.path, artifact.size), bytes(-artifact.size % _BLOCK_BYTES)
@@ -130,7 +130,7 @@ def _split_path(path: str) -> tuple[bytes | None, bytes]:
 
 
 def _build_record(key: str, value: str) -> bytes:
-    """Return a pax record. It begins with its total length, including the digits of the length."""
+    """Return a pax record. A record begins with its own length in bytes, which includes the digits of the length."""
     rest = f" {key}={value}\n".encode()
     size = len(rest)
     while size != len(rest) + len(str(size)):
@@ -184,10 +184,10 @@ def _unpack_stream(file: BinaryIO, members: Members) -> None:
         _check_end(stream, members.title)
     except package.ZstdError as error:
         raise make_corrupt_error(
-            members.title, f"the archive cannot be decompressed from {start} on: {zstd.extract_reason(error)}"
+            members.title, f"the archive cannot be decompressed from {start} onward: {zstd.extract_reason(error)}"
         ) from error
     except _READ_ERRORS as error:
-        raise make_corrupt_error(members.title, f"the tar archive cannot be read from {start} on: {error}") from error
+        raise make_corrupt_error(members.title, f"the tar archive cannot be read from {start} onward: {error}") from error
 
 
 def _unpack_member(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None:

@@ -60,7 +60,7 @@ _CENTRAL_MARK, _DESCRIPTOR_MARK = b"PK\x01\x02", b"PK\x07\x08"
 _END64_MARK, _LOCATOR64_MARK = b"PK\x06\x06", b"PK\x06\x07"
 
 _MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
-"""Placeholders in the normal fields for numbers that are too large. Such numbers are written in zip64 fields."""
+"""Values of the normal fields if a number is too large for them. The number itself is then in a zip64 field."""
 
 _UTF8, _CRC_FOLLOWS = 1 << 11, 1 << 3
 _STORED, _DEFLATED = 0, 8
@@ -73,7 +73,7 @@ _MIDNIGHT, _1980_01_01 = 0, 1 << 5 | 1
 
 
 def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
-    """Write a zip archive of `artifacts`, in this order, to `put`. `level` is the deflate level (None: members are stored).
+    """Write a zip archive of `artifacts` in the given order, by calls of `put`. `level` is the deflate level (None: members are stored).
 
     Raises errors of `copy` and `put`.
     """

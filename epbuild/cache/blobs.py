@@ -48,7 +48,7 @@ class BlobStore:
 
     @property
     def partials(self) -> Path:
-        """Folder for files that grow over several runs, on the file system of the blobs. Callers create the folder when they need it."""
+        """Folder for partial files that a later run completes, on the blobs' file system. Callers create the folder when they need it."""
         return self.root / "cas" / "partial"
 
     def put(self, path: Path, *, move: bool = False) -> Blob:
@@ -76,7 +76,7 @@ class BlobStore:
 
         The caller must have verified that the file contains `blob`.
 
-        If this raises StoreError, the file stays at `path`.
+        If this method raises StoreError, the file stays at `path`.
         """
         with translate_os_errors(f"store {path} in {self.root}"), path.open("r+b") as file:
             touch(path)  # the file may be old, so that the blob would look unused
@@ -85,7 +85,7 @@ class BlobStore:
             discard(path)
 
     def put_stream(self, blob: Blob, source: Readable) -> bool:
-        """Store the content of `source` if it matches `blob`, and return whether it does.
+        """Store the content of `source` if it matches `blob`, and return whether it matches.
 
         Raises StoreError, and errors from reading `source`.
         """
@@ -159,7 +159,7 @@ class BlobStore:
         """Yield the content of a blob in pieces of at most 1 MiB, using constant memory.
 
         A piece is valid until the next one is yielded. The last piece is yielded only after the whole content has been verified, so callers
-        never receive a complete damaged blob. Raises MissingBlob, DamagedBlob, StoreError.
+        never receive all pieces of a damaged blob. Raises MissingBlob, DamagedBlob, StoreError.
         """
         with self._open(digest) as source:
             identity = os.fstat(source.fileno())
@@ -181,7 +181,7 @@ class BlobStore:
             return self._read_all(source, digest, os.fstat(source.fileno()))
 
     def check(self, digest: str, read_so_far: Callable[[int], None] = lambda count: None) -> None:
-        """Read a whole blob in constant memory, and set it aside if its SHA-256 differs from its name.
+        """Read a whole blob in constant memory. If its SHA-256 differs from its name, move it to the folder of damaged blobs.
 
         `read_so_far` is called with the size of each piece. An exception that it raises ends the check.
         Raises MissingBlob, DamagedBlob, StoreError.
@@ -204,7 +204,7 @@ class BlobStore:
                     yield CacheEntry("blob", path.name, status.st_size, status.st_mtime_ns)
 
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove a listed blob unless it has been stored again. Return whether it was removed. Raises StoreError."""
+        """Remove a blob that `entries` listed, unless it was stored again since. Return whether it was removed. Raises StoreError."""
         with translate_os_errors(f"remove {entry.name} from the store {self.root}"):
             self._checksums.forget(entry.name)
             return self._drafts.withdraw(self.place(entry.name), entry.used_ns)

@@ -35,7 +35,7 @@ class Checksums:
         return text if _CHECKSUM.fullmatch(text) else None
 
     def put(self, digest: str, checksum: str | None) -> None:
-        """Store the checksum of a blob unless it is None. In a read-only store, do nothing."""
+        """Store the checksum of a blob. If `checksum` is None or the store is read-only, do nothing."""
         if checksum is None or self.get(digest) == checksum:
             return
         with suppress(OSError), self._drafts.new() as draft:

@@ -1,4 +1,4 @@
-"""Garbage collection of cache entries that no workspace needs, oldest use first.
+"""Garbage collection of entries that no workspace needs, least recently used first.
 
 The caller specifies which entries are needed. Entries that were used within the last hour are always kept. The collection is safe while
 builds are running:
@@ -10,9 +10,9 @@ builds are running:
   loses no blob.
 - A record is removed before the blobs that only it refers to. So no record, even of a killed collector, refers to a removed blob. The next
   collection removes the remaining blobs.
-- Partial downloads and remote models are removed under the lease that their readers hold.
+- A partial download or a remote model is removed only while the collector holds the lease that its readers take.
 
-One case remains: a build may have found a record more than an hour ago, while its workspace does not list the action yet. The blobs of this
+One race remains: a build may have found a record more than an hour ago, while its workspace does not list the action yet. The blobs of this
 record may be removed before the build reads them. If a blob is missing (EPB501), the build creates the result again. It never reads a wrong
 blob.
 """

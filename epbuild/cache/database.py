@@ -28,7 +28,7 @@ _RETRY_SECONDS = 0.01
 
 _CHECKSUM_BYTES = 8
 _MARK_BYTES = 4
-"""Size of SQLite's `application_id`."""
+"""Size of SQLite's `application_id`, which contains a mark of the user."""
 
 _Result = TypeVar("_Result")
 
@@ -81,7 +81,7 @@ class Database:
         return self._copied is not None
 
     def read(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the verified rows of a query. Its last column must be the checksum, which is removed. Raises StoreError."""
+        """Return the verified rows of a query, without checksums. The query must select the checksum last. Raises StoreError."""
         return self.query(lambda connection: self.read_rows(connection, query, parameters))
 
     def query(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
@@ -89,7 +89,7 @@ class Database:
         return self._attempt(work)
 
     def read_rows(self, connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return verified rows without their checksums, like `read`, but inside a transaction. Raises Damage."""
+        """Return the verified rows of a query, without checksums, inside a running `query` or `change`. Raises Damage."""
         return [self._unseal_row(row) for row in connection.execute(query, encode_values(parameters))]
 
     def seal_row(self, *values: object) -> tuple[object, ...]:
@@ -185,7 +185,7 @@ class Database:
         _in_transaction(connection, make_tables)
 
     def _check_mark(self, connection: sqlite3.Connection) -> None:
-        """Check that a file with tables has this user's mark. Raises _Foreign.
+        """Raise _Foreign if the file has tables, but its `application_id` is not this user's mark.
 
         The mark only distinguishes another user's file from a damaged file. Protection comes from the checksums of the rows.
         """

@@ -54,7 +54,7 @@ class StatKey(NamedTuple):
 
 
 class StatMemory(Protocol):
-    """Memory of digests between runs, by absolute path. It may forget entries."""
+    """Store of digests that are remembered between runs, by absolute path. It may forget entries."""
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
         """Return the latest entry for `path`, or None if there is no entry."""
@@ -68,7 +68,7 @@ class StatMemory(Protocol):
 Count = Callable[[int], object]
 """Callback that receives the number of bytes hashed since the last call. It may be called from any thread."""
 Counting = Callable[[int], AbstractContextManager[Count]]
-"""Factory of a context that counts hashed bytes. Its argument is the total number of bytes to hash."""
+"""Function that returns a context manager, which yields a `Count`. The argument is the total number of bytes to hash."""
 
 
 @contextmanager
@@ -138,7 +138,10 @@ class Digests:
     def _read_files(
         self, unread: Mapping[_File, list[AnyPath]], keys: Mapping[_File, StatKey], problems: list[Problem]
     ) -> dict[AnyPath, str]:
-        """Hash files, given with all their names, and remember the digests. Return the digests by name, and add failures to `problems`."""
+        """Hash the files in `unread`, which has all names of each file, and remember the digests.
+
+        Return the digests by name, and add failures to `problems`.
+        """
         digests: dict[AnyPath, str] = {}
         entries: dict[str, tuple[StatKey, str]] = {}
         # The largest files come first, so that no core still reads one when all other cores are done.
@@ -233,7 +236,7 @@ class Digests:
         problem = Problem(
             "EPB505",
             f"{path} changed while it was being read",
-            hint="Wait until the program that writes it has finished, then run the build again.",
+            hint="Wait until the program that writes the file has finished, then run the build again.",
         )
         raise StoreError(problem)
 
@@ -257,7 +260,7 @@ def is_unchanged(path: Path, key: StatKey) -> bool:
 
 
 def _make_absolute(path: str | Path) -> str:
-    """Return the absolute path as text. It avoids pathlib, which is too slow for tens of thousands of files."""
+    """Return the absolute path as text. This function avoids pathlib, which is too slow for tens of thousands of files."""
     name = str(path)
     if os.path.isabs(name):  # noqa: PTH117
         return name

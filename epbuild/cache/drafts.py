@@ -28,7 +28,7 @@ class Draft:
         self.file = file
 
     def publish(self, destination: Path, *, read_only: bool = False, durable: bool = True) -> None:
-        """Rename the draft to `destination`, replacing an existing file, and close it.
+        """Rename the draft to `destination`, and close the draft. An existing file at `destination` is replaced.
 
         If `durable` is set, sync the draft first. Raises OSError.
         """
@@ -70,9 +70,9 @@ class Drafts:
     def moved(self, path: Path) -> Iterator[Draft | None]:
         """Move the file at `path` into this folder and yield it as a draft.
 
-        If the file cannot be moved, leave it and yield None.
+        If the file cannot be moved, leave it and yield None. Callers then copy the file.
 
-        The reason is not reported, since copying the file raises the same error.
+        The reason is not reported: an error that also prevents copying is raised by the copy.
         """
         destination = self._make_path()
         with _discard_after(destination):
@@ -192,7 +192,7 @@ def _lock(file: io.BufferedRandom | io.BufferedReader, *, shared: bool = False, 
 
 
 def _remove_if_abandoned(path: Path) -> None:
-    """Remove a draft that is not locked. If locks are unsupported, remove a draft that was not written for a day."""
+    """Remove a draft that is not locked. If locks are unsupported, remove a draft that has not been written to for a day."""
     with path.open("rb") as file:
         abandoned = os.fstat(file.fileno()).st_mtime < time.time() - _ABANDONED_AFTER_SECONDS
         locked = _lock(file, shared=True, wait=False)

@@ -1,4 +1,4 @@
-"""Other cache entries: remote models, partial downloads, and damaged files."""
+"""Cache entries besides blobs and records: downloads and damaged files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DRAFT = ".part"
 
 
 class Needs(Struct, frozen=True):
-    """Entries that registered builds need: keys of records, digests of blobs, and names of remote models."""
+    """Entries that the builds of registered workspaces need: keys of records, digests of blobs, and names of remote models."""
 
     keys: frozenset[str] = frozenset()
     blobs: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class CacheUsers(Protocol):
 
 
 class Garbage:
-    """Remote models, partial downloads and damaged files in the store at `root`, named by their POSIX paths below it."""
+    """Remote models, partial downloads and damaged files in the store at `root`. Their names are POSIX paths relative to `root`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -66,8 +66,9 @@ class Garbage:
             yield from self._list_remote_models()
 
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove a listed entry unless another process holds it or has used it. Return whether it was removed.
+        """Remove an entry that `entries` listed, and return whether it was removed.
 
+        The entry is kept if another process holds its lease, or has used the entry since it was listed.
         The entry must not be a remote model. Raises StoreError.
         """
         path = self._root / entry.name
@@ -87,8 +88,9 @@ class Garbage:
         raise ValueError(f"cannot remove an entry of the kind '{entry.kind}'")
 
     def remove_models(self, entries: Iterable[CacheEntry], users: CacheUsers) -> set[str]:
-        """Remove the remote models that `users` do not need, as `remove` does, and return the names of removed models.
+        """Remove those remote models in `entries` that `users` do not need, and return the names of the removed models.
 
+        A model is kept if another process holds its lease, or has used the model since it was listed.
         `users` is queried once, while holding the leases that readers take. Raises StoreError.
         """
         with ExitStack() as held:

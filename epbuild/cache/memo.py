@@ -41,7 +41,7 @@ class Program:
 
     @cached_property
     def loaded_version(self) -> str | None:
-        """Version of the running code. The first access, which computes the version, must immediately follow the loading."""
+        """Version of the running code. The first access computes the version, and must follow immediately after the code is loaded."""
         return self.read_installed_version()
 
     def read_installed_version(self) -> str | None:
@@ -70,7 +70,7 @@ class Memo:
 
     @classmethod
     def read(cls, place: str | None, program: Program = _THIS_PROGRAM) -> Memo:
-        """Read a memo file. The memo is empty if the file is missing, damaged, too large, or from another user or version."""
+        """Return the memo in a file. It is empty if the file is missing, damaged, too large, or from another user or version."""
         current, empty = program.loaded_version, cls(program=program)
         try:
             if place is None or os.stat(place).st_size > MAX_MEMO_BYTES:  # noqa: PTH116 - the place is a string, as for snapshots
@@ -109,7 +109,7 @@ class Memo:
     def write(self, place: str | None, *, is_whole: bool) -> None:
         """Write the memo to a file.
 
-        If `is_whole` is set, the run covered the whole recipe, and values that the run did not use are dropped.
+        `is_whole` states that the run covered the whole recipe. In this case, values that the run did not use are dropped.
 
         Nothing is written if epbuild's files have changed since they were loaded, as the old code computed these values. A memo above the
         maximum size is not written either: the old file stays.

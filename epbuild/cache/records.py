@@ -96,7 +96,10 @@ class ActionRecords:
         touch(self.place(key))
 
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove a listed record unless it has been used or stored again. Return whether it was removed. Raises StoreError."""
+        """Remove a record that `entries` listed, and return whether it was removed. Raises StoreError.
+
+        The record is kept if it was used or stored again after it was listed.
+        """
         place = self.place(entry.name)
         with translate_os_errors(f"remove {place}"):
             return self._drafts.withdraw(place, entry.used_ns)
@@ -152,9 +155,9 @@ class ActionRecords:
 
 
 def open_address_records(root: Path) -> ActionRecords:
-    """Return the store's records of unpinned addresses, keyed by the digest of the address.
+    """Return the store's records of files that were downloaded without a pinned SHA-256.
 
-    The content of an address is assumed never to change.
+    The key of a record is the digest of the file's address. The content at an address is assumed never to change.
     """
     return ActionRecords(root / "remote", lambda found: isinstance(found.get("sha256"), str))
 

@@ -77,7 +77,7 @@ UNKNOWN = Configuration("", "")
 
 
 class StepRecord(Struct, frozen=True):
-    """Latest outcome of a step: its action key, key document and result, and the time in Unix seconds."""
+    """Latest outcome of a step: its action key, key document and result, and the time when it finished, in Unix seconds."""
 
     step: str
     action_key: str
@@ -168,7 +168,7 @@ class Memory:
         )
 
     def forget_superseded(self) -> None:
-        """Forget the steps of this recipe's oldest configurations, unless they own an output. Raises StoreError."""
+        """Forget the steps of this recipe's oldest configurations. A configuration that owns an output is kept. Raises StoreError."""
         query = "SELECT configuration FROM steps WHERE recipe = ? GROUP BY configuration ORDER BY max(finished) DESC LIMIT -1 OFFSET ?"
 
         def forget(connection: sqlite3.Connection) -> None:
@@ -197,8 +197,8 @@ class Memory:
     def record_output(self, output: OutputRecord, record: StepRecord, settled: str | None = None) -> None:
         """Record that this configuration wrote `output`, and record the outcome of its step.
 
-        This configuration becomes the only owner of the output. If `settled` is given, the workspace's fact with this name is forgotten.
-        Raises StoreError.
+        This configuration becomes the only owner of the output. If `settled` is given, the text that the workspace recorded under this
+        name is forgotten (see `Workspace.record_fact`). Raises StoreError.
         """
         row = self._build_row(record)
 
@@ -336,7 +336,7 @@ def _read_outputs(database: Database, connection: sqlite3.Connection) -> list[Ou
 def _parse_output(row: Sequence[Any]) -> OutputRecord:
     """Return the record in a row.
 
-    Raises Damage for a path outside the workspace's folder, since files at these paths may be deleted.
+    Raises Damage for a path outside the workspace's folder, since epbuild may delete the files at recorded paths.
     """
     place, step, action_key, results, text, owners = row
     files = parse_json(text)

@@ -37,7 +37,7 @@ from epbuild.core.host import is_windows
 from epbuild.core.shown import format_path
 
 REMOTE_MODEL = "remote "
-"""Prefix of the names of facts about fetched models. Garbage collection keeps the files of these models."""
+"""Prefix of the names under which texts about fetched models are recorded. Garbage collection keeps the files of these models."""
 _STATE = "state.sqlite"
 _FOLDERS = ("tmp", "logs", "leases", "reports", "rebuilt")
 _MAX_STATE_BYTES = 504
@@ -56,8 +56,8 @@ class Workspace:
     def open(cls, directory: Path, *, create: bool = True) -> Workspace:
         """Open the workspace, and create it if it is missing.
 
-        If `create` is false, nothing is created. If the workspace is missing, read-only or another user's, a workspace in memory is used
-        instead. The workspace in memory starts as a copy of a read-only workspace, and is otherwise empty. Raises StoreError if the folder
+        If `create` is false, nothing is created: a workspace in memory replaces a workspace that is missing, read-only or another user's.
+        The workspace in memory starts as a copy of a read-only workspace, and is otherwise empty. Raises StoreError if the folder
         cannot be created, if its state cannot be used, or if the path is too long.
         """
         directory = directory.absolute()

@@ -361,11 +361,11 @@ def test_every_blob_of_an_image_must_match_its_digest(image: Path, linkable: boo
     ("name", "value", "why"),
     [
         (CONTENT_SIZE, "5", "exceeds its declared size of 5 bytes"),
-        (CONTENT_SIZE, str(len(FILES["m_ctx.onnx"]) + 1), "has other content than the image declares"),
+        (CONTENT_SIZE, str(len(FILES["m_ctx.onnx"]) + 1), "does not have the content that the image declares"),
         (CONTENT_SIZE, str(1 << 40), "which no preceding manifest lists"),
         (CONTENT_SIZE, "many", "does not follow the OCI image specification"),
         (CONTENT_SIZE, "-1", "does not follow the OCI image specification"),
-        (CONTENT_DIGEST, f"sha256:{'0' * 64}", "has other content than the image declares"),
+        (CONTENT_DIGEST, f"sha256:{'0' * 64}", "does not have the content that the image declares"),
     ],
 )
 def test_compressed_layer_must_match_its_description(name: str, value: str, why: str, tmp_path: Path) -> None:

@@ -123,8 +123,8 @@ def test_archive_is_recognized_by_its_content_and_not_its_name(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("a.zip", "does not begin like an archive"),
-        ("a.tar.zst", "does not begin like an archive"),
+        ("a.zip", "does not start with the header of an archive"),
+        ("a.tar.zst", "does not start with the header of an archive"),
         ("a.tar.gz", "is not a .zip or .tar.zst"),
     ],
 )

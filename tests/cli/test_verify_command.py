@@ -240,7 +240,7 @@ def test_a_damaged_archive_fails_verification_and_another_file_is_a_usage_error(
     path.write_bytes(b"no" + whole)
     done = epbuild(tmp_path, "verify", "model.zip")
     assert (done.returncode, done.stdout) == (2, "")
-    told = "model.zip does not begin like an archive. Copy or download it again. [EPB600]"
+    told = "model.zip does not start with the header of an archive. Copy or download it again. [EPB600]"
     assert done.stderr == f"epbuild: error: {told}\n"
 
 

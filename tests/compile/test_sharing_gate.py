@@ -118,7 +118,8 @@ def test_new_gate_on_an_existing_result_causes_only_the_measurement(workshop: Wo
     states = workshop.states()
     assert (states[SHARE], states[EMIT_DECODER]) == ("out of date", "out of date")
     assert workshop.reasons(SHARE) == tuple(
-        f"the model '{name}' has not been compiled alone yet, to measure what sharing saves" for name in ("prefill", "decode")
+        f"the model '{name}' has not been compiled alone yet, which is needed to measure what sharing saves"
+        for name in ("prefill", "decode")
     )
     finished = workshop.build()
     assert (finished.exit_code, finished.built, workshop.compiled) == (0, 0, ["prefill", "decode"])
@@ -199,7 +200,9 @@ def test_failed_measurement_fails_only_the_share_step(workshop: Workshop, monkey
         "the model 'decode' could not be compiled alone: compiling 'decode' for npu failed: no room"
     )
     assert not workshop.output().exists()
-    assert workshop.reasons(SHARE) == ("the model 'decode' has not been compiled alone yet, to measure what sharing saves",)
+    assert workshop.reasons(SHARE) == (
+        "the model 'decode' has not been compiled alone yet, which is needed to measure what sharing saves",
+    )
     assert workshop.build("emit:decoder/*").exit_code == 0
     assert workshop.compiled == ["decode"]
 

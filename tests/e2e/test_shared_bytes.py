@@ -62,7 +62,8 @@ def test_a_new_sharing_gate_only_measures_and_the_plan_announces_it(quickstart: 
     plan = json.loads(quickstart.epbuild("plan", "epbuild.yaml", DECODER, "--json").stdout)
     [reasons] = [step["reasons"] for step in plan["steps"] if step["id"] == SHARE]
     assert reasons == [
-        f"the model '{name}' has not been compiled alone yet, to measure what sharing saves" for name in ("prefill", "decode")
+        f"the model '{name}' has not been compiled alone yet, which is needed to measure what sharing saves"
+        for name in ("prefill", "decode")
     ]
     events = quickstart.build("epbuild.yaml", DECODER)
     assert (compiled(events), measured(events)) == (set(), MEASURED)
