@@ -1,6 +1,6 @@
-"""Garbage collection of entries that no workspace needs, least recently used first.
+"""Garbage collection of unneeded cache entries, least recently used first.
 
-The caller specifies which entries are needed. Entries that were used within the last hour are always kept. The collection is safe while
+The caller specifies which entries workspaces need. Entries that were used within the last hour are always kept. The collection is safe while
 builds are running:
 
 - Before a build relies on an existing record or blob, it updates the entry's mtime. The collector moves each entry away, and removes it
