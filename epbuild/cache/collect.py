@@ -1,7 +1,7 @@
 """Garbage collection of unneeded cache entries, least recently used first.
 
-The caller specifies which entries workspaces need. Entries that were used within the last hour are always kept. The collection is safe while
-builds are running:
+The caller specifies which entries workspaces need. Entries that were used within the last hour are always kept. The collection is safe
+while builds are running:
 
 - Before a build relies on an existing record or blob, it updates the entry's mtime. The collector moves each entry away, and removes it
   only if its mtime is unchanged since the listing. Otherwise it moves the entry back. If the collector moves the entry first, the build

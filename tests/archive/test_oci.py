@@ -185,7 +185,7 @@ def test_generated_file_stays_the_source_of_its_blob(tmp_path: Path) -> None:
 
 
 def test_empty_image_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs a file"):
+    with pytest.raises(ValueError, match="needs at least one file"):
         build_image([], ANNOTATIONS)
 
 
