@@ -15,7 +15,7 @@ from enum import Enum
 from msgspec import Struct
 
 _MAX_OVERTAKING = 4
-"""Maximum number of actions that may start before an action that waits for memory."""
+"""Maximum number of smaller actions that may overtake an action that waits for memory."""
 
 
 class Cost(Struct, frozen=True):

@@ -59,7 +59,7 @@ def _find_folder(address: PackageAddress, root: Path, digests: Sequence[str]) ->
 
 
 def find_wheel_digests(address: PackageAddress) -> tuple[str, ...]:
-    """Return the sorted SHA-256 of all wheels of a release, for all platforms and Pythons. Nothing is installed.
+    """Return the sorted SHA-256 digests of all wheels of a release, for all platforms and Pythons. Nothing is installed.
 
     Raises FetchError for a release without wheels (EPB320), and for an index without digests (EPB322).
     """

@@ -107,8 +107,8 @@ def _get_source_name(member: str, source: Mapping[str, Any] | None) -> str:
 def build_bill(materials: Materials, models: Iterable[BomModel], listed: Iterable[FileEntry], *, name: str) -> JsonFile:
     """Return the bill of materials. The order of the arguments' items does not affect it.
 
-    `listed` are the files of the output, and `name` is its name. A model in several parts is listed once. Raises KeyError if a model
-    names a file, a source or an action that does not exist.
+    `listed` are the files of the output, and `name` is the output's name. A model in several parts is listed once. Raises KeyError if a
+    model names a file, a source or an action that does not exist.
     """
     files = {file.path: file for file in listed if file.role not in _OF_THE_OUTPUT}
     emitted = [model for _, model in sorted({model.file: model for model in models}.items())]

@@ -143,7 +143,7 @@ class OwnedFiles(Owned):
             self._read[name] = (now, known[1])
 
     def list_written(self, folder: Path) -> Collection[str]:
-        """Return the files that epbuild wrote to a folder (or to an archive), whether or not they exist or were changed."""
+        """Return the files that epbuild wrote to a folder (or to an archive), including missing and changed files."""
         return read_listed_files(folder).keys() | self.recorded.keys()
 
     def list_unchanged(self, folder: Path) -> Collection[str]:

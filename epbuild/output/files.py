@@ -79,7 +79,7 @@ class OutputFile(Struct, frozen=True):
 
 
 class MergedHeader(Struct, frozen=True):
-    """Facts of a merged model that are known once it is written: its EPContext nodes, and the compatibility string of each EP."""
+    """Values that are known only after a merged model is written: its EPContext nodes, and the compatibility string of each EP."""
 
     nodes: tuple[dict[str, Any], ...] = ()
     compatibility: Mapping[str, str] = field(default_factory=dict)

@@ -195,7 +195,7 @@ def _identify_files(inputs: OutputInputs, files: Sequence[OutputFile], documents
 
 
 def _identify_image(emission: Emission, entries: Sequence[FileEntry]) -> dict[str, str]:
-    """Return the identities of the documents of an image. Its layers are identified by the identities of the files."""
+    """Return the identities of the documents of an image. The image's layers are identified by the identities of the files."""
     from epbuild.archive.oci import Layer, describe_image
     from epbuild.archive.zstd import SUFFIX, is_compressed
 

@@ -39,7 +39,7 @@ class TargetPlanner:
     _packagings: dict[tuple[str, int], tuple[EpEntry, _Release | None]] = field(default_factory=dict)
     _runtimes: dict[tuple[int, ...], _Release | None] = field(default_factory=dict)
     _rules: dict[tuple[int, bool, _Release | None], _OptionRules] = field(default_factory=dict)
-    """Rules for settings, by their inputs. These caches exist because a recipe may have ten thousand targets."""
+    """Rules for settings, by the arguments that they are built from. These caches exist because a recipe may have ten thousand targets."""
 
     def __post_init__(self) -> None:
         self._known_eps = self.catalog.known_eps()

@@ -53,7 +53,7 @@ def make_plan(
 ) -> Plan:
     """Plan a recipe, or only the steps that match a glob in `selection` and the steps that they need.
 
-    `locate` finds the remote models that the planned steps need. `memo` provides facts about unchanged models.
+    `locate` finds the remote models that the planned steps need. `memo` provides cached results for unchanged models.
     Raises PlanError with all problems. A glob that matches nothing is reported only if there are no other problems.
     """
     work = _Work(recipe, memo)
@@ -108,7 +108,7 @@ class _Work:
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
     """Parts of each output that combines several groups and targets, by the output's number and path."""
     prepared: dict[str, str | None] = field(default_factory=dict)
-    """Id of the last preparation by model. None if the preparations of the model are invalid."""
+    """Id of each model's last preparation, by model. None if the preparations of the model are invalid."""
     members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)
     """Members without files, by the recipe's member and the target's optimization level. Ten thousand targets may share a member."""
     checked: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Problem]] = field(default_factory=dict)

@@ -253,7 +253,7 @@ def _strip_context(header: ModelHeader) -> ModelHeader:
 
 
 def _stage_data(new: Sequence[_Draft], draft_folder: Path) -> list[str]:
-    """Copy the external data of the models, which must be beside them. Return the names of the copied files."""
+    """Copy the models' external data for a new folder, where it must be beside the models. Return the names of the files."""
     locations = dict.fromkeys(location for draft in new for location in draft.old.header.external_data)
     for location in locations:
         stage(find_data(new[0].old.path, location), draft_folder / location, link=False)

@@ -1,6 +1,6 @@
 """Copies of compiled models with changed node names, references or contexts.
 
-No function changes its source. Each function raises MalformedModel and OSError. If the destination exists, it raises
+No function changes its `source`. Each function raises MalformedModel and OSError. If the destination exists, it raises
 FileExistsError and keeps that file. No partial copy is left.
 """
 

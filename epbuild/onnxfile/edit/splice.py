@@ -19,7 +19,7 @@ _CHUNK = 1024 * 1024
 
 
 class Splice(NamedTuple):
-    """Change of a file: `content` replaces the bytes from `start` to `end`. `path` has the enclosing fields, outermost first."""
+    """Change to a file: `content` replaces the bytes from `start` to `end`. `path` has the enclosing fields, outermost first."""
 
     path: tuple[Field, ...]
     start: int
@@ -57,7 +57,7 @@ def copy_bytes(model: BinaryIO, copy: BinaryIO, start: int, end: int) -> None:
 
 
 def _add_lengths(splices: Iterable[Splice]) -> list[Splice]:
-    """Add the changes to the lengths of enclosing fields, and sort all changes in file order."""
+    """Add changes that correct the lengths of enclosing fields, and sort all changes in file order."""
     changes = list(splices)
     levels: defaultdict[int, dict[Field, Field | None]] = defaultdict(dict)
     growth: defaultdict[Field, int] = defaultdict(int)

@@ -87,7 +87,7 @@ class _FreeNames:
         return name
 
     def _find_tried_name(self, reference: str, size: int, file: Path) -> str | None:
-        """Return a tried name whose file has the same content as `file`, or None if there is no such name."""
+        """Return the name already chosen for a file that has this reference and the same content as `file`, or None."""
         unread = self._unread.pop((reference, size), [])
         taken = self._taken.setdefault((reference, size), {})
         if len(unread) == 1 and unread[0][0] == file and not taken:

@@ -233,7 +233,7 @@ class _Nodes:
         return read.tensor
 
     def read_sparse_tensor(self, tensor: Field) -> str:
-        """Read a SparseTensorProto without its values. Return its name, which is the name of its values."""
+        """Read a SparseTensorProto without its values. Return its name, which is stored in the tensor of its values."""
         name = ""
         for part in self.wire.message(tensor, proto.SPARSE_TENSOR_PARTS):
             read = self.read_tensor(part)

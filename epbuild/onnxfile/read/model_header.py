@@ -1,4 +1,4 @@
-"""Parts of a model's header."""
+"""Header of a model, and the types of its parts."""
 
 from __future__ import annotations
 

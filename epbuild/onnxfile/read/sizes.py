@@ -56,7 +56,10 @@ class FixedSizes(Struct, frozen=True):
 
 
 def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedSizes:
-    """Apply `sizes`, which are complete shapes by input name, to a model. Return the effect."""
+    """Apply `sizes`, which are complete shapes by input name, to a model.
+
+    Return the new shapes, and a conflict for each size that does not fit.
+    """
     if not sizes:  # the usual case, for each model and target
         return FixedSizes({}, {})
     values = {value.name: value for value in (*header.inputs, *header.initialized_inputs)}

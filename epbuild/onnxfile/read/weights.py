@@ -75,7 +75,7 @@ def find_weights(header: ModelHeader, model: Path, data: Mapping[str, Path]) -> 
 
 
 def count_weights(models: Sequence[Iterable[Weight]]) -> WeightBytes:
-    """Sum the weights of models, counting each content once per model and once overall.
+    """Count the bytes of the models' weights: once for each model with the same content, and once for each content.
 
     Contents that may be equal are read in chunks. Raises MalformedModel if a file became shorter. Raises OSError if a file
     cannot be read.
@@ -145,7 +145,7 @@ def _read_sample(file: BinaryIO, weight: Weight) -> bytes:
 def _mark(
     marks: Mapping[Weight, Hashable], read: Callable[[BinaryIO, Weight], Hashable]
 ) -> dict[Weight, tuple[Hashable, int, Hashable]]:
-    """Refine the marks of weights. New marks are equal if the old marks, the sizes and the results of `read` are equal.
+    """Return finer marks of weights. Two new marks are equal if the old marks, the sizes and the results of `read` are equal.
 
     A weight that already differs from all others is not read.
     """

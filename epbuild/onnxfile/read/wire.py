@@ -47,7 +47,7 @@ class Field(NamedTuple):
     """Field of a message, with its position as byte offsets from the start of the file.
 
     `length_at` is the offset of a length-delimited field's length, and equals `start` for other wire types. `value` is the
-    number of a varint, read as int64, and None for other wire types.
+    integer in a varint field, read as int64, and None for other wire types.
     """
 
     number: int
@@ -211,7 +211,7 @@ class WireReader:
 
 
 def read_integer(field: Field) -> int:
-    """Return the number of a varint field. Raises MalformedModel for another wire type."""
+    """Return the value of a varint field. Raises MalformedModel for another wire type."""
     if field.value is None:
         raise _make_mismatch_error(field, VARINT)
     return field.value
