@@ -206,7 +206,7 @@ class _LockBuilder:
         return LockedToolchain(list_requirements(toolchain), platforms)
 
     def _resolve_packages(self, toolchain: ToolchainSpec, locked: LockedToolchain) -> dict[str, LockedEnvironment]:
-        """Return the packages of a toolchain that epbuild provisions, resolved for each of its platforms."""
+        """Resolve the packages of a toolchain that epbuild provisions, for each platform to lock. Return them by platform."""
         old = {
             platform: environment
             for platform, environment in locked.platforms.items()
@@ -238,7 +238,7 @@ class _LockBuilder:
         return resolved
 
     def _with_locked_python(self, toolchain: ToolchainSpec, old: Mapping[str, LockedEnvironment]) -> ToolchainSpec:
-        """Return the toolchain with the locked Python version, unless the recipe names a Python or everything is upgraded."""
+        """Return the toolchain with the locked Python version, unless the recipe specifies a Python or everything is upgraded."""
         pythons = {environment.python for environment in old.values()}
         if toolchain.python is not None or self.upgrade.everything or len(pythons) != 1:
             return toolchain

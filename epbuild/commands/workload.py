@@ -55,7 +55,7 @@ def build_matrix(request: Request, most: int, labels: Mapping[str, Label], progr
 
 
 def list_locked_platforms(request: Request) -> dict[str, tuple[str, ...]]:
-    """Return the platforms that each toolchain is locked for. Empty if there is no lock."""
+    """Return the platforms that each toolchain is locked for, by toolchain. Without a lock, return an empty mapping."""
     path = get_lock_path(request.recipe)
     text = read_lock_text(path)
     if text is None:

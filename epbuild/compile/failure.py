@@ -108,7 +108,7 @@ def _explain_custom_ops(raised: str) -> str:
 def _find_limitations(
     group: SessionGroup, member: Member, ending: Ending, refused: Sequence[FallbackNode]
 ) -> list[tuple[str, Limitation]]:
-    """Return the catalog's limitations that match the log and the reports, each with the name of its EP.
+    """Return the catalog's limitations that match the log or the reports, each with the name of the limited EP.
 
     If the EP took no nodes, limitations that match the reasons logged for single nodes replace the limitations of the model.
     """

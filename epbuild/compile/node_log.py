@@ -39,7 +39,7 @@ class NodeLog:
         return bool(self._rules)
 
     def read(self, line: str) -> LineHandling:
-        """Read a line of the log, and return how to handle it. The line has no colors and no surrounding space."""
+        """Read a line of the log, and return how to handle the line. It must have no colors and no surrounding space."""
         if not self._rules:
             return "shown"
         if line.startswith(MARK):

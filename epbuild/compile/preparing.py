@@ -139,7 +139,7 @@ def _build_request(preparation: Preparation, execution: Execution) -> dict[str, 
 
 
 def _find_program(preparation: Preparation, execution: Execution) -> str:
-    """Return the program of a command: the toolchain's interpreter, or a program that a package installed beside it."""
+    """Return the path of the program to run: the toolchain's interpreter, or a program that a package installed beside it."""
     name, interpreter = preparation.command[0], execution.environment.interpreter
     if name == PYTHON:
         return str(interpreter)

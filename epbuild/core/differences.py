@@ -14,10 +14,10 @@ _SHOWN_DIGITS = 8
 
 
 def list_facts(document: Any, place: Place = (), whole: Set[Place] = frozenset()) -> dict[Place, Any]:
-    """Return the leaves of a document, by place.
+    """Return the leaf values of a document, by place.
 
-    In a place, a list item is identified by its `name`, or by its index if it has no name. A value at a place in `whole`
-    counts as a leaf.
+    In a place, a list item is identified by its `name`, or by its index if it has no name. A mapping or list whose place is in
+    `whole` counts as a leaf.
     """
     if isinstance(document, Mapping) and place not in whole:
         children = [(str(name), value) for name, value in document.items()]

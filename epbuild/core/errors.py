@@ -233,4 +233,4 @@ def escape_controls(text: str) -> str:
 
 
 class Cancelled(Exception):
-    """Exception for work that its `cancelled` event stopped. The work did not fail."""
+    """Exception for work that was stopped by setting its `cancelled` event. The work did not fail."""

@@ -19,7 +19,7 @@ def list_own_files() -> list[str]:
 
 
 def list_program_files(folders: Iterable[str]) -> list[str]:
-    """Return the files below folders that are part of a program: code, schemas and data."""
+    """Return the files of a program in `folders` and their subfolders: code, schemas and data."""
     return [
         os.path.join(root, name)  # noqa: PTH118
         for top in folders

@@ -55,5 +55,5 @@ def conceal_text(text: str) -> str:
 
 
 def conceal_values(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables of a compile in publishable form: `conceal_text` is applied to their values."""
+    """Return a compile's environment variables with `conceal_text` applied to each value, so that they can be published."""
     return {name: conceal_text(value) for name, value in variables.items()}

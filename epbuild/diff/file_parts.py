@@ -61,7 +61,7 @@ def fill_gaps(path: Path, parts: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
 
 
 def _split_archive(part: FilePart) -> Iterator[FilePart]:
-    """Yield the members of a ZIP file, or else the part itself. Some contexts for several SoCs are ZIP files."""
+    """Yield the members of a part that is a ZIP file, or else the part itself. Some contexts for several SoCs are ZIP files."""
     try:
         members = list(_find_members(part.bytes))
     except (zipfile.BadZipFile, struct.error, ValueError, EOFError, NotImplementedError, OSError):

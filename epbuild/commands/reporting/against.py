@@ -99,7 +99,10 @@ def with_comparison(report: Report, path: Path) -> Report:
 
 
 def read_report(path: Path) -> Report | None:
-    """Return the report in an HTML or JSON file, or None if the file is not a report. Raises Incomparable for an unreadable report."""
+    """Return the report in an HTML or JSON file. Return None for other paths, such as a manifest or a folder.
+
+    Raises Incomparable if the report is unreadable, or if an HTML file contains no report.
+    """
     if not path.is_file() or path.suffix.lower() not in (*PAGES, ".json"):
         return None
     try:

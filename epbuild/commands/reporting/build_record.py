@@ -52,7 +52,7 @@ class ReportedError(Struct, frozen=True):
     """Step that failed, if the error is listed under another step of the same action; null otherwise."""
 
     def problem(self, step: str) -> Problem:
-        """Return the error as a problem of `step`."""
+        """Convert the error to a `Problem` of the step with the id `step`."""
         return Problem(self.code, self.message, StepId(self.step or step), self.hint, self.reason)
 
 

@@ -168,7 +168,7 @@ class _Running:
 
 
 class _RecordBuilder:
-    """Builder of the parts of a build record from events in their order."""
+    """Builder of the parts of a build record. It receives the build's events in order."""
 
     def __init__(self, found: Survey) -> None:
         self.runs: dict[str, StepRun] = {}
@@ -281,6 +281,6 @@ class _RecordBuilder:
 
 
 def report_error(problem: Problem, step: str) -> ReportedError:
-    """Return a problem of a step as an error for reports."""
+    """Convert a problem of a step to a `ReportedError`."""
     where = problem.where if isinstance(problem.where, str) and problem.where != step else None
     return ReportedError(problem.code, problem.message, problem.reason, problem.hint, where)
