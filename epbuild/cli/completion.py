@@ -1,7 +1,7 @@
 """Shell completion of commands, options, recipes and step ids.
 
-Bash also splits words at `:` and `=` (COMP_WORDBREAKS), and replaces only the last part. Typer's script passes all parts to
-epbuild. This module joins the parts of a step id, and removes from each proposal the beginning that bash keeps.
+Bash also splits words at `:` and `=` (COMP_WORDBREAKS), and replaces only the last part of a word. Typer's script
+passes all parts to epbuild. This module joins the parts of a step id, and strips the prefix that bash keeps from each completion.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 from epbuild.cli.names import split_names
 
 VARIABLE = "_EPBUILD_COMPLETE"
-"""Environment variable that a shell's completion script sets."""
+"""Environment variable that a shell's completion script sets to request completions."""
 
 _BREAKS = ":="
 _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")  # Characters that bash would interpret.
@@ -26,7 +26,7 @@ MAX_BYTES = 1 << 16  # Maximum number of bytes to search for the key of a recipe
 
 
 def complete_recipes(incomplete: str) -> list[str]:
-    """Return the recipes that complete a path. If the list is empty, the shell completes file names."""
+    """Return the recipes whose paths start with `incomplete`. If there are none, the shell completes file names."""
     folder, name = os.path.split(incomplete)
     try:
         found = sorted(path.name for path in Path(folder).iterdir() if path.suffix in _SUFFIXES and path.name.startswith(name))
@@ -36,7 +36,7 @@ def complete_recipes(incomplete: str) -> list[str]:
 
 
 def complete_recipes_and_steps(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return completions for a name: recipes for the first name, and ids of the recipe's steps."""
+    """Return the completions of `incomplete`: recipes if it is the first name, and the ids of the recipe's steps."""
     names: Sequence[str] = ctx.params.get("names") or []
     option = ctx.params.get("recipe")
     recipe, steps = split_names(names, None if option is None else str(option))
@@ -68,7 +68,7 @@ def _list_steps(recipe: Path, settings: Sequence[str]) -> list[str]:
 
 
 def answer_shell(command: Any) -> None:
-    """Print the completions that a shell requested, and exit. `command` is the command of the whole application."""
+    """Print the completions that a shell requested, and exit. `command` is the root command of the application."""
     from typer._click.shell_completion import add_completion_class
     from typer._completion_classes import BashComplete
 
@@ -96,7 +96,7 @@ def answer_shell(command: Any) -> None:
 def join_words(parts: Sequence[str], current: int) -> tuple[list[str], int]:
     """Join parts of words that bash has split at `:` and `=`. Return the words and the index of the current word.
 
-    The current word contains the part `current`. Blanks around a part are dropped, except for the empty part of a new word.
+    The current word contains the part with the index `current`. Blanks around `:` and `=` are ignored, but an empty part starts a new word.
     """
     words: list[str] = []
     found = len(parts)
@@ -115,7 +115,7 @@ def _is_break(part: str) -> bool:
 
 
 def _is_split(parts: Sequence[str], current: int) -> bool:
-    """Return whether bash replaces only the end of the word that contains the part `current`."""
+    """Return whether bash replaces only the end of the word that contains the part with the index `current`."""
     if current >= len(parts) or current < 2 or not parts[current]:
         return False
     return _is_break(parts[current]) or _is_break(parts[current - 1])

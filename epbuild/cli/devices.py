@@ -19,7 +19,7 @@ def devices(
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Show the EPs of the recipe's toolchains with their devices. Without a recipe, show all toolchains on this machine.
+    """Show the EPs of the recipe's toolchains with their devices. Without a recipe, show the newest toolchains on this machine.
 
     Each EP compiles and loads a small model in its own process. Nothing is installed.
     """

@@ -1,4 +1,4 @@
-"""`epbuild diff`: kinds of difference between two artifacts."""
+"""`epbuild diff`: differences between two artifacts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RULES = (
 
 
 class _LogLines:
-    """Progress lines on standard error. Standard output contains only the result."""
+    """Receiver that prints progress messages to standard error. Standard output contains only the result."""
 
     def report(self, text: str, /) -> None:
         typer.echo(text, err=True)

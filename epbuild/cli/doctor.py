@@ -46,7 +46,7 @@ def find_recipe(recipe: Path | None) -> Path | None:
 
 
 def show_health(check: Check, request: DoctorRequest, document: Callable[[Diagnoses], Document] | None) -> int:
-    """Run `check` and show its results line by line, or as JSON if there is a `document`. Return the exit code."""
+    """Run `check` and print its results: as the JSON that `document` builds, or as lines if `document` is None. Return the exit code."""
     if document is not None:
         found = check(request, lambda result: None)
         print_json(document(found))
@@ -72,8 +72,8 @@ def doctor(
 ) -> int:
     """Check whether builds can work on this machine, and show how to fix problems.
 
-    The checks cover Python, uv, disks, caches, toolchains and their EPs, the remote cache, and the cluster. EPs compile small test models,
-    which are deleted.
+    The checks cover Python, uv, disks, caches, toolchains and their EPs, the remote cache, and the cluster. Each EP compiles a
+    small test model, which is then deleted.
     """
     scheduler: ClusterAddress | EpbuildError | None
     try:

@@ -28,7 +28,7 @@ def gc(
             "--max-size",
             parser=arguments.size,
             metavar="SIZE",
-            help="Also remove newer results until the store has at most SIZE, such as 20GB.",
+            help="Also remove newer results that no workspace needs, until the store takes at most SIZE, such as 20GB.",
         ),
     ] = None,
     max_age: Annotated[

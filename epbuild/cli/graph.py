@@ -45,7 +45,8 @@ def graph(
 ) -> int:
     """Draw the plan of RECIPE: its steps, their states, and their dependencies.
 
-    More than 200 steps are combined by group and target, by group, or by target. SVG needs Graphviz or `pip install 'epbuild[graph]'`.
+    If there are more than 200 steps, they are combined by group and target, by group, by target, or by kind. SVG needs Graphviz or
+    `pip install 'epbuild[graph]'`.
     """
     ending = output.suffix.lower() if output is not None else ".svg"
     chosen = form or _ENDINGS.get(ending)

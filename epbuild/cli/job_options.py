@@ -19,7 +19,7 @@ _EQUAL_JOBS = {
     "BITBUCKET_PARALLEL_STEP": ("BITBUCKET_PARALLEL_STEP_COUNT", 0),
     "SYSTEM_JOBPOSITIONINPHASE": ("SYSTEM_TOTALJOBSINPHASE", 1),  # Azure Pipelines
 }
-"""Variables of CI systems with parallel jobs: the job's number, the number of jobs, and the number of the first job."""
+"""Variables of CI systems: the job's number, mapped to the variable with the number of jobs and to the number of the first job."""
 
 Matrix = Annotated[
     int | None,
@@ -44,7 +44,7 @@ ShardText = Annotated[
     declare_option(
         "--shard",
         metavar="I/N",
-        help="Build the results of part I of N, and emit nothing. With auto, the variables of the CI system set I and N.",
+        help="Build the results of part I of N, and emit nothing. With auto, I and N are read from the CI system's variables.",
     ),
 ]
 
@@ -58,13 +58,13 @@ def parse_labels(texts: Iterable[str]) -> dict[str, Label]:
         platform, _, label = text.partition("=")
         labels = tuple(label.split(","))
         if platform not in PLATFORMS or not all(labels):
-            raise UsageError(f"invalid runner '{text}'. Write PLATFORM=LABEL, with one of the platforms {', '.join(PLATFORMS)}")
+            raise UsageError(f"invalid runner '{text}': expected PLATFORM=LABEL, where PLATFORM is one of {', '.join(PLATFORMS)}")
         found[platform] = labels if len(labels) > 1 else label
     return found
 
 
 def parse_shard(text: str, environment: Mapping[str, str]) -> Shard:
-    """Return the shard in `--shard I/N`. For `auto`, return the CI system's shard. Raises UsageError."""
+    """Parse the value of `--shard`: `I/N`, or `auto` for the shard of this CI job. Raises UsageError."""
     from epbuild.plan.shards import Shard
 
     if text == "auto":

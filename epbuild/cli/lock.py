@@ -44,8 +44,8 @@ def lock(
 ) -> int:
     """Write epbuild.lock next to RECIPE. Later builds use its versions and digests.
 
-    The lock contains all packages of all toolchains for each of their platforms, the digests of remote models and their wheels, and the
-    revision of the catalog. Existing entries are kept as long as the recipe allows them.
+    The lock contains all packages of all toolchains for each of their platforms, the digests of remote models and of wheels that contain
+    models, and the revision of the catalog. Existing entries are kept as long as the recipe allows them.
     """
     events = EventList()
     request, upgrades = Request(recipe, settings=tuple(settings)), Upgrade(tuple(upgraded), upgrade)

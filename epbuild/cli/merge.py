@@ -63,7 +63,7 @@ def merge(
     for item in made.connections:
         print_line(f"feeds    {item.output} of {models[item.source]} -> {item.input} of {models[item.target]}")
     if not made.connections:
-        print_line("feeds    nothing: no output has the name of a later model's input")
+        print_line("feeds    nothing: no output has the same name as an input of a later model")
     for name in made.shared_inputs:
         print_line(f"shared   input {name}")
     for note in made.notes:

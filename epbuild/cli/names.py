@@ -18,8 +18,8 @@ _FORM = "Write one id or glob per line, in UTF-8. A # starts a comment."
 def split_names(names: Sequence[str], recipe: str | None = None) -> tuple[str, tuple[str, ...]]:
     """Split `names` into the recipe and the ids or globs of steps. `recipe` is the value of `--recipe`.
 
-    The first name is a recipe unless it can only be a step. It is a step if it is a glob, a file of steps (`@steps.txt`),
-    or has a `:` before any separator, as in `emit:decoder/npu/directory`. A single letter before a `:` is a drive (`C:`).
+    The first name is the recipe unless it can only be a step: a glob, a file of steps (`@steps.txt`), or a name with a `:`
+    before any separator, as in `emit:decoder/npu/directory`. A single letter before a `:` is a Windows drive (`C:`).
     """
     if recipe is not None:
         return recipe, tuple(names)
@@ -38,9 +38,9 @@ def _is_step(name: str) -> bool:
 
 
 def expand_step_files(names: Sequence[str]) -> tuple[tuple[str, ...], Mapping[str, Position]]:
-    """Replace each `@FILE` in `names` with the steps in the file. Return all steps, and the positions of steps in files.
+    """Replace each `@FILE` in `names` with the steps in the file. Return all steps, and the position of each step that was read.
 
-    Raises PlanError (EPB278) for a file that cannot be read or is empty, because an empty selection means all steps.
+    Raises PlanError (EPB278) for a file that cannot be read or has no steps. An empty selection would mean all steps.
     """
     steps: dict[str, Position | None] = {}
     for name in names:

@@ -76,7 +76,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def make_application(**settings: Any) -> _Application:
-    """Return the Typer application of one command, with plain-text help. `app.execute` prints its errors."""
+    """Return the Typer application of one command. The help is plain text, and `app.execute` prints the command's errors."""
     return _Application(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
 
 
@@ -84,7 +84,7 @@ class _Application(typer.Typer):
     def command(
         self, *arguments: Any, rules: Iterable[Rule] = (), exits: Mapping[int, str] | None = None, **settings: Any
     ) -> Callable[[Function], Function]:
-        """Register a command. `exits` describes the exit codes whose meaning differs from most commands."""
+        """Register a command. `exits` describes the exit codes whose meaning differs from that in `_EXITS`."""
         codes = None if exits is None else dict(sorted((_EXITS | {**exits}).items()))
         register = super().command(*arguments, cls=_Command, epilog=None if codes is None else _format_epilog(codes), **settings)
 
@@ -122,7 +122,7 @@ class _Command(TyperCommand):
         return [piece[1:-1] if piece.startswith("{") else piece for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, the general options, and the options of each panel."""
+        """Write the arguments, the general options, and the options of each panel to the help."""
         sections: dict[str, list[Any]] = {"Arguments": [], _OPTIONS: []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -214,7 +214,7 @@ def declare_options(*names: str, help: str, **settings: Any) -> Any:  # noqa: A0
 
 
 def make_amount_parser(name: str, read: Callable[[str], int]) -> Callable[[str], int]:
-    """Return a parser of numbers with a unit, based on `read`."""
+    """Return a parser for Typer that calls `read`. Its errors say what is invalid: `name`, such as `size`."""
 
     def convert(text: str) -> int:
         try:

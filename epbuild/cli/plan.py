@@ -16,7 +16,7 @@ from epbuild.session.request import Request
 app = make_application()
 
 
-@app.command(exits={0: "the plan was shown, whether steps are out of date or not"})
+@app.command(exits={0: "the plan was shown, whether or not steps are out of date"})
 def plan(
     target: arguments.Target,
     *,
@@ -30,7 +30,7 @@ def plan(
     all_warnings: arguments.AllWarnings = False,
     json: arguments.Json = False,
 ) -> int:
-    """Show the steps of RECIPE with their states, and why each would run.
+    """Show the steps of RECIPE, their states, and the reasons to run them.
 
     Nothing is built and no toolchain is provisioned.
     """

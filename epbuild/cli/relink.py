@@ -17,7 +17,11 @@ app = make_application()
 
 
 _RULES = (
-    Excludes(("--embed",), ("--extract", "--binary"), "--embed leaves no file and cannot be combined with --extract or --binary"),
+    Excludes(
+        ("--embed",),
+        ("--extract", "--binary"),
+        "--embed writes no separate file, so it cannot be combined with --extract or --binary",
+    ),
 )
 
 
@@ -65,7 +69,7 @@ def relink(
     packaging: Packaging = "embed" if embed else "extract" if extract else "rename"
     named = find_models(models)
     if output is not None and output.suffix == ".onnx" and len(named) > 1:
-        raise UsageError(f"-o must name a folder to write {len(named)} models")
+        raise UsageError(f"-o must name a folder, because there are {len(named)} models")
     made = change(named, packaging, binary, output)
     for label, paths in (("wrote", made.models), ("binary", made.binaries), ("removed", made.removed)):
         for path in paths:

@@ -16,7 +16,7 @@ from epbuild.session.request import Request
 
 app = make_application()
 EXITS = {
-    0: "the report was written, whether builds failed or not",
+    0: "the report was written, whether or not builds failed",
     2: "the recipe or the command line is invalid, or there is nothing to compare at --against",
     3: "a file cannot be read or written",
 }

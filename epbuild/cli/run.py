@@ -178,8 +178,8 @@ def _build(request: Request, progress: Progress) -> int:
 def build_and_watch(watch: SourceWatch, listening: Callable[[], AbstractContextManager[Progress]], notes: Progress) -> int:
     """Build now and after every change until Ctrl-C. Return the exit code of the last build.
 
-    Each build has its own listener. `notes` shows the number of watched files. Raises KeyboardInterrupt for Ctrl-C during a
-    build.
+    `listening` opens a listener for each build. `notes` receives the number of watched files after each build. Raises
+    KeyboardInterrupt for Ctrl-C during a build.
     """
     changed: tuple[str, ...] = ()
     while True:

@@ -92,7 +92,10 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
     ep_options: Annotated[
         list[Any],
         declare_options(
-            "--option", parser=_parse_pair, metavar="NAME=VALUE", help="Set an option of the EP. It overrides the manifest."
+            "--option",
+            parser=_parse_pair,
+            metavar="NAME=VALUE",
+            help="Set an option of the EP, instead of the value in the manifest.",
         ),
     ]
     custom_ops: Annotated[
@@ -112,7 +115,7 @@ class Loading(OptionGroup, frozen=True, kw_only=True):
 
 
 class Comparison(OptionGroup, frozen=True, kw_only=True):
-    """Options for comparing outputs of models with outputs of their sources."""
+    """Options for comparing the outputs of compiled models with those of their source models."""
 
     panel: ClassVar[str] = "Comparison (with --numbers)"
 
@@ -122,7 +125,7 @@ class Comparison(OptionGroup, frozen=True, kw_only=True):
             "--recipe",
             "-r",
             metavar="RECIPE",
-            help="Recipe of the artifacts. It names their source models.",
+            help="Recipe that the artifacts were built from. It names the source models.",
             autocompletion=completion.complete_recipes,
         ),
     ] = None
@@ -195,7 +198,7 @@ _RULES = (
         ("--load", "--numbers"),
         "--strict, --interpreter, --device, --option, --custom-ops and --timeout require --load or --numbers",
     ),
-    Needs(("--set",), ("--recipe",), "--set applies to the recipe of the artifacts: pass it with --recipe"),
+    Needs(("--set",), ("--recipe",), "--set changes values of the recipe that --recipe names: pass --recipe too"),
 )
 
 

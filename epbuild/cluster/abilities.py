@@ -1,7 +1,7 @@
-"""Abilities of this machine, with the results of probes.
+"""Abilities of this machine, such as compiling with an EP, and their probes.
 
-Untried abilities are offered unless the catalog excludes them. A machine may provision a missing toolchain later, and the first action
-with the toolchain tests the ability. Abilities that fail are withdrawn.
+An ability that has not been probed is offered unless the catalog excludes it. The machine may provision a missing toolchain later, and
+the first action with the toolchain tests the ability. If a probe fails, the ability is withdrawn.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _is_possible(ability: Ability) -> bool:
 
 
 class Abilities:
-    """Tried abilities of this machine. `listener` receives the labels with new results. Thread-safe."""
+    """Abilities of this machine that have been probed. `listener` receives each new result, and the labels that it is for. Thread-safe."""
 
     def __init__(self, probes: Probes, listener: Listener) -> None:
         self._probes = probes
@@ -75,7 +75,7 @@ class Abilities:
         return next((probe.why for probe in probes if probe is not None and probe.outcome == "cannot"), None)
 
     def judge(self, action: Action, environment: Environment, cancelled: threading.Event) -> None:
-        """Probe the abilities that a failed action needs, unless they were probed before. Raises Cancelled."""
+        """Probe the abilities that a failed action needs, unless they were probed after an earlier failure. Raises Cancelled."""
         for ability in list_abilities(action):
             judged = (build_label(ability), environment.interpreter)
             if judged not in self._judged:  # otherwise, each failing model would repeat the probe
@@ -83,7 +83,7 @@ class Abilities:
                 self._judged.add(judged)
 
     def survey(self, home: Path, cancelled: threading.Event) -> None:
-        """Probe the abilities of the toolchains below `home`. Raises Cancelled."""
+        """Probe the abilities that the toolchains below `home` provide. Raises Cancelled."""
         toolchains = list(list_provisioned_toolchains(home))
         for ability in list_possible_abilities():
             if ability.device or ability.runs:
@@ -117,7 +117,7 @@ class Abilities:
 
 
 def _draw_conclusions(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Sequence[Ability], ProbeResult]]:
-    """Yield each group of abilities that a probe decides, with the result for the group.
+    """Yield each group of abilities to which the result of a probe applies, with the result for the group.
 
     If the probed plugin EP is not restricted to a device, the result also covers the devices that the EP would choose itself.
     """
@@ -131,4 +131,4 @@ def _draw_conclusions(ability: Ability, probe: ProbeResult) -> Iterator[tuple[Se
     else:
         yield [ability, of_types[probe.device]], probe
         before = [of_types[kind] for kind in entry.devices[: entry.devices.index(probe.device)]]
-        yield before, ProbeResult("cannot", f"{entry.ep} offers only a {probe.device} on this machine")
+        yield before, ProbeResult("cannot", f"{entry.ep} offers only this device on this machine: {probe.device}")

@@ -66,7 +66,10 @@ def parse_cluster_address(text: str, certificates: str | None, *, insecure: bool
     Raises PlanError (EPB536) for an invalid address. If there are no certificates, any address other than loopback is also an error unless
     `insecure` is set.
     """
-    hint = "Pass the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), or allow it with --insecure."
+    hint = (
+        "Pass the folder with this machine's certificates with --tls DIR (EPBUILD_CLUSTER_TLS), or allow an insecure connection with "
+        "--insecure."
+    )
     return _parse_address(text, certificates, insecure=insecure, where=where, hint=hint)
 
 

@@ -49,7 +49,7 @@ def make_certificates(folder: Path, roles: Iterable[str] = ROLES) -> tuple[Path,
 
 
 def _sign_certificate(name: str, public_key: Any, signer: Any, *, is_authority: bool = False) -> Any:
-    """Return a certificate of a public key, signed by the key `signer` of the authority `epbuild cluster`."""
+    """Return a certificate for a public key, signed with the private key `signer`. The issuer is `epbuild cluster`."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import NameOID

@@ -53,12 +53,12 @@ class RefusedPickle(Exception):
         self._data = bytes(data)
 
     def mentions(self, name: str) -> bool:
-        """Return whether the pickle contains the name of a class. The result is untrusted, as any sender can add a name."""
+        """Return whether the pickle contains `name`, the name of a class. Do not trust the result, as any sender can add a name."""
         return name.encode() in self._data
 
 
 class _RefusedName(Exception):
-    """Name of a function or class in a pickle that is not allowed."""
+    """Error for the name of a function or class that pickles may not contain."""
 
 
 class _Reader(pickle.Unpickler):
@@ -85,7 +85,7 @@ def read(data: bytes, /, *, buffers: Iterable[object] = ()) -> object:
 
 
 def guard(*names: str) -> None:
-    """Make Dask in this process read pickles with `read`, and allow pickles to contain these names of functions and classes."""
+    """Make Dask in this process read pickles with `read`, and allow pickles to contain `names`, the names of functions and classes."""
     _allowed.update(names)
     for reader in READERS:
         module = importlib.import_module(reader)

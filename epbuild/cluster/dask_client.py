@@ -205,12 +205,12 @@ class DaskExecutor:
                 threading.Thread(target=self._restart_workers, args=(stopped,), daemon=True).start()
 
     def _restart_workers(self, addresses: Sequence[str]) -> None:
-        """Restart stale workers. The scheduler drops workers on frozen machines and sends their tasks to other workers."""
+        """Restart workers whose heartbeats stopped. If a machine is frozen, the scheduler drops its worker and reassigns the tasks."""
         with suppress(OSError, RuntimeError, ValueError):  # the workers are gone, or do not restart
             self._client.restart_workers(list(addresses), timeout=_RESTART_SECONDS)
 
     def _read_workers(self) -> Mapping[str, Any]:
-        """Return what the scheduler knows about each epbuild worker, by address. Raises SchedulerLostError."""
+        """Return the scheduler's information about each epbuild worker, by address. Raises SchedulerLostError."""
         scheduler = self._client.scheduler
         if scheduler is None:  # the client is reconnecting
             raise _make_lost_error()

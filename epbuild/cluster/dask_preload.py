@@ -1,8 +1,8 @@
-"""Preload of a Dask worker that restricts the pickles it reads.
+"""Preload module that restricts the pickles that a Dask worker reads.
 
 Dask imports this module by name before the worker listens, and calls `dask_setup` before the scheduler knows the worker. No other module
-may import this one. The scheduler imports the modules of the functions that it forwards, and must still be able to read its clients'
-pickles.
+may import this one. Otherwise, the scheduler, which imports the modules of the functions that it forwards, could no longer read its
+clients' pickles.
 """
 
 from __future__ import annotations

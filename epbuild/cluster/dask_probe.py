@@ -68,7 +68,7 @@ class WorkerProbe:
     def _set_offered_amount(self, labels: Iterable[str], amount: float) -> None:
         """Tell the scheduler that this worker offers `amount` of each of the labels.
 
-        The scheduler sends this worker no actions that need a label with amount 0.
+        If `amount` is 0, the scheduler sends this worker no actions that need one of the labels.
         """
         # Not `worker.set_resources`: tasks of this worker that wait for a withdrawn label would wait forever. This way, they are declined.
         call = self._worker.scheduler.set_resources(resources=dict.fromkeys(labels, amount), worker=self._worker.contact_address)
@@ -83,7 +83,7 @@ def get_own_abilities() -> Abilities | None:
 
 
 def dask_setup(worker: Any) -> None:
-    """Install the probe. Called by Dask."""
+    """Install the probe in a worker. Called by Dask."""
     probe = WorkerProbe(worker)
     _probes[:] = [probe]
     worker.metrics[METRIC] = probe.build_metric

@@ -64,9 +64,9 @@ def cancel_request(task: str) -> None:
 
 
 def describe_machine(name: str) -> Machine:
-    """Return the machine of this process, configured by environment variables. Raises EpbuildError if it cannot publish results.
+    """Return the machine of this process, configured by environment variables. Raises EpbuildError if it could not publish results.
 
-    If the remote cache failed earlier, it is opened again, since a worker must outlive the open circuit breakers of one build.
+    If the remote cache is no longer used after failures, it is opened again, because a worker outlives the build that saw the failures.
     """
     with _opening:
         if not _machines or _machines[0].remote.is_given_up:
@@ -132,7 +132,7 @@ class _Topic:
 
 
 def encode_event(event: Event) -> list[Any] | None:
-    """Return an event as JSON values. Return None for an event that is not sent."""
+    """Return an event as JSON values, or None for a type of event that is not sent to clients."""
     match event:
         case StepStarted(step, doing):
             return ["started", step, doing]
@@ -142,7 +142,7 @@ def encode_event(event: Event) -> list[Any] | None:
 
 
 def decode_event(plain: object) -> Event | None:
-    """Return the event in the result of `encode_event`. Return None for any other value."""
+    """Return the event that `encode_event` encoded as `plain`. Return None for any other value."""
     match plain:
         case ["started", str(step), str(doing)]:
             return StepStarted(step, doing)

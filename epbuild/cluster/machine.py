@@ -147,7 +147,7 @@ class Machine(Struct, frozen=True):
         return MachineReply("made", self.name)
 
     def _find_complete_record(self, action: Action, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the record if the store has all of its artifacts, or None otherwise."""
+        """Return the record if the store has all artifacts of the recorded result, or None otherwise."""
         result = read_result(action, record["result"]) if record is not None else None
         is_complete = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return record if is_complete else None
@@ -183,12 +183,12 @@ class _MachineExecution(Execution):
     """Execution whose input files are blobs, which never change."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
-        """Return the names of the files, since blobs are named by their digests."""
+        """Return the digests of the files. Each file's name is its digest."""
         return {file: file.name for file in files}
 
 
 class _Folders(Struct, frozen=True):
-    """Factory of additional executions, in folders beside the first one."""
+    """Factory of additional executions, in folders beside that of `execution`."""
 
     execution: Execution
 

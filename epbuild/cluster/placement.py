@@ -20,7 +20,7 @@ RELEASE = f"{RELEASE_LABEL}{__version__}/{CONTRACT}"
 """Label of epbuild's release. Machines with another release get no actions, as their results may differ."""
 PLATFORM_LABEL = "platform:"
 EP_LABEL = "ep:"
-"""Prefix of labels for the ability to compile with an EP, for the named device if there is one."""
+"""Prefix of labels for the ability to compile with an EP. A label may also name a device."""
 REAL_LABEL = "real:"
 """Prefix of labels for the ability to run compiled models of an EP on a real device."""
 PREPARES = "prepare"
@@ -51,7 +51,7 @@ def list_own_labels(abilities: Iterable[Ability], only: Collection[str] = ()) ->
 
 
 def parse_eps(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return the sorted EPs that labels name, with devices if the labels name devices."""
+    """Return the sorted EPs that labels name. An EP is followed by its device if the label names one."""
     kinds = (EP_LABEL, REAL_LABEL)
     return tuple(sorted({label.partition(":")[2] for label in labels if label.startswith(kinds)}))
 
@@ -139,14 +139,14 @@ class Heartbeats:
 
 
 class OfferTimeout:
-    """Timeout for placements that no connected machine's offer fits. Thread-safe."""
+    """Timeout for placements that allow no connected machine. Thread-safe."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[Placement, float] = {}
 
     def has_expired(self, placement: Placement, offers: Iterable[Offer]) -> bool:
-        """Return whether no offer has fitted the placement for a minute. It must be called repeatedly."""
+        """Return whether the placement has not allowed any offer for a minute. Callers must call this method repeatedly."""
         if any(map(placement.allows, offers)):
             self._since.pop(placement, None)
             return False

@@ -31,7 +31,7 @@ from epbuild.core.units import format_count
 from epbuild.engine.events import Event, Progress, StepOutput
 
 MAX_LOSSES = 2
-"""Number of machines that may disconnect before a request fails. After that many losses, the request is the likely cause."""
+"""Number of disconnected machines after which a request fails. The request is then the likely cause."""
 _DENIED_HINT = "This build sends the machine no more actions that use this toolchain."
 _LOGS_HINT = "Check the logs of the workers, and the system logs for a lack of memory."
 
@@ -41,11 +41,11 @@ _ERRORS: Mapping[str, type[EpbuildError]] = {
 
 
 class SchedulerLostError(EnvironmentFailure):
-    """Lost connection to the scheduler."""
+    """Error for a lost connection to the scheduler."""
 
 
 class UnofferedError(EnvironmentFailure):
-    """Action whose needs no machine meets. Other actions continue."""
+    """Error for an action whose needs no machine meets. Other actions continue."""
 
     stops_others = False
 
@@ -102,7 +102,7 @@ def read_reply(text: object) -> MachineReply:
 
 
 class ToolchainDenyList:
-    """Machines that refused a toolchain. This build sends them no more actions of that toolchain. Thread-safe."""
+    """Machines that cannot provide a toolchain. The build sends them no more actions that use this toolchain. Thread-safe."""
 
     def __init__(self) -> None:
         self._refusals: dict[str, dict[str, MachineReply]] = {}
@@ -122,7 +122,7 @@ class ToolchainDenyList:
         return frozenset(self._refusals.get(toolchain, ()))
 
     def find_last(self, toolchain: str, step: str) -> MachineReply | None:
-        """Return the latest refusal of a toolchain, with `step` as the location of its problems, or None if no machine refused it."""
+        """Return the latest refusal of a toolchain, or None if there is none. The problems in the refusal get the location `step`."""
         refusal = next(reversed(self._refusals.get(toolchain, {}).values()), None)
         if refusal is None:
             return None
@@ -137,14 +137,14 @@ def decode_error(reply: MachineReply) -> EpbuildError:
 
 
 def make_unoffered_error(labels: frozenset[str], offers: Sequence[Offer], actions: int = 1) -> UnofferedError:
-    """Return the error for a number of `actions` that no machine can run. Its message lists all machines and what is lacking."""
+    """Return the error for a number of `actions` that no machine can run. The message lists the machines and the missing labels."""
     best = max(offers, key=lambda offer: len(labels & offer.labels), default=None)
     lacking = sorted(labels - best.labels) if best is not None else sorted(labels)
     machines = ", ".join(sorted(offer.machine for offer in offers))
     connected = f"connected: {machines}" if machines else "no machine is connected"
     what = f"{', '.join(lacking) or 'all requirements at once'} ({format_count(actions, 'action')})"
     message = f"no machine of the cluster offers {what}; {connected}"
-    return UnofferedError(Problem("EPB539", message, None, "Start a worker that offers it, with `epbuild worker`."))
+    return UnofferedError(Problem("EPB539", message, None, "Start a worker that meets the requirements, with `epbuild worker`."))
 
 
 def make_lost_action_error(machines: Sequence[str]) -> BuildError:
@@ -174,11 +174,11 @@ class RequestExecutor(Protocol):
         """
 
     def close(self) -> None:
-        """Close connections."""
+        """Close the connections to the scheduler."""
 
 
 class PendingRequest:
-    """Request that a thread waits for. Other threads report its end, and its progress under `step`."""
+    """Request whose reply a thread waits for. Other threads report the progress of the request, as progress of `step`, and its end."""
 
     def __init__(self, step: str, placement: Placement, progress: Progress) -> None:
         self.placement = placement
@@ -208,7 +208,7 @@ class PendingRequest:
         self._progress.report(event)
 
     def finish(self, reply: Callable[[], MachineReply]) -> None:
-        """Call `reply`, and end the request with the reply that it returns or the error that it raises."""
+        """Call the function `reply`, and end the request with the returned reply or the raised error."""
         try:
             self.reply = reply()
             self.changed.set()

@@ -2,7 +2,7 @@
 
 A request contains no paths of the sending machine. Files are identified by their digests and fetched from the remote cache. EPs are
 identified by the digests of their catalog entries, and positions in the recipe by file name. The executing machine must compute the same
-key. So a mistake in encoding leads to a refusal, never to a wrong result.
+action key, so a mistake in the encoding leads to a refusal, never to a wrong result.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KINDS: Mapping[type, str] = {Preparation: "prepare", SessionGroup: "compile", V
 
 
 class LocalOnlyError(ValueError):
-    """Action that only this machine can execute. The text of the exception is the reason, as a clause."""
+    """Error for an action that only this machine can execute. The message is the reason, as a clause."""
 
 
 class ActionRequest(Struct, frozen=True):
@@ -151,7 +151,7 @@ def parse_action(request: ActionRequest, store: BlobStore) -> Action:
 
 
 class _SentResult(Struct, frozen=True):
-    """Result of a session group in the request of a verification."""
+    """Result of a session group, in a request for a verification."""
 
     group: SessionGroup
     key: str
@@ -296,7 +296,7 @@ def _strip_model(model: ModelSpec) -> ModelSpec:
 
 
 def _strip_check(checked: CheckedMember) -> CheckedMember:
-    """Return the check with only the reference model of its member."""
+    """Return the check of a member. Of the member's files, only those of the reference model are kept."""
     source = checked.source
     member = None if checked.member is None else replace(_strip_member(checked.member), compiled_from=None, original=source)
     return replace(checked, member=member)

@@ -1,1 +1,1 @@
-"""Commands: one function each, which returns a value and does not print."""
+"""Commands: one function each, which returns a value and prints nothing."""

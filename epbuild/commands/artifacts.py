@@ -32,7 +32,7 @@ class Inspected(Struct, frozen=True):
     """Result of inspecting one or several files."""
 
     document: InspectedModel | Inspection
-    """Document of `inspect --json`: the contents of one file, or `models` and `shared` of several."""
+    """JSON document of `inspect --json`: the contents of one file, or the keys `models` and `shared` for several files."""
     models: tuple[InspectedModel | BrokenModel, ...]
     shared: tuple[SharedFile, ...] = ()
 
@@ -61,7 +61,7 @@ def inspect(files: Sequence[Path]) -> Inspected:
 def diff(a: Path, b: Path, lines: ProgressLines) -> Comparison:
     """Compare the artifacts at `a` and `b`, which may be archives, and return their differences.
 
-    `lines` receives progress messages and the files in the archives that the comparison skips.
+    `lines` receives progress messages, and the paths of archives in the artifacts, which are not compared.
 
     Raises NothingToVerify (EPB600) if a path has no artifact, and Incomparable (EPB630) if an artifact cannot be read.
     """

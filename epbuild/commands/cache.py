@@ -32,7 +32,7 @@ class ByteProgress(Protocol):
     """Receiver of a check's progress, called from any thread, one call at a time."""
 
     def advance(self, done: int, total: int, /) -> None:
-        """Report the checked bytes and the total."""
+        """Report the number of checked bytes and the total number of bytes."""
 
 
 class CacheStats(Struct, frozen=True):
@@ -181,7 +181,7 @@ def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, s
 
 
 class _Origins:
-    """Lookup of the steps that blobs and records belong to, according to workspaces and `lost` records."""
+    """Lookup of the steps that blobs and records belong to. `lost` are quarantined records that refer to damaged blobs."""
 
     def __init__(self, workspaces: Iterable[Path], lost: Iterable[Mapping[str, Any]]) -> None:
         self._of_keys: dict[str, list[str]] = {}
@@ -201,7 +201,7 @@ class _Origins:
         return tuple(self._of_keys.get(key, ()))
 
     def list_uses_of_blob(self, digest: str) -> tuple[str, ...]:
-        """Return the name of the blob in each step that uses it. If no workspace knows the blob, use the lost records."""
+        """Return the name of the blob in each step that uses it. If no workspace knows the blob, use quarantined records."""
         return tuple(dict.fromkeys(self._of_blobs.get(digest, []) or self._of_lost.get(digest, [])))
 
 
@@ -213,6 +213,6 @@ def _describe_origin(document: Mapping[str, Any]) -> str:
 
 
 def _add_blob_names(found: dict[str, list[str]], result: Mapping[str, Any], of: str) -> None:
-    """Add the name of each blob in a result to `found`, by digest. The suffix `of` names the owner of the result."""
+    """Add the name of each blob in a result to `found`, by digest. The suffix `of`, added to each name, says which step it is from."""
     for name, blob in (*result["artifacts"].items(), ("the log", result["log"])):
         found.setdefault(blob["digest"], []).append(f"{name}{of}")

@@ -32,14 +32,14 @@ from epbuild.survey.snapshot import forget
 
 
 class Forgotten(Struct, frozen=True):
-    """Workspace that was removed as a whole, with its bytes."""
+    """Workspace that was removed as a whole, with its size in bytes."""
 
     directory: Path
     size: int
 
 
 def clean(request: Request, progress: Progress | None = None, *, force: bool = False, dry_run: bool = False) -> Iterator[Cleaned]:
-    """Remove the outputs of the requested steps, forget these steps, and yield each output after its removal.
+    """Remove the outputs and the records of the requested steps, and yield each output after its removal.
 
     Only unchanged files that epbuild wrote are removed. With `force`, changed files are removed too. With `dry_run`,
     nothing is removed.
@@ -95,7 +95,7 @@ def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
         except OSError as error:
             message = f"cannot remove {directory}: {error.strerror or error}"
             raise StoreError(
-                Problem("EPB507", message, hint="Check the permissions, and close programs that have files in it open.")
+                Problem("EPB507", message, hint="Check the permissions, and close programs that have open files in the folder.")
             ) from error
         Roots(find_cache_directory()).forget(directory)
     return Forgotten(directory, size)

@@ -1,4 +1,4 @@
-"""Explanations of why steps would run: the facts that changed."""
+"""Explanations of why steps would run: the inputs that changed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from epbuild.survey.status import Survey
 
 
 class Explanation(Struct, frozen=True):
-    """State of a step and its reasons. `built` is the time of its last run in Unix seconds, or None if it never ran.
+    """State of a step and the reasons for it. `built` is the time of the step's last run in Unix seconds, or None if it never ran.
 
-    `reasons` are the reasons in the survey, as texts. `changes` are the facts that changed the key. `causes` explain the steps
-    that this step waits for, and the steps whose results have changed.
+    `reasons` are those that `plan` shows. `changes` are the inputs in the key document that changed. `causes` explain the
+    steps that this step waits for, and the steps whose results have changed.
     """
 
     step: Step
@@ -49,8 +49,8 @@ class Explanation(Struct, frozen=True):
 def explain(request: Request, steps: Sequence[str], progress: Progress | None = None) -> list[Explanation]:
     """Return explanations of all steps that match one of the globs `steps`, in the order of the plan.
 
-    The whole recipe is surveyed, because a step may have to run only for the steps that depend on it. Raises PlanError
-    (EPB240) if a glob matches nothing, and the errors of `survey`.
+    The whole recipe is surveyed, because some steps run only if a dependent step needs the result. Raises PlanError (EPB240)
+    if a glob matches nothing, and the errors of `survey`.
     """
     with open_session(request, progress) as session:
         found = session.survey()
@@ -68,11 +68,11 @@ class _Explainer(Struct, frozen=True, dict=True):
 
     @cached_property
     def _last(self) -> dict[str, Step]:
-        """Return the last step of each action. An action has the id of its last step."""
+        """Last step of each action, by the id of the action. An action has the id of its last step."""
         return {step.action: step for step in self.found.plan.steps if step.id == step.action}
 
     def explain(self, step: Step, made_of: str | None = None) -> Explanation:
-        """Explain the state of `step`. `made_of` is the key of its earlier result if a later step was built from that result.
+        """Explain the state of `step`. `made_of` is the key of an earlier result of the step, if a dependent step was built from it.
 
         The steps of one action share an explanation, which is computed once.
         """

@@ -26,7 +26,7 @@ LEASE = "upkeep"
 
 
 class Collection(Struct, frozen=True):
-    """Removed and kept cache entries, and the workspaces that use the cache. `gone` workspaces no longer exist."""
+    """Removed and kept cache entries, and the workspaces that use the cache. Workspaces in `gone` no longer exist."""
 
     collected: Collected
     workspaces: tuple[Path, ...]
@@ -34,7 +34,7 @@ class Collection(Struct, frozen=True):
 
 
 def collect_garbage(root: Path, limits: Limits, *, dry_run: bool = False) -> Collection:
-    """Remove entries that no workspace needs, and entries that exceed the limits. With `dry_run`, only return them.
+    """Remove entries that exceed the limits and that no workspace needs. With `dry_run`, only return them.
 
     Raises StoreError, for example if a workspace cannot be read. In this case, nothing is removed.
     """

@@ -18,20 +18,20 @@ MAX_EDGES = 400
 REMOTE = " (remote)"
 WORST_FIRST: tuple[StepState, ...] = ("failed", "out of date", "new", "restorable", "current")
 _MIN_NAMES = {"emit": 3}
-"""Minimum number of names in the id of a step that belongs to one group and one target, by kind of step.
+"""Minimum number of names in a step's id if the step belongs to one group and one target, by kind of step; 2 by default.
 
 The id of such an emit step has three names: the group, the target and the layout.
 """
 _Key = tuple[str, ...]
 _PAIRS = "group and target"
-"""Name of the grouping that draws boxes."""
+"""Name of the only grouping that draws nodes in boxes."""
 
 
 class GraphNode(Struct, frozen=True):
     """Step or group of steps. A node for a single step has the step's id and reasons."""
 
     name: str
-    """Id of the step, or the common part of the group."""
+    """Id of the step, or the part that the ids of the grouped steps have in common."""
     title: str
     """Name without the part that the box shows."""
     box: str
@@ -43,7 +43,7 @@ class GraphNode(Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """Worst state."""
+        """Worst state of the steps in the node."""
         return next(iter(self.states))
 
     @property

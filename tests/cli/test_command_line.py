@@ -99,7 +99,7 @@ def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
             ["verify", "dist", "--timeout", "10m"],
             "--strict, --interpreter, --device, --option, --custom-ops and --timeout require ",
         ),
-        (["verify", "dist", "--numbers", "--set", "vars.a=b"], "--set applies to the recipe of the artifacts: "),
+        (["verify", "dist", "--numbers", "--set", "vars.a=b"], "--set changes values of the recipe that --recipe names: "),
     ],
 )
 def test_a_usage_error_is_one_line_with_exit_code_2(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:

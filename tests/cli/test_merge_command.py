@@ -41,7 +41,7 @@ def test_merging_unconnected_models_is_reported(tmp_path: Path) -> None:
     compiled(tmp_path / "a.onnx", "x", "y")
     compiled(tmp_path / "b.onnx", "x", "z")
     done = epbuild(tmp_path, "merge", "a.onnx", "b.onnx", "-o", "ab.onnx")
-    assert "feeds    nothing: no output has the name of a later model's input\nshared   input x\n" in done.stdout
+    assert "feeds    nothing: no output has the same name as an input of a later model\nshared   input x\n" in done.stdout
 
 
 @pytest.mark.parametrize(

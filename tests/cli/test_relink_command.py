@@ -41,7 +41,7 @@ def test_a_context_is_embedded_and_extracted_at_other_paths(tmp_path: Path) -> N
         (["m.onnx", "--embed", "--in-place", "-o", "out"], "either -o OUT or --in-place"),
         (["m.onnx", "--embed", "--extract", "-o", "out"], "--embed leaves no file"),
         (["m.onnx", "--embed", "--binary", "n.bin", "-o", "out"], "--embed leaves no file"),
-        (["m.onnx", "n.onnx", "--embed", "-o", "one.onnx"], "-o must name a folder to write 2 models"),
+        (["m.onnx", "n.onnx", "--embed", "-o", "one.onnx"], "-o must name a folder, because there are 2 models"),
         (["--embed"], "Missing argument 'MODEL...'"),
         (["m.onnx", "--extract", "--in-place"], "[EPB620]"),
         (["empty", "--embed", "--in-place"], "no .onnx file in the folder empty. [EPB620]"),

@@ -89,7 +89,7 @@ def test_failure_unrelated_to_the_machine_withdraws_nothing(group: SessionGroup,
 def test_device_selected_by_an_ep_withdraws_other_devices(group: SessionGroup, environment: Environment) -> None:
     found, heard = judged(KnownProbes(qnn=ProbeResult("does", "compiles", "cpu")), group, environment)
     assert heard == {f"ep:{QNN}": "does", f"ep:{QNN}@cpu": "does", f"ep:{QNN}@npu": "cannot"}
-    assert found.why_not(on_device(group, DeviceChoice("npu"))) == f"{QNN} offers only a cpu on this machine"
+    assert found.why_not(on_device(group, DeviceChoice("npu"))) == f"{QNN} offers only this device on this machine: cpu"
     assert found.why_not(group) is None
 
 

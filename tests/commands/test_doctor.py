@@ -70,7 +70,12 @@ def test_healthy_machine_has_no_faults() -> None:
         (replace(SOUND, run_uv=uv(-4, "", "")), "uv", "error", "exit status -4"),
         (replace(SOUND, memory=lambda: 1 << 30), "memory", "warning", "1.1 GB"),
         (replace(SOUND, memory=lambda: None), "memory", "ok", "unknown size"),
-        (replace(SOUND, now=lambda: 0.0), "clock", "error", "1970-01-01 00:00:00 UTC is before epbuild was installed"),
+        (
+            replace(SOUND, now=lambda: 0.0),
+            "clock",
+            "error",
+            "1970-01-01 00:00:00 UTC is earlier than the time when epbuild was installed",
+        ),
         (replace(SOUND, encodings=lambda: {"file names": "ascii", "texts": "cp1252"}), "locale", "warning", "texts in cp1252"),
     ],
 )

@@ -33,7 +33,7 @@ from epbuild.verify.live.worker import Session, list_devices
 _SECONDS = 60.0
 _THREADS = 3
 _MAX_TOOLCHAINS = 6
-"""Maximum number of toolchains to check without a recipe, newest first."""
+"""Maximum number of toolchains to check if there is no recipe. The newest are checked."""
 _MACHINE_HINT = "Compile on a machine that supports the EP, such as a worker (`epbuild worker`) or a CI runner."
 _LOG_HINT = "For the EP's full log, build one of your own models and run `epbuild log`."
 
@@ -57,7 +57,7 @@ class EpHealth(Struct, frozen=True):
     hint: str | None = None
     """Hint for a missing EP, or None."""
     limit: str = ""
-    """Reason from the catalog why the EP cannot compile on this machine, as a clause."""
+    """Known reason why the EP cannot compile on this machine, as a clause."""
     attempt: CompileAttempt | None = None
     emulated: bool = False
     """True if the devices only emulate the device that the EP compiles for."""
@@ -105,7 +105,7 @@ class EpSurvey(Struct, frozen=True):
             return list(pool.map(check_toolchain, plan.toolchains().items()))
 
     def check_newest_toolchains(self) -> tuple[list[ToolchainHealth], int]:
-        """Return the health of the newest toolchains on this machine that can compile, and the number of other toolchains."""
+        """Return the health of this machine's newest toolchains with EPs that compile, and the number of older such toolchains."""
         found: dict[str, tuple[ProvisionedToolchain, list[EpEntry]]] = {}
         for made in list_provisioned_toolchains(self.toolchains.home):
             entries = [entry for ep in known_eps() for entry in entries_for(ep) if entry.sources and made.has(entry)]
@@ -232,7 +232,7 @@ def _make_unprovisioned(asked: _RequestedEp) -> EpHealth:
 
 
 def _find_limit(asked: _RequestedEp) -> str:
-    """Return the reason why an EP cannot compile here, as a clause, or an empty string. Catalog and drivers decide."""
+    """Return the reason from the catalog why an EP cannot compile here, as a clause, or an empty string. Drivers are checked."""
     entry = asked.entry
     if is_driver_missing(entry):
         return next(f"cannot {row.what} here: {row.why}" for row in entry.cannot if row.driver is not None)

@@ -31,7 +31,7 @@ _MOVE_WORKSPACE = "build in a copy of the recipe's folder"
 
 
 class DoctorRequest(Struct, frozen=True):
-    """Recipe to check, or None to check only this machine, with the options of a build."""
+    """Options of the checks. If `recipe` is None, only this machine is checked."""
 
     recipe: Path | None
     settings: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ HealthListener = Callable[[HealthCheck], None]
 
 
 def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
-    """Run all checks, and return the results. Problems are results and are not raised."""
+    """Run all checks, and return the results. Problems are part of the results and are not raised."""
     found = _Found(listener)
     recipe, plan, checks = _check_recipe(request)
     with _open_pool() as (pool, cancelled):
@@ -80,7 +80,7 @@ def run_checks(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
 
 
 def check_devices(request: DoctorRequest, listener: HealthListener) -> Diagnoses:
-    """Check only toolchains and EPs, and return the results. Problems are results and are not raised."""
+    """Check only toolchains and EPs, and return the results. Problems are part of the results and are not raised."""
     found = _Found(listener)
     recipe, plan, checks = _check_recipe(request)
     found.add(*(check for check in checks if check.state == "error"))
@@ -116,7 +116,7 @@ def _open_pool() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
 
 
 def _check_recipe(request: DoctorRequest) -> tuple[Recipe | None, Plan | None, list[HealthCheck]]:
-    """Check the recipe. Return the recipe and its plan, both None if the recipe is invalid, and the results of the check."""
+    """Check the recipe. Return the recipe, its plan, and the results. Without a valid recipe, the recipe and the plan are None."""
     if request.recipe is None:
         return None, None, []
     try:
@@ -163,7 +163,7 @@ def _check_places(request: DoctorRequest) -> Iterator[HealthCheck]:
 def _check_toolchains(
     request: DoctorRequest, recipe: Recipe | None, plan: Plan | None, cancelled: threading.Event
 ) -> tuple[list[ToolchainHealth], Iterable[HealthCheck]]:
-    """Return the toolchains with their EPs, and further checks about them."""
+    """Return the health of the toolchains and their EPs, and checks that belong to no single toolchain."""
     try:
         survey = EpSurvey(Toolchains(find_toolchain_directory()), request.attempts, cancelled)
         if recipe is not None and plan is not None:

@@ -26,7 +26,7 @@ _MAX_SKEW_SECONDS = 5.0
 _MAX_PATH = 260
 """Maximum length of a path on Windows, unless long paths are allowed."""
 _MAX_NAMES = {"cache": len("actions/xx/.json") + 64, "toolchains": 190}
-"""Length of the longest path below each folder. The longest paths in toolchains belong to packages of EPs."""
+"""Length of the longest path below each folder, relative to the folder. The longest paths in toolchains are in packages of EPs."""
 
 
 class CheckedFolder(Struct, frozen=True):
@@ -58,9 +58,7 @@ def check_folder(place: CheckedFolder, disks: FileSystems) -> Iterator[HealthChe
         hint = "A toolchain needs about 0.5 GB. Remove unused results with `epbuild gc`."
         yield HealthCheck(place.topic, "warning", f"{place.path} is low on space: {_format_gigabytes(free)} free", hint)
     if disks.kind(there) in _NETWORK_FILE_SYSTEMS:
-        hint = (
-            f"Do not build in this folder on two machines at once, because they do not see each other's locks, or {place.move}."
-        )
+        hint = f"Build in this folder on only one machine at a time, because machines do not see each other's locks, or {place.move}."
         yield HealthCheck(place.topic, "warning", f"{place.path} is on a network file system ({disks.kind(there)})", hint)
     if place.path == there and (skew := _measure_skew(place.path)) > _MAX_SKEW_SECONDS:
         hint = "Correct the clock of the file server. epbuild detects changes by file times."
@@ -82,7 +80,7 @@ def check_path_length(places: Iterator[CheckedFolder] | list[CheckedFolder], dis
 
 
 def check_file_systems(cache: Path, workspace: Path) -> HealthCheck | None:
-    """Return a note if the store and the workspace are on different file systems, so that outputs cannot be links."""
+    """Return a note if the store and the workspace are on different file systems. In that case, files are copied instead of linked."""
     with suppress(OSError):
         if _find_existing(cache).stat().st_dev != _find_existing(workspace).stat().st_dev:
             text = "not on the file system of the store: outputs and models are copied instead of linked"

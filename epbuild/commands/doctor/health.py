@@ -153,7 +153,7 @@ def _check_clock(here: ThisMachine) -> HealthCheck:
     shown = datetime.fromtimestamp(now, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
     if now < Path(__file__).stat().st_mtime - _DAY_SECONDS:
         hint = "Set the clock. Until then, TLS connections fail."
-        return HealthCheck("clock", "error", f"{shown} UTC is before epbuild was installed", hint)
+        return HealthCheck("clock", "error", f"{shown} UTC is earlier than the time when epbuild was installed", hint)
     return HealthCheck("clock", "ok", f"{shown} UTC")
 
 

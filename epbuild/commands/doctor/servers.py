@@ -98,7 +98,7 @@ def _check_signing_key(servers: Servers) -> HealthCheck | None:
         return None
     trust = servers.choice.trust if servers.choice is not None else ()
     if trust and key.public not in trust:
-        hint = "Add the key to `cache.trust` in the recipe. Otherwise, results that it signs are ignored."
+        hint = "Add the key to `cache.trust` in the recipe. Otherwise, results signed with the key are ignored."
         return HealthCheck("signing key", "warning", f"the recipe does not trust the public key {key.public}", hint, "EPB277")
     return HealthCheck("signing key", "ok", f"{SIGNING_KEY} has the public key {key.public}")
 

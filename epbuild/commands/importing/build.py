@@ -1,4 +1,4 @@
-"""Build of another tool, as settings of a recipe."""
+"""Build of another tool, converted to settings of a recipe."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_import_error(message: str, where: Location | str | None = None, hint: s
 
 @dataclass
 class ImportedBuild:
-    """Session group as another tool would build it."""
+    """Build of another tool, as the settings of one session group."""
 
     tool: str
     kind: StarterKind
@@ -78,7 +78,9 @@ class ImportedBuild:
                 option = find_option(entry, name)
                 normalize(option, _format_option(value), booleans=entry.booleans, names=entry.canonical_names(option.name))
             except (UnknownName, BadValue) as error:
-                hint = error.hint or "If it is correct, add it to `provider_options` and set `allow_unknown_options: true`."
+                hint = (
+                    error.hint or "If the option is correct, add it to `provider_options` and set `allow_unknown_options: true`."
+                )
                 self.skip_setting(what, error.message, hint)
             else:
                 self.provider_options[option.name] = _format_option(value)
@@ -96,7 +98,7 @@ class ImportedBuild:
                 normalize(find_session_key(name), text, booleans=("0", "1"), names={})
             except (UnknownName, BadValue) as error:
                 reserved = isinstance(error, UnknownName) and error.reserved
-                hint = "If it is correct, add it to `session_options` and set `allow_unknown_session_keys: true`."
+                hint = "If the entry is correct, add it to `session_options` and set `allow_unknown_session_keys: true`."
                 self.skip_setting(what, error.message, error.hint or ("" if reserved else hint))
             else:
                 self.session_options[name] = text
@@ -109,7 +111,7 @@ class ImportedBuild:
             self.skip_setting(what, rule.why, "Nodes in a shared context already have different names.")
 
     def drop_refused(self, target: str) -> None:
-        """Remove options until the EP accepts their combination for a `target`."""
+        """Remove options until the EP accepts the combination of the remaining options for `target`."""
         entry, asked = self.kind.entry, self.kind.start.option
         while True:
             options = {**self.kind.start.options, **self.provider_options, **({asked: target} if asked and target else {})}
@@ -135,7 +137,7 @@ class ImportedBuild:
 
 
 def get_ep_start(ep: str, device: str | None, where: Location | str | None) -> StarterKind:
-    """Return the starting point of a recipe for an EP. Raises PlanError for an EP that does not compile ahead of time."""
+    """Return the catalog's starting point of a recipe for an EP. Raises PlanError for an EP that does not compile ahead of time."""
     kinds = [kind for kind in KINDS.values() if kind.entry.ep == ep]
     if not kinds:
         known = ", ".join(dict.fromkeys(kind.entry.ep for kind in KINDS.values()))

@@ -45,7 +45,7 @@ class ImportedRecipe(Struct, frozen=True):
 
 
 def import_recipe(request: ImportRequest) -> ImportedRecipe:
-    """Write the recipe and return it. Raises PlanError, and the errors of reading and planning the recipe.
+    """Convert the source to a recipe, write the recipe, and return it. Raises PlanError, and the errors of reading and planning the recipe.
 
     If an error is raised, nothing is written.
     """
@@ -178,7 +178,7 @@ def _choose_sizes(build: ImportedBuild, models: Sequence[str]) -> dict[str, dict
             sizes[path] = Sizing(dict(build.sizes)).sizes_of(name, header, static=build.kind.static)
         except BadSizes as error:
             build.skip_setting(
-                "sizes of inputs", str(error).rstrip("."), "Set them in the recipe with the model's `input_shapes`."
+                "sizes of inputs", str(error).rstrip("."), "Set the sizes in the recipe with the model's `input_shapes`."
             )
             sizes[path] = Sizing().sizes_of(name, header, static=build.kind.static)
     return sizes

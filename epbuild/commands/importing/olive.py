@@ -1,6 +1,6 @@
 """Configurations of Microsoft Olive.
 
-The pass EPContextBinaryGenerator compiles. Sources: olive/workflows/run/config.py and
+Olive compiles in the pass EPContextBinaryGenerator. Sources: olive/workflows/run/config.py and
 olive/passes/onnx/context_binary.py (commit ee6f40fbefcc).
 """
 
@@ -32,17 +32,20 @@ _PASSES = {
 """Purpose and hint, by type of the pass."""
 _RUN_FIRST = "Run Olive up to this pass, and set --model to its result."
 _OTHER_KEYS = {
-    "data_configs": ("data for Olive's own passes and evaluators", "Set samples for comparing numbers in a group's `verify`."),
+    "data_configs": (
+        "data for Olive's own passes and evaluators",
+        "To compare numbers on your own samples, use a group's `verify`.",
+    ),
     "evaluators": (
         "task metrics that need Olive's scripts",
-        "To compare numbers with the source model's, use a group's `verify`.",
+        "To compare numbers with those of the source model, use a group's `verify`.",
     ),
     "evaluator": ("task metrics that need Olive's scripts", ""),
-    "builds": ("only the unnamed workflow is imported", "Import the configuration of each workflow."),
+    "builds": ("only the unnamed workflow is imported", "Import the configuration of each workflow separately."),
     "output_dir": ("a recipe sets the folder of each output", "Set the output's `path`, relative to the recipe's folder."),
     "packaging_config": ("Olive's own packages", "See the layouts of `outputs`."),
-    "search_strategy": ("epbuild builds the given configuration and does not search for another", ""),
-    "auto_optimizer_config": ("epbuild builds the given configuration and does not search for another", ""),
+    "search_strategy": ("epbuild builds the given configuration and does not search for a better one", ""),
+    "auto_optimizer_config": ("epbuild builds the given configuration and does not search for a better one", ""),
 }
 _IGNORED_KEYS = {
     *("input_model", "systems", "passes", "target", "host", "cache_dir", "clean_cache", "evaluate_input_model", "no_artifacts"),
@@ -64,7 +67,7 @@ def is_configuration(document: Mapping[str, Any]) -> bool:
 
 
 def read_configuration(document: Mapping[str, Any], path: Path) -> ImportedBuild:
-    """Return the build in a configuration. Raises PlanError if nothing is compiled."""
+    """Return the build that a configuration describes. Raises PlanError if nothing is compiled."""
     passes = dict(_list_passes(document))
     found = [name for name, (kind, _) in passes.items() if kind.lower() == _COMPILER]
     if not found:
@@ -108,7 +111,7 @@ def _list_passes(document: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, 
 
 
 def _find_accelerator(document: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the EP and the device of a configuration: of its target, or else of the first system with an EP."""
+    """Return the EP and the device of a configuration's target. Without a target, use the first system that has an EP."""
     systems = as_mapping(document.get("systems"))
     target = document.get("target")
     chosen = (
@@ -150,7 +153,7 @@ def _read_pass(build: ImportedBuild, settings: Mapping[str, Any]) -> None:
     for name, value in session.items():
         build.skip_setting(f"session_options {name}={value}", "affects only the compiling session, not the result")
     if settings.get("update_genai_config"):
-        build.skip_setting("update_genai_config", "a recipe lists the models of a pipeline itself", "See a group's `genai`.")
+        build.skip_setting("update_genai_config", "the recipe itself lists the models of a pipeline", "See a group's `genai`.")
     known = {
         "weight_sharing",
         "embed_context",

@@ -40,7 +40,7 @@ def is_command(words: Sequence[str]) -> bool:
 
 
 def read_command(words: Sequence[str]) -> ImportedBuild:
-    """Return the build in a command line. Raises PlanError for a command line that the tool itself rejects."""
+    """Return the build that a command line describes. Raises PlanError for a command line that the tool itself rejects."""
     try:
         options, rest = getopt.getopt(list(words[1:]), "e:p:o:u:i:C:vh")
     except getopt.GetoptError as error:
@@ -67,7 +67,9 @@ def read_command(words: Sequence[str]) -> ImportedBuild:
         elif flag == "-v":
             build.skip_setting("-v", "the EP's log is always kept", "Print it with `epbuild log STEP`.")
     for word in rest[1:]:
-        build.skip_setting(word, "the tool reads only the first list of models", "Add it to the recipe's models.")
+        build.skip_setting(
+            word, "the tool reads only the first list of models", "To build these models too, add them to the recipe."
+        )
     build.skip_setting(
         _LEVEL,
         "the tool uses ONNX Runtime's default, `all`; epbuild uses the level that suits the EP",
@@ -94,7 +96,7 @@ def _start_build(options: Mapping[str, str]) -> ImportedBuild:
 
 
 def _read_plugin(path: Path) -> ImportedBuild:
-    """Return the build in the configuration file of a plugin EP."""
+    """Return the build that the configuration file of a plugin EP describes."""
     try:
         document = json.loads(read_regular(path).decode("utf-8"))
     except json.JSONDecodeError as error:
@@ -113,7 +115,7 @@ def _read_plugin(path: Path) -> ImportedBuild:
     stem = f"{file} {config['ep_library_registration_name']}".lower()
     ep = str(named) if named else next((ep for pattern, ep in _LIBRARIES.items() if re.search(pattern, stem)), "")
     if not ep:
-        raise make_import_error("the file does not name an EP: it selects devices by number, and its library is unknown", path)
+        raise make_import_error("the file does not name an EP: it selects devices by number, and the library is unknown", path)
     build = ImportedBuild(TOOL, get_ep_start(ep, "npu", path))
     if numbers:
         build.skip_setting(
@@ -121,7 +123,7 @@ def _read_plugin(path: Path) -> ImportedBuild:
             "device numbers are valid on one machine only",
             "See the target's `device`.",
         )
-    what = "epbuild uses the library in the toolchain's package of the EP"
+    what = "epbuild uses the library from the EP's package in the toolchain"
     build.skip_setting(f"ep_library_path {library}", what, "To use your own library, set the target's `library`.")
     build.add_options(as_mapping(config.get("default_ep_options")), "default_ep_options")
     return build

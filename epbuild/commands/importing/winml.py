@@ -1,4 +1,4 @@
-"""Configurations of `winml` (microsoft/winml-cli), in their section `compile`.
+"""Configurations of `winml` (microsoft/winml-cli): their section `compile`.
 
 Sources (commit 0876e5ae1c98): src/winml/modelkit/compiler/configs.py for the keys of `compile`, as the program reads
 them, and docs/reference/index.md for the keys of `compile.ep_config`.
@@ -37,7 +37,7 @@ _SECTIONS = {
         "epbuild does not run winml's quantization",
         "Set --model to the model that `winml quantize` wrote, or see `prepare: quantize`.",
     ),
-    "eval": ("task metrics that need winml", "To compare numbers with the source model's, use a group's `verify`."),
+    "eval": ("task metrics that need winml", "To compare numbers with those of the source model, use a group's `verify`."),
 }
 _COMPILE = {
     *("execution_provider", "provider", "provider_options", "provider_option_file_keys", "enable_ep_context", "embed_context"),
@@ -51,18 +51,20 @@ def is_configuration(document: Mapping[str, Any]) -> bool:
 
 
 def read_configuration(document: Mapping[str, Any], path: Path, ep: str | None) -> ImportedBuild:
-    """Return the build in a configuration. `ep` is the EP on the command line. Raises PlanError if nothing is compiled."""
+    """Return the build that a configuration describes. `ep` is the EP on the command line. Raises PlanError if nothing is compiled."""
     section = document.get("compile")
     settings = {**as_mapping(section), **as_mapping(as_mapping(section).get("ep_config"))}
     named = ep or str(
         settings.get("execution_provider") or settings.get("provider") or as_mapping(settings.get("ep_device")).get("ep") or ""
     )
     if not named:
-        why = "the section `compile` is null" if section is None else "winml chooses the EP by the machine"
+        why = "the section `compile` is missing or null" if section is None else "winml chooses an EP that the machine supports"
         raise make_import_error(f"the configuration does not name the EP to compile for: {why}", path, "Name the EP with --ep.")
     if settings.get("enable_ep_context") is False and ep is None:
         raise make_import_error(
-            "the configuration does not compile ahead of time: enable_ep_context is false", path, "Name the EP with --ep."
+            "the configuration does not compile ahead of time: enable_ep_context is false",
+            path,
+            "To compile anyway, name the EP with --ep.",
         )
     device = str(settings.get("device") or as_mapping(settings.get("ep_device")).get("device") or "auto").lower()
     build = ImportedBuild(TOOL, get_ep_start(_EPS.get(named.lower(), named), device, path))
@@ -97,7 +99,9 @@ def _read_compile(build: ImportedBuild, settings: Mapping[str, Any], device: str
         )
     if settings.get("qnn_sdk_root"):
         build.skip_setting(
-            f"qnn_sdk_root {settings['qnn_sdk_root']}", "the EP's own package has the compiler", "Pin its release in `packages`."
+            f"qnn_sdk_root {settings['qnn_sdk_root']}",
+            "the compiler is part of the EP's package",
+            "Pin the package's release in `packages`.",
         )
     for name in settings.keys() - _COMPILE:
         build.skip_setting(f"compile {name}={settings[name]}", "unknown key of winml")

@@ -36,7 +36,7 @@ class Questions(SizeQuestions, Protocol):
         """Ask whether the models share one context binary, and return the answer."""
 
     def show_found(self, found: Sequence[FoundModel]) -> None:
-        """Show the models."""
+        """Show the models that were found."""
 
     def show_left(self, left: Sequence[LeftOut]) -> None:
         """Show the models that are excluded."""
@@ -141,7 +141,7 @@ def _split_places(places: Sequence[str]) -> tuple[Path, list[str]]:
 def _find_models(
     folder: Path, named: Sequence[str], flagged: Sequence[str], questions: Questions | None
 ) -> tuple[list[FoundModel], list[LeftOut]]:
-    """Return the models that were named or are in the folder, and the excluded models that were not yet shown."""
+    """Return the models that were named or are in the folder, and the excluded models that the user has not seen yet."""
     found, left = find_models([*named, *flagged], sure=not named)
     if not named and not flagged:
         found, left = find_models([str(folder)] if str(folder) != "." else ["*.onnx"])
@@ -161,7 +161,7 @@ def _find_models(
 def _choose_sizes(
     found: Sequence[FoundModel], sizing: Sizing, kind: StarterKind
 ) -> tuple[dict[str, dict[str, Sized]], list[LeftOut]]:
-    """Return the sizes of the models' inputs by path, and the models that cannot have valid sizes."""
+    """Return the sizes of the models' inputs by path, and the models for which there are no valid sizes."""
     chosen: dict[str, dict[str, Sized]] = {}
     left = []
     headers = {model.path: model.header for model in found}
@@ -177,7 +177,7 @@ def _choose_sizes(
 
 
 def _exclude_unplannable(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[RecipeChoices, list[LeftOut]]:
-    """Exclude models that cannot be planned alone. Keep models in `sure`, so that planning reports their errors.
+    """Exclude models that cannot be planned even as the only model. Keep models in `sure`, so that planning reports their errors.
 
     Return the choices with the remaining models, and the excluded models.
     """

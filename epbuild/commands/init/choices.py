@@ -25,7 +25,7 @@ _SUFFIX = ".onnx"
 
 
 class StarterKind(Struct, frozen=True):
-    """EP in one packaging, with the catalog's facts for its first recipe."""
+    """EP in one packaging, with the catalog's information for a first recipe."""
 
     entry: EpEntry
     start: Start
@@ -43,7 +43,7 @@ class StarterKind(Struct, frozen=True):
         return next((f"cannot {row.what} here: {row.why}" for row in _find_limits(self, platform) if row.stops), None)
 
     def condition(self, platform: str = sys.platform) -> str | None:
-        """Return a known requirement of the EP on the machine, as a clause, or None."""
+        """Return what the machine must have, as a clause such as `cannot compile without a GPU: ...`, or None."""
         rows = (
             row
             for row in _find_limits(self, platform)
@@ -112,8 +112,8 @@ class LeftOut(Struct, frozen=True):
 def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[FoundModel], list[LeftOut]]:
     """Return the models at `places` without duplicates, and the files that are not models.
 
-    Places are files, folders, globs and addresses. If `sure` is set, invalid files that `places` name are kept, because the
-    planner rejects them with an error code.
+    Places are files, folders, globs and addresses. If `sure` is set, invalid files that are themselves in `places` are kept,
+    because the planner rejects them with an error code.
     """
     found: dict[object, FoundModel] = {}
     left: dict[object, LeftOut] = {}
@@ -138,7 +138,7 @@ def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[Foun
 
 
 def find_patterns(model: FoundModel, kind: StarterKind) -> tuple[str, ...]:
-    """Return the patterns in a model on which the EP is known to fail, as noun phrases. The model's header was read."""
+    """Return the patterns in a model on which the EP is known to fail, as noun phrases. A model without a header has none."""
     if model.header is None:
         return ()
     return tuple(count_patterns(Path(model.path), kind.entry.rewrites))

@@ -1,4 +1,4 @@
-"""Text of a first recipe, which is written only if it can be planned."""
+"""Text of a first recipe. The recipe is written only if it can be planned."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RecipeChoices(Struct, frozen=True):
     sizes: Mapping[str, Mapping[str, Sized]] = field(default_factory=dict)
     """Sizes of inputs, by path of the model and name of the input."""
     patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Patterns in the models on which the EP is known to fail, by path. `prepare` replaces them."""
+    """Patterns on which the EP is known to fail, by path of the model that contains them. `prepare` replaces the patterns."""
     carried: CarriedOver | None = None
 
 
@@ -66,8 +66,7 @@ def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False)
     """Write a recipe to `path` if it can be planned, and return the planner's warnings.
 
     Raises the errors of reading and planning the recipe, and FileExistsError if the file exists and `overwrite` is not
-    set. If an error is
-    raised, nothing is written.
+    set. If an error is raised, nothing is written.
     """
     with new_file(path, overwrite=overwrite) as draft:
         draft.write_bytes(format_recipe(path, choices).encode())

@@ -94,7 +94,7 @@ class Sizing:
                 yield value, self.given[key]
 
     def _fill_known(self, shape: tuple[Dimension, ...] | None) -> tuple[Dimension, ...] | None:
-        """Return the shape, with the known sizes of named dimensions."""
+        """Return the shape with named dimensions replaced by their known sizes."""
         return None if shape is None else tuple(self._symbols.get(get_symbol(size) or "", size) for size in shape)
 
     def _remember(self, value: ValueInfo, sizes: Sequence[int]) -> None:
