@@ -12,7 +12,7 @@ from epbuild.recipe.model import Target
 
 
 def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Problem]:
-    """Yield the reasons why the EPs of a target cannot compile anything on any machine."""
+    """Yield the problems of a target's EPs that prevent a compile on every machine."""
     places = {choice.ep.name: choice.ep.where for choice in target.eps}
     if not any(ep.entry.sources for ep in eps):
         for ep in eps:

@@ -1,4 +1,4 @@
-"""Preparations of models as actions, from the entries of `prepare`.
+"""Preparations of models: one action for each entry of `prepare`.
 
     prepare:det/1-infer_shapes ── prepare:det/2-quantize ─┬─ compile:vision/phone/det ── …
                                                           └─ compile:vision/tablet/det ── …
@@ -41,7 +41,7 @@ from epbuild.worker.scripts import PATTERNS, PREPARATIONS
 PYTHON = "python"
 """Program name that refers to the toolchain's interpreter."""
 FILES = "files"
-"""Folder in the staging directory for the files that an entry names."""
+"""Folder in the staging directory for the files that an entry of `prepare` names."""
 
 _FORMAT = 1
 _CONTRACT = 1
@@ -77,7 +77,7 @@ class Preparation(Struct, frozen=True):
     source: ModelFiles | None = None
     """Files of the model that the preparation reads. None while the files are unknown."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
-    """New shapes of the inputs in the model's `input_shapes`, with which the model is staged."""
+    """New shapes of the inputs that the model's `input_shapes` lists. The staged model has these shapes."""
 
     def with_source(self, source: SourceModel) -> Preparation:
         """Return a copy of the preparation that reads the files of `source`, with the new shapes of its inputs."""
@@ -160,9 +160,9 @@ def plan_preparations(
 
 
 def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, problems: list[Problem]) -> Preparation:
-    """Return a preparation with the files that it reads in addition to the model. Paths are relative to the folder of `recipe`.
+    """Return a copy of `preparation` that lists the files to stage in addition to the model.
 
-    Add a problem for each missing file.
+    Paths are relative to the folder of `recipe`. Add a problem for each missing file.
     """
     step = preparation.step
     staged = _StagedModel(recipe.parent, finder, problems)
@@ -172,7 +172,7 @@ def with_files(preparation: Preparation, recipe: Path, finder: FileFinder, probl
         words = [staged.word(render(substitute(str(word.value), names))) for word in step.command]
         for word, text in zip(step.command[1:], words[1:], strict=True):
             if staged.hides(text):
-                message = f"the command of '{preparation.id}' refers to '{text}', which it cannot read"
+                message = f"the command of '{preparation.id}' refers to '{text}', which the command cannot read"
                 hint = "List it under 'files': the command can read only these files of the recipe's folder."
                 problems.append(Problem("EPB272", message, word.where, hint))
         return replace(preparation, command=tuple(words), staged=staged.files)
@@ -221,7 +221,7 @@ def _read_references(step: PrepareStep, option: str, value: object, recipe: Path
 
 
 class _StagedModel:
-    """Files that an entry names, by staged name."""
+    """Files that an entry of `prepare` names, by staged name."""
 
     def __init__(self, base: Path, finder: FileFinder, problems: list[Problem]) -> None:
         self.files: dict[str, Path] = {}
@@ -252,7 +252,7 @@ class _StagedModel:
         return list(found)
 
     def _make_name(self, folder: str, file: str) -> str:
-        """Return the staged name of a file."""
+        """Return the staged name of the file `file` in `folder`."""
         if ":" in file:  # a colon affects where a file is staged
             return _make_staged_name(_make_relative(Path(folder, file), self._base))
         prefix = self._prefixes.get(folder)
@@ -263,16 +263,16 @@ class _StagedModel:
         return prefix + file
 
     def word(self, text: str) -> str:
-        """Return the staged name if a word of a command is the path of a staged file or folder. Return other words unchanged."""
+        """Replace a word of a command with its staged name if the word is the path of a staged file or folder."""
         if not text or text in (".", "..") or len(text) > _MAX_WORD_LENGTH:
             return text
         name = _make_staged_name(text)
         return name if name in self.files or name in self._staged_folders else text
 
     def hides(self, word: str) -> bool:
-        """Return whether a word is the path of a file in the recipe's folder, which the command cannot read. Staged names are not.
+        """Return whether a word of a command is the path of a file in the recipe's folder that is not staged.
 
-        A word without a dot or a slash never counts as a file.
+        The command cannot read such a file. A word without a dot or a slash never counts as a file.
         """
         if not set("./") & set(word) or word.startswith("-"):
             return False

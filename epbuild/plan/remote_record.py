@@ -25,4 +25,4 @@ def _read_log(record: Mapping[str, Any]) -> Blob:
 
 
 COMPILE = RecordKind("compile", _compute_key, is_action_record, _read_artifacts, _read_log)
-"""Kind of the records of session groups, preparations and checks of numbers, whose results are stored."""
+"""Kind of the records that store results of session groups, preparations and verifications."""

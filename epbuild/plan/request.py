@@ -17,7 +17,7 @@ from epbuild.recipe.model import CompileSettings
 
 FORMAT = 2
 CONTRACT = 5
-"""Contract version. Increment it when a change to the worker or to the session group contract changes the files or facts of results."""
+"""Contract version. Increment it when a change to the worker or to the session group contract changes the content of results."""
 HERE = "here"
 """Field of the worker's document for values that are valid only on this machine, such as paths."""
 
@@ -60,7 +60,7 @@ def build_worker_document(
 def resolve_places(
     eps: Iterable[PlannedEp], custom_ops: Iterable[CustomOpLibraries], node_log: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the values of `HERE`: paths and modules of EPs and custom operators, and the settings of the worker's node log.
+    """Return the values of the field `HERE`: paths and modules of EPs and custom operators, and the settings of the node log.
 
     These values are not part of the key. Instead, the key contains the catalog's revision and the digests of libraries.
     """
@@ -131,7 +131,7 @@ def _list_setting_names() -> list[str]:
 
 
 def _build_inputs(member: Member) -> dict[str, Any]:
-    """Return the new shapes of inputs. For a prepared model, return the recipe's sizes, because the graph is not known yet."""
+    """Return the new shapes of a member's inputs, or the recipe's sizes for a prepared model, whose graph is not known yet."""
     shapes = member.inputs if member.prepared is None else {name: shape.sizes for name, shape in member.input_shapes.items()}
     return {"inputs": {name: list(shape) for name, shape in shapes.items()}} if shapes else {}
 

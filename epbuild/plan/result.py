@@ -122,7 +122,7 @@ class CompileResult(ActionResult, frozen=True, dict=True, omit_defaults=True):
 
     models: tuple[ModelResult, ...]
     alone: Mapping[str, int] = field(default_factory=dict)
-    """Total bytes of the artifacts of each member when compiled alone, by member. Empty if not measured."""
+    """Total bytes of a member's artifacts when the member is compiled alone, by member. Empty if not measured."""
     shared_initializers: WeightBytes | None = None
     source_weights: WeightBytes | None = None
 
@@ -224,7 +224,7 @@ class FigureRow(Figures, frozen=True):
 
 
 class UnjudgedMember(Struct, frozen=True, omit_defaults=True):
-    """Member whose numbers could not be measured on this machine, and the reason."""
+    """Member whose accuracy could not be measured on this machine, and the reason."""
 
     member: str
     reason: str
@@ -233,13 +233,13 @@ class UnjudgedMember(Struct, frozen=True, omit_defaults=True):
 
 
 class VerificationResult(ActionResult, frozen=True):
-    """Result of a check of numbers."""
+    """Result of a verification."""
 
     figures: tuple[FigureRow, ...]
     unjudged: tuple[UnjudgedMember, ...]
 
     def unjudged_member(self, name: str) -> UnjudgedMember | None:
-        """Return the entry of a member whose numbers could not be measured, or None if they were measured."""
+        """Return the entry of a member whose accuracy could not be measured, or None if it was measured."""
         return next((item for item in self.unjudged if item.member == name), None)
 
 

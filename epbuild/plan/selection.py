@@ -22,7 +22,7 @@ def match_ids(ids: Mapping[str, object], glob: str) -> list[str]:
 
 
 def select_steps(steps: Iterable[Step], selection: Sequence[str], places: Places = NOWHERE) -> tuple[list[Step], list[Problem]]:
-    """Return the steps that match a glob together with all steps that they need, and a problem for each unmatched glob.
+    """Return the steps that match one of the globs, with all steps that they need, and a problem for each unmatched glob.
 
     If a step of an action is selected, all steps of the action are selected. The steps are in the order of the plan.
     """

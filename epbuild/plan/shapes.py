@@ -48,7 +48,7 @@ def resolve_header(member: Member, header: ModelHeader) -> ModelHeader:
 
 
 def find_input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:
-    """Return the problems of the sizes `asked` for the inputs of a model with this header."""
+    """Return the problems of the sizes that a recipe sets for the inputs of a model. `asked` has the sizes by input."""
     if not asked:
         return []
     names = [value.name for value in (*header.inputs, *header.initialized_inputs)]
@@ -68,7 +68,7 @@ def find_shape_problems(member: Member, header: ModelHeader, target: PlannedTarg
 
 
 def find_shape_warnings(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
-    """Return a warning if the recipe allows CPU fallback, and inputs stay open although an EP supports only static shapes."""
+    """Return a warning if an EP needs static shapes, inputs have open dimensions, and the recipe allows CPU fallback."""
     return list(_find_open_inputs(member, header, target)) if _can_fall_back(member, target) else []
 
 
@@ -89,7 +89,7 @@ def _make_size_problem(model: str, misfit: SizeConflict, asked: InputShape, name
 
 
 def _find_dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem]:
-    """Yield the problems of sizes for dimensions by name or denotation. ONNX Runtime does not report these problems."""
+    """Yield the problems of a recipe's sizes for named or denoted dimensions. ONNX Runtime does not report these problems."""
     sizes, places = member.model.dimensions, member.model.dimension_places
     if not sizes:
         return
@@ -100,11 +100,11 @@ def _find_dimension_problems(member: Member, header: ModelHeader) -> Iterator[Pr
         if key not in known:
             message = f"the model '{member.name}' has no input dimension with the name or denotation '{key}'"
             listed = f"Available: {_format_names(sorted(known))}."
-            none = "None of its dimensions has a name or a denotation: set the sizes of whole inputs with 'input_shapes'."
+            none = "No input dimension has a name or a denotation. Set the sizes of whole inputs with 'input_shapes'."
             yield Problem("EPB263", message, places[key], suggest_nearest(key, known) or (listed if known else none))
         elif key in names and any(name != key and denotation == key for name, denotation in dimensions if name is not None):
             message = (
-                f"'{key}' is ambiguous: it is the name of a dimension of the model '{member.name}' and the denotation of another"
+                f"'{key}' is ambiguous: the model '{member.name}' has a dimension with this name and another with this denotation"
             )
             yield Problem("EPB263", message, places[key], "Set the sizes of whole inputs with 'input_shapes'.")
     symbols = _fit_sizes(member.input_shapes, header).symbols
@@ -125,7 +125,7 @@ def _find_dimension_problems(member: Member, header: ModelHeader) -> Iterator[Pr
 
 
 def _list_dimensions(header: ModelHeader) -> Iterator[tuple[str | None, str]]:
-    """Yield the name and denotation of each input dimension. The name of an unnamed open dimension is '', of a fixed dimension None."""
+    """Yield the name and denotation of each input dimension. The name is '' for unnamed open dimensions, and None for fixed ones."""
     for value in header.inputs:
         for size, denotation in zip(value.shape or (), _get_denotations(value), strict=True):
             yield size if isinstance(size, str) else "" if size is None else None, denotation

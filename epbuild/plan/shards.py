@@ -1,6 +1,6 @@
 """Shards of a plan, for n jobs that do not communicate.
 
-Shards contain only actions with stored results. A later job emits the outputs. The split depends only on the recipe and the files beside
+Shards contain all actions except emissions. A later job emits the outputs. The split depends only on the recipe and the files beside
 the recipe. It is therefore the same in every job, even if the stores of the jobs differ.
 """
 
@@ -36,9 +36,9 @@ class Shard(Struct, frozen=True):
 
 
 def select_shard(plan: Plan, shard: Shard) -> tuple[str, ...]:
-    """Return the ids that select the steps of a shard and the steps that they need. Return none if there are fewer jobs than shards.
+    """Return the ids that select the steps of a shard and the steps that they need. Return no ids if the shard is empty.
 
-    The plan must not locate remote models, because each job's machine may have different models.
+    The plan must be computed without locating remote models, because different jobs may have fetched different models.
     """
     actions = {ident: action for ident, action in plan.actions.items() if not isinstance(action, Emission)}
     jobs = pack(make_bundles(actions, {ident: _compute_weight(action) for ident, action in actions.items()}), shard.total)

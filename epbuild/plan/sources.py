@@ -30,13 +30,13 @@ class SourceModel(Struct, frozen=True, dict=True):
     model: ModelSpec
     files: ModelFiles
     known_header: ModelHeader | None
-    """Header of the model. None if a memo had the model's references, so that the header was not read."""
+    """Header of the model. None if it was not read because a memo contained the model's references."""
     graph_key: StatKey
     """Stat of the graph before its header was read."""
 
     @cached_property
     def header(self) -> ModelHeader:
-        """Header of the model, read on first access. Raises PlanError if the file was damaged in the meantime."""
+        """Header of the model, read on first access. Raises PlanError if the file has since been damaged."""
         return self.known_header or _read_header(self.model, self.files.graph)
 
     @cached_property
@@ -215,7 +215,7 @@ def _is_directly_in(folder: Path, location: str) -> bool:
 
 
 def _is_beside_link(graph: Path, location: str) -> bool:
-    """Return whether graph and data are links into one folder, as in content stores. Staging copies both into one folder."""
+    """Return whether the graph and its data are links to files in the same folder, as in content stores."""
     return resolve_links(graph.parent / location).parent == resolve_links(graph).parent
 
 

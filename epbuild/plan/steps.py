@@ -98,7 +98,7 @@ class InTarget:
 
     @cached_property
     def identity_parts(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
-        """EPs and modules of custom operators that are part of the identity of the action's toolchain."""
+        """Catalog entries of the EPs, and modules of custom operators. Both are part of the identity of the action's toolchain."""
         return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
 
     @cached_property
@@ -360,7 +360,7 @@ class Plan(Struct, frozen=True, dict=True):
         return frozenset(ident for ident, found in serves.items() if found and found <= allowed)
 
     def without_emissions(self) -> Plan:
-        """Return the plan without its emissions. The results of all remaining actions are stored."""
+        """Return the plan without its emissions. The store keeps the results of all other actions."""
         return self._keep_actions({ident: action for ident, action in self.actions.items() if not isinstance(action, Emission)})
 
     def with_pushes_only(self) -> Plan:

@@ -106,7 +106,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
 
     @property
     def known_differences(self) -> tuple[KnownDifference, ...]:
-        """Known differences between the artifacts of repeated compiles, from the catalog. An empty tuple does not mean reproducible."""
+        """Known differences between the artifacts of repeated compiles, from the catalog. There may be unknown differences."""
         return tuple(row for ep in self.compiling for row in ep.entry.find_known_differences(ep.provider_options))
 
     def known_to_differ(self, *, allow_nondeterminism: bool) -> str | None:
@@ -118,7 +118,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
         return "; ".join(dict.fromkeys((*(row.why for row in self.known_differences), *accepted))) or None
 
     def limitations(self, reported: str, act: Literal["compile", "load"]) -> Iterator[tuple[str, Limitation]]:
-        """Yield each known limitation that explains the report of a failed compile or load, with the name of its EP.
+        """Yield each known limitation that explains a failed compile or load, after the name of its EP or of ONNX Runtime.
 
         `reported` is the text from `quote_report`.
         """
@@ -142,6 +142,6 @@ class PlannedTarget(Struct, frozen=True, dict=True):
 
 
 def _list_fields(value: Struct, without: str) -> list[Any]:
-    """Return the values of all fields except one. Sets are sorted, because they have no order."""
+    """Return the values of all fields except the field `without`. Sets are sorted, because they have no order."""
     found = (getattr(value, name) for name in value.__struct_fields__ if name != without)
     return [sorted(item) if isinstance(item, frozenset) else item for item in found]

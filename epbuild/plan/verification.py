@@ -1,9 +1,9 @@
-"""Checks of numbers as actions.
+"""Verifications of compiled models, as actions.
 
     compile:vision/phone/det ─┬─ verify:vision/phone ── emit:vision/phone/directory
     compile:vision/phone/cls ─┘
 
-The thresholds of metrics are not part of the key. A stored result can therefore be judged again with other thresholds or another `expect`.
+The thresholds of metrics are not part of the key. A stored result can therefore be judged again after thresholds or `expect` change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from epbuild.recipe.patterns import FileFinder
 
 _FORMAT = 1
 _CONTRACT = 3
-"""Contract version. Increment it when a change to epbuild changes the figures of equal runs."""
+"""Contract version. Increment it when a change to epbuild changes the metrics of identical runs."""
 _AS_COMPILED = ("eps", "session_options", "session_files", "environment", "custom_ops")
 """Parts of a session group's key document that also affect runs of its compiled models."""
 
@@ -131,7 +131,7 @@ class Verification(InTarget):
 
     @property
     def numbers(self) -> Numbers:
-        """Facts of the catalog about the accuracy of the first EP."""
+        """The catalog's facts about the accuracy of the first EP."""
         return self.target.eps[0].entry.numbers
 
     def of(self, name: str) -> CheckedMember:
@@ -170,7 +170,7 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
 
 
 def choose_check(member: Member, own: VerifyChoice | None) -> VerifyChoice | None:
-    """Return the `verify` settings `own`, completed with the settings of the member's model. Return None if the member is not verified."""
+    """Return a member's `verify` settings: `own`, completed with the model's settings. Return None if the member is not verified."""
     base = member.model.verify
     choice = overlay_choice(own, base)
     return choice if choice is not None and choice.wanted else None
@@ -183,7 +183,7 @@ def with_inputs(
     finder: FileFinder,
     problems: list[Problem],
 ) -> Verification:
-    """Return a verification with the known files and the input files of its members. Add problems to `problems`.
+    """Return a copy of `verification` with the source files and the input files of its members. Add problems to `problems`.
 
     `headers` has the headers of unprepared models, by member. `finder` finds the input files.
     """

@@ -1,1 +1,1 @@
-"""Emission of outputs: written atomically, pushed to registries, and removed."""
+"""Outputs: atomic emission, push to registries, and removal."""

@@ -70,7 +70,7 @@ class ArtifactBuilder:
         return self._stage(path, role)
 
     def _merge(self, file: OutputFile, content: MergedModel) -> None:
-        """Write a merged model, and beside it the files that it refers to."""
+        """Write a merged model and, beside it, the files that the model refers to."""
         prefix = f"{content.part.folder}/" if content.part.folder else ""
         for member in content.files:
             path = f"{prefix}{member.path}"

@@ -58,12 +58,12 @@ def emit_output(
     pusher: Pusher,
     hidden: HiddenFolders | None = None,
 ) -> Files:
-    """Write an output to its place, and push it if the recipe names a registry. Return its files.
+    """Write an output to its path, and push it if the recipe names a registry. Return the output's files.
 
-    `written` knows which files epbuild wrote there before, and records which of them are kept. `hidden` is passed to `recover_swaps`. The
-    reported events describe how models were merged, and what the output lacks.
+    `written` has the files that epbuild wrote to this path before, and records which of them are kept. `hidden` is passed to
+    `recover_swaps`. The reported events describe how models were merged, and what the output lacks.
 
-    Raises BuildError if a user's file is in the way or the output is impossible, and EnvironmentFailure if the place cannot be written.
+    Raises BuildError if a user's file is in the way or the output is impossible, and EnvironmentFailure if the path cannot be written.
     Also raises MissingBlob or DamagedBlob if the store has lost a result, and errors of `pusher`.
     """
     with prepare(tree.emission.path, written, tree.emission.id, hidden) as draft:
@@ -75,7 +75,7 @@ def materialize(
 ) -> Files:
     """Write an output and return its files.
 
-    `draft` is an empty folder beside the output's place. If the output is only pushed, `draft` is an unused path.
+    `draft` is an empty folder beside the output's path. If the output is only pushed, `draft` is an unused path.
     """
     emission = tree.emission
     for sentence in tree.omissions:
@@ -93,9 +93,9 @@ def materialize(
 
 
 class OutputWriter:
-    """Writer of artifacts to the place of an emission. Files are first written to `draft`, an empty folder beside the place.
+    """Writer of artifacts to the path of an emission. Files are first written to `draft`, an empty folder beside the path.
 
-    Artifacts below `work` are moved, and all others are copied. `written` knows which files epbuild wrote to the place before, and records
+    Artifacts below `work` are moved, and all others are copied. `written` has the files that epbuild wrote to the path before, and records
     which of them are kept. The `write_...` methods return the files that they wrote. They raise BuildError if a user's file is in the way,
     and MissingBlob or DamagedBlob if the store has lost a result.
     """
@@ -119,7 +119,7 @@ class OutputWriter:
         self._written = written
 
     def write_folder(self, artifacts: Sequence[Artifact]) -> Files:
-        """Write the artifacts to a new folder, and swap the folder in.
+        """Write the artifacts to a new folder, which then replaces the output's folder.
 
         An existing file that already has the right content is linked, not copied, so programs that watch the file see no change.
         """
@@ -256,7 +256,7 @@ class OutputWriter:
                 self._written.kept[name] = name
 
     def _refuse_foreign(self, path: Path, *, owned: bool) -> None:
-        """Raise BuildError if `path` is a folder, a pipe, a socket or a device, or any existing file unless it is `owned`."""
+        """Raise BuildError if `path` is a folder, pipe, socket or device, or if it is any other file and `owned` is false."""
         if path.is_dir() or (os.path.lexists(path) and (not owned or is_special(path))):
             message = f"the output {path.name} already exists and was not created by epbuild"
             raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))
@@ -297,7 +297,7 @@ def _render_statement(tree: OutputTree, artifacts: Iterable[Artifact]) -> JsonFi
 
 
 def _summarize_files(artifacts: Iterable[Artifact]) -> Files:
-    """Return the artifacts' digests and sizes, as the workspace records them."""
+    """Return the digest and the size of each artifact, in the form that the workspace records."""
     return {artifact.path: {"digest": artifact.sha256, "size": artifact.size} for artifact in artifacts}
 
 

@@ -30,15 +30,15 @@ class Cleaned(Struct, frozen=True):
     size: int
     kept: Mapping[str, Reason]
     owner: str | None = None
-    """Another recipe that also owns the output, in which case all files are kept; null if there is no other owner."""
+    """Another recipe that also owns the output; null if there is none. If there is one, all files are kept."""
 
     def kept_for(self, reason: Reason) -> tuple[Path, ...]:
-        """Return the files that were kept for a reason."""
+        """Return the files that were kept for the given reason."""
         return tuple(self.directory / name for name, other in self.kept.items() if other == reason)
 
 
 class EmittedFiles(Owned):
-    """Files emitted to the `directory` of the step `step`. `recorded` has the SHA-256 of the files that the step wrote, by path.
+    """Files that the step `step` emitted to `directory`. `recorded` has the SHA-256 of each file that the step wrote, by path.
 
     For an archive, `directory` is the path of the archive itself, and `recorded` has the names of the archive and its statement.
     """
@@ -67,10 +67,11 @@ class EmittedFiles(Owned):
         self._keys: dict[str, StatKey] = {}
 
     def remove(self, top: Path, hidden: HiddenFolders | None = None) -> Cleaned:
-        """Remove the output's files and then empty folders below `top`. Return which files were removed and kept.
+        """Remove the output's files and then empty folders below `top`. Return the removed and the kept files.
 
-        A folder with only the kept files is swapped in, so that no reader sees a partially removed output. `hidden` is passed to
-        `recover_swaps`. Raises EnvironmentFailure if the directory cannot be written, and StoreError if a file cannot be read.
+        A new folder with only the kept files replaces the output's folder, so that no reader sees a partially
+        removed output. `hidden` is passed to `recover_swaps`. Raises EnvironmentFailure if the directory cannot be written, and
+        StoreError if a file cannot be read.
         """
         if not self._directory.parent.is_dir():
             return self.plan_removal()
@@ -84,7 +85,7 @@ class EmittedFiles(Owned):
         return cleaned
 
     def _remove_archive(self, top: Path, hidden: HiddenFolders | None) -> Cleaned:
-        """Remove the archive and its statement, and then its folder if it is empty."""
+        """Remove the archive and its provenance statement, and then the archive's folder if the folder is empty."""
         cleaned = self.plan_removal()
         try:
             recover_swaps(self._directory, self._written, hidden)
@@ -126,11 +127,11 @@ class EmittedFiles(Owned):
         return Cleaned(self._step, self._directory, directory, tuple(removed), size, kept)
 
     def list_written(self, folder: Path) -> Collection[str]:
-        """Return the files in a folder that epbuild wrote."""
+        """Return the files that epbuild wrote to a folder."""
         return self._written.list_written(folder)
 
     def list_unchanged(self, folder: Path) -> Collection[str]:
-        """Return the files to remove that have not changed since `plan_removal`."""
+        """Return the files that `plan_removal` chose for removal and that have not changed since."""
         return {name for name, key in self._keys.items() if is_unchanged(folder / name, key)}
 
 

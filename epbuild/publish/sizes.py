@@ -49,8 +49,8 @@ class OutputCompared(Event, frozen=True):
 class SharingSaved(Event, frozen=True):
     """Size of a sharing group in bytes, with and without sharing.
 
-    If `measured`, both sizes are bytes of binaries and data, and `unshared` was measured by compiling each member alone. Otherwise, both
-    are bytes of the sources' weights, and `shared` counts equal contents once.
+    If `measured` is true, both sizes are bytes of binaries and data, and `unshared` was measured by compiling each member alone.
+    Otherwise, both are bytes of the sources' weights, and `shared` counts equal contents once.
     """
 
     step: str
@@ -75,7 +75,7 @@ def read_last_files(output: Path, recorded: Files) -> Files:
 
 
 def compare_outputs(step: str, directory: str, before: Files, after: Files) -> OutputCompared:
-    """Compare an output with its previous state. Manifests and statements are ignored, as a manifest cannot list them."""
+    """Compare an output with its previous state. Manifests and provenance statements are ignored, as no manifest lists them."""
     old, new = ({path: file for path, file in files.items() if not is_metadata(path)} for files in (before, after))
     changes = []
     for path in sorted({*old, *new}):

@@ -148,7 +148,7 @@ class _Composer:
 
 
 def _check_foreign_file(content: bytes, name: str, where: Position) -> None:
-    """Raise RecipeError if a file outside the recipe's folder is not part of a recipe.
+    """Raise RecipeError if the content of a file outside the recipe's folder is not part of a recipe.
 
     The message quotes nothing from the file, because the file may contain a user's secrets.
     """

@@ -26,7 +26,7 @@ class PreparationToolchains(Struct):
     packages: Callable[[str], Set[str]]
     """Function that returns the distributions that a toolchain lists."""
     toolchains: dict[str, KeyedNode]
-    """Toolchains by name. Toolchains of the catalog are added."""
+    """Toolchains of the recipe, by name. Needed toolchains of the catalog are added."""
     problems: list[Problem]
 
     def write_out(self, model: Node) -> Node:
@@ -54,7 +54,9 @@ class PreparationToolchains(Struct):
         needed = get_preparation(kind).list_packages_for(_known_options(kind, options))
         fitting = [name for name in self.written if all(self.packages(name) & list_providers(package) for package in needed)]
         if kind not in self.toolchains and len(fitting) > 1:
-            message = f"the key 'toolchain' is missing in a step of 'prepare': {len(fitting)} toolchains have its packages"
+            message = (
+                f"the key 'toolchain' is missing in a step of 'prepare': {len(fitting)} toolchains have the packages of this step"
+            )
             self.problems.append(Problem(MISSING_KEY, message, where, f"Toolchains: {format_choices(fitting)}."))
             return make_mapping(step.where, step.entries, {*step.gaps, "toolchain"})
         name = fitting[0] if fitting and kind not in self.toolchains else kind

@@ -33,7 +33,7 @@ from epbuild.recipe.template import TemplateNames
 DEVICE_KEYS = ("soc", "device")
 """Short keys that select a target's hardware. The catalog defines the key of each EP."""
 DEFAULT_GROUPS = "default"
-"""Key of `groups`. Its value `none` excludes models that are in no group from the build."""
+"""Key of `groups`. With the value `none`, models that are in no group are not built."""
 
 _DEFAULT_OUTPUT = "dist/${recipe.name}/${group}/${target}"
 _Entries = dict[str, KeyedNode]
@@ -108,7 +108,7 @@ def _derive_name(file: Path, where: Position, problems: list[Problem]) -> Node |
 
 
 class _Targets:
-    """Targets with their EPs, options and toolchains written out."""
+    """Converter that writes out the EPs, options and toolchains of targets."""
 
     def __init__(self, toolchains: _Entries, problems: list[Problem], *, has_catalogs: bool) -> None:
         self._has_catalogs = has_catalogs
@@ -173,7 +173,9 @@ class _Targets:
         for key in DEVICE_KEYS:
             if isinstance(value := _get_node(entries, key), SequenceNode):
                 hint = f"Write `matrix: {{{key}: [...]}}` in the target, and `{key}: ${{matrix.{key}}}` here."
-                self._problems.append(Problem(WRONG_VALUE, "an entry of 'eps' cannot have a list here", value.where, hint))
+                self._problems.append(
+                    Problem(WRONG_VALUE, "an entry of 'eps' must have a single value here, not a list", value.where, hint)
+                )
                 del entries[key]
         self._write_out_ep(entries, packages)
         return _replace_entries(choice, entries)
@@ -290,7 +292,7 @@ class _Targets:
 def _find_value_problem(key: str, item: Node, packaging: EpEntry, option: str | None) -> Problem | None:
     """Return the problem of one value in a list, or None if the value is valid.
 
-    The matrix would report the same problem at the position of the whole list.
+    Without this check, the matrix would report the problem at the position of the whole list.
     """
     text = render(item.value) if isinstance(item, ScalarNode) and item.value is not None else ""
     if not text or "${" in text:
@@ -437,7 +439,7 @@ def _get_start(ep: str) -> Start | None:
 
 
 def _get_packaging(ep: str, packages: Set[str] = frozenset()) -> EpEntry | None:
-    """Return the packaging of an EP that is in one of the `packages`, or else the EP's default packaging.
+    """Return the packaging of an EP that has one of `packages`, or else the EP's default packaging.
 
     Return None for an unknown EP.
     """
@@ -494,7 +496,7 @@ def _make_text(where: Position, value: Scalar) -> ScalarNode:
 
 
 def _replace_entries(node: MappingNode, entries: Mapping[str, KeyedNode]) -> MappingNode:
-    """Return a mapping with new entries. If the entries of `node` are equal, return `node` itself.
+    """Return a copy of `node` with new entries, or `node` itself if its entries are equal to `entries`.
 
     Nodes that YAML aliases share are validated only once if they stay the same object.
     """

@@ -67,7 +67,7 @@ class EventReader:
         self._problems: list[Problem] = []
 
     def read_text(self) -> ReadText:
-        """Read all events. Raises RecipeError if they are not a single mapping or if they exceed a limit."""
+        """Read all events of a recipe. Raises RecipeError if the recipe is not a single mapping or exceeds a limit."""
         next(self._events)  # the stream's start
         start = next(self._events)
         if isinstance(start, StreamEndEvent):

@@ -34,7 +34,7 @@ class MappingReader:
         self._absent: MappingReader | None = None
 
     def lacks(self, key: str) -> bool:
-        """Return whether the recipe does not contain a key. A key that was removed because its value is invalid is not missing."""
+        """Return whether a key is missing in the recipe. Return False for a key that was removed because its value is invalid."""
         return key not in self.entries and key not in self.gaps
 
     def where_of(self, key: str) -> Position:

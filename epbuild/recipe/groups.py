@@ -54,7 +54,7 @@ def read_group(
 
 
 def read_member(model: Reference, group: MappingReader, own: MappingReader) -> GroupMember:
-    """Read a member of a group. Its own settings override the settings of the group."""
+    """Read a member of a group. The member's own settings override the group's settings."""
     name = own.text("name") or model.name
     if name != model.name and (problem := name_problem(name, own.where_of("name"))):
         own.problems.append(problem)

@@ -29,7 +29,7 @@ _LIMITS = PatternLimits(files=100_000, hidden=False)
 
 
 class ListedModels(Struct, frozen=True):
-    """Models from a list, with names from their files."""
+    """Models from a list, with names that are derived from their file names."""
 
     entries: Mapping[str, KeyedNode]
     folders: tuple[Path, ...]
@@ -132,10 +132,10 @@ class _Reader:
 
 
 def _split_start(pattern: str, written: str) -> tuple[str, str]:
-    """Return the part of a pattern before its first wildcard, as two texts.
+    """Return the part of a pattern before its first wildcard, in two forms.
 
-    In the first text, templates are substituted. The second text has the templates of `written`, the pattern in the recipe. If the
-    rest of the pattern contains a template, both texts have no templates.
+    The first form is the start of `pattern`, in which templates are substituted. The second form is the start of `written`, the
+    pattern in the recipe. It keeps its templates if the rest of `written` has none. Otherwise, it is the first form, escaped.
     """
     path = Path(pattern).as_posix()
     parts = path.split("/")

@@ -50,13 +50,13 @@ _MAX_SUGGESTIONS = 50
 
 
 class BrokenRecipe(RecipeError):
-    """Error of a partly invalid recipe. `rest` is the valid part, in which later checks can find more problems."""
+    """Error for a partly invalid recipe. `rest` is the valid part, in which later checks can find more problems."""
 
     rest: Recipe
 
 
 def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> Recipe:
-    """Load the recipe at `path`, with the files that it extends and includes. Positions name the file as `path` does.
+    """Load the recipe at `path`, with the files that it extends and includes. Positions refer to this file by `path`, unchanged.
 
     Paths in the result are relative to the folder of `path`. A path in another file is relative to the folder of that file. The
     loader converts it, and writes it with forward slashes. Output paths are always relative to the folder of `path`.
@@ -78,7 +78,7 @@ class LoadedRecipe(Struct, frozen=True):
     written: MappingNode
     """Content of all files of the recipe, with defaults added."""
     paths: Mapping[tuple[Position, str], str]
-    """Paths relative to the recipe, by the position and the text of each path as written."""
+    """Paths relative to the recipe. The keys are the position and the text of each path as written."""
 
 
 def load_with_nodes(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> LoadedRecipe:
@@ -258,7 +258,7 @@ class _Assembler:
         return found
 
     def _read_rows(self, base: str, entry: KeyedNode, names: TemplateNames) -> Iterator[tuple[MatrixRow, MappingReader, bool]]:
-        """Yield each row of a target's matrix, a reader of the row, and a flag. The flag is True if no invalid part was removed.
+        """Yield each row of a target's matrix, a reader of the row, and whether the row is entirely valid.
 
         A definition without a matrix has one row.
         """
@@ -276,7 +276,7 @@ class _Assembler:
                 self._all_targets_known = False
 
     def _expand_matrix(self, path: KeyPath, node: Node, size: int, names: TemplateNames) -> list[MatrixRow]:
-        """Return the rows of a matrix, or no rows if the matrix is invalid. Each row becomes a target with `size` values."""
+        """Return the rows of a matrix, or no rows if the matrix is invalid. `size` is the number of values in each row's target."""
         axes, is_whole = self._resolve_definition(path, node, names)
         rows: list[MatrixRow] = []
         if axes is not None and is_whole:

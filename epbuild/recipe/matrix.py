@@ -18,7 +18,7 @@ from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quote_text
 class MatrixRow(NamedTuple):
     """Row of a matrix.
 
-    `suffix` is appended to the target's name. `values` are the values by axis. `where` is set only for a row from `include`.
+    `suffix` is appended to the target's name. `values` has the value of each axis. `where` is set only for a row from `include`.
     """
 
     suffix: str

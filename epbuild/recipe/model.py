@@ -95,7 +95,7 @@ class MadeInputs(Struct, frozen=True):
     seed: int = 0
     samples: int = 1
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Inclusive minimum and maximum for inputs, by name."""
+    """Inclusive minimum and maximum of the values of an input, by the input's name."""
     places: Mapping[str, Position] = field(default_factory=dict)
     """Position of each range."""
 
@@ -113,7 +113,7 @@ class VerifyChoice(Struct, frozen=True):
     reference: Literal["source", "prepared"] | None = None
     """Reference of the comparison: the source model, or the model after its preparations."""
     unjudged: Literal["fail", "emit"] | None = None
-    """Outcome if the numbers of a model cannot be checked."""
+    """Outcome if a model cannot be verified."""
     device: Literal["real"] | None = None
     """`real` requires a real device and excludes emulators."""
 

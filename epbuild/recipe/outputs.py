@@ -20,7 +20,7 @@ _DEFAULT_MODEL = "${model}_ctx.onnx"
 _DEFAULT_CONTEXT_BINARY = "${first_model}_${ep.short}.bin"
 
 Match = Callable[[str, Position, str], tuple[str, ...] | None]
-"""Function that returns the names that a glob matches in a section of the recipe, or None if the names are unknown."""
+"""Function that returns the names in a section of the recipe that match a glob, or None if the section's names are unknown."""
 
 
 class LayoutForm(Struct, frozen=True):
@@ -102,7 +102,7 @@ def _read_archive(output: MappingReader) -> Archive | None:
 def _match_names(fields: MappingReader, key: str, match: Match) -> tuple[Reference, ...] | None:
     """Return the groups or targets of an output, without duplicates.
 
-    Return None if the output does not restrict them, or if the names of the section are unknown.
+    Return None if the key is absent, or if the names in the recipe's section `key` are unknown.
     """
     if key not in fields.entries:
         return None

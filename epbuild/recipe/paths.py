@@ -19,7 +19,7 @@ _LIBRARY = re.compile(r"[/\\]|\.(?:so(?:\.\d+)*|dll|dylib|pyd)$", re.IGNORECASE)
 
 
 def rebase_path(text: str, where: Position, main: Path) -> str:
-    """Convert a path relative to the file of `where` to a path relative to the folder of the `main` recipe."""
+    """Convert a path in the file of `where` to a path relative to the folder of the main recipe, `main`."""
     if where.file == str(main):
         return text
     folder, home = Path(where.file).parent, main.parent

@@ -30,7 +30,7 @@ _Part = Callable[[str], object] | None
 
 
 class PatternLimits(Struct, frozen=True):
-    """Limits that keep a walk short."""
+    """Limits of a walk through folders."""
 
     entries: int = 2_000_000
     """Maximum number of folder entries that all patterns of a recipe may examine."""
@@ -39,7 +39,7 @@ class PatternLimits(Struct, frozen=True):
     bytes: int = 10**12
     """Maximum total size of the files that a pattern may match."""
     hidden: bool = True
-    """False if wildcards do not match names that start with a dot, as in shells."""
+    """True if wildcards also match names that start with a dot, unlike in shells."""
 
 
 class Matches(Struct, frozen=True):
@@ -94,7 +94,7 @@ class FileFinder:
         return None
 
     def _find(self, pattern: str) -> Matches:
-        """Return the file that a pattern names, or walk from the folder before its first wildcard. Raises _PatternError."""
+        """Return the file that a pattern names, or else all matches below the folder before its first wildcard. Raises _PatternError."""
         parts = Path(pattern).parts
         fixed = next((index for index, part in enumerate(parts) if is_glob(part)), len(parts))
         root = self.base.joinpath(*parts[:fixed])
@@ -111,7 +111,7 @@ class FileFinder:
     def _check_root(self, root: Path) -> None:
         """Raise _PatternError if a walk from `root` would be too large.
 
-        A walk is too large from the root of a file system and from a folder above the recipe's folder.
+        A walk from the root of a file system, or from a folder above the recipe's folder, is too large.
         """
         real = os.path.realpath(root)
         if (Path(self._real_base).is_relative_to(real) and real != self._real_base) or os.path.dirname(real) == real:  # noqa: PTH120

@@ -61,7 +61,7 @@ def format_choices(words: Iterable[str]) -> str:
 
 
 def make_type_problem(node: Node, types: str | list[str]) -> Problem:
-    """Return the problem of a value of the wrong type. `types` are the valid types in JSON Schema."""
+    """Return the problem of a value of the wrong type. `types` has the valid types, as named by JSON Schema."""
     expected = [types] if isinstance(types, str) else types
     *most, last = [_EXPECTED[name] for name in expected]
     words = f"{', '.join(most)} or {last}" if most else last

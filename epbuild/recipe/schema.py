@@ -39,7 +39,7 @@ SchemaError = Any
 
 
 class Violation(Struct, frozen=True):
-    """Problem with the path of the invalid value, or of the missing or unknown key."""
+    """Problem, and the path of the invalid value or of the missing or unknown key."""
 
     path: KeyPath
     problem: Problem
@@ -50,7 +50,7 @@ _SECTIONS = ("toolchains", "models", "targets", "groups", "outputs")
 
 
 def validate_sections(root: MappingNode) -> list[Violation]:
-    """Return the violations outside the definitions in a recipe's sections."""
+    """Return the violations in all parts of a recipe except its definitions."""
     document = to_plain(root)
     if _conforms(document, ()):
         return []
@@ -168,7 +168,7 @@ def _is_for_planner(error: SchemaError) -> bool:
 
 
 def _is_for_reader(error: SchemaError, root: Node) -> bool:
-    """Return whether a substituted template violates a pattern for texts with templates.
+    """Return whether the value of a template violates a pattern that also allows templates.
 
     The reader of the value reports this error.
     """

@@ -79,7 +79,7 @@ def write_prefill(folder: Path, *shape: int | str | None, denotation: str = "") 
             ("n", "DATA_BATCH"),
             recipe(model=f", dimensions: {{{MARK}DATA_BATCH: 1, n: 1}}"),
             "EPB263",
-            "'DATA_BATCH' is ambiguous: it is the name of a dimension of the model 'prefill' and the denotation of another.",
+            "'DATA_BATCH' is ambiguous: the model 'prefill' has a dimension with this name and another with this denotation.",
         ),
         (
             ("n", 3),

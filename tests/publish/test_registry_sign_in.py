@@ -109,7 +109,7 @@ class TestSignIn:
         registry.allowed, registry.challenge = set(), 'Basic realm="tests"'
         code, text = pusher.fails(registry)
         assert code == "EPB427"
-        assert "the user of EPBUILD_REGISTRY_USER" in text
+        assert "the user from EPBUILD_REGISTRY_USER" in text
         assert len(registry.requests) == 2
 
     def test_wrong_password_for_tokens_is_reported(

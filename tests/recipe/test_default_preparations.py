@@ -51,7 +51,7 @@ def test_toolchain_of_the_recipe_comes_before_the_catalogs(tmp_path: Path, toolc
 
 def test_two_fitting_toolchains_are_ambiguous(tmp_path: Path) -> None:
     [problem] = problems_of(tmp_path, with_toolchains("{a: {packages: [onnx]}, b: {packages: [onnx]}}"))
-    assert problem.message == "the key 'toolchain' is missing in a step of 'prepare': 2 toolchains have its packages"
+    assert problem.message == "the key 'toolchain' is missing in a step of 'prepare': 2 toolchains have the packages of this step"
     assert problem.hint == "Toolchains: a, b."
 
 

@@ -209,7 +209,7 @@ def test_an_ungrouped_model_gets_its_own_group_unless_disabled(folder: Path) -> 
         (
             ("ep: qnn, soc: SM8750", "eps: [{ep: qnn, soc: ‸[A, B]}]"),
             "EPB106",
-            "an entry of 'eps' cannot have a list here",
+            "an entry of 'eps' must have a single value here, not a list",
             "matrix",
         ),
         (

@@ -43,7 +43,7 @@ class PushProgress(Protocol):
     """Receiver of the progress of a push."""
 
     def sent(self, done: int, total: int) -> None:
-        """Report how many of the `total` bytes of the image's blobs the registry has. Failed attempts are subtracted."""
+        """Report that the registry has `done` of the `total` bytes of the image's blobs. Failed attempts do not count."""
 
 
 class Pushed(Struct, frozen=True):
@@ -144,7 +144,7 @@ class _Push:
         self.progress.sent(done, self._total)
 
     def _put_manifest(self, name: str) -> None:
-        """Upload the manifest under a digest or a tag, unless it exists there. Some registries reject an existing tag."""
+        """Upload the manifest under `name` unless it exists there, because some registries reject an existing tag."""
         url = f"{self._root}/manifests/{name}"
         manifest, digest = self.image.manifest, self.image.digest
         existing = self._retry(lambda: self._request("HEAD", url, accept=MANIFEST_TYPE))
@@ -164,7 +164,7 @@ class _Push:
             self._fail("EPB426", f"cannot be pushed to: {failure}", failure.hint)
 
     def _request(self, method: str, url: str, body: Body | None = None, *, accept: str = "*/*") -> Answer:
-        """Send a request. If the registry requires credentials, send it again with them. Raises TransferError and EnvironmentFailure."""
+        """Send a request, and repeat it with credentials if the registry requires them. Raises TransferError and EnvironmentFailure."""
         answer = self._send_once(method, url, body, accept)
         if answer.status == 401:
             self._sign_in(answer)
@@ -229,7 +229,7 @@ class _Push:
     def _raise_denied(self, answer: Answer) -> NoReturn:
         repository, known = self.reference.repository, self._credentials
         if known is not None:
-            message = f"does not allow the user of {known.source} to push to {repository} ({_summarize(answer)})"
+            message = f"does not allow the user from {known.source} to push to {repository} ({_summarize(answer)})"
             self._fail("EPB427", message, "Check the user, the password and the permissions of this user.")
         message = f"requires a user and a password to push to {repository} ({_summarize(answer)})"
         self._fail("EPB427", message, f"Set {REGISTRY}, {USER} and {PASSWORD}, or sign in with 'docker login'.")
@@ -247,7 +247,7 @@ class _Push:
 
 
 def _check_status(answer: Answer) -> Answer:
-    """Return the answer unchanged. Raises TransferError if its status is transient."""
+    """Raise TransferError if the status of an answer is transient. Otherwise, return the answer."""
     if is_transient(answer.status):
         raise TransferError(f"it answered {_summarize(answer)}", "Run again later.", pause=parse_retry_after(answer.headers))
     return answer

@@ -25,7 +25,7 @@ _IDENTITY = "<token>"  # user name for an identity token in the helpers' protoco
 
 
 class CredentialsError(Exception):
-    """Unusable credentials, with the reason and a hint. Neither contains a secret."""
+    """Error for unusable credentials. Neither the message nor the hint contains a secret."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.message = message
@@ -119,7 +119,7 @@ def find_docker_config() -> Path:
 
 def _new_credentials(user: str, password: str, source: str) -> Credentials:
     if ":" in user:
-        raise CredentialsError(f"the user of {source} contains ':', which no registry accepts", "Remove the colon.")
+        raise CredentialsError(f"the user name from {source} contains ':', which no registry accepts", "Remove the colon.")
     return Credentials(user, password, source, user == _IDENTITY)
 
 
@@ -146,7 +146,7 @@ def _get_section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _find_entry(section: Mapping[str, Any], host: str) -> Any:
-    """Return the entry of a host. Its key is the host's name, or a URL in files of older tools."""
+    """Return the entry whose key is the host's name or, in files of older tools, a URL with this host."""
     if host in section:
         return section[host]
     return next((section[key] for key in sorted(section) if _normalize_host(key) == host), None)

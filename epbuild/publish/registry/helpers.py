@@ -37,7 +37,7 @@ def get_program_name(name: str) -> str:
 
 
 def run_helper(name: str, host: str) -> tuple[str, str] | None:
-    """Return the user and the secret that the helper `name` has for `host[:port]`, or None if it has no entry. Raises HelperError."""
+    """Return the user and the secret that the helper `name` has for `host[:port]`, or None if there are none. Raises HelperError."""
     program = get_program_name(name)
     # Only names, no paths: the configuration may be part of an untrusted project.
     path = shutil.which(program) if _NAME.fullmatch(name) else None
