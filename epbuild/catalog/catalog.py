@@ -33,7 +33,7 @@ class Catalog(Struct, frozen=True):
 
     @classmethod
     def with_files(cls, paths: Iterable[Path]) -> Catalog:
-        """Return the catalog with the entries of users' files added. Raises BadCatalog for an invalid file."""
+        """Return epbuild's catalog with the entries of users' catalog files added. Raises BadCatalog for an invalid file."""
         added: list[EpEntry] = []
         for path in paths:
             new = load_catalog(path)
@@ -50,7 +50,7 @@ class Catalog(Struct, frozen=True):
         return tuple(sorted({*_read_stems(), *(entry.ep for entry in self.added)}))
 
     def entries_for(self, ep: str) -> tuple[EpEntry, ...]:
-        """Return the entries of an EP's packagings. The default packaging is first. Raises KeyError for an unknown EP."""
+        """Return the entries of an EP, one for each packaging. The default packaging is first. Raises KeyError for an unknown EP."""
         added = tuple(entry for entry in self.added if entry.ep == ep)
         own = _load_entries(ep) if ep in _read_stems() else ()
         if not added and not own:
@@ -58,9 +58,9 @@ class Catalog(Struct, frozen=True):
         return (*added, *own)
 
     def entry(self, ep: str, distributions: Iterable[str] = ()) -> EpEntry:
-        """Return the entry of the EP's packaging that one of `distributions` contains.
+        """Return the EP's entry for the packaging that one of `distributions` contains.
 
-        If none contains a packaging, return the entry of the default packaging. Raises KeyError for an unknown EP.
+        If none of them contains the EP, return the entry for the default packaging. Raises KeyError for an unknown EP.
         """
         entries, named = self.entries_for(ep), set(distributions)
         return next((entry for entry in entries if not named.isdisjoint(entry.distributions)), entries[0])
@@ -79,7 +79,7 @@ class Catalog(Struct, frozen=True):
         return ep if named is None else named
 
     def quantized_io_options(self) -> dict[str, str]:
-        """Return, by EP, the option to compile QuantizeLinear and DequantizeLinear at a model's inputs and outputs."""
+        """Return, by EP, the option that makes the EP compile QuantizeLinear and DequantizeLinear at a model's inputs and outputs."""
         entries = (entry for ep in self.known_eps() for entry in self.entries_for(ep))
         return {entry.ep: entry.quantized_io_option for entry in entries if entry.quantized_io_option is not None}
 

@@ -55,9 +55,9 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     quantized_io_option: str | None = None
     """Option that makes the EP compile QuantizeLinear and DequantizeLinear nodes at a model's inputs and outputs."""
     out_of_memory: str | None = None
-    """Regular expression for the EP's out-of-memory report. The EP may reject a graph with the same report."""
+    """Regular expression for the message with which the EP reports a lack of memory. The EP may also reject a graph with it."""
     graph_optimization_level: Literal["disable_all", "basic", "extended", "layout", "all"] = "disable_all"
-    """Level of ONNX Runtime's graph optimization before the EP, unless the recipe sets another level."""
+    """Level of the graph optimization that ONNX Runtime runs before the EP, unless the recipe sets another level."""
     booleans: tuple[str, str] = ("0", "1")
     """Strings that the EP uses for false and true."""
 
@@ -71,12 +71,12 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     """Requirement of static shapes. None if the EP supports symbolic dimensions, or if support was never tested."""
     context_changes: facts.ContextChanges = field(default_factory=facts.ContextChanges)
     node_names: facts.NodeNames | None = None
-    """Facts about renaming EPContext nodes. None if nothing is known."""
+    """Rules for renaming EPContext nodes. None if nothing is known."""
     numbers: facts.Numbers = field(default_factory=facts.Numbers)
     node_log: facts.NodeLogRules | None = None
     """Format of log entries about single nodes. None if the EP writes no such entries, or if their format is unknown."""
     reproducible: facts.Reproducibility | None = None
-    """Facts about compiling the same inputs twice. None if this was never tested."""
+    """Conditions under which two compiles of the same inputs produce the same bytes. None if this was never tested."""
 
     metadata: Mapping[str, tuple[facts.Metadata, ...]] = field(default_factory=dict)
     """Known values of the device metadata keys that distinguish the EP's devices."""
@@ -85,7 +85,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
     rewrites: tuple[facts.Rewrite, ...] = ()
     """Patterns that the preparation `rewrite` replaces."""
     names: Mapping[str, facts.NameTable] = field(default_factory=dict)
-    """Known values of options of type name, by option."""
+    """Known values of options of type `name`, by option."""
     options: Mapping[str, Option] = field(default_factory=dict)
 
     user_file: str | None = None
@@ -96,7 +96,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
         """Digest of all facts that affect a result and are not elsewhere in an action key.
 
         Options, names and values are excluded, because the key contains them as canonical strings. A new row or a better
-        description thus invalidates nothing. `revision` is included, so a higher revision recompiles everything.
+        description in the catalog file thus invalidates nothing. `revision` is included, so a higher revision recompiles everything.
         """
         document = {
             "format": _DIGEST_FORMAT,
@@ -123,7 +123,7 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
         return self.distributions[0] if self.distributions else ""
 
     def canonical_names(self, option: str) -> Mapping[str, str]:
-        """Return the canonical values of an option by spelling. The mapping is empty unless the option is of type name."""
+        """Return the canonical values of an option by spelling. The mapping is empty unless the option is of type `name`."""
         return self.names[option].canonical if option in self.names else {}
 
     @cached_property
@@ -163,7 +163,10 @@ class EpEntry(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def binary_target(self, options: Mapping[str, str]) -> str | None:
-        """Return the target's name in a context binary compiled with these canonical options, or None if it is unknown."""
+        """Return the name of the target in context binaries that are compiled with these canonical options.
+
+        Return None if the name is unknown.
+        """
         option = self.binary.target_option or ""
         rows = self.names[option].rows if option in self.names else ()
         known = {row.canonical: row.facts.get("binary", row.name) for row in rows}

@@ -21,7 +21,7 @@ def has_matching_options(patterns: Mapping[str, str], options: Mapping[str, str]
 
 
 class StaticShapes(Struct, frozen=True):
-    """Requirement of an EP that all sizes of a node are known at compile time."""
+    """Requirement by an EP that all tensor sizes of a node be known at compile time."""
 
     why: str
     """Consequence of a symbolic dimension, as a clause."""
@@ -87,7 +87,7 @@ class Binary(Struct, frozen=True):
     """Facts about the context binaries of an EP."""
 
     name: str | None = None
-    """File name. `{stem}` is the output model's name without its last extension."""
+    """Name of the file. `{stem}` stands for the output model's file name without its last extension."""
     target_pattern: str | None = None
     """Regular expression for a context binary. Its first group is the name of the target."""
     target_option: str | None = None
@@ -111,9 +111,9 @@ class Refusal(Struct, frozen=True):
     reason: str
     origin: str
     absent: tuple[str, ...] = ()
-    """Options that must all be missing."""
+    """Options that must all be missing for the refusal to apply."""
     needs: tuple[str, ...] = ()
-    """Options of which at least one must be missing."""
+    """Options of which at least one must be missing for the refusal to apply."""
 
     def concerns(self, names: frozenset[str]) -> bool:
         """Return whether options with these names could form this combination, depending on their values."""
@@ -142,9 +142,9 @@ class Reproducibility(Struct, frozen=True):
 
 
 class NodeNames(Struct, frozen=True):
-    """Facts about how an EP that ignores `ep.context_node_name_prefix` finds its contexts.
+    """Way in which an EP that ignores `ep.context_node_name_prefix` finds the context of a node.
 
-    They determine which nodes can be renamed.
+    It determines which nodes can be renamed.
     """
 
     found_by: Literal["name", "partition_name"]
@@ -170,7 +170,7 @@ class Start(Struct, frozen=True, kw_only=True):
     metadata: str | None = None
     """Device metadata key whose value distinguishes targets. If neither this key nor `option` is set, there is only one target."""
     key: str | None = None
-    """Short key of a target in a recipe, such as `soc`. It stands for `device`, `options` and a value of `option`."""
+    """Short key of a target in a recipe, such as `soc`. The key stands for `device`, `options` and a value of `option`."""
     words: str = ""
     """Description of the value that distinguishes targets."""
     example: str
@@ -184,7 +184,7 @@ class Start(Struct, frozen=True, kw_only=True):
 
 
 class KnownName(Struct, frozen=True):
-    """Known value of an option of type name, such as a SoC."""
+    """Known value of an option of type `name`, such as a SoC."""
 
     name: str
     canonical: str
@@ -199,7 +199,7 @@ class KnownName(Struct, frozen=True):
 
 
 class ImpliedValue(Struct, frozen=True):
-    """Rule that the value of another option must equal a fact about the name."""
+    """Rule that the value of another option must equal the column `fact` in the row of the known name."""
 
     fact: str
     reason: str
@@ -208,7 +208,7 @@ class ImpliedValue(Struct, frozen=True):
 
 
 class NameTable(Struct, frozen=True, dict=True):
-    """Known values of an option of type name."""
+    """Known values of an option of type `name`."""
 
     rows: tuple[KnownName, ...]
     implies: Mapping[str, ImpliedValue] = field(default_factory=dict)
@@ -284,7 +284,7 @@ class Limitation(Struct, frozen=True):
 
 
 class PatternNode(Struct, frozen=True):
-    """Node of a pattern. `inputs` and `output` name values. A name that begins with `$` is a constant."""
+    """Node of a pattern. `inputs` and `output` are names of values. A name that begins with `$` stands for a constant."""
 
     op: str
     inputs: tuple[str, ...]

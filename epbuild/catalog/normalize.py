@@ -31,11 +31,11 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 
 class BadValue(BadText):
-    """Invalid value of an option. The message lists the valid values, and the hint names the closest one."""
+    """Error for an invalid value of an option. The message lists the valid values, and the hint names the closest one."""
 
 
 class UnknownName(BadText):
-    """Option or session key that is unknown, or that a recipe may not set."""
+    """Error for an option or session key that is unknown, or that a recipe may not set."""
 
     def __init__(self, message: str, hint: str | None = None, *, reserved: bool = False) -> None:
         super().__init__(message, hint)
@@ -76,7 +76,7 @@ def find_refusals(entry: EpEntry, options: Mapping[str, str]) -> list[tuple[tupl
 
 
 def check_metadata(entry: EpEntry, key: str, value: str) -> None:
-    """Raise BadValue if no device of the EP has this metadata key and value."""
+    """Raise BadValue if the catalog lists the metadata of the EP's devices, but not this key with this value."""
     if not entry.metadata:
         return
     if key not in entry.metadata:
@@ -212,7 +212,7 @@ def _format_bound(number: float) -> str:
 
 
 def _normalize_names(option: Option, text: str, names: Mapping[str, str], *, strict: bool) -> str:
-    """Return a comma-separated list of names with canonical names."""
+    """Return the comma-separated names in `text`, each replaced by its canonical value."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[A-Za-z0-9_]+", part) for part in parts):
         raise BadValue(f"{_quote(text)} is neither a name nor a number")

@@ -74,7 +74,7 @@ class Option(Struct, frozen=True):
         return (value,)
 
     def with_files(self, value: str, names: Sequence[str]) -> str:
-        """Return `value` with its files replaced with `names`, in the order of `files`."""
+        """Return `value` with its paths replaced by `names`, which are in the order of the paths from `files`."""
         if not names:
             return value
         if self.files_pattern is None:

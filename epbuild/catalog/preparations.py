@@ -1,7 +1,7 @@
 """Kinds of built-in preparations, and validation of their options.
 
-check_options(preparation("opset"), 21)                          {"target_version": 21}
-check_options(preparation("opset"), {"target_version": "new"})   fault at ("target_version",)
+check_options(get_preparation("opset"), 21)                         returns {"target_version": 21} and no fault
+check_options(get_preparation("opset"), {"target_version": "new"})  returns {} and a fault at ("target_version",)
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _check_names(option: PreparationOption, value: Any, path: OptionPath) -> Ite
 def _check_inputs(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
     """Yield the faults of `{input: [LOW, HIGH]}` or `{input: [size, ...]}`."""
     if not isinstance(value, Mapping) or not value:
-        content = "[LOW, HIGH]" if option.type == "ranges" else "its sizes"
+        content = "[LOW, HIGH]" if option.type == "ranges" else "their sizes"
         yield OptionFault(path, f"'{option.name}' must be a mapping of the model's inputs to {content}")
         return
     for name, numbers in value.items():
@@ -241,12 +241,12 @@ def _is_number(value: Any) -> bool:
 
 
 def pin_package(distribution: str) -> str:
-    """Return a requirement with the version that the preparations were measured with."""
+    """Return a requirement that pins `distribution` to the version with which the preparations were measured."""
     return f"{distribution}=={_read_data()['versions'][distribution]}"
 
 
 def list_providers(distribution: str) -> set[str]:
-    """Return the distributions that provide a package. Any one of them is enough, such as any build of ONNX Runtime."""
+    """Return all distributions that provide `distribution`. A toolchain needs only one of them, such as any build of ONNX Runtime."""
     builds = entry(CPU_EP).distributions if distribution == _RUNTIME else ()
     return {distribution, *builds, *find_dependents(distribution)}
 

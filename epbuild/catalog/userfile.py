@@ -15,7 +15,7 @@ from epbuild.core.safepath import read_regular
 
 
 class BadCatalog(ValueError):
-    """Invalid catalog file. `key` is a key path such as `options.speed.type`, or empty for the whole file."""
+    """Error for an invalid catalog file. `key` is a key path such as `options.speed.type`, or empty for the whole file."""
 
     def __init__(self, path: Path, key: str, message: str) -> None:
         super().__init__(f"{path.name}: {key}: {message}" if key else f"{path.name}: {message}")
@@ -132,7 +132,7 @@ def _find_contradictions(document: Mapping[str, Any]) -> Iterator[tuple[str, str
         if option in options and options[option]["type"] != "name":
             yield (
                 f"names.{option}",
-                f"the option '{option}' is of type {options[option]['type']}; only an option of type name can have a table of names",
+                f"the option '{option}' is of type '{options[option]['type']}'; only an option of type 'name' can have a table of names",
             )
     sharing = document.get("sharing", {"possible": True})
     if not sharing["possible"] and not sharing.get("reason"):
@@ -154,19 +154,19 @@ def _check_option(place: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str
     kind = row["type"]
     for key, types in _KEY_TYPES.items():
         if key in row and kind not in types:
-            yield f"{place}.{key}", f"'{key}' is not allowed for an option of type {kind}"
+            yield f"{place}.{key}", f"'{key}' is not allowed for an option of type '{kind}'"
     if kind == "choice" and "values" not in row:
-        yield place, "an option of type choice requires 'values'"
+        yield place, "an option of type 'choice' requires the key 'values'"
     if kind == "pattern" and "pattern" not in row:
-        yield place, "an option of type pattern requires 'pattern'"
+        yield place, "an option of type 'pattern' requires the key 'pattern'"
     if "pattern" in row and "example" not in row:
-        yield place, "'pattern' requires an 'example' for messages"
+        yield place, "'pattern' requires an 'example', which messages quote"
     values = [value.lower() for value in row.get("values", ())]
     if len(set(values)) < len(values):
         yield f"{place}.values", "duplicate value; case is ignored"
     for word, meant in row.get("aliases", {}).items():
         if meant.lower() not in values:
-            yield f"{place}.aliases.{word}", f"'{meant}' is not one of 'values'"
+            yield f"{place}.aliases.{word}", f"'{meant}' is not one of the option's 'values'"
     if row.get("minimum", 0) > row.get("maximum", row.get("minimum", 0)):
         yield f"{place}.minimum", f"{row['minimum']} is more than the maximum, {row['maximum']}"
 

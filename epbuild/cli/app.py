@@ -28,17 +28,17 @@ from epbuild.core.shown import escape_sequences
 
 INTERRUPTED = 130
 _NO_MEMORY = ("can't start new thread", "failed to map segment")
-"""Messages of Python and the dynamic loader when memory is exhausted."""
+"""Parts of messages with which Python and the dynamic loader report that memory is exhausted."""
 USAGE = 2
 _ENVIRONMENT = 3
 _COMMANDS = {
     "init": "Write a first recipe.",
     "import": "Convert another tool's configuration to a recipe.",
     "validate": "Check a recipe and its models without building.",
-    "plan": "Show all steps with their states and the reasons to run.",
+    "plan": "Show all steps with their states and the reasons to run them.",
     "graph": "Draw the plan as SVG, DOT or Mermaid.",
     "run": "Build everything that is out of date.",
-    "coverage": "Show how much of each model runs on the EP, and why.",
+    "coverage": "Show how much of each model runs on the EP, and why the rest does not.",
     "report": "Report coverage, sizes, times and accuracy of builds.",
     "explain": "Explain why a step would run.",
     "inspect": "Show the contents of EPContext models.",
@@ -53,7 +53,7 @@ _COMMANDS = {
     "gc": "Remove unused results from the store.",
     "cache": "Show or check the store, and manage a remote cache.",
     "doctor": "Check this machine for problems.",
-    "devices": "Show the EPs of toolchains, and their devices.",
+    "devices": "Show the EPs of toolchains, and the devices of each EP.",
     "worker": "Execute actions of other machines' builds.",
 }
 

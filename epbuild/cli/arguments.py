@@ -110,7 +110,7 @@ InsecureCache = Annotated[bool, declare_option("--insecure", help="Allow a remot
 
 
 class Selection(NamedTuple):
-    """Recipe and steps of a command. `places` has the positions of steps that files name."""
+    """Recipe and steps of a command. `places` has the position of each step that was read from a file."""
 
     recipe: Path
     steps: tuple[str, ...]
@@ -237,7 +237,7 @@ class Cluster(OptionGroup, frozen=True, kw_only=True):
 
 
 class ClusterOfPlan(Cluster, frozen=True, kw_only=True):
-    """Options for a cluster to plan for."""
+    """Options of `plan` for a cluster that could build the missing results."""
 
     executor: Annotated[
         str | None,

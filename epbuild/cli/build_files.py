@@ -88,7 +88,10 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
         return listener
 
     def write_after(self, request: Request) -> AbstractContextManager[None]:
-        """Write the report and the trace after a `with` block, even if it fails. After an interrupt, write only the trace."""
+        """Return a context manager that writes the report and the trace after its block, even if the block fails.
+
+        After an interrupt, only the trace is written.
+        """
         return nullcontext() if self.report is None and self.trace is None else self._write_afterwards(request)
 
     @contextmanager
@@ -150,7 +153,7 @@ def write_report(found: Report, file: Path) -> None:
 
 
 def compare_report(found: Report, against: Path | None, output: Path | None) -> Report:
-    """Return a report with the changes since `against`, or else since the recipe's last report at `output`.
+    """Return `found` with the changes since the report `against`, or else since the recipe's last report at `output`.
 
     Raises NothingToVerify and Incomparable if `against` cannot be compared.
     """

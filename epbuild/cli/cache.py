@@ -25,7 +25,8 @@ app = make_application(invoke_without_command=True, subcommand_metavar="[COMMAND
 def cache(context: typer.Context, json: arguments.Json = False) -> int:
     """Show the number and size of the entries in the store: blobs, action records, toolchains and others.
 
-    Blobs are files of results, named by their SHA-256. An action record lists the files and facts that an action produced.
+    Blobs are files of results, named by their SHA-256. An action record lists the files that an action produced, and
+    describes them.
     """
     if context.invoked_subcommand is not None:
         return 0
@@ -147,7 +148,8 @@ def _build_request(target: arguments.Target, settings: list[str], remote: Remote
 def key(json: arguments.Json = False) -> int:
     """Generate a key pair. The secret key signs results for a remote cache; a recipe trusts the public key.
 
-    The keys are only printed. Store the secret key in CI as EPBUILD_SIGNING_KEY, and write the public key to `cache.trust` in the recipe.
+    The keys are printed, but not stored. Store the secret key in CI as EPBUILD_SIGNING_KEY, and write the public key to `cache.trust`
+    in the recipe.
     """
     made = SigningKey.generate()
     if json:
