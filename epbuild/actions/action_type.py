@@ -99,7 +99,7 @@ class ActionType(ABC, Generic[A, R]):
     # -- Result --------------------------------------------------------------------------------------------------------
 
     def read_result(self, document: Mapping[str, Any]) -> R:
-        """Return the result in a record. Raises msgspec.ValidationError."""
+        """Return the result that a record contains. Raises msgspec.ValidationError if the record has another format."""
         return convert(document, self.result)
 
     def unmet_expectations(self, action: A, result: R) -> Sequence[Problem]:

@@ -38,7 +38,7 @@ def is_stored(action: Action) -> bool:
 
 
 def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | None:
-    """Return the result in an action's record, or None if the record does not have the format of this version."""
+    """Return the result in an action's record, or None if the record is not in the format of this version of epbuild."""
     try:
         result: ActionResult = get_action_type(action).read_result(document)
     except ValidationError:

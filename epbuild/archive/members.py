@@ -269,7 +269,7 @@ class Names:
             if was_folder != is_folder:
                 raise make_unsafe_error(self._title, name, f"uses {quote_member(place)} as both a file and a folder")
         if len(self._taken) > _MAX_PATHS:
-            raise make_unsafe_error(self._title, name, f"is one of more than {_MAX_PATHS:,} files and folders")
+            raise make_unsafe_error(self._title, name, f"exceeds the limit of {_MAX_PATHS:,} files and folders")
         return new
 
 

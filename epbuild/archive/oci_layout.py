@@ -82,7 +82,7 @@ def build_descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
 
 
 def find_read_problem(folder: Path, path: str) -> str | None:
-    """Return the reason why a file below an image layout cannot be read, or None if it can be read. The reason is a predicate."""
+    """Return why a file below an image layout cannot be read, such as `is missing`. Return None if the file can be read."""
     place = folder / path
     if resolve_links(place) != resolve_links(folder) / path:
         return "is a link, which is not followed"

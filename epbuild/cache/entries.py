@@ -14,7 +14,7 @@ KINDS: tuple[Kind, ...] = ("record", "blob", "remote model", "partial download",
 
 
 class CacheEntry(Struct, frozen=True):
-    """Entry of a store. Its name is unique within its kind, its size is in bytes, and `used_ns` is the Unix time of its last use."""
+    """Entry of a store. Its name is unique within its kind. `used_ns` is the Unix time of its last use in nanoseconds."""
 
     kind: Kind
     name: str

@@ -63,7 +63,7 @@ class Configuration(Struct, frozen=True):
 
     @classmethod
     def of(cls, recipe: Path, settings: Iterable[str], variables: Mapping[str, str | None]) -> Configuration:
-        """Return the configuration of a recipe file with `settings` and `variables`. The last setting for a name counts.
+        """Return the configuration of a recipe file with `settings` and `variables`. If a name is set twice, the last setting counts.
 
         Only a digest of settings and variables is stored, as they may contain secrets.
         """

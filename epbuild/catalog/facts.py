@@ -95,7 +95,7 @@ class Binary(Struct, frozen=True):
 
 
 class Compatibility(Struct, frozen=True):
-    """Form of an EP's `ep_compatibility_info`."""
+    """Format of the `ep_compatibility_info` that an EP writes."""
 
     pattern: str | None = None
     """Regular expression with a named group for each field."""

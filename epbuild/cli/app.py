@@ -38,7 +38,7 @@ _COMMANDS = {
     "plan": "Show all steps with their states and the reasons to run them.",
     "graph": "Draw the plan as SVG, DOT or Mermaid.",
     "run": "Build everything that is out of date.",
-    "coverage": "Show how much of each model runs on the EP, and why the rest does not.",
+    "coverage": "Show how much of each model runs on the EP, and why not more.",
     "report": "Report coverage, sizes, times and accuracy of builds.",
     "explain": "Explain why a step would run.",
     "inspect": "Show the contents of EPContext models.",

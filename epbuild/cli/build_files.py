@@ -48,21 +48,24 @@ class BuildFiles(OptionGroup, frozen=True, kw_only=True):
         declare_option(
             "--summary",
             metavar="FILE",
-            help="Append tables of the build to FILE, in Markdown.",
+            help="Append a summary of the build to FILE, as Markdown tables.",
             variable="GITHUB_STEP_SUMMARY",
         ),
     ] = None
     junit: Annotated[
-        Path | None, _declare_file("--junit", "Write the outcome of each step to FILE, as JUnit XML. Also written if steps fail.")
+        Path | None, _declare_file("--junit", "Write the outcome of each step to FILE, as JUnit XML, even if steps fail.")
     ] = None
     sarif: Sarif = None
     report: Annotated[
         Path | None,
-        _declare_file("--report", "Write a report to FILE: a page (.html) or JSON (.json). Also written if steps fail."),
+        _declare_file(
+            "--report", "Write a report to FILE: a page (.html) or JSON (.json). The file is also written if steps fail."
+        ),
     ] = None
     against: Against = None
     trace: Annotated[
-        Path | None, _declare_file("--trace", "Write a timeline to FILE, as Chrome trace events. Open it in ui.perfetto.dev.")
+        Path | None,
+        _declare_file("--trace", "Write a timeline to FILE, as Chrome trace events. Open the file in ui.perfetto.dev."),
     ] = None
 
     def check(self, recipe: Path) -> None:
