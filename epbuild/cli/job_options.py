@@ -82,5 +82,5 @@ def _find_shard(environment: Mapping[str, str]) -> str:
             return "1/1"
         if number and environment.get(total):
             return f"{int(number) - first + 1 if number.isdecimal() else number}/{environment[total]}"
-    hint = f"Set one of {', '.join(_EQUAL_JOBS)}, or write the shard, such as 2/5"
+    hint = f"Write the shard, such as 2/5, or set {' or '.join(_EQUAL_JOBS)} and the number of jobs"
     raise UsageError(f"--shard auto found no variables of a CI system with parallel jobs. {hint}")

@@ -191,7 +191,7 @@ _RULES = (
     Excludes(
         ("--metric",),
         ("--atol", "--rtol"),
-        "--metric applies to outputs, --atol and --rtol to each of their elements: choose one",
+        "--metric applies to whole outputs, but --atol and --rtol apply to each element: choose one kind",
     ),
     Needs(
         ("--strict", "--interpreter", "--device", "--option", "--custom-ops", "--timeout"),

@@ -245,5 +245,5 @@ def _make_lost_error() -> SchedulerLostError:
 def _make_unreachable_error(address: ClusterAddress, error: Exception) -> SchedulerLostError:
     message = f"the cluster's scheduler {address.text} cannot be reached: {error}"
     return SchedulerLostError(
-        Problem("EPB535", message, None, "Check the scheduler's address, and that the scheduler is running.")
+        Problem("EPB535", message, None, "Check that the address is correct and that the scheduler is running.")
     )

@@ -142,7 +142,7 @@ def make_unoffered_error(labels: frozenset[str], offers: Sequence[Offer], action
     lacking = sorted(labels - best.labels) if best is not None else sorted(labels)
     machines = ", ".join(sorted(offer.machine for offer in offers))
     connected = f"connected: {machines}" if machines else "no machine is connected"
-    what = f"{', '.join(lacking) or 'all requirements at once'} ({format_count(actions, 'action')})"
+    what = f"{', '.join(lacking) or 'all requirements at once'} (needed by {format_count(actions, 'action')})"
     message = f"no machine of the cluster offers {what}; {connected}"
     return UnofferedError(Problem("EPB539", message, None, "Start a worker that meets the requirements, with `epbuild worker`."))
 

@@ -72,6 +72,6 @@ def test_excluded_machine_offers_nothing(clock: Clock) -> None:
 
 def test_closest_machine_determines_the_missing_labels() -> None:
     [problem] = make_unoffered_error(frozenset({"x", "y"}), [offer("b", "x"), offer("a")], 12).problems
-    assert problem.message == "no machine of the cluster offers y (12 actions); connected: a, b"
+    assert problem.message == "no machine of the cluster offers y (needed by 12 actions); connected: a, b"
     [problem] = make_unoffered_error(frozenset({"x"}), []).problems
-    assert problem.message == "no machine of the cluster offers x (1 action); no machine is connected"
+    assert problem.message == "no machine of the cluster offers x (needed by 1 action); no machine is connected"

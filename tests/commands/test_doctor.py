@@ -264,7 +264,7 @@ def test_damaged_toolchain_is_reported_with_a_removal_hint(tmp_path: Path) -> No
     checks = {check.text.partition(":")[0]: check for check in check_eps(found, needed=False)}
     assert more == 0
     assert len(found) == 3
-    assert "its interpreter no longer runs" in checks["onnxruntime-ep-openvino==1.0"].text
+    assert "the interpreter no longer runs" in checks["onnxruntime-ep-openvino==1.0"].text
     assert "ONNX Runtime does not load: " in checks["onnxruntime-qnn==2.7.0"].text
     assert "crashed (SIGABRT)" in checks["onnxruntime-openvino==1.24.1"].text
     for check in checks.values():

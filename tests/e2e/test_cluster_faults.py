@@ -189,5 +189,5 @@ def test_actions_that_no_worker_offers_any_more_fail_and_others_finish(own: Clus
     events = events_of(output)
     assert (process.returncode, failures(events)) == (3, {LEFT: ["EPB539"]}), output + errors
     assert "no machine is connected" in output
-    assert "(1 action)" in output
+    assert "(needed by 1 action)" in output
     assert outcomes(events)["compile:right/own/right"] == ("built", None)

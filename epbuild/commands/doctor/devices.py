@@ -146,7 +146,7 @@ class EpSurvey(Struct, frozen=True):
         environment = made.environment(entries)
         if environment is None:
             check = HealthCheck(
-                "toolchain", "warning", f"{packages}: its interpreter no longer runs", _format_removal_hint(made.folder)
+                "toolchain", "warning", f"{packages}: the interpreter no longer runs", _format_removal_hint(made.folder)
             )
             return ToolchainHealth("", packages, check)
         asked = [_RequestedEp(entry) for entry in entries]

@@ -155,7 +155,7 @@ def _format_model(name: str, path: str, model: str, choices: RecipeChoices) -> I
     yield f"    path: {path}"
     if patterns:
         entry = choices.kind.entry
-        yield f"    # The model contains {' and '.join(patterns)}. {entry.ep} fails on it."
+        yield f"    # The model contains {' and '.join(patterns)}. {entry.ep} fails on such models."
         yield f"    prepare: [{{rewrite: {entry.short}}}]"
     if sizes:
         yield "    input_shapes:"
@@ -237,7 +237,7 @@ def _format_groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterato
     if "expect" in settings:
         yield "  # Nodes that the EP does not take may run on the CPU. Without `expect`, the EP must take every node."
     if shared and not choices.share_weights:
-        yield f"  # Models that share weights: `{shared}`."
+        yield f"  # For models that share weights, write: `{shared}`."
     yield from group
 
 
