@@ -21,9 +21,7 @@ def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Probl
             yield Problem("EPB255", f"{ep.entry.ep} cannot {reason}", places[ep.entry.ep])
     for before, after in itertools.pairwise(eps):
         if before.entry.takes_every_node:
-            message = (
-                f"{before.entry.ep} takes every node, so that no nodes are left for {after.entry.ep}, which is listed after it"
-            )
+            message = f"{before.entry.ep} takes every node and is listed before {after.entry.ep}, for which no nodes are left"
             yield Problem("EPB256", message, places[before.entry.ep], f"List {before.entry.ep} last.")
 
 

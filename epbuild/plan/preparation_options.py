@@ -29,7 +29,7 @@ def resolve_preparation_options(kind: str, node: Node | None, where: Position) -
 
 
 def find_package_problems(kind: str, options: Mapping[str, Any], toolchain: ToolchainSpec, where: Position) -> list[Problem]:
-    """Find packages that a preparation needs but its toolchain does not list. Return no problem if the packages are unknown.
+    """Return a problem if a preparation needs packages that its toolchain does not list, or none if the list is unknown.
 
     If the recipe lists no `packages` for an existing environment, the environment is checked when the step runs.
     """

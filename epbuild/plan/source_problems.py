@@ -44,5 +44,5 @@ def _find_unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) ->
                 f"the model '{member.name}' has initializers that are also inputs ('{names[0]}'{more}), which a run may override; "
                 f"{ep.entry.ep} cannot {row.what}: {row.why}"
             )
-            hint = "Remove them from the graph's inputs, for example with ONNX Runtime's remove_initializer_from_input.py."
+            hint = "Remove the initializers from the graph's inputs, for example with ONNX Runtime's remove_initializer_from_input.py."
             yield Problem("EPB259", message, member.model.path_where, hint)

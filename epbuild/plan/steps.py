@@ -378,7 +378,7 @@ class Plan(Struct, frozen=True, dict=True):
         return replace(self, steps=tuple(step for step in self.steps if step.action in kept), actions=kept)
 
     def of(self, kind: type[_A]) -> dict[str, _A]:
-        """Return the actions of one type by id."""
+        """Return the actions of one type, by id."""
         return {ident: action for ident, action in self.actions.items() if isinstance(action, kind)}
 
     def sources(self) -> list[tuple[ModelSpec, ModelFiles]]:

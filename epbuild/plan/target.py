@@ -118,7 +118,7 @@ class PlannedTarget(Struct, frozen=True, dict=True):
         return "; ".join(dict.fromkeys((*(row.why for row in self.known_differences), *accepted))) or None
 
     def limitations(self, reported: str, act: Literal["compile", "load"]) -> Iterator[tuple[str, Limitation]]:
-        """Yield each known limitation that explains a failed compile or load, after the name of its EP or of ONNX Runtime.
+        """Yield each known limitation that explains a failed compile or load, with the name of the EP or `ONNX Runtime`.
 
         `reported` is the text from `quote_report`.
         """

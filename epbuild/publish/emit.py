@@ -138,7 +138,7 @@ class OutputWriter:
         return files
 
     def write_archive(self, form: ArchiveName, artifacts: Sequence[Artifact], tree: OutputTree) -> Files:
-        """Pack the artifacts into a new archive, and rename the archive and its provenance statement to their places."""
+        """Pack the artifacts into a new archive, and rename the archive and its provenance statement to their final names."""
         from epbuild.archive.formats import write_archive
 
         emission, draft = self._emission, self._draft

@@ -381,7 +381,9 @@ def _write_out_groups(groups: Node, models: Mapping[str, KeyedNode], problems: l
             if name in grouped or name_problem(name, entry.name_where):
                 continue
             if name == DEFAULT_GROUPS:
-                message = f"the model {quote_text(name)} is in no group, and a group cannot have this reserved name"
+                message = (
+                    f"the model {quote_text(name)} is in no group, and no group can be added for it because its name is reserved"
+                )
                 problems.append(
                     Problem(BAD_NAME, message, entry.name_where, f"Write `groups: {{<name>: {{models: [{name}]}}}}`.")
                 )

@@ -43,28 +43,28 @@ class MappingReader:
         return entry.node.where if entry else self.where
 
     def text(self, key: str) -> str | None:
-        """Return a string, or None if the key is absent."""
+        """Return the string at a key, or None if the key is absent."""
         value = self._get_scalar(key)
         return value if isinstance(value, str) else None
 
     def flag(self, key: str) -> bool:
-        """Return a boolean, or False if the key is absent."""
+        """Return the boolean at a key, or False if the key is absent."""
         return self._get_scalar(key) is True
 
     def number(self, key: str) -> float | None:
-        """Return a number, or None if the key is absent."""
+        """Return the number at a key, or None if the key is absent."""
         entry = self.entries.get(key)
         number = self._read_number(entry.node, "number") if entry else None
         return None if number is None else float(number)
 
     def integer(self, key: str) -> int | None:
-        """Return an integer, or None if the key is absent. As in JSON Schema, `2.0` and `1e3` are integers."""
+        """Return the integer at a key, or None if the key is absent. As in JSON Schema, `2.0` and `1e3` are integers."""
         entry = self.entries.get(key)
         number = self._read_number(entry.node, "integer") if entry else None
         return None if number is None else int(number)
 
     def integer_or_any(self, key: str) -> int | Literal["any"] | None:
-        """Return an integer, the string `any`, or None if the key is absent."""
+        """Return the integer or the string `any` at a key, or None if the key is absent."""
         value = self._get_scalar(key)
         if not isinstance(value, str):
             return self.integer(key)
@@ -75,7 +75,7 @@ class MappingReader:
         return None
 
     def size(self, key: str) -> int | None:
-        """Return a number of bytes, or None if the key is absent. The recipe may use a unit, such as `8 GB`."""
+        """Return the number of bytes at a key, or None if the key is absent. The recipe may use a unit, such as `8 GB`."""
         value = self._get_scalar(key)
         if not isinstance(value, str):
             return self.integer(key)
@@ -95,17 +95,17 @@ class MappingReader:
         return MappingReader(node, self.problems, self._home, self.rebased_paths)
 
     def expand_shorthand(self, node: Node, key: str) -> MappingReader:
-        """Return a reader of a node that is a mapping or a scalar. A scalar is short for a mapping with `key` and the scalar."""
+        """Return a reader of a node that is a mapping or a scalar. A scalar is short for a mapping from `key` to the scalar."""
         return self.of(
             MappingNode(node.where, {key: KeyedNode(node.where, node)}, 2, 1) if isinstance(node, ScalarNode) else node
         )
 
     def reference(self, key: str) -> Reference:
-        """Return a name with its position. The name is empty if the key is absent."""
+        """Return the name at a key, with its position. The name is empty if the key is absent."""
         return Reference(self.text(key) or "", self.where_of(key))
 
     def path(self, key: str) -> Reference | None:
-        """Return a path relative to the recipe, or None if the key is absent."""
+        """Return the path at a key, relative to the recipe, or None if the key is absent."""
         text = self.text(key)
         return self.rebased(text, self.where_of(key)) if text else None
 
@@ -119,7 +119,7 @@ class MappingReader:
         return Reference(path, where)
 
     def setting(self, key: str) -> Setting | None:
-        """Return a string with the positions of its value and its key, or None if the key is absent."""
+        """Return the string at a key, with the positions of the string and the key, or None if the key is absent."""
         text = self.text(key)
         return Setting(text, self.where_of(key), self.entries[key].name_where) if text else None
 

@@ -135,7 +135,8 @@ def _split_start(pattern: str, written: str) -> tuple[str, str]:
     """Return the part of a pattern before its first wildcard, in two forms.
 
     The first form is the start of `pattern`, in which templates are substituted. The second form is the start of `written`, the
-    pattern in the recipe. It keeps its templates if the rest of `written` has none. Otherwise, it is the first form, escaped.
+    pattern in the recipe. The
+    second form keeps its templates if the rest of `written` has none. Otherwise, it is equal to the first form, escaped.
     """
     path = Path(pattern).as_posix()
     parts = path.split("/")

@@ -56,10 +56,10 @@ class BrokenRecipe(RecipeError):
 
 
 def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> Recipe:
-    """Load the recipe at `path`, with the files that it extends and includes. Positions refer to this file by `path`, unchanged.
+    """Load the recipe at `path`, with the files that it extends and includes. Positions name the recipe's file as `path`.
 
     Paths in the result are relative to the folder of `path`. A path in another file is relative to the folder of that file. The
-    loader converts it, and writes it with forward slashes. Output paths are always relative to the folder of `path`.
+    loader converts such a path, and writes it with forward slashes. Output paths are always relative to the folder of `path`.
 
     `${env.NAME}` reads `environment`, by default the environment of this process. `settings` are the values of `--set`, in the
     form `vars.<name>=<YAML scalar>`. If several settings set a variable, the last setting wins.

@@ -25,7 +25,7 @@ Layout = Literal["directory", "ort-model-package"]
 """Arrangement of an output's files."""
 
 ArchiveFormat = Literal["zip", "tar.zst", "oci"]
-"""Format of an archive or image of an output's files."""
+"""Format of the archive or image that contains an output's files."""
 
 CompressionMethod = Literal["zstd", "deflate"]
 """Compression of an output's files."""
@@ -101,7 +101,7 @@ class MadeInputs(Struct, frozen=True):
 
 
 class VerifyChoice(Struct, frozen=True):
-    """Settings of the numerical check of compiled models. A field is None if this part of the recipe does not set it."""
+    """Settings of the numerical check of compiled models. A field is None if the model, group or member does not set it."""
 
     where: Position
     wanted: bool = True
@@ -119,7 +119,7 @@ class VerifyChoice(Struct, frozen=True):
 
 
 class PrepareStep(NamedTuple):
-    """Entry of a model's `prepare`: a user's program (`run`) or a built-in preparation. It runs in `toolchain`."""
+    """Entry of a model's `prepare`: a user's program (`run`) or a built-in preparation. The step runs in `toolchain`."""
 
     kind: str
     where: Position
@@ -127,7 +127,7 @@ class PrepareStep(NamedTuple):
     command: tuple[Setting, ...] = ()
     """Program and arguments of `run`. The templates `${in}`, `${out}` and `${model}` are not yet substituted."""
     options: Node | None = None
-    """Options of a built-in preparation: the value of the key that names it. The catalog defines the options."""
+    """Options of a built-in preparation: the value of the key with the preparation's name. The catalog defines the options."""
     files: tuple[Reference, ...] = ()
     """Globs of other files that the step reads, relative to the recipe."""
     environment: Mapping[str, Setting] = NONE
@@ -138,7 +138,7 @@ class PrepareStep(NamedTuple):
 
 
 class ModelSpec(Struct, frozen=True):
-    """Source model. Its path is relative to the recipe, `package:<package>/<file>` (installed), or the address of a remote file."""
+    """Source model. Its `path` is a path relative to the recipe, `package:<package>/<file>`, or the address of a remote file."""
 
     name: str
     where: Position
@@ -177,7 +177,7 @@ class ModelSpec(Struct, frozen=True):
 
 
 class DeviceChoice(NamedTuple):
-    """OrtEpDevice of a target. If no field is set, the EP's catalog entry selects the device."""
+    """Criteria that select the OrtEpDevice of a target. If no field is set, the EP's catalog entry selects the device."""
 
     type: Literal["cpu", "gpu", "npu"] | None = None
     vendor: str | None = None
@@ -222,7 +222,7 @@ class CompileSettings(Struct, frozen=True):
 
     embed: bool = False
     graph_optimization_level: GraphOptimization | None = None
-    """None means the level in the catalog entry of the target's EP. A planned member always has a level."""
+    """Graph optimization level of the compile. None means the level in the catalog entry of the EP. A planned member always has a level."""
     initializers: Literal["inline", "external", "source"] = "inline"
     external_file: str | None = None
     external_threshold: int = 1024
@@ -306,7 +306,7 @@ class GroupSpec(NamedTuple):
     targets: tuple[Reference, ...]
     share_weights: bool
     share_initializers: InitializerSharing | None = None
-    """None means that each source model keeps its initializers. Other values are valid only for a group that shares weights."""
+    """Settings of the shared weights file. None if source models keep their initializers, as in groups that do not share weights."""
     timeout: float | None = None
     """Maximum seconds for one session group, or None for no limit."""
     memory: int | None = None
@@ -320,7 +320,7 @@ class GroupSpec(NamedTuple):
 
 
 class Archive(NamedTuple):
-    """Archive or image of an output's files. A `level` of None means no compression."""
+    """Archive or image that contains an output's files. A `level` of None means no compression."""
 
     format: ArchiveFormat
     level: int | None = None
@@ -345,7 +345,7 @@ class OutputSpec(Struct, frozen=True, dict=True):
     """Groups of the output, in the recipe's order. None means all groups."""
     targets: tuple[Reference, ...] | None = None
     archive: Archive | None = None
-    """None means that the output is a folder."""
+    """Archive or image. None means that the output is a folder."""
     registry: Setting | None = None
     """Reference of an image in a registry."""
     provenance: bool = False

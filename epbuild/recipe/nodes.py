@@ -52,7 +52,7 @@ class KeyedNode(NamedTuple):
 class MappingNode(Struct, frozen=True, tag=True):
     """Mapping with merge keys applied. Its own keys are first, in the order of the text, followed by the merged keys.
 
-    `gaps` are keys that were removed because their values are invalid. These keys are not reported as missing.
+    `gaps` has the keys that were removed because their values are invalid. These keys are not reported as missing.
     """
 
     where: Position

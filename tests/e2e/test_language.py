@@ -163,7 +163,7 @@ def test_several_eps_compile_in_their_order_of_preference(language: Project) -> 
     )
     done = language.epbuild("run")
     assert done.returncode == 2
-    message = "takes every node, so that no nodes are left for QNNExecutionProvider, which is listed after it."
+    message = "takes every node and is listed before QNNExecutionProvider, for which no nodes are left."
     assert f"{message} List CPUExecutionProvider last. [EPB256]" in " ".join(done.stderr.split())
     assert language.files() == both
 

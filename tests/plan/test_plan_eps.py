@@ -326,9 +326,7 @@ def test_a_target_that_can_compile_nowhere_is_refused_with_the_reason(workshop: 
 
 def test_an_ep_after_one_that_takes_every_node_is_refused(workshop: Path) -> None:
     lines = f"    eps:\n      - ep: {MARK}CPUExecutionProvider\n      - ep: VitisAIExecutionProvider\n"
-    message = (
-        "CPUExecutionProvider takes every node, so that no nodes are left for VitisAIExecutionProvider, which is listed after it."
-    )
+    message = "CPUExecutionProvider takes every node and is listed before VitisAIExecutionProvider, for which no nodes are left."
     check(workshop, target(lines), ("EPB256", f"{message} List CPUExecutionProvider last."))
 
 

@@ -231,7 +231,7 @@ def test_an_ungrouped_model_gets_its_own_group_unless_disabled(folder: Path) -> 
         (
             ("det.onnx,", "det.onnx, ‸models/default.onnx,"),
             "EPB107",
-            "a group cannot have this reserved name",
+            "no group can be added for it because its name is reserved",
             "models: [default]",
         ),
         (
